@@ -1,0 +1,21 @@
+"""What is measured, and how to add a measurement.
+
+    python -m benchmarks                          the list: each name, with the first line of its module
+    python -m benchmarks NAME [options]           one table of figures
+    python -m benchmarks NAME [options] --json    one JSON object: benchmark, figures, machine, took_s
+    python -m benchmarks --all                    each in a process of its own, one after the other
+
+A benchmark is a module of this package whose name has no leading underscore. Its first line says what it measures,
+and its one function measures it:
+
+    def run(options: Sequence[str]) -> Figures: ...
+
+It parses its own options with argparse and returns named figures: plain numbers, truths and words, with the unit or
+the kind of statistic at the end of the name (`import_ms_median`). What is compared is timed in the same run, because
+two runs on a busy machine differ by more than most things worth measuring.
+"""
+
+__all__ = ["Figure", "Figures"]
+
+Figure = float | int | str | bool | None
+Figures = dict[str, Figure]

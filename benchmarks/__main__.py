@@ -1,0 +1,133 @@
+"""Run one benchmark, all of them, or say which there are.
+
+    names on disk --listing--> first lines, read without importing: a missing peer must not hide the list
+         |
+         '--NAME--> import, run(options) --> table, or one JSON object
+         '--all---> the same in a process each, so that no benchmark measures what another left behind
+
+Exit codes: 0 all is well, 1 a benchmark of `--all` failed, 2 the command line makes no sense.
+"""
+
+import argparse
+import ast
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Protocol, cast
+
+from benchmarks import Figure, Figures
+
+__all__ = ["main"]
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+class Benchmark(Protocol):
+    """What the module of a benchmark holds."""
+
+    def run(self, options: Sequence[str]) -> Figures:
+        """Measure, and return the figures by name."""
+
+
+def main(arguments: Sequence[str] | None = None, *, package: str = "benchmarks") -> int:
+    """Do what the command line asks for, with the benchmarks of `package`; return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in given
+    given = [argument for argument in given if argument != "--json"]
+    if given and not given[0].startswith("-"):
+        return _run_one(package, given[0], given[1:], as_json)  # A benchmark has options of its own, `--help` too.
+    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "%(prog)s [--json] [--all | NAME [OPTIONS]]"
+    parser.add_argument("--all", action="store_true", help="run every benchmark, each in its own process")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each benchmark")
+    if parser.parse_args(given).all:
+        return _run_all(package, ["--json"] if as_json else [])
+    return _list(package, as_json)
+
+
+def _list(package: str, as_json: bool) -> int:
+    lines = {name: _first_line(path) for name, path in _known(package).items()}
+    if as_json:
+        print(json.dumps(lines, indent=2))
+        return 0
+    width = max(map(len, lines), default=0)
+    for name, line in lines.items():
+        print(f"{name:{width}}  {line}")
+    return 0
+
+
+def _run_one(package: str, name: str, options: Sequence[str], as_json: bool) -> int:
+    known = _known(package)
+    if name not in known:
+        nearest = get_close_matches(name, known, n=1, cutoff=0)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else "there is none yet"
+        print(f"wanted the name of a benchmark, found {name!r}: {hint}", file=sys.stderr)
+        print(f"`python -m {package}` lists them all", file=sys.stderr)
+        return EXIT_USAGE
+    benchmark = cast("Benchmark", importlib.import_module(f"{package}.{name}"))
+    started = time.perf_counter()
+    figures = benchmark.run(options)
+    took = round(time.perf_counter() - started, 3)
+    if as_json:
+        print(json.dumps({"benchmark": name, "figures": figures, "machine": _machine(), "took_s": took}))
+    else:
+        print(_table(name, figures, took))
+    return 0
+
+
+def _run_all(package: str, options: Sequence[str]) -> int:
+    failed = [
+        name
+        for name in _known(package)
+        if subprocess.run([sys.executable, "-m", package, name, *options], check=False).returncode != 0
+    ]
+    if failed:
+        print(f"wanted figures from every benchmark, found failures: {', '.join(failed)}", file=sys.stderr)
+    return EXIT_FAILED if failed else 0
+
+
+def _known(package: str) -> dict[str, Path]:
+    found = importlib.util.find_spec(package)
+    assert found is not None, f"{package} was importable a moment ago"
+    folders = [Path(folder) for folder in found.submodule_search_locations or []]
+    paths = sorted(path for folder in folders for path in folder.glob("*.py"))
+    return {path.stem: path for path in paths if not path.stem.startswith("_")}
+
+
+def _first_line(path: Path) -> str:
+    essay = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "(says nothing about itself)"
+    return essay.splitlines()[0]
+
+
+def _machine() -> dict[str, Figure]:
+    return {
+        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def _table(name: str, figures: Figures, took: float) -> str:
+    width = max(map(len, figures), default=0)
+    rows = [f"  {figure:{width}}  {_spelled(value)}" for figure, value in figures.items()]
+    machine = ", ".join(f"{fact} {value}" for fact, value in _machine().items())
+    return "\n".join([f"{name} ({took} s; {machine})", *rows])
+
+
+def _spelled(value: Figure) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,58 @@
+"""What `import neli_router` costs a fresh interpreter, beside the start of the interpreter itself.
+
+Every command of a shell script and every task of a scheduler pays this once. The two are started in turn, so that a
+machine which grows busy halfway slows both. Only warm starts count: the first pair writes and loads the caches.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks import Figures
+
+__all__ = ["run"]
+
+ROOT = Path(__file__).resolve().parent.parent
+BARE = "pass"
+IMPORT = """
+from time import perf_counter
+started = perf_counter()
+import neli_router
+print(perf_counter() - started)
+"""
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks import_time", description=__doc__)
+    parser.add_argument("--trials", type=int, default=21, help="pairs of starts to take the medians of")
+    trials = max(1, parser.parse_args(options).trials)
+    _start(BARE), _start(IMPORT)
+    bare: list[float] = []
+    whole: list[float] = []
+    inside: list[float] = []
+    for _ in range(trials):
+        bare.append(_start(BARE)[0])
+        took, printed = _start(IMPORT)
+        whole.append(took)
+        inside.append(float(printed))
+    return {
+        "import_ms_median": 1e3 * median(inside),
+        "import_ms_max": 1e3 * max(inside),
+        "start_ms_median": 1e3 * median(whole),
+        "bare_start_ms_median": 1e3 * median(bare),
+        "start_over_bare": median(whole) / median(bare),
+        "trials": trials,
+    }
+
+
+def _start(program: str) -> tuple[float, str]:
+    """How long a fresh interpreter took from start to end, and what it printed."""
+    started = time.perf_counter()
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    return time.perf_counter() - started, printed

@@ -1,0 +1,146 @@
+"""Everything this library raises on purpose.
+
+    NeliError
+    |-- ConfigError         the configuration contradicts itself; lists every problem (also a ValueError)
+    |-- BadKey              a key that is neither str nor bytes, or a role that is no role (also a TypeError)
+    |-- GroupMismatch       the ledger belongs to a group with other settings or another fold version
+    |-- LedgerError
+    |   |-- LedgerUnavailable   cannot read or append now; may heal by itself
+    |   |-- LedgerTrimmed       the record asked for is no longer retained: start again from a snapshot
+    |   |-- LedgerUnusable      will not heal by itself: missing, read-only, corrupt, not ours
+    |   '-- LedgerRewound       the ledger lost records that somebody had already read
+    |-- Diverged            this member's table is not the one that most members computed
+    |-- Replaced            a newer process joined under this member's name
+    |-- HandlerFailed       the program's handler of events raised; the cause is what it raised
+    |-- LeaseLost           the work was guarded by a lease that no longer holds
+    |-- LookupFailed
+    |   |-- NoOwner             the group is known, and nobody owns the key now
+    |   |-- StaleTable          the table is older than `max_age`, or there is none yet
+    |   '-- Forked              this process is a fork: reopen before use
+    |-- NotLeading          waited for leadership in vain
+    |-- Closed              used after `close()`
+    '-- Unsupported         this platform cannot keep the promises
+
+A message says what was wanted, what was found and what to do; the three parts stay as attributes.
+"""
+
+from collections.abc import Sequence
+
+__all__ = [
+    "BadKey",
+    "Closed",
+    "ConfigError",
+    "Diverged",
+    "Forked",
+    "GroupMismatch",
+    "HandlerFailed",
+    "LeaseLost",
+    "LedgerError",
+    "LedgerRewound",
+    "LedgerTrimmed",
+    "LedgerUnavailable",
+    "LedgerUnusable",
+    "LookupFailed",
+    "NeliError",
+    "NoOwner",
+    "NotLeading",
+    "Replaced",
+    "StaleTable",
+    "Unsupported",
+]
+
+
+class NeliError(Exception):
+    """The base of all. `wanted`, `found` and `remedy` are the parts of the message."""
+
+    def __init__(self, wanted: str, found: str, remedy: str) -> None:
+        super().__init__(f"{wanted}, but {found}: {remedy}")
+        self.wanted, self.found, self.remedy = wanted, found, remedy
+
+    def __reduce__(self) -> tuple[type["NeliError"], tuple[str, str, str]]:
+        # The default would call __init__ with the one composed message, and fail to unpickle.
+        return type(self), (self.wanted, self.found, self.remedy)
+
+
+class ConfigError(NeliError, ValueError):
+    """The configuration contradicts itself. `problems` names every contradiction, not just the first."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__("a usable configuration was wanted", f"it has {count}", "; ".join(problems))
+
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[Sequence[str]]]:  # type: ignore[override]
+        return type(self), (self.problems,)
+
+
+class BadKey(NeliError, TypeError):
+    """Neither text nor bytes, or text that has no UTF-8 form. The key itself is never shown: it may be personal."""
+
+
+class GroupMismatch(NeliError):
+    """The ledger was made with another layout, lease, guarantee or fold version than this program has."""
+
+
+class LedgerError(NeliError):
+    """Something is wrong with the ledger."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger can neither be read nor appended to at this moment; trying again is right."""
+
+
+class LedgerTrimmed(LedgerError):
+    """The reader's position is below the first record retained: only a snapshot can bring it back."""
+
+
+class LedgerUnusable(LedgerError):
+    """The ledger is missing, read-only, corrupt or something else altogether; trying again will not help."""
+
+
+class LedgerRewound(LedgerError):
+    """Records that somebody had read are gone or were replaced. Nothing leads on such a ledger."""
+
+
+class Diverged(NeliError):
+    """Most members computed another state from the same records, or no majority agrees on any."""
+
+
+class Replaced(NeliError):
+    """A newer process joined under the same name. The newer wins; this one does not come back to fight."""
+
+
+class HandlerFailed(NeliError):
+    """The program's handler of events raised, so the member left. `__cause__` is what it raised."""
+
+
+class LeaseLost(NeliError):
+    """The lease that guarded this work ended, or a later term took its place."""
+
+
+class LookupFailed(NeliError, LookupError):
+    """No owner could be named for a key."""
+
+
+class NoOwner(LookupFailed):
+    """The group is known, and nobody owns the partition now."""
+
+
+class StaleTable(LookupFailed):
+    """There is no table yet, or it is older than `max_age`: an error, not a guess."""
+
+
+class Forked(LookupFailed):
+    """This process was forked from the one that opened the router or the member."""
+
+
+class NotLeading(NeliError, TimeoutError):
+    """Leadership did not come in the time allowed."""
+
+
+class Closed(NeliError):
+    """The member or router was closed before this call."""
+
+
+class Unsupported(NeliError):
+    """This platform cannot keep the promises, so nothing is started on it."""

@@ -1,0 +1,166 @@
+"""From a key to its partition, the same in every process, every language and every year.
+
+    key --murmur3_x86_32, seed 0--> 32 bits --mod S--> slot --mod M--> partition
+    role j, a number ------------------------------------mod M-------> partition
+    role "nightly", a name: simply a key
+
+Members that disagree here would each be right about a different partition, so nothing in this chain may depend on the
+process. The hash is fixed and unseeded (Python's own `hash` of a text differs from one interpreter to the next), text
+counts as its UTF-8 bytes, and S, M and the tag rule form a `Layout` that the ledger records when it is made.
+
+The chain has slots between hash and partition so that whatever is stored by slot outlives a group with another M.
+
+Murmur3 comes from mmh3 5, whose `hash` ends the whole process with a segmentation fault when it is given a text with
+a lone surrogate (`json.loads` makes one of the six characters \\ud800). Text is therefore never handed to it before
+it is known to be ASCII, which Python answers from a flag in the string's header, or has been encoded by us.
+"""
+
+from collections.abc import Callable
+
+import mmh3
+import msgspec
+
+from neli_router.errors import BadKey, ConfigError
+
+__all__ = ["PARTITIONS", "SLOTS", "SLOTS_MAX", "Key", "Layout", "Role", "hasher"]
+
+SLOTS = 16384
+"""Redis Cluster's number: small enough for a flat table, large enough for 4096 partitions of four slots each."""
+
+PARTITIONS = 256
+"""More partitions balance finer and cost a longer table; fewer than members leave members idle."""
+
+SLOTS_MAX = 2**32
+"""The hash has 32 bits, so a slot above them would stay empty for ever."""
+
+Key = str | bytes
+Role = int | str | bytes
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """How keys fall into slots and slots into partitions. Fixed for a group's life; may be shared between threads.
+
+    With `tags`, only the part of a key between its first `{` and the first `}` after it counts, if there is any, so
+    that `{customer-7}orders` and `{customer-7}invoices` land together. It is off by default: a brace that happens to
+    be in a key would quietly pile unrelated keys onto one slot.
+    """
+
+    slots: int = SLOTS
+    partitions: int = PARTITIONS
+    tags: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = {"slots": self.slots, "partitions": self.partitions}
+        problems = [
+            f"{name}={size!r} must be a whole number of at least 1"
+            for name, size in sizes.items()
+            if not _is(int, size) or size < 1
+        ]
+        if not problems and self.partitions > self.slots:
+            problems.append(
+                f"partitions={self.partitions} must be at most slots={self.slots}, or the partitions above would "
+                "never own a key: raise slots or lower partitions"
+            )
+        if _is(int, self.slots) and self.slots > SLOTS_MAX:
+            problems.append(f"slots={self.slots} must be at most {SLOTS_MAX}, all that a 32-bit hash can fill")
+        if not _is(bool, self.tags):
+            problems.append(f"tags={self.tags!r} must be True or False")
+        if problems:
+            raise ConfigError(problems)
+
+    def slot(self, key: Key) -> int:
+        """The slot of `key`, from 0 to `slots` - 1. Text and its UTF-8 bytes have the same. Raises BadKey."""
+        whole = _utf8(key)
+        return mmh3.hash(_tag(whole) if self.tags else whole, 0, signed=False) % self.slots
+
+    def partition_of_slot(self, slot: int) -> int:
+        return slot % self.partitions
+
+    def partition(self, key: Key) -> int:
+        """The partition whose owner `key` belongs to. Raises BadKey."""
+        return self.slot(key) % self.partitions
+
+    def partition_of_role(self, role: Role) -> int:
+        """The partition that fills `role`: role j, a number, is filled by partition j mod M; a name is a key."""
+        if isinstance(role, str | bytes):
+            return self.partition(role)
+        if _is(bool, role) or not isinstance(role, int):
+            raise BadKey(
+                "a role was wanted: a whole number, or a name as str or bytes",
+                f"found {_described(role)}",
+                "pass the number or the name itself",
+            )
+        return role % self.partitions
+
+    def spelled(self) -> str:
+        """The layout in words that an error message can hold."""
+        return f"slots={self.slots}, partitions={self.partitions}, tags={'on' if self.tags else 'off'}"
+
+    def difference(self, other: "Layout") -> str:
+        """Both layouts spelled out, this one first, and what differs; empty when nothing does."""
+        unequal = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]
+        if not unequal:
+            return ""
+        return f"{self.spelled()} against {other.spelled()} (unequal: {', '.join(unequal)})"
+
+
+def hasher(layout: Layout) -> Callable[[Key], int]:
+    """`layout.slot`, made for the one layout: the same slots and the same BadKey in half the time."""
+    hash_32, careful = mmh3.hash, layout.slot
+    if (mask := _mask(layout)) is None:
+        return careful
+
+    def slot(key: Key) -> int:
+        try:
+            if key.isascii():
+                return hash_32(key) & mask
+        except (AttributeError, TypeError):
+            pass  # Not a key. Said below, outside this block, or the error would carry this one as its context.
+        return careful(key)
+
+    return slot
+
+
+def _mask(layout: Layout) -> int | None:
+    """What to `&` the signed hash with to have the slot, if this layout lets us.
+
+    S divides 2**32 only as a power of two, and then mod S keeps the lowest bits. Python's `&` reads a negative number
+    as two's complement, where these bits are the same as in the unsigned number: so the signed hash will do, which
+    mmh3 gives faster. A layout with tags or another S takes the longer way.
+    """
+    return None if layout.tags or SLOTS_MAX % layout.slots else layout.slots - 1
+
+
+def _is(kind: type, value: object) -> bool:
+    """Exactly this type: True is an int to Python, and would be taken for a layout of one slot, or for role 1."""
+    return type(value) is kind
+
+
+def _utf8(key: Key) -> bytes:
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        try:
+            return key.encode()
+        except UnicodeEncodeError:
+            pass  # Raised below, not here: this error holds the key, and would travel along as the context of ours.
+    raise BadKey(
+        "a key was wanted: bytes, or a str that has a UTF-8 form",
+        f"found {_described(key)}",
+        "encode the value the same way in every program of the group, such as str(number) or bytes(buffer)",
+    )
+
+
+def _tag(key: bytes) -> bytes:
+    """Redis Cluster's rule: from the first `{` to the first `}` after it, if there is anything between them."""
+    start = key.find(b"{") + 1
+    end = key.find(b"}", start) if start else -1
+    return key[start:end] if end > start else key
+
+
+def _described(key: object) -> str:
+    """What a message may say of a key: never the key itself, which may be somebody's name."""
+    kind = type(key).__name__
+    if isinstance(key, str):
+        return f"a {kind} of length {len(key)} with a lone surrogate"
+    return f"a {kind} of length {len(key)}" if isinstance(key, bytearray | memoryview) else f"a {kind}"

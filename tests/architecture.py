@@ -1,0 +1,270 @@
+"""The plan of the house: which module may import what, and how a module must look.
+
+    errors keyspace protocol induction  <-  ledgers.base  <-  pump  <-  member  router   <-  testing  <-  cli demo
+    pure: no I/O, clock, thread, chance     ^                 ^         leading routing      |
+                                            |                 '-------- sim <----------------'
+                                            drivers <-- config <------- (member, router)
+
+Arrows point from who imports to what is imported, always to the left. A module that has no room here yet fails the
+test: give it one in ROOMS, by asking what it may know. Rooms whose modules do not exist yet harm nobody.
+
+Everything is read from source text and nothing is imported, so that a module which cannot be imported on this machine
+is still held to the plan, and so that tests can feed in a text that breaks it.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["LINES_MAX", "PROJECT", "ROOMS", "Room", "cycles", "lines_of", "misfits", "shape", "sources", "unoffered"]
+
+PROJECT = "neli_router"
+LINES_MAX = 250
+"""Lines that are neither blank nor part of the opening essay. What outgrows this holds two ideas."""
+
+PURE = ("errors", "keyspace", "protocol", "induction", "consumer_group", "electors")
+PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
+PURE_STANDARD = frozenset(
+    {"__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses"}
+    | {"decimal", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "json", "math", "operator"}
+    | {"random", "re", "statistics", "string", "struct", "textwrap", "types", "typing", "unicodedata", "zlib"}
+)
+"""A list of what is allowed, because a list of what is not would miss the next way to read a clock."""
+IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
+"""I/O and doors to it; and `hash` and `id`, which differ from one process to the next."""
+
+OPTIONAL = ("ledgers.kafka", "ledgers.redis", "ownership.redis", "status", "spark")
+"""Modules that need a package which a user may not have. They are imported inside functions only."""
+
+
+FRONT = ("member", "router", "leading", "routing")
+"""What a program holds, and the packages behind the two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Some modules, by dotted names below the project that cover all beneath them, and what those may import."""
+
+    modules: tuple[str, ...]
+    imports: tuple[str, ...] = ()
+    packages: frozenset[str] = frozenset()
+    pure: bool = False
+
+
+ROOMS = (
+    Room(PURE, imports=PURE, packages=PURE_PACKAGES, pure=True),
+    Room(("clock",), imports=("errors",)),
+    Room(("ledgers.base",), imports=("errors",)),
+    Room(("ledgers",), imports=(*PURE, "ledgers")),
+    Room(("pump",), imports=(*PURE, "ledgers.base")),
+    Room(("config",), imports=(*PURE, "clock", "ledgers")),
+    # A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
+    Room(
+        FRONT,
+        imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "pump"),
+        packages=frozenset({"mmh3", "structlog"}),
+    ),
+    Room(("sim",), imports=(*PURE, "ledgers.base", "pump", "sim")),
+    Room(("testing",), imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "pump", "sim")),
+    Room(("cli", "demo"), imports=("",), packages=frozenset({"click", "rich", "structlog"})),
+    # The door. It stands aside of the arrows: whoever imports any module has passed through it.
+    Room(("__init__",), imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "pump")),
+)
+
+
+def sources(root: Path) -> dict[str, str]:
+    """The source text of every module below `root`, by its dotted name; `__init__` is the package itself."""
+    paths = sorted((root / PROJECT).rglob("*.py"))
+    names = [path.relative_to(root / PROJECT).with_suffix("") for path in paths]
+    dotted = [".".join(name.parts if len(name.parts) == 1 else _without_init(name.parts)) for name in names]
+    return {name: path.read_text(encoding="utf-8") for name, path in zip(dotted, paths, strict=True)}
+
+
+def misfits(texts: Mapping[str, str], *, rooms: tuple[Room, ...] = ROOMS) -> list[str]:
+    """A sentence for each import, and in pure modules each name, that the plan does not allow."""
+    found: list[str] = []
+    for module, text in texts.items():
+        room = _room_of(module, rooms)
+        if room is None:
+            found.append(
+                f"{_path(module)} has no room in the house: add {module!r} to the entry of ROOMS in "
+                "tests/architecture.py that allows what it should import, or make one"
+            )
+            continue
+        tree = ast.parse(text)
+        for target, line, lazy in _imports(tree, texts):
+            if why := _refusal(room, module, target, lazy=lazy):
+                found.append(f"{_path(module)}:{line} imports {target}: {why}")
+        if room.pure:
+            found += [f"{_path(module)}:{line} {what}" for line, what in _impurities(tree)]
+    return found
+
+
+def cycles(texts: Mapping[str, str]) -> list[str]:
+    """Each ring of modules that import each other, as `a -> b -> a`."""
+    arrows = {
+        module: sorted({_named(target) for target, _, _ in _imports(ast.parse(text), texts)})
+        for module, text in texts.items()
+    }
+    rings: list[str] = []
+    done: set[str] = set()
+
+    def walk(module: str, path: list[str]) -> None:
+        if module in path:
+            rings.append(" -> ".join([*path[path.index(module) :], module]))
+        elif module not in done:
+            for target in arrows.get(module, []):
+                walk(target, [*path, module])
+            done.add(module)
+
+    for module in arrows:
+        walk(module, [])
+    return rings
+
+
+def unoffered(texts: Mapping[str, str]) -> list[str]:
+    """Each name that one module takes from another although it is not in the other's `__all__`."""
+    offers = {module: _names(ast.parse(text))[2] or set() for module, text in texts.items()}
+    return [
+        f"{_path(module)}:{node.lineno} takes {alias.name} from {node.module}, which does not list it in `__all__`"
+        for module, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == PROJECT
+        for alias in node.names
+        if _named(f"{node.module}.{alias.name}") not in texts
+        and alias.name not in offers.get(_named(node.module or ""), set())
+    ]
+
+
+def shape(module: str, text: str) -> list[str]:
+    """What the module lacks of an essay, and of an `__all__` that lists every public class and function.
+
+    Constants and names of types may stay off the list while no other module takes them (see `unoffered`).
+    """
+    tree = ast.parse(text)
+    if not tree.body:
+        return []  # The empty mark of a package has nothing to explain.
+    lacks = []
+    if "\n\n" not in (ast.get_docstring(tree) or ""):
+        lacks.append(f"{_path(module)} opens without an essay: say what it is for, then how it works")
+    public, others, listed = _names(tree)
+    if listed is None:
+        return [*lacks, f"{_path(module)} has no `__all__`"]
+    if forgotten := public - listed:
+        lacks.append(f"{_path(module)} leaves out of `__all__`: {', '.join(sorted(forgotten))} (or name it _private)")
+    if unknown := listed - public - others:
+        lacks.append(f"{_path(module)} lists in `__all__` what it does not have: {', '.join(sorted(unknown))}")
+    return lacks
+
+
+def lines_of(text: str) -> int:
+    """How many lines the module has, without blank ones and the opening essay."""
+    essay = ast.parse(text).body[:1]
+    is_essay = essay and isinstance(essay[0], ast.Expr) and isinstance(essay[0].value, ast.Constant)
+    first = (essay[0].end_lineno or 0) if is_essay else 0
+    return sum(1 for line in text.splitlines()[first:] if line.strip())
+
+
+def _refusal(room: Room, module: str, target: str, *, lazy: bool) -> str:
+    top = target.partition(".")[0]
+    if top == PROJECT:
+        inner = target.partition(".")[2]
+        if not any(_covers(allowed, inner) for allowed in room.imports):
+            return (
+                f"it may import {', '.join(filter(None, room.imports)) or 'nothing of ours'} and no other part of ours"
+            )
+        if not lazy and not _is_optional(module) and _is_optional(inner):
+            return "it needs a package that a user may not have, so import it inside the function that needs it"
+        return ""
+    if top in sys.stdlib_module_names:
+        return "a pure module has no I/O, clock, thread or chance" if room.pure and top not in PURE_STANDARD else ""
+    return (
+        "" if top in room.packages else f"it may import of other packages {', '.join(sorted(room.packages)) or 'none'}"
+    )
+
+
+def _imports(tree: ast.Module, texts: Mapping[str, str]) -> Iterator[tuple[str, int, bool]]:
+    """Each import's full target, its line, and whether it waits inside a function."""
+    inside = {
+        id(inner)
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno, id(node) in inside
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "ruff's TID252 keeps relative imports out"
+            base = node.module or ""
+            targets = {f"{base}.{alias.name}" for alias in node.names}
+            modules = {target for target in targets if _named(target) in texts}
+            # `from package import module` means the module; any other name is the business of the package.
+            for target in sorted(modules | ({base} if targets - modules else set())):
+                yield target, node.lineno, id(node) in inside
+
+
+def _impurities(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "random":
+            for alias in node.names:
+                if alias.name != "Random":
+                    yield node.lineno, f"imports random.{alias.name}: chance is an argument, rng: random.Random"
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
+            if node.attr != "Random":
+                yield node.lineno, f"uses random.{node.attr}: chance is an argument, rng: random.Random"
+        elif isinstance(node, ast.Name) and node.id in IMPURE_BUILTINS:
+            yield node.lineno, f"uses {node.id}(): a pure module has no I/O, and the same results in every process"
+
+
+def _names(tree: ast.Module) -> tuple[set[str], set[str], set[str] | None]:
+    """The public classes and functions of a module, all other names it has, and those in its `__all__`."""
+    defined: set[str] = set()
+    assigned: set[str] = set()
+    listed: set[str] | None = None
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=elements)):
+                listed = {str(element.value) for element in elements if isinstance(element, ast.Constant)}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                defined.add(name)
+            case ast.Assign(targets=targets):
+                assigned |= {
+                    inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)
+                }
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                assigned.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                assigned |= {alias.asname or alias.name for alias in aliases}
+            case _:
+                pass
+    return {name for name in defined if not name.startswith("_")}, assigned, listed
+
+
+def _room_of(module: str, rooms: tuple[Room, ...]) -> Room | None:
+    named = [(len(name), room) for room in rooms for name in room.modules if _covers(name, module)]
+    return max(named, key=lambda one: one[0])[1] if named else None
+
+
+def _covers(name: str, module: str) -> bool:
+    return name in {"", module} or module.startswith(f"{name}.")
+
+
+def _is_optional(module: str) -> bool:
+    return any(_covers(name, module) for name in OPTIONAL)
+
+
+def _without_init(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def _named(target: str) -> str:
+    """The name that `sources` gives to the module `target`."""
+    return target.removeprefix(f"{PROJECT}.") if target != PROJECT else "__init__"
+
+
+def _path(module: str) -> str:
+    return f"{PROJECT}/{module.replace('.', '/')}"

@@ -1,0 +1,149 @@
+"""The house stands as planned, and the plan's own checks can fail."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import LINES_MAX, PROJECT, ROOMS, cycles, lines_of, misfits, shape, sources, unoffered
+
+ROOT = Path(__file__).resolve().parent.parent
+HOUSE = sources(ROOT)
+
+LONGER: dict[str, str] = {}
+"""Modules that may exceed LINES_MAX, each with the reason why it holds one idea all the same."""
+
+
+def test_every_import_follows_the_arrows() -> None:
+    assert [] == misfits(HOUSE)
+
+
+def test_no_module_imports_itself_round_a_corner() -> None:
+    assert [] == cycles(HOUSE)
+
+
+def test_no_module_takes_what_another_does_not_offer() -> None:
+    assert [] == unoffered(HOUSE)
+
+
+@pytest.mark.parametrize("module", HOUSE)
+def test_every_module_opens_with_an_essay_and_lists_what_it_offers(module: str) -> None:
+    assert [] == shape(module, HOUSE[module])
+
+
+@pytest.mark.parametrize("module", HOUSE)
+def test_every_module_is_short_enough_to_hold_one_idea(module: str) -> None:
+    if module in LONGER:
+        assert lines_of(HOUSE[module]) > LINES_MAX, f"{module} became short enough: take it off the list"
+    else:
+        assert lines_of(HOUSE[module]) <= LINES_MAX
+
+
+def test_the_whole_house_was_walked() -> None:
+    assert {"__init__", "errors", "keyspace", "ledgers.base", "induction.fold"} <= set(HOUSE)
+    assert len(HOUSE) == len(list((ROOT / PROJECT).rglob("*.py")))
+
+
+def test_no_module_has_two_rooms() -> None:
+    names = [name for room in ROOMS for name in room.modules]
+    assert sorted(set(names)) == sorted(names)
+
+
+# Each check on a house that breaks it.
+
+ESSAY = '"""What it is for.\n\nHow it works.\n"""\n'
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "expected"),
+    [
+        ("keyspace", "import time", "neli_router/keyspace:1 imports time: a pure module has no"),
+        ("induction.fold", "from threading import Lock", "imports threading: a pure module has no"),
+        ("induction.fold", "from datetime import datetime", "imports datetime: a pure module has no"),
+        ("induction.fold", "from uuid import uuid4", "imports uuid: a pure module has no"),
+        ("induction.new", "import asyncio.queues", "imports asyncio.queues: a pure module has no"),
+        ("induction.fold", "import random\nrandom.random()", "induction/fold:2 uses random.random: chance is"),
+        ("induction.fold", "from random import choice", "imports random.choice: chance is"),
+        ("electors.term", "def wait():\n    import time", "electors/term:2 imports time: a pure"),
+        ("induction.fold", "print(1)", "uses print(): a pure module"),
+        ("induction.fold", "order = hash('a')", "uses hash(): a pure module"),
+        ("induction.fold", "import numpy", "imports numpy: it may import of other packages"),
+        ("induction.fold", "from neli_router.pump import Pump", "imports neli_router.pump: it may import errors"),
+        ("induction.fold", "from neli_router import NoOwner", "imports neli_router: it may import errors"),
+        ("ledgers.sqlite", "from neli_router.pump import Pump", "imports neli_router.pump: it may"),
+        ("ledgers.sqlite", "import requests", "imports requests: it may import of other packages none"),
+        ("pump", "from neli_router.ledgers import memory", "imports neli_router.ledgers.memory: it may"),
+        ("pump", "from neli_router.ledgers import memory, base", "imports neli_router.ledgers.memory: it may"),
+        ("member", "import neli_router.ledgers.sqlite", "imports neli_router.ledgers.sqlite: it may"),
+        ("sim.world", "from neli_router.member import Member", "imports neli_router.member: it may"),
+        ("router", "from neli_router.cli import main", "imports neli_router.cli: it may"),
+        ("config", "import neli_router.ledgers.kafka", "a package that a user may not have"),
+        ("member", "import click", "imports click: it may import of other packages mmh3, structlog"),
+        ("__init__", "from neli_router.cli import main", "imports neli_router.cli: it may"),
+        ("surprise", "", "neli_router/surprise has no room in the house: add 'surprise' to the entry of ROOMS"),
+    ],
+)
+def test_what_breaks_the_plan_is_named_with_its_place(module: str, text: str, expected: str) -> None:
+    others = {"ledgers.base": "", "ledgers.memory": ""}
+    assert [True] == [expected in sentence for sentence in misfits({**others, module: text})]
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("induction.fold", "from random import Random\nimport random\nrng: random.Random"),
+        ("induction.fold", "import msgspec.json\nfrom collections import abc\nfrom neli_router.keyspace import Layout"),
+        ("ledgers.sqlite", "import sqlite3, threading\nfrom neli_router.ledgers.base import Entry"),
+        ("config", "from neli_router.ledgers.memory import MemoryLedger"),
+        ("config", "def open():\n    from neli_router.ledgers.kafka import KafkaLedger"),
+        ("testing", "from neli_router.sim.world import World\nfrom neli_router.member import Member"),
+        (
+            "cli",
+            "import rich.live\nfrom neli_router import Member\nfrom neli_router.ledgers.memory import MemoryLedger",
+        ),
+    ],
+)
+def test_what_the_plan_allows_passes(module: str, text: str) -> None:
+    assert [] == misfits({module: text})
+
+
+def test_a_ring_of_imports_is_found_even_through_a_function() -> None:
+    ring = {
+        "keyspace": "from neli_router.errors import BadKey",
+        "errors": "from neli_router import protocol",
+        "protocol": "def lazily():\n    from neli_router.keyspace import Layout",
+    }
+    assert ["keyspace -> errors -> protocol -> keyspace"] == cycles(ring)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = 1", ["opens without an essay", "has no `__all__`"]),
+        ('"""One line."""\n__all__ = []', ["opens without an essay"]),
+        (f"{ESSAY}__all__ = []\nLIMIT = 1\ndef go(): ...\ndef _own(): ...", ["leaves out of `__all__`: go (or"]),
+        (f"{ESSAY}__all__ = ['gone']", ["lists in `__all__` what it does not have: gone"]),
+        (f"{ESSAY}from os import path\n__all__ = ['One', 'path', 'two']\nclass One: ...\ntwo: int = 2", []),
+        ("", []),
+    ],
+)
+def test_a_module_without_its_shape_is_told_what_it_lacks(text: str, expected: list[str]) -> None:
+    lacks = shape("keyspace", text)
+    assert len(expected) == len(lacks)
+    assert all(part in sentence for part, sentence in zip(expected, lacks, strict=True))
+
+
+def test_taking_what_is_not_offered_is_told() -> None:
+    house = {
+        "__init__": f"{ESSAY}from neli_router.errors import BadKey\n__all__ = ['BadKey']",
+        "errors": "__all__ = ['BadKey']\nHIDDEN = 1\nclass BadKey: ...",
+        "keyspace": "from neli_router.errors import HIDDEN, BadKey",
+        "cli": "from neli_router import BadKey, errors\nfrom neli_router.errors import BadKey\nfrom os import path",
+    }
+    expected = "neli_router/keyspace:1 takes HIDDEN from neli_router.errors, which does not list it in `__all__`"
+    assert [expected] == unoffered(house)
+
+
+def test_lines_are_counted_without_blanks_and_the_essay() -> None:
+    assert 3 == lines_of(f"{ESSAY}\n# A comment counts.\n\nx = 1\ny = 2\n")
+    assert 2 == lines_of("x = 1\n\ny = 2\n")
+    assert 0 == lines_of("")

@@ -1,0 +1,107 @@
+"""What a user gets: a light import, a wheel with the package alone, and requirements that are pinned and complete."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from email.parser import HeaderParser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import neli_router
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OPTIONAL = {"airflow", "click", "confluent_kafka", "fastavro", "pyspark", "redis", "rich", "starlette", "uvicorn"}
+"""Packages for one purpose (a driver, a page, a terminal), which an import of the library must not pay for."""
+
+PINNED = re.compile(r"^(?P<name>[a-z0-9-]+)==(?P<version>[^ ;]+)", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return ZipFile(built)
+
+
+def pins(name: str) -> dict[str, str]:
+    """The packages in a file of requirements, with their versions."""
+    text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+    return {match["name"]: match["version"] for match in PINNED.finditer(text)}
+
+
+# The import.
+
+
+def test_the_import_pulls_in_no_optional_package() -> None:
+    program = "import sys, neli_router; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = set(subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).split())
+    assert "neli_router" in loaded
+    assert set() == loaded & OPTIONAL
+
+
+def test_all_that_is_imported_from_here_is_listed_in_order() -> None:
+    tree = ast.parse((ROOT / "neli_router" / "__init__.py").read_text(encoding="utf-8"))
+    imported = [
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    assert sorted(imported) == neli_router.__all__
+    assert all(hasattr(neli_router, name) for name in neli_router.__all__)
+
+
+def test_every_error_can_be_imported_from_the_package() -> None:
+    assert set() == set(neli_router.errors.__all__) - set(neli_router.__all__)
+
+
+# The wheel.
+
+
+def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: ZipFile) -> None:
+    folders = {name.partition("/")[0] for name in wheel.namelist()}
+    assert {"neli_router", f"neli_router-{PROJECT['version']}.dist-info"} == folders
+    assert "neli_router/py.typed" in wheel.namelist()
+
+
+def test_the_wheel_holds_every_module(wheel: ZipFile) -> None:
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "neli_router").rglob("*.py")}
+    assert modules == {name for name in wheel.namelist() if name.endswith(".py")}
+
+
+def test_the_wheel_says_what_it_is_and_what_it_needs(wheel: ZipFile) -> None:
+    folder = f"neli_router-{PROJECT['version']}.dist-info"
+    metadata = HeaderParser().parsestr(wheel.read(f"{folder}/METADATA").decode())
+    assert "neli-router" == metadata["Name"]
+    assert ">=3.11" == metadata["Requires-Python"]
+    assert "Apache-2.0" == metadata["License-Expression"]
+    assert sorted(PROJECT["dependencies"]) == sorted(metadata.get_all("Requires-Dist", []))
+    assert "neli = neli_router.cli:main" in wheel.read(f"{folder}/entry_points.txt").decode()
+    assert (ROOT / "LICENSE").read_bytes() == wheel.read(f"{folder}/licenses/LICENSE")
+
+
+# The requirements.
+
+
+def test_the_runtime_requirements_are_what_the_project_asks_for_and_no_more_than_users_need() -> None:
+    asked = {re.split(r"[<>=~!;\[ ]", dependency)[0] for dependency in PROJECT["dependencies"]}
+    needed_by_rich = {"markdown-it-py", "mdurl", "pygments"}
+    assert asked | needed_by_rich == set(pins("core.txt"))
+
+
+def test_the_developers_test_with_the_versions_that_users_run() -> None:
+    core, dev = pins("core.txt"), pins("dev.txt")
+    assert core == {name: dev.get(name) for name in core}
+
+
+@pytest.mark.parametrize("name", ["build.txt", "core.txt", "dev.txt", "lock.txt"])
+def test_every_requirement_is_pinned_with_hashes_and_names_no_address(name: str) -> None:
+    text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+    statements = [line for line in text.replace("\\\n", "").splitlines() if line and not line.lstrip().startswith("#")]
+    assert len(pins(name)) == len(statements) > 0
+    assert [] == [statement for statement in statements if "--hash=sha256:" not in statement]
+    assert [] == re.findall(r"https?://|--\S*(?:index|find-links|trusted-host)\S*", text)
