@@ -1,0 +1,264 @@
+"""Assignment: which member is to own which partition. A pure function that every member computes alike.
+
+    members, pins, drains --> how many each is to own --+
+                                                        v
+    owners ---------------> keep as many --> hand out the rest --> exchange hot for cold --> target
+                                                                  (only if loads differ)
+
+**How many.** A member's share of M partitions is M * w / W, its weight over everybody's. It is to own its share rounded
+down or up, so less than one off. The sum has to be M, so some ceilings are to be given: first to members that own more
+than their floor now; among equals to who is emptiest for its weight, a newcomer above all; then in join order.
+
+**Why no balanced target makes fewer moves.** A member keeps at most what it owns, and at most what it is to own. The
+smaller of the two can always be kept, whatever the others keep, so moves depend on the counts alone. A ceiling in place
+of a floor saves one move if its member owns more than the floor, and none otherwise. Ceilings go to those that save one
+for as long as there are any. With equal weights a join moves partitions to the newcomer only, an expiry none but those
+of the dead. With unequal weights, rounding may now and then force a move between others, too.
+
+**Which.** What a giver gives up is spread evenly over what it has, and its first stays. Numbered roles are low numbers:
+without the spread one member would have them all; if the first went, every join would move role zero. What is to be
+handed out goes, one by one, to the taker that carries least for its weight.
+
+**Pins and drains.** A drained member counts as one of weight zero. If all are drained none is: somebody must own. A pin
+outranks a drain: it is a person's word about one partition, the drain one about all. Pins count towards a share. Where
+they make balance impossible, whoever has pins for one or more above its share owns just those, and the others share
+what is left as if neither it nor its partitions existed. If nobody has that many, but more members are above their
+share than there are ceilings, then those own just their pins. Then we look again.
+
+**Loads** never change how many partitions a member owns, only which: else the next change of members would undo it. So
+all of the above holds with loads. Partitions are gone through from the heaviest to the lightest, which spreads the load
+of what moves anyway; then exchanges of a hot partition for a colder one relieve who carries most for its weight. Both
+ends of an exchange finish below where the heavier stood: the largest load over weight never grows, and repetition comes
+to rest. The price: who owns one very hot partition still owns its count of others. Loads are scaled to whole numbers
+first, so that no order of summing can make two members differ.
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heapreplace
+
+from sortedcontainers import SortedKeyList
+
+__all__ = ["ASSIGNMENT_VERSION", "LOAD_MOVES_MAX", "Candidate", "assign"]
+
+ASSIGNMENT_VERSION = 1
+"""Part of the fold's version. An edit that changes any target must raise it: two releases that compute different tables
+from one ledger would both be sure of who leads."""
+
+LOAD_MOVES_MAX = 16
+"""The most partitions that change owner for the sake of load at one change; an exchange takes two. Each rests for the
+time of a handover: more evens out faster, fewer disturbs less."""
+
+SHIFT_MIN = 8
+"""An exchange must shift more than one part in so many of an average load, to be worth two handovers. More parts even
+out more finely, fewer chase less noise."""
+
+NOBODY = -1  # In here a member is its position in join order, and this is the owner of what nobody owns.
+Weighed = tuple[int, int]  # A partition with its load before it, so that tuples sort by load.
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What assignment knows of a member. Incarnations and names are unique: the fold replaces who joins again.
+
+    `weight` is a whole number, zero or more, so that shares are exact; if all that count are zero, all are equal.
+    `zone` is not looked at by this version.
+    """
+
+    incarnation: str
+    name: str
+    weight: int
+    zone: str
+
+
+@dataclass(slots=True, eq=False)
+class _Carrier:
+    """A member while loads are evened out; `movable` is what nobody pinned, the coldest first."""
+
+    position: int
+    weight: int
+    load: int
+    movable: list[Weighed]
+
+
+def assign(
+    members: Sequence[Candidate],
+    owners: Sequence[str | None],
+    *,
+    pins: Mapping[int, str] = {},
+    drains: Collection[str] = (),
+    loads: Mapping[int, float] = {},
+    moves_max: int = LOAD_MOVES_MAX,
+) -> tuple[str | None, ...]:
+    """The incarnation that is to own each partition: balanced and minimal as above. All None without members.
+
+    `members` are in join order. `owners[i]` is the incarnation that owns partition i now; one that is no member's
+    counts as None. `pins` (partition to name) and `drains` go by name, and a name waits until a member has it. What
+    is said of a partition that does not exist is ignored.
+
+    At most `moves_max` partitions change hands because of `loads`, beyond what members, pins and drains force. One
+    without a load counts as the mean of those with one; a load that is negative, infinite or not a number is none.
+    """
+    if not members:
+        return (None,) * len(owners)
+    incarnations: dict[str | None, int] = {member.incarnation: position for position, member in enumerate(members)}
+    names = {member.name: position for position, member in enumerate(members)}
+    assert len(incarnations) == len(names) == len(members)
+    holders = [incarnations.get(owner, NOBODY) for owner in owners]
+    pinned = {partition: names[name] for partition, name in pins.items() if name in names}
+    weights = _weights(members, drains)
+    weighed = _weighed(loads, len(owners))
+    target = _balance(holders, pinned, weights, weighed)
+    if len(set(weighed)) > 1:
+        _exchange(target, pinned, weights, weighed, moves_max // 2)
+    return tuple([members[position].incarnation for position in target])
+
+
+def _weights(members: Sequence[Candidate], drains: Collection[str]) -> list[int]:
+    """What counts as the weight of each: zero if it is drained and not all are."""
+    assert min(member.weight for member in members) >= 0
+    drained = [member.name in drains for member in members]
+    if all(drained):
+        drained = [False] * len(members)
+    weights = [0 if out else member.weight for member, out in zip(members, drained, strict=True)]
+    return weights if any(weights) else [0 if out else 1 for out in drained]
+
+
+def _weighed(loads: Mapping[int, float], partitions: int) -> list[int]:
+    """All loads as whole numbers in exact proportion; all 1 if they are equal."""
+    ratios = {
+        partition: loads[partition].as_integer_ratio()
+        for partition in range(partitions)
+        if 0 <= loads.get(partition, math.nan) < math.inf
+    }
+    unit = math.lcm(*(denominator for _, denominator in ratios.values()))
+    known = {partition: numerator * (unit // denominator) for partition, (numerator, denominator) in ratios.items()}
+    # Everything is taken times the number of known loads, since their mean by itself need not be whole.
+    mean = sum(known.values())
+    weighed = [known[partition] * len(known) if partition in known else mean for partition in range(partitions)]
+    return weighed if len(set(weighed)) > 1 else [1] * partitions
+
+
+def _burden(load: int, weight: int) -> int:
+    # Rounded down, yet safe: one that is below another after rounding was below it before. Much cheaper than fractions.
+    return (load << 64) // weight
+
+
+def _counts(weights: Sequence[int], given: Sequence[int], held: Sequence[int], partitions: int) -> list[int]:
+    """How many partitions each member is to own. `given` are pinned to it; `held` it owns, and they are not pinned."""
+    sharing = list(range(len(weights)))
+    while True:
+        whole = sum(weights[member] for member in sharing)
+        floors = {member: partitions * weights[member] // whole for member in sharing}
+        ceilings = partitions - sum(floors.values())
+        above = [member for member in sharing if given[member] > floors[member]]
+        beyond = [member for member in above if (given[member] - 1) * whole >= partitions * weights[member]]
+        leaving = frozenset(beyond or (above if len(above) > ceilings else ()))
+        if not leaving:
+            break
+        # Everybody who leaves has more than its share, so not all leave: pins do not exceed the partitions left.
+        sharing = [member for member in sharing if member not in leaving]
+        partitions -= sum(given[member] for member in leaving)
+
+    def claim(member: int) -> tuple[bool, bool, int]:
+        owned = given[member] + held[member]
+        return given[member] <= floors[member], owned <= floors[member], _burden(owned, weights[member])
+
+    # A share that is whole has no ceiling: one more would be one off. Sorting leaves equals in join order.
+    rounded = sorted((member for member in sharing if partitions * weights[member] % whole), key=claim)
+    for member in rounded[:ceilings]:
+        floors[member] += 1
+    return [floors.get(member, own) for member, own in enumerate(given)]  # Who left the sharing owns its pins.
+
+
+def _balance(owners: Sequence[int], pins: Mapping[int, int], weights: Sequence[int], loads: Sequence[int]) -> list[int]:
+    """The balanced target that makes the fewest moves."""
+    given, held, met, carried = ([0] * len(weights) for _ in range(4))
+    for partition, owner in enumerate(owners):
+        if partition in pins:
+            given[pins[partition]] += 1
+        elif owner != NOBODY:
+            held[owner] += 1
+    counts = _counts(weights, given, held, len(owners))
+    target = [NOBODY] * len(owners)
+    homeless: list[int] = []
+    # A stable sort, so that equal loads leave partitions in the order of their numbers.
+    for partition in sorted(range(len(owners)), key=loads.__getitem__, reverse=True):
+        member = pins.get(partition, owners[partition])
+        if partition not in pins and member != NOBODY:
+            # The remainder is below `keeps` for exactly `keeps` of the `held`, evenly apart, the first among them.
+            keeps = counts[member] - given[member]
+            met[member] += 1
+            if (met[member] - 1) * keeps % held[member] >= keeps:
+                member = NOBODY
+        if member == NOBODY:
+            homeless.append(partition)
+        else:
+            target[partition] = member
+            carried[member] += loads[partition]
+    room = [max(0, count - own - has) for count, own, has in zip(counts, given, held, strict=True)]
+    takers = sorted((_burden(carried[member], weights[member]), member) for member, free in enumerate(room) if free)
+    for partition in homeless:
+        _, member = takers[0]  # What was sorted is a heap, and stays one.
+        target[partition] = member
+        carried[member] += loads[partition]
+        room[member] -= 1
+        if room[member]:
+            heapreplace(takers, (_burden(carried[member], weights[member]), member))
+        else:
+            heappop(takers)
+    return target
+
+
+def _exchange(
+    target: list[int], pins: Mapping[int, int], weights: Sequence[int], loads: Sequence[int], exchanges_max: int
+) -> None:
+    """Exchange partitions in `target` until nobody above a fair burden can be relieved, or `exchanges_max` times."""
+    carriers = [_Carrier(position, weight, 0, []) for position, weight in enumerate(weights)]
+    for load, partition in sorted(zip(loads, range(len(loads)), strict=True)):
+        carrier = carriers[target[partition]]
+        carrier.load += load
+        if partition not in pins:
+            carrier.movable.append((load, partition))
+    ranking = SortedKeyList(
+        (carrier for carrier in carriers if carrier.movable),
+        key=lambda carrier: (_burden(carrier.load, carrier.weight), carrier.position),
+    )
+    fair = _burden(sum(carrier.load for carrier in carriers if carrier.weight), sum(weights))
+    shift_min = sum(loads) // (SHIFT_MIN * len(loads))
+    rank = len(ranking) - 1
+    while rank > 0 and exchanges_max > 0 and _burden((heavy := ranking[rank]).load, heavy.weight) > fair:
+        hottest, _ = heavy.movable[-1]
+        # Trying every other member, too, was measured to bring the largest load down by less than a hundredth.
+        light = min(ranking[:rank], key=lambda other: _burden(other.load + hottest, other.weight))
+        if (fit := _fit(heavy, light, shift_min)) is None:
+            rank -= 1  # One very hot partition that nobody can take must not keep the others from being relieved.
+            continue
+        hot, cold = fit
+        for carrier, loses, gains in ((heavy, hot, cold), (light, cold, hot)):
+            ranking.remove(carrier)
+            carrier.load += gains[0] - loses[0]
+            carrier.movable.remove(loses)
+            insort(carrier.movable, gains)
+            ranking.add(carrier)
+            target[gains[1]] = carrier.position
+        exchanges_max -= 1
+
+
+def _fit(heavy: _Carrier, light: _Carrier, shift_min: int) -> tuple[Weighed, Weighed] | None:
+    """A partition of each whose exchange leaves the least to whoever then carries more; None if that is no less."""
+    best, peak = None, _burden(heavy.load, heavy.weight)
+    # A shift of this much leaves the two level, so what fits best is next to it, on one side or the other.
+    level = (heavy.load * light.weight - light.load * heavy.weight) // (heavy.weight + light.weight)
+    for hot in reversed(heavy.movable):
+        if hot[0] - light.movable[0][0] <= shift_min:
+            break
+        nearest = bisect_left(light.movable, (hot[0] - level,))  # A shorter tuple is before all that begin like it.
+        for cold in light.movable[max(0, nearest - 1) : nearest + 1]:
+            shift = hot[0] - cold[0]
+            after = max(_burden(heavy.load - shift, heavy.weight), _burden(light.load + shift, light.weight))
+            if shift > shift_min and after < peak:
+                best, peak = (hot, cold), after
+    return best

@@ -1,0 +1,241 @@
+"""The fold: what a prefix of the ledger means. Everybody who read the same prefix knows the same.
+
+    state x record x offset -> state
+
+    members    Join -> member -> Leave, Expire, or a Join under the same name -> departed, for ever
+    partition  nobody --any change of members--> owner under term t --its own Handover(t)--> the target, term t'
+                  ^                                |
+                  '---- the owner departs ---------'     (goes to its target in that very record)
+
+A *target* is who should own a partition by the members, pins, drains, weights and loads at this offset; an *owner* is
+who does own it. A live owner keeps a partition until it says itself that it is done, so a change of targets never takes
+anything from anybody who still works. Terms are `base` + the offset at which the ownership began: offsets only grow, so
+a later owner always has a higher term, and `base` carries that over to a ledger made anew.
+
+The fold does not know what time it is and asks nobody: whether a suspicion is true, whether a handover was wise, how
+late a record arrived makes no difference to it. It is a value that never changes, so a table may be given to any thread
+as it is. Its digest is the exclusive-or of a hash of each fact, so that a Beat costs two hashes, not one of the whole.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from neli_router.induction.assignment import Candidate, assign
+from neli_router.induction.digest import difference, hash_of
+from neli_router.induction.records import (
+    Beat,
+    Drain,
+    Expire,
+    Genesis,
+    Handover,
+    Join,
+    Leave,
+    Load,
+    Pin,
+    Record,
+    Seat,
+    Snapshot,
+    Undrain,
+    Unpin,
+    Upgrade,
+    Weigh,
+)
+
+__all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "WISHES_MAX", "Assign", "State", "fold"]
+
+FOLD_VERSIONS = (1, 1)
+"""The oldest and the newest fold that this code computes. It covers the assignment, too: see ASSIGNMENT_VERSION."""
+
+DEPARTED_MAX = 64
+"""Departed incarnations that are remembered, so that a Join still in flight brings none of them back. A larger number
+costs room in every snapshot; a smaller one lets a Join that was delayed for longer take a seat until it is expired."""
+
+WISHES_MAX = 4096
+"""The most names with a drain, or with a weight of their own: a loop that drains random names must not fill memory."""
+
+Assign = Callable[..., tuple[str | None, ...]]
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """All that the records below `at` say. The mappings are never changed in place."""
+
+    at: int = 0
+    genesis: Genesis | None = None
+    genesis_at: int = 0
+    version: int = 0
+    seats: dict[str, Seat] = {}
+    last_beats: dict[str, int] = {}
+    owners: tuple[str | None, ...] = ()
+    terms: tuple[int, ...] = ()
+    targets: tuple[str | None, ...] = ()
+    pins: dict[int, str] = {}
+    drains: tuple[str, ...] = ()
+    weights: dict[str, int] = {}
+    loads: dict[int, float] = {}
+    departed: tuple[str, ...] = ()
+    digest: int = 0
+
+    def holder(self, name: str) -> Seat | None:
+        """The member who is called `name`."""
+        return next((seat for seat in self.seats.values() if seat.name == name), None)
+
+
+def fold(state: State, offset: int, record: Record | None, assign: Assign = assign) -> State:
+    """The state after `record` at `offset`; None stands for bytes that are no record."""
+    at = offset + 1
+    if type(record) is Beat:  # Nearly all records: two hashes and no table.
+        last_beat = state.last_beats.get(record.by)
+        if last_beat is None:
+            return replace(state, at=at)  # A Beat in flight when its writer departed brings nobody back.
+        last_beats = {**state.last_beats, record.by: offset}
+        was, now = hash_of("last_beats", record.by, last_beat), hash_of("last_beats", record.by, offset)
+        digest = state.digest ^ was ^ now
+        return replace(state, at=at, last_beats=last_beats, digest=digest)
+    after = replace(state, at=at)
+    if record is None or isinstance(record, Snapshot):
+        return after
+    if state.genesis is None:
+        if isinstance(record, Genesis):
+            after = _begin(after, offset, record)
+    else:
+        after = _apply(after, offset, record, assign)
+    return replace(after, digest=state.digest ^ difference(state, after))
+
+
+def _begin(state: State, offset: int, record: Genesis) -> State:
+    nobody = (None,) * record.layout.partitions
+    return replace(
+        state,
+        genesis=record,
+        genesis_at=offset,
+        version=record.version,
+        owners=nobody,
+        terms=(0,) * record.layout.partitions,
+        targets=nobody,
+    )
+
+
+def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
+    match record:
+        case Join():
+            return _join(state, offset, record, assign)
+        case Leave(by) if by in state.seats:
+            return _depart(state, offset, by, assign)
+        case Expire(by) if by in state.seats and state.last_beats.get(record.incarnation) == record.last_beat:
+            return _depart(state, offset, record.incarnation, assign)
+        case Handover(by) if _owns(state, by, record.partition, record.term):
+            return _give(state, offset, record.partition)
+        case Upgrade() if state.seats and all(low <= record.version <= high for low, high in _versions(state)):
+            return replace(state, version=max(state.version, record.version))
+        case Drain() | Undrain() | Pin() | Unpin() | Weigh() | Load():
+            wished = _wish(state, record)
+            return state if wished is state else _retarget(wished, offset, wished.owners, assign)
+        case _:
+            return state
+
+
+def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
+    if record.by in state.seats or record.by in state.departed:
+        return state
+    if not record.versions[0] <= state.version <= record.versions[1]:
+        return state
+    older = state.holder(record.name)
+    if older is not None and older.joined >= record.at:
+        return state  # The writer had not read whom it would replace: it may be the older of the two.
+    seat = Seat(record.by, record.name, record.address, record.weight, record.zone, record.versions, offset)
+    kept = state.owners
+    if older is not None:
+        # The successor under the same name is assigned what its older self had, as if it had it already.
+        kept = tuple(record.by if owner == older.incarnation else owner for owner in kept)
+        state = _unseat(state, older.incarnation)
+    state = replace(
+        state,
+        seats={**state.seats, record.by: seat},
+        last_beats={**state.last_beats, record.by: offset},
+    )
+    return _retarget(state, offset, kept, assign)
+
+
+def _depart(state: State, offset: int, incarnation: str, assign: Assign) -> State:
+    state = _unseat(state, incarnation)
+    return _retarget(state, offset, state.owners, assign)
+
+
+def _unseat(state: State, incarnation: str) -> State:
+    return replace(
+        state,
+        seats={key: seat for key, seat in state.seats.items() if key != incarnation},
+        last_beats={key: beat for key, beat in state.last_beats.items() if key != incarnation},
+        owners=tuple(None if owner == incarnation else owner for owner in state.owners),
+        departed=(*state.departed, incarnation)[-DEPARTED_MAX:],
+    )
+
+
+def _retarget(state: State, offset: int, kept: Sequence[str | None], assign: Assign) -> State:
+    """New targets, and with them new owners for all that nobody owns."""
+    candidates = [
+        Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
+        for seat in state.seats.values()
+    ]
+    targets = assign(candidates, kept, pins=state.pins, drains=state.drains, loads=state.loads)
+    term = _term(state, offset)
+    owners, terms = list(state.owners), list(state.terms)
+    for partition, target in enumerate(targets):
+        if owners[partition] is None and target is not None:
+            owners[partition], terms[partition] = target, term
+    return replace(state, targets=targets, owners=tuple(owners), terms=tuple(terms))
+
+
+def _owns(state: State, by: str, partition: int, term: int) -> bool:
+    return partition < len(state.owners) and state.owners[partition] == by and state.terms[partition] == term
+
+
+def _give(state: State, offset: int, partition: int) -> State:
+    # To the target at this record, even if that is the old owner again: its Handover is final, so without a new term
+    # a Handover that crossed a change of targets would leave the partition with somebody who may never act for it.
+    owners, terms = list(state.owners), list(state.terms)
+    owners[partition], terms[partition] = state.targets[partition], _term(state, offset)
+    return replace(state, owners=tuple(owners), terms=tuple(terms))
+
+
+def _wish(state: State, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> State:
+    match record:
+        case Drain() if record.name not in state.drains and len(state.drains) < WISHES_MAX:
+            return replace(state, drains=tuple(sorted((*state.drains, record.name))))
+        case Undrain() if record.name in state.drains:
+            return replace(state, drains=tuple(name for name in state.drains if name != record.name))
+        case Pin() if record.partition < len(state.owners) and state.pins.get(record.partition) != record.name:
+            return replace(state, pins={**state.pins, record.partition: record.name})
+        case Unpin() if record.partition in state.pins:
+            return replace(state, pins=_without(state.pins, record.partition))
+        case Weigh() if record.weight is None and record.name in state.weights:
+            return replace(state, weights=_without(state.weights, record.name))
+        case Weigh() if record.weight is not None and state.weights.get(record.name) != record.weight:
+            if record.name in state.weights or len(state.weights) < WISHES_MAX:
+                return replace(state, weights={**state.weights, record.name: record.weight})
+        case Load():
+            known = {i: load for i, load in record.loads.items() if i < len(state.owners)}
+            loads = {i: load for i, load in {**state.loads, **known}.items() if load > 0}
+            if loads != state.loads:
+                return replace(state, loads=loads)
+        case _:
+            pass
+    return state
+
+
+def _without(mapping: Mapping[Key, Value], key: Key) -> dict[Key, Value]:
+    return {other: value for other, value in mapping.items() if other != key}
+
+
+def _term(state: State, offset: int) -> int:
+    assert state.genesis is not None
+    return state.genesis.base + offset
+
+
+def _versions(state: State) -> Iterator[tuple[int, int]]:
+    return (seat.versions for seat in state.seats.values())

@@ -1,0 +1,123 @@
+"""Holdings: what the program was told that it may act for, and how it is asked to let go.
+
+                     may act for it                              its target is another member
+    (not held) --------- Acquired ---------> led ------------------- Revoked -----------------> draining
+         ^                                    |                                                    |
+         |<------ Fenced: may no longer ------+------ Fenced: may no longer, or drain_timeout -----+
+         |<------------------------------ Released by the program: now it is handed over ----------'
+
+The tenure says what a member *may* act for; this is the difference between that and what its program believes. The
+program never believes more than the tenure allows: whatever it may no longer act for, it hears Fenced in the same step.
+
+Under `available` nothing drains. A partition is handed over while it is led, and the program is told Revoked when the
+successor was heard: then it may stop without leaving a gap.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+
+from neli_router.induction.fold import State
+from neli_router.induction.settings import Settings
+from neli_router.induction.tenure import Tenure
+from neli_router.protocol import Acquired, Effect, Fenced, Revoked
+
+__all__ = ["HANDOVERS_MAX", "Holdings"]
+
+HANDOVERS_MAX = 256
+"""Partitions that one member gives away at a time. More move a large table sooner, fewer disturb less at once."""
+
+
+class Holdings:
+    """One incarnation's holdings; under `available` they pass on to the next."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.leading: dict[int, int] = {}
+        """Partition -> term, as the program knows it."""
+        self.owned: tuple[int, ...] = ()
+        self.owed: tuple[int, ...] = ()
+        """Owned, and meant for somebody else."""
+        self.reason = ""
+        """Why the next loss happens, in words for the program."""
+        self._draining: dict[int, float] = {}
+        self._succeeded: set[int] = set()
+
+    @property
+    def deadline(self) -> float:
+        return min(self._draining.values(), default=inf)
+
+    def look(self, state: State, incarnation: str) -> None:
+        """The table changed."""
+        self.owned = tuple(i for i, owner in enumerate(state.owners) if owner == incarnation)
+        self.owed = tuple(i for i in self.owned if state.targets[i] != incarnation)
+        present = {i: state.terms[i] for i in self.owned}
+        self._draining = {i: end for i, end in self._draining.items() if self.leading.get(i) == present.get(i)}
+
+    def succeeded(self, partitions: Iterable[int]) -> None:
+        """Under `available`: the successors for these were heard."""
+        self._succeeded.update(partitions)
+
+    def to_give(self, state: State, tenure: Tenure, now: float, *, repeat: bool) -> tuple[list[int], list[Effect]]:
+        """Which partitions to hand over now, and what to tell the program about those and others."""
+        gives: list[int] = []
+        waiting: dict[int, int] = {}
+        for i in self.owed[:HANDOVERS_MAX]:
+            term = state.terms[i]
+            if tenure.given.get(i) == term:
+                if repeat:  # It may have been lost, and nobody else can act for i before it is read.
+                    gives.append(i)
+            elif self._settings.exclusive and self.leading.get(i) == term:
+                waiting[i] = term
+            else:
+                gives.append(i)
+        late, effects = self._drain(waiting, now)
+        return gives + late, effects
+
+    def drain_all(self, now: float) -> list[Effect]:
+        """The member leaves: ask for everything back. Done when nothing is led any more."""
+        _, effects = self._drain(self.leading, now)
+        return effects
+
+    def release(self, terms: Mapping[int, int]) -> list[int]:
+        """The program let go of these; returns those that it was asked for."""
+        done = [i for i, term in terms.items() if i in self._draining and self.leading.get(i) == term]
+        for i in done:
+            del self._draining[i], self.leading[i]
+        return done
+
+    def settle(self, may: Mapping[int, int], *, take: bool) -> list[Effect]:
+        """Bring what the program knows in line with what it may act for; take on new partitions only if `take`."""
+        effects = self._lose({i: term for i, term in self.leading.items() if i not in may})
+        new = {i: term for i, term in may.items() if self.leading.get(i) != term} if take else {}
+        if new:
+            self.leading.update(new)
+            self._succeeded -= new.keys()
+            effects.append(Acquired(new))
+        return effects
+
+    def _drain(self, partitions: Mapping[int, int], now: float) -> tuple[list[int], list[Effect]]:
+        """Ask for `partitions`; returns those that were asked for too long ago."""
+        effects: list[Effect] = []
+        asked = {i: term for i, term in partitions.items() if i not in self._draining}
+        if asked:
+            self._draining.update(dict.fromkeys(asked, now + self._settings.drain_timeout))
+            effects.append(Revoked(asked))
+        late = {i: term for i, term in partitions.items() if now >= self._draining[i]}
+        if late:
+            self.reason = f"the program did not finish within drain_timeout={self._settings.drain_timeout:g} s"
+            effects += self._lose(late)
+        return list(late), effects
+
+    def _lose(self, lost: Mapping[int, int]) -> list[Effect]:
+        effects: list[Effect] = []
+        for i in lost:
+            del self.leading[i]
+            self._draining.pop(i, None)
+        passed_on = {i: term for i, term in lost.items() if i in self._succeeded}
+        fenced = {i: term for i, term in lost.items() if i not in self._succeeded}
+        self._succeeded -= lost.keys()
+        if passed_on:
+            effects.append(Revoked(passed_on))
+        if fenced:
+            effects.append(Fenced(fenced, self.reason))
+        return effects

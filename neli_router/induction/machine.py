@@ -1,0 +1,410 @@
+"""Induction: leadership induced by one shared ledger, for one member.
+
+    READING --at the tip--> FOUNDING --a Genesis was read--> WAITING --has waited, or nobody else is there--> JOINING
+                                                                ^                                               |
+                                   expired: a new incarnation --'-- MEMBER <--own Join was read-----------------'
+                                                                      |
+              STOPPED <--own Leave was read-- LEAVING <--Close--------'      (an error stops from anywhere)
+
+A member reads the ledger, folds it (`fold`), keeps what it may act for (`tenure`) and what its program believes
+(`holdings`), accuses who is silent (`suspicion`) and watches whether the ledger can be trusted (`witness`). This module
+only decides what to send and when. Whatever it decides is safe: who may act follows from fold and tenure alone. It
+decides well when partitions move seldom, soon and once.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from math import inf
+from random import Random
+
+from msgspec.structs import replace
+
+from neli_router.errors import Diverged, NeliError, Replaced
+from neli_router.induction.fold import State, fold
+from neli_router.induction.holdings import Holdings
+from neli_router.induction.membership import genesis, join, mismatch, replaced
+from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Snapshot
+from neli_router.induction.settings import Settings
+from neli_router.induction.snapshots import Archive, digest_text, snapshot
+from neli_router.induction.suspicion import Suspicion
+from neli_router.induction.tenure import Linger, Tenure
+from neli_router.induction.voice import Voice
+from neli_router.induction.witness import Witness
+from neli_router.protocol import (
+    Acknowledged,
+    Append,
+    Away,
+    Broken,
+    Close,
+    Effect,
+    Input,
+    Notice,
+    Read,
+    Released,
+    Restart,
+    Standing,
+    Stopped,
+    Trim,
+    Wish,
+)
+
+__all__ = ["AUTHORS_MAX", "Induction", "Phase"]
+
+AUTHORS_MAX = 1024
+"""Names under which one's own records stand: one's incarnations, and whoever had a wish recorded. A confirmation that
+comes after so many others wished would be taken for a lost record."""
+
+Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
+
+
+class Induction:
+    """One member's protocol. Not thread-safe. `now` is the host's clock just after the read that brought `state`.
+
+    `base` is the wall clock in microseconds; it is used only if this member must found the group.
+    """
+
+    tenure: Tenure
+    _phase: Phase
+    _suspicion: Suspicion
+    _voice: Voice
+    _witness: Witness
+    _archive: Archive
+    _retry_at: float
+    """When to repeat what was sent and has not come back: a Genesis, Join, Handover or Leave."""
+    _free_at: float
+    """When the next wait ends on something owned."""
+    _give_up_at: float
+    _dirty: bool
+    """Whether what we may act for can have changed."""
+
+    def __init__(self, settings: Settings, state: State, now: float, *, base: int, rng: Random) -> None:
+        self.settings, self.state = settings, state
+        self.error: NeliError | None = None
+        self.skipped = 0
+        self._base, self._rng = base, rng
+        self._authors: dict[str, None] = {}
+        self._holdings = Holdings(settings)
+        self._closing = self._told = False
+        self._begin(now, lingering={})
+        self._watch()
+
+    # Questions
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def incarnation(self) -> str:
+        return self.tenure.incarnation
+
+    @property
+    def standing(self) -> Standing:
+        """What the program was told that it Acquired and not yet that it lost, and until when it may act for that."""
+        ends = {i: linger.until for i, linger in self.tenure.lingering.items()}
+        return Standing(dict(self._holdings.leading), self.tenure.sent + self.tenure.lasts, ends)
+
+    @property
+    def leading(self) -> dict[int, int]:
+        """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
+        return dict(self._holdings.leading)
+
+    def tenures(self, now: float) -> dict[int, int]:
+        """Partition -> term, for all partitions that this member may act for at `now`."""
+        owned = () if self._phase is Phase.STOPPED else self._holdings.owned
+        terms = ((i, self.tenure.term(self.state, i, now)) for i in (*owned, *self.tenure.lingering))
+        return {i: term for i, term in terms if term is not None}
+
+    @property
+    def deadline(self) -> float:
+        """When to step with TICK if nothing comes first; `inf` means never."""
+        wake = [linger.until for linger in self.tenure.lingering.values()]
+        if self._holdings.leading:
+            wake.append(self.tenure.sent + self.tenure.lasts)
+        match self._phase:
+            case Phase.READING:
+                return -inf
+            case Phase.FOUNDING | Phase.JOINING:
+                wake.append(self._retry_at)
+            case Phase.WAITING:
+                wake.append(self.tenure.settled)
+            case Phase.MEMBER | Phase.LEAVING:
+                wake += [self._free_at, self._holdings.deadline]
+                if not self.tenure.left:
+                    wake.append(self._voice.due())
+                if not (self._phase is Phase.LEAVING and self._draining):
+                    wake.append(self._retry_at)
+                wake.append(self._suspicion.deadline(self.incarnation, self.tenure.heard))
+        return min(wake, default=inf)
+
+    @property
+    def _draining(self) -> bool:
+        """Under `exclusive`, the program must let go before the member leaves."""
+        return self.settings.exclusive and bool(self._holdings.leading)
+
+    # The step
+
+    def step(self, event: Input, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._told:
+            return effects
+        # Time first: an input that arrives late must not hide the silence before it.
+        self._lapse(now, effects)
+        match event:
+            case Read(entries):
+                self._voice.read(bool(entries), now)
+                for offset, record in entries:
+                    self._take(offset, record, now, effects)
+                    if self.error is not None and not self.tenure.lingering:
+                        break  # What stands behind the fault is of no interest.
+            case Away():
+                self._voice.away()
+            case Broken(error):
+                self._fail(error, effects)
+            case Wish(record):
+                self._sign_as(record.by)
+                effects.append(Append([record], lasting=True))
+            case Restart(state):
+                self._restart(state, now, effects)
+            case Acknowledged(offsets):
+                self._fail(self._witness.acknowledge(offsets, self.state.at), effects)
+            case Released(terms):
+                released = self._holdings.release(terms)
+                if self._phase is Phase.MEMBER:
+                    self._give(released, now, effects)
+            case Close(at_once, error):
+                self._closing = True
+                if at_once:
+                    self._break_off(error, effects)
+        self._act(isinstance(event, Read) and not event.entries, now, effects)
+        self._settle(now, effects)
+        return effects
+
+    def _lapse(self, now: float, effects: list[Effect]) -> None:
+        """What ends by itself."""
+        if any(now >= linger.until for linger in self.tenure.lingering.values()):
+            lingering = {i: linger for i, linger in self.tenure.lingering.items() if now < linger.until}
+            self.tenure, self._dirty = replace(self.tenure, lingering=lingering), True
+        self._suspicion.lapse(now)
+        self._voice.lapse(self.tenure.sent, now)
+        if self._holdings.leading and now >= self.tenure.sent + self.tenure.lasts:
+            self._holdings.reason = f"no Beat of this member came back for {self.tenure.lasts:g} s"
+            self._dirty = True
+            self._settle(now, effects)
+
+    def _take(self, offset: int, record: Record | None, now: float, effects: list[Effect]) -> None:
+        """One record of the ledger."""
+        before = self.state
+        if self._fail(self._witness.before(before, offset, record, self._authors), effects):
+            return
+        after = self.state = fold(before, offset, record)
+        lingering = self.tenure.lingering
+        self.tenure = self.tenure.read(before, record, after, now)
+        if after.owners is not before.owners or after.targets is not before.targets:
+            self._look()
+        match record:
+            case Beat(by):
+                if by == self.incarnation and by in after.seats:
+                    self._suspicion.hear(record.sent_at, now)
+                    self._dirty |= len(self._holdings.leading) < len(self._holdings.owned)
+                if lingering is not self.tenure.lingering:
+                    self._holdings.succeeded(lingering.keys() - self.tenure.lingering.keys())
+                    self._dirty = True
+            case Join() | Leave() | Expire():
+                self._fate(before, record, now, effects)
+            case Snapshot():
+                superseded = self._archive.read(record)
+                if superseded is not None and record.by in self._authors:
+                    effects.append(Trim(superseded))
+            case None:
+                self.skipped += 1
+                effects.append(Notice("record.skipped", {"offset": offset, "skipped": self.skipped}))
+        if after.version != before.version or after.genesis is not before.genesis:
+            self._fail(mismatch(self.settings, after), effects)
+        self._fail(self._witness.after(after, record), effects)
+
+    def _act(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+        """Whatever is due."""
+        if self._phase is Phase.READING and at_tip:
+            self._phase = Phase.FOUNDING
+            self._fail(mismatch(self.settings, self.state), effects)
+        if self._closing and self._phase in (Phase.READING, Phase.FOUNDING, Phase.WAITING, Phase.JOINING):
+            if self._phase is Phase.JOINING:  # Order per writer is kept, so this undoes a Join still in flight.
+                effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+            self._stop(None)
+        if self._phase is Phase.FOUNDING:
+            if self.state.genesis is not None:
+                self._phase = Phase.WAITING
+            elif now >= self._retry_at:
+                self._retry_at = now + self.settings.lease
+                founding = genesis(self.settings, self.incarnation, self._base, self.state.at)
+                effects.append(Append([founding], lasting=True))
+        if self._phase is Phase.WAITING and (now >= self.tenure.settled or (at_tip and not self.state.seats)):
+            self._phase, self._retry_at = Phase.JOINING, -inf
+        if self._phase is Phase.JOINING and now >= self._retry_at:
+            self._retry_at = now + self.settings.lease / 2
+            effects.append(Append([join(self.settings, self.incarnation, self.state.at)], lasting=True))
+        if self._phase is Phase.MEMBER and self._closing:
+            self._phase, self._retry_at = Phase.LEAVING, -inf
+        if self._phase in (Phase.MEMBER, Phase.LEAVING):
+            if now >= self._voice.due() and not self.tenure.left:
+                self._beat(now, effects)
+            self._accuse(at_tip, now, effects)
+        if self._phase is Phase.MEMBER:
+            repeat = now >= self._retry_at
+            gives, told = self._holdings.to_give(self.state, self.tenure, now, repeat=repeat)
+            if repeat:
+                self._retry_at = inf
+            effects += told
+            self._give(gives, now, effects)
+        elif self._phase is Phase.LEAVING:
+            self._leave(now, effects)
+
+    def _settle(self, now: float, effects: list[Effect]) -> None:
+        """Tell the program what changed in what it may act for."""
+        if self._dirty or now >= self._free_at:
+            self._dirty = False
+            effects += self._holdings.settle(self.tenures(now), take=not self._closing)
+            waits = (self.tenure.busy_until(i) for i in self._holdings.owned if i not in self._holdings.leading)
+            self._free_at = min((at for at in waits if at > now), default=inf)
+        if self._phase is Phase.STOPPED and not self.tenure.lingering and not self._told:
+            self._told = True
+            effects.append(Stopped(self.error))
+
+    # A life
+
+    def _begin(self, now: float, lingering: dict[int, Linger]) -> None:
+        """A new incarnation, which owes a wait on everything."""
+        incarnation = f"{self._rng.getrandbits(64):016x}"
+        self._sign_as(incarnation)
+        self.tenure = Tenure.begin(
+            incarnation,
+            self.state,
+            now,
+            exclusive=self.settings.exclusive,
+            lasts=self.settings.lasts,
+            wait=self.settings.wait,
+            lingering=lingering,
+        )
+        self._phase = Phase.WAITING
+        self._suspicion, self._voice = Suspicion(self.settings), Voice(self.settings)
+        self._retry_at, self._free_at, self._give_up_at = -inf, inf, inf
+        self._look()
+
+    def _sign_as(self, by: str) -> None:
+        """Records of mine bear the name `by` from now on."""
+        self._authors.pop(by, None)
+        self._authors[by] = None
+        if len(self._authors) > AUTHORS_MAX:
+            del self._authors[next(name for name in self._authors if name != self.incarnation)]
+
+    def _watch(self) -> None:
+        """Read from the state we start with to the tip, and trust nothing that contradicts it."""
+        self._phase = Phase.READING
+        self._witness = Witness(self.state)
+        self._archive = Archive(self.settings.snapshot_every, self.state.at)
+
+    def _restart(self, state: State, now: float, effects: list[Effect]) -> None:
+        self._holdings.reason = "the records that this member had yet to read are no longer retained"
+        effects.append(Notice("member.restarted", {"was_at": self.state.at, "at": state.at}))
+        self.state = state
+        self._begin(now, lingering={})
+        self._watch()
+
+    def _look(self) -> None:
+        """The table changed."""
+        owned = self._holdings.owned
+        self._holdings.look(self.state, self.incarnation)
+        # Under `available` the former owner goes on until it hears that we know.
+        if not self.settings.exclusive and not set(self._holdings.owned) <= set(owned):
+            self._voice.at_once()
+        self._dirty = True
+
+    def _fate(self, before: State, record: Join | Leave | Expire, now: float, effects: list[Effect]) -> None:
+        """What a change of members means for me."""
+        me = self.incarnation
+        if me in self.state.seats:
+            if me not in before.seats:
+                self._phase, self._retry_at = Phase.MEMBER, inf
+                self._voice.joined(now)
+                effects.append(Notice("member.joined", {"incarnation": me, "members": len(self.state.seats)}))
+        elif me in before.seats:
+            if isinstance(record, Join):
+                self._fail(replaced(self.settings, record), effects)
+            elif isinstance(record, Leave) or self._closing:
+                self._stop(None)
+            else:
+                self._holdings.reason = f"{record.by} expired this member, having heard nothing of it for a lease"
+                effects.append(Notice("member.expired", {"incarnation": me, "by": record.by}))
+                self._begin(now, self.tenure.lingering)
+        elif self._phase is Phase.JOINING and record.by == me:
+            self._retry_at = -inf  # Void: somebody of my name joined after I had looked. Now I have seen that.
+
+    def _stop(self, error: NeliError | None) -> None:
+        self.error, self._phase, self._dirty = error, Phase.STOPPED, True
+        if error is not None:
+            self._holdings.reason = str(error)
+            if not isinstance(error, Replaced):  # A successor under our name is like any other.
+                self.tenure = replace(self.tenure, lingering={})
+
+    def _fail(self, error: NeliError | None, effects: list[Effect]) -> bool:
+        if error is not None and self._phase is not Phase.STOPPED:
+            self._stop(error)
+            if isinstance(error, Diverged):
+                self.tenure = self.tenure.leaving()
+                effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+        return error is not None
+
+    def _break_off(self, error: NeliError | None, effects: list[Effect]) -> None:
+        """Leave without waiting for the program, which is fenced in this very step, as after `drain_timeout`."""
+        if self._phase is Phase.STOPPED:
+            return
+        if self._phase in (Phase.JOINING, Phase.MEMBER, Phase.LEAVING):
+            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+        self._holdings.reason = "the program left the group without finishing"
+        self._stop(error)
+        self.tenure = replace(self.tenure.leaving(), lingering={})
+
+    # What a member sends
+
+    def _beat(self, now: float, effects: list[Effect]) -> None:
+        self._voice.spoke(now)
+        state, me = self.state, self.incarnation
+        beat = Beat(by=me, sent_at=now, at=state.at, digest=digest_text(state.digest))
+        effects.append(Append([beat], lasting=False))
+        rank = self._suspicion.rank(me, state.seats, self.tenure.heard, now)
+        if self._archive.due(state.at, rank):
+            effects.append(Append([snapshot(me, state)], lasting=True))
+
+    def _accuse(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+        # My last Beat that came back was sent at `sent`, so I have read all that stood in the ledger then. Under a
+        # steady stream of records that is the only way to know: a read that finds nothing may never come.
+        as_of = now if at_tip else self.tenure.sent
+        state, me, heard = self.state, self.incarnation, self.tenure.heard
+        if as_of < self._suspicion.deadline(me, heard):
+            return
+        for q in self._suspicion.suspects(me, state.seats, heard, as_of):
+            accusation = Expire(by=me, incarnation=q, last_beat=state.last_beats[q])
+            fields = {"name": state.seats[q].name, "incarnation": q, "last_beat": accusation.last_beat}
+            effects += [Append([accusation], lasting=True), Notice("member.suspected", fields)]
+
+    def _give(self, partitions: Iterable[int], now: float, effects: list[Effect]) -> None:
+        handovers: list[Record] = []
+        for i in partitions:
+            term = self.state.terms[i]
+            self.tenure = self.tenure.gave(i, term)
+            handovers.append(Handover(by=self.incarnation, partition=i, term=term))
+        if handovers:
+            self._retry_at, self._dirty = now + self.settings.beat_every, True
+            effects.append(Append(handovers, lasting=True))
+
+    def _leave(self, now: float, effects: list[Effect]) -> None:
+        if self._draining:
+            effects += self._holdings.drain_all(now)
+        if now >= self._retry_at and not self._draining:
+            self._give_up_at = min(self._give_up_at, now + self.settings.lease)
+            self._retry_at = now + self.settings.lease / 4
+            self.tenure = self.tenure.leaving()
+            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+        if now >= self._give_up_at:
+            self._stop(None)  # The ledger is away; the others will find out by our silence.

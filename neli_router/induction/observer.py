@@ -1,0 +1,101 @@
+"""The observer: reads the ledger and computes the table, without being a member.
+
+    READING --at the tip--> FOLLOWING --the ledger lost records, or is another group's--> STOPPED
+
+A router needs the members' table and no seat. An observer sends nothing, may act for nothing, and can come and go
+without anybody noticing; it distrusts the ledger by the same signs as a member does.
+"""
+
+from math import inf
+
+from neli_router.errors import GroupMismatch, NeliError
+from neli_router.induction.fold import FOLD_VERSIONS, State, fold
+from neli_router.induction.records import Record
+from neli_router.induction.witness import Witness
+from neli_router.protocol import (
+    NO_STANDING,
+    Append,
+    Away,
+    Broken,
+    Close,
+    Effect,
+    Input,
+    Notice,
+    Read,
+    Restart,
+    Standing,
+    Stopped,
+    Wish,
+)
+
+__all__ = ["Observer"]
+
+
+class Observer:
+    """One reader's view. Not thread-safe. `now` is just after the read that brought `state`."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state = state
+        self.error: NeliError | None = None
+        self.caught_up = False
+        """Whether the tip was reached once, so that the table is the group's and not one from its past."""
+        self.heard_at = now
+        """When a record of a member was last read, or reading began (again): long ago, and nobody is alive."""
+        self._witness = Witness(state)
+        self._away = False
+        self._stopped = False
+
+    @property
+    def deadline(self) -> float:
+        return inf if self.caught_up else -inf
+
+    @property
+    def standing(self) -> Standing:
+        return NO_STANDING
+
+    def tenures(self, now: float) -> dict[int, int]:
+        return {}
+
+    def step(self, event: Input, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._stopped:
+            return effects
+        match event:
+            case Read(entries):
+                if self._away:  # Who could not read has heard nobody, and that is no sign of anybody's death.
+                    self._away, self.heard_at = False, now
+                for offset, record in entries:
+                    if record is None:
+                        effects.append(Notice("record.skipped", {"offset": offset}))
+                    self.error = self._take(offset, record, now)
+                    if self.error is not None:
+                        break
+                self.caught_up |= not entries
+            case Away():
+                self._away = True
+            case Restart(state):
+                self.state, self._witness, self.caught_up = state, Witness(state), False
+                effects.append(Notice("observer.restarted", {"at": state.at}))
+            case Wish(record):
+                effects.append(Append([record], lasting=True))
+            case Broken(error):
+                self.error = error
+        if self.error is not None or isinstance(event, Close):
+            self._stopped = True
+            effects.append(Stopped(self.error))
+        return effects
+
+    def _take(self, offset: int, record: Record | None, now: float) -> NeliError | None:
+        if error := self._witness.before(self.state, offset, record, ()):
+            return error
+        self.state = fold(self.state, offset, record)
+        if record is not None and record.by in self.state.seats:
+            self.heard_at = now
+        oldest, newest = FOLD_VERSIONS
+        if self.state.genesis is not None and not oldest <= self.state.version <= newest:
+            return GroupMismatch(
+                f"a group with fold version {oldest} to {newest} was wanted",
+                f"the ledger's group is at version {self.state.version}",
+                "run a release of neli-router that knows that version",
+            )
+        return self._witness.after(self.state, record)

@@ -1,0 +1,246 @@
+"""The vocabulary of the ledger: what members tell each other, and nothing else travels between them.
+
+    Genesis                                     once: the group's settings; whatever stands before it is void
+    Join  Beat*  Leave                          a member's life
+    Expire                                      somebody else ends it
+    Handover                                    an owner gives one partition to its target
+    Drain Undrain  Pin Unpin  Weigh  Load       what people and programs wish for; by name, so it outlives a restart
+    Snapshot                                    the fold so far, so that a newcomer may start late
+    Upgrade                                     the group moves to another fold version
+
+A record is one line of JSON that a person can read: `kind` says what it is, `v` is the version of the record format,
+`by` the incarnation of the writer (or, for wishes, any name for who asked). A record that cannot be decoded is nothing
+to everybody alike: it takes its offset and changes no state. So decoding is strict and depends on the bytes alone;
+unknown fields are refused, because a reader that ignored a field with a meaning would compute another table.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from neli_router.keyspace import Layout
+
+__all__ = [
+    "NAME_MAX",
+    "RECORD_VERSION",
+    "WEIGHT_MAX",
+    "Beat",
+    "Drain",
+    "Expire",
+    "Genesis",
+    "Guarantee",
+    "Handover",
+    "Image",
+    "Join",
+    "Leave",
+    "Load",
+    "Pin",
+    "Record",
+    "Seat",
+    "Snapshot",
+    "Undrain",
+    "Unpin",
+    "Upgrade",
+    "Weigh",
+    "decode",
+    "encode",
+]
+
+RECORD_VERSION = 1
+NAME_MAX = 256
+"""Longest name, address or zone, in characters. A name is for people and log lines; longer ones are mistakes."""
+
+WEIGHT_MAX = 1_000_000
+"""Weights are whole numbers, so that every member divides the partitions alike; a million is fine enough."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+Text = Annotated[str, Meta(max_length=NAME_MAX)]
+Offset = Annotated[int, Meta(ge=0)]
+Weight = Annotated[int, Meta(ge=0, le=WEIGHT_MAX)]
+Amount = Annotated[float, Meta(ge=0, le=1e15)]
+
+Guarantee = Literal["exclusive", "available"]
+
+
+class _Record(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=str.lower):
+    by: Name
+    v: Literal[1] = 1
+
+
+class Genesis(_Record, frozen=True, kw_only=True):
+    """The settings of the group, for as long as the ledger lives. The first one counts.
+
+    `at` is how far the writer had read without meeting one: a second Genesis whose writer had read past the first
+    is proof that the ledger lost records.
+    """
+
+    layout: Layout
+    lease: Annotated[float, Meta(gt=0)]
+    guarantee: Guarantee
+    base: Offset
+    version: Annotated[int, Meta(ge=1)]
+    at: Offset = 0
+
+
+class Join(_Record, frozen=True, kw_only=True):
+    """`by` becomes a member called `name`; an older incarnation of that name is expired in the same record.
+
+    `at` is how far the writer had read. A Join whose writer had not yet read the Join that it would replace is void:
+    it may have been in flight since before its own process died. `versions` is the range of folds the writer knows.
+    """
+
+    name: Name
+    address: Text = ""
+    weight: Weight = 1
+    zone: Text = ""
+    versions: tuple[int, int]
+    at: Offset
+
+
+class Beat(_Record, frozen=True, kw_only=True):
+    """`by` is alive. `sent_at` is on the writer's own clock and means nothing to anybody else.
+
+    `at` and `digest` say what the writer's fold was below that offset, so that whoever computed another one notices.
+    """
+
+    sent_at: float
+    at: Offset
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class Expire(_Record, frozen=True, kw_only=True):
+    """`incarnation` is no longer a member, if `last_beat` is still its last Beat (or Join) here."""
+
+    incarnation: Name
+    last_beat: Offset
+
+
+class Handover(_Record, frozen=True, kw_only=True):
+    """The owner under `term` is done with `partition`: the target at this very record owns it now."""
+
+    partition: Offset
+    term: Offset
+
+
+class Leave(_Record, frozen=True, kw_only=True):
+    """`by` is no longer a member. Fold version 1 gives its partitions away at once, whatever `grace` says."""
+
+    grace: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class Drain(_Record, frozen=True, kw_only=True):
+    """Whoever is called `name` shall own nothing but what is pinned to it."""
+
+    name: Name
+
+
+class Undrain(_Record, frozen=True, kw_only=True):
+    """Takes a Drain back."""
+
+    name: Name
+
+
+class Pin(_Record, frozen=True, kw_only=True):
+    """`partition` shall belong to whoever is called `name`, from when that is a member."""
+
+    partition: Offset
+    name: Name
+
+
+class Unpin(_Record, frozen=True, kw_only=True):
+    """Takes a Pin back."""
+
+    partition: Offset
+
+
+class Weigh(_Record, frozen=True, kw_only=True):
+    """`name` counts with `weight` from now on, whatever it says when it joins; None takes that back."""
+
+    name: Name
+    weight: Weight | None
+
+
+class Load(_Record, frozen=True, kw_only=True):
+    """How much work partitions are, as measured; in any unit, the same for all. 0 forgets a partition's load."""
+
+    loads: dict[Offset, Amount]
+
+
+class Upgrade(_Record, frozen=True, kw_only=True):
+    """The fold changes to `version` at this record, if every member knows that version."""
+
+    version: Annotated[int, Meta(ge=1)]
+
+
+class Seat(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """One member, as the fold knows it. `joined` is the offset of its Join."""
+
+    incarnation: str
+    name: str
+    address: str
+    weight: int
+    zone: str
+    versions: tuple[int, int]
+    joined: int
+
+
+class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A fold's state, written down. Owners and targets are indexes into `seats`, -1 for nobody."""
+
+    genesis: Genesis
+    genesis_at: int
+    version: int
+    seats: list[Seat]
+    last_beats: list[int]
+    owners: list[int]
+    terms: list[int]
+    targets: list[int]
+    pins: dict[int, str]
+    drains: list[str]
+    weights: dict[str, int]
+    loads: dict[int, float]
+    departed: list[str]
+    digest: str
+
+
+class Snapshot(_Record, frozen=True, kw_only=True):
+    """`state` folds all records below `upto`; replay goes on with the record *at* `upto`, which is still retained."""
+
+    state: Image
+    upto: Offset
+
+
+Record = (
+    Genesis
+    | Join
+    | Beat
+    | Expire
+    | Handover
+    | Leave
+    | Drain
+    | Undrain
+    | Pin
+    | Unpin
+    | Weigh
+    | Load
+    | Upgrade
+    | Snapshot
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """One line of JSON."""
+    return _encoder.encode(record)
+
+
+def decode(payload: bytes) -> Record | None:
+    """The record, or None for bytes that are no record of this format version: all readers skip the same ones."""
+    try:
+        return _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # ValidationError is a DecodeError: not JSON, not ours and not of this version are all the same to a fold.
+        return None

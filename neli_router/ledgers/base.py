@@ -1,0 +1,92 @@
+"""The ledger port: one totally ordered log that all members append to and all read.
+
+      member a --append--> [ 1 | 2 | 3 | ... | tip )  --read--> every member, in the same order
+      member b --append-->   ^ start
+
+A driver may lose an append, delay it for any time, or apply one whose caller was told that it failed; the protocol
+lives with all three. What it must never do is hand two readers different records at one offset, or leave one out:
+everything that members agree on is a fold over this one order. `tests/ledgers/test_contract.py` holds every driver to
+the promises below.
+
+Payloads are opaque bytes here. Decoding happens once, above the drivers, so that a record which cannot be decoded is
+skipped by everyone alike.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+__all__ = ["READ_MAX", "Entry", "Ledger", "Promise"]
+
+READ_MAX = 1000
+"""The most entries one read returns. Larger batches catch up faster, smaller ones let a late member beat sooner."""
+
+
+class Promise(Enum):
+    """What a driver can be relied upon for, beyond the port itself."""
+
+    DURABLE = "an acknowledged record survives a crash of every process"
+    MULTI_HOST = "members on several hosts can share it"
+    NEVER_REWINDS = "while anybody who read a record lives, it is never lost or replaced, power failures included"
+
+
+class Entry(NamedTuple):
+    """One record's bytes and its place in the ledger."""
+
+    offset: int
+    payload: bytes
+
+
+class Ledger(Protocol):
+    """What a member needs from a log. Used by one thread at a time, except for `wake`.
+
+    A new handle stands at `start()`. Every call may raise LedgerUnavailable (try again), LedgerUnusable (give up) or
+    LedgerRewound (the log lost records; every later call raises it, too); after `close`, Closed. None may block for
+    much longer than it was told to.
+    """
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        """What this driver, as configured, can be relied upon for."""
+
+    @property
+    def address(self) -> str:
+        """Where the ledger is, for people: no secrets in it."""
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+        """Queue or write `payloads`, in order. Raising says nothing about whether they will be appended.
+
+        `lasting=False` marks records whose loss in a power failure harms nobody (heartbeats): a driver may skip the
+        flush for them, never their order.
+        """
+
+    def acknowledged(self) -> list[int]:
+        """The offsets of own appends that the ledger has confirmed since the last call, oldest first."""
+
+    def read(self, timeout: float) -> list[Entry]:
+        """The next entries in order, at most READ_MAX; waits up to `timeout` seconds for the first.
+
+        Empty means: at the tip. A ledger that cannot read raises instead, because silence would look like peace.
+        A position below `start()` raises LedgerTrimmed.
+        """
+
+    def seek(self, offset: int) -> None:
+        """Read next the first entry whose offset is `offset` or above."""
+
+    def start(self) -> int:
+        """The offset of the first entry retained; equal to `tip()` when there is none."""
+
+    def tip(self) -> int:
+        """An offset above every entry now in the ledger, and not above the next one to come."""
+
+    def trim(self, before: int) -> None:
+        """Allow the driver to drop entries below `before`. Dropping later, or never, is fine."""
+
+    def wake(self) -> None:
+        """Make a `read` that is waiting in another thread return within ten milliseconds; if none is, the next one.
+
+        Callable from any thread, and after `close`. A read may also return early without it.
+        """
+
+    def close(self) -> None:
+        """Release everything. Twice is fine."""

@@ -1,0 +1,215 @@
+"""The pump: one machine, one ledger, one loop.
+
+    inbox --(Wish, Released, Close)--.
+                                     v
+    ledger --read, then the clock--> machine.step --> publish the standing --> carry out the effects, in order
+       ^                                                                                  |
+       '---------------------------------- append ----------------------------------------'
+
+Two orders matter, and both are here. The clock is read *after* the ledger, because what a read brings may have been
+sent while it waited. And the standing is published *before* an effect is carried out, so that no thread of the program
+still finds a partition led when its Handover is on the way.
+
+The pump has no thread and no clock of its own: a member gives it both, a simulator turns it by hand.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Generic, TypeVar
+
+from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable
+from neli_router.induction.fold import State
+from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode, encode
+from neli_router.induction.snapshots import BadSnapshot, restore
+from neli_router.ledgers.base import READ_MAX, Entry, Ledger
+from neli_router.protocol import (
+    Acknowledged,
+    Append,
+    Away,
+    Broken,
+    Effect,
+    Input,
+    Machine,
+    Notice,
+    Read,
+    Restart,
+    Trim,
+)
+
+__all__ = ["POLL_MAX", "Pump", "newest_state"]
+
+POLL_MAX = 0.5
+"""The longest wait for a record. Longer saves nothing; shorter notices sooner that a ledger cannot be read."""
+
+RETRY_EVERY = 0.02
+"""The pause after a read that failed at once: short against any lease that fails over in a fraction of a second."""
+
+SPAN = 20_000
+"""How far before the tip to look for a snapshot at first; more than two intervals, so that one look is enough."""
+
+BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Snapshot
+"""Records that only a member writes, and so after a genesis. Anybody may put a wish into a ledger that has none yet."""
+
+Driven = TypeVar("Driven", bound=Machine)
+
+
+class Pump(Generic[Driven]):
+    """Drives one machine. `turn` belongs to one thread; `post` may be called from any.
+
+    `begin` makes the machine from the state the ledger starts it with and the time just after that was read. `publish`
+    is called after every step, before its effects; `tell` gets every effect that is not the ledger's.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        begin: Callable[[State, float], Driven],
+        *,
+        clock: Callable[[], float],
+        pause: Callable[[float], None],
+        publish: Callable[[Driven, float], None],
+        tell: Callable[[Effect], None],
+    ) -> None:
+        self._ledger, self._clock, self._pause = ledger, clock, pause
+        self._publish, self._tell = publish, tell
+        self._inbox: deque[Input] = deque()
+        self._away: set[str] = set()
+        self.fresh_at = -inf
+        """When a read last brought all that there was. What the machine knows is as old as this."""
+        state = newest_state(ledger)
+        ledger.seek(state.at)
+        self.machine = begin(state, clock())
+
+    def post(self, event: Input) -> None:
+        """Let the machine take `event` soon. From any thread."""
+        self._inbox.append(event)
+        self._ledger.wake()
+
+    def turn(self) -> None:
+        """One bounded piece of work: what is in the inbox, and at most one read."""
+        for _ in range(len(self._inbox)):
+            self._step(self._inbox.popleft())
+        wait = 0.0 if self._inbox else self.machine.deadline - self._clock()
+        try:
+            entries = self._ledger.read(min(POLL_MAX, max(0.0, wait)))
+        except LedgerTrimmed:
+            self._restart()
+        except LedgerUnavailable as error:
+            self._note_away("read", error)
+            self._step(Away())
+            self._pause(RETRY_EVERY)
+        except (LedgerRewound, LedgerUnusable) as error:
+            self._step(Broken(error))
+        else:
+            self._note_back("read")
+            if len(entries) < READ_MAX:  # After a full batch there may be more, and the machine lags behind.
+                self.fresh_at = self._clock()
+            self._step(Read([(entry.offset, decode(entry.payload)) for entry in entries]))
+        if offsets := self._ledger.acknowledged():
+            self._step(Acknowledged(offsets))
+
+    def _step(self, event: Input) -> None:
+        now = self._clock()
+        effects = self.machine.step(event, now)
+        self._publish(self.machine, now)
+        for effect in effects:
+            match effect:
+                case Append(records, lasting):
+                    self._append([encode(record) for record in records], lasting=lasting)
+                case Trim(before):
+                    self._trim(before)
+                case _:
+                    self._tell(effect)
+
+    def _append(self, payloads: list[bytes], *, lasting: bool) -> None:
+        try:
+            self._ledger.append(payloads, lasting=lasting)
+            self._note_back("append")
+        except LedgerUnavailable as error:
+            # It may be appended all the same. The machine finds out by what it reads, or by reading nothing.
+            self._note_away("append", error)
+        except (LedgerRewound, LedgerUnusable) as error:
+            self.post(Broken(error))
+
+    def _trim(self, before: int) -> None:
+        try:
+            self._ledger.trim(before)
+        except (LedgerUnavailable, LedgerUnusable) as error:
+            self._tell(Notice("ledger.trim_failed", {"before": before, "error": str(error)}))
+
+    def _restart(self) -> None:
+        try:
+            state = newest_state(self._ledger)
+            self._ledger.seek(state.at)
+        except LedgerUnavailable as error:
+            self._note_away("read", error)
+            self._step(Away())
+            self._pause(RETRY_EVERY)
+        except (LedgerRewound, LedgerUnusable) as error:
+            self._step(Broken(error))
+        else:
+            self._step(Restart(state))
+
+    def _note_away(self, what: str, error: LedgerUnavailable) -> None:
+        if what not in self._away:  # Once an outage: a line for each failed try would bury the first.
+            fields = {"what": what, "ledger": self._ledger.address, "error": str(error)}
+            self._tell(Notice("ledger.unavailable", fields))
+        self._away.add(what)
+
+    def _note_back(self, what: str) -> None:
+        if what in self._away:  # Reads and appends apart: on a full disk only the one fails.
+            self._tell(Notice("ledger.available", {"what": what, "ledger": self._ledger.address}))
+        self._away.discard(what)
+
+
+def newest_state(ledger: Ledger) -> State:
+    """The state of the newest snapshot whose records are still retained, or the empty one.
+
+    Leaves the ledger's position anywhere.
+    """
+    span = SPAN
+    while True:
+        start, tip = ledger.start(), ledger.tip()
+        low = max(start, tip - span)
+        try:
+            found, founded, members = _look_through(ledger, low, tip, start)
+        except LedgerTrimmed:
+            continue  # Somebody trimmed between the two looks; a newer snapshot is there.
+        if found is not None:
+            return found
+        if low > start:
+            span *= 8
+            continue
+        if members and not founded:
+            raise LedgerUnusable(
+                f"a genesis or a snapshot was wanted in {ledger.address}",
+                f"its records from {start} to {tip} have neither: the ones before were dropped too early",
+                "keep records for longer than two snapshots take; start a new ledger, its terms will be higher",
+            )
+        return State()
+
+
+def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State | None, bool, bool]:
+    """The newest good snapshot in [low, tip), whether there is a genesis, and whether there are members' records."""
+    found: State | None = None
+    founded = members = False
+    position = low
+    ledger.seek(low)
+    while position < tip and (entries := ledger.read(RETRY_EVERY)):
+        position = entries[-1].offset + 1
+        for entry in entries:
+            record = decode(entry.payload) if _may_matter(entry, members=members) else None
+            members |= isinstance(record, BY_MEMBERS)
+            founded |= isinstance(record, Genesis)
+            if isinstance(record, Snapshot) and record.upto >= start:
+                try:
+                    found = restore(record)
+                except BadSnapshot:
+                    continue  # An older one, or the records themselves, will do.
+    return found, founded, members
+
+
+def _may_matter(entry: Entry, *, members: bool) -> bool:
+    """Spares decoding a hundred thousand Beats to find one snapshot."""
+    return not members or b'"genesis"' in entry.payload[:40] or b'"snapshot"' in entry.payload[:40]
