@@ -1,0 +1,112 @@
+"""The miniature: a group so small that all of its worlds can be counted.
+
+    slots   live incarnation -- crash --> ghost (its records may still be appended) -- departed --> free slot
+               | reads one record, hands over, leaves                                                  |
+    ledger  base |--- at most `apart` records that somebody has not read yet ---| tip                  |
+               ^                                                                                      |
+               '------ a newcomer starts from a snapshot of any of these prefixes --------------------'
+
+A world is: the time, the records between the slowest reader and the tip, and for each slot its place, fold and tenure,
+which are the shipped ones. Nothing in it ever changes: a step makes another world.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neli_router.induction.fold import FOLD_VERSIONS, State, fold
+from neli_router.induction.records import Genesis, Record
+from neli_router.induction.settings import Settings
+from neli_router.induction.tenure import Tenure
+from neli_router.keyspace import Layout
+
+__all__ = ["PARTITION", "Bounds", "Entry", "Slot", "World", "acting", "broken_rule", "genesis_world"]
+
+PARTITION = 0
+"""There is one. Partitions do not know of each other: what holds for one holds for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is explored. `leave=False` leaves out Leave, which makes three slots feasible."""
+
+    slots: int = 2
+    apart: int = 2
+    lease: int = 2
+    leave: bool = True
+    states_max: int | None = None
+
+    def __str__(self) -> str:
+        limit = "all states" if self.states_max is None else f"at most {self.states_max:,} states"
+        return (
+            f"{self.slots} incarnations at once, 1 partition, readers at most {self.apart} records apart, lease "
+            f"{self.lease} ticks, {'with' if self.leave else 'without'} Leave, crashes, restarts under the same name "
+            f"and starts from any snapshot; {limit}"
+        )
+
+
+class Entry(NamedTuple):
+    """A record in the ledger, the target that was chosen with it, and the fold behind it."""
+
+    record: Record
+    target: str | None
+    after: State
+
+
+class Slot(NamedTuple):
+    """One incarnation: a live process, or what a dead one left behind."""
+
+    incarnation: str
+    alive: bool
+    place: int
+    """How many records behind the base it has read."""
+    state: State
+    tenure: Tenure
+    joined: bool
+
+
+class World(NamedTuple):
+    now: int
+    base: State
+    tail: tuple[Entry, ...]
+    slots: tuple[Slot, ...]
+    born: int
+
+    @property
+    def tip(self) -> State:
+        return self.tail[-1].after if self.tail else self.base
+
+    def prefix(self, place: int) -> State:
+        return self.tail[place - 1].after if place else self.base
+
+
+def genesis_world(bounds: Bounds) -> tuple[World, Settings]:
+    """The ledger holds its Genesis and nobody is there."""
+    layout = Layout(slots=1, partitions=1)
+    settings = Settings(name="m", layout=layout, lease=float(bounds.lease), drift=0.0)
+    founding = Genesis(
+        by="m", layout=layout, lease=settings.lease, guarantee="exclusive", base=0, version=FOLD_VERSIONS[1]
+    )
+    return World(0, fold(State(), 0, founding), (), (), 0), settings
+
+
+def acting(world: World) -> list[str]:
+    """The live incarnations that may act for the partition now."""
+    return [
+        slot.incarnation
+        for slot in world.slots
+        if slot.alive and slot.tenure.term(slot.state, PARTITION, world.now) is not None
+    ]
+
+
+def broken_rule(world: World) -> str | None:
+    """What must never be, if it is so in this world."""
+    if len(active := acting(world)) > 1:
+        return f"at most one acts: {' and '.join(active)} both may"
+    for slot in world.slots:
+        if slot.alive and slot.state is not world.prefix(slot.place):
+            return f"equal prefixes give equal tables: {slot.incarnation} computed another than the rest"
+    if world.tail:
+        before, after = world.prefix(len(world.tail) - 1), world.tip
+        if before.owners != after.owners != (None,) and before.terms >= after.terms:
+            return "terms strictly grow: the owner changed, its term did not grow"
+    return None

@@ -1,0 +1,185 @@
+"""The steps of the miniature: everything that can come next, from any world.
+
+    time passes | a live slot reads one record, sends a Handover, sends a Leave, crashes | a newcomer starts
+    a record is appended: Join, Beat, Handover or Leave of a slot; Expire of any member; a change of target
+
+Nothing else decides who may act, so nobody's good sense is needed: any member may be expired at any time, any target
+chosen, any Handover sent, whatever a member's policy is.
+
+Why these are all, with neither time nor the ledger's length bounded:
+- *When a record was sent is chosen when it is appended.* A Beat changes nothing at its writer before it comes back, so
+  it may have been sent at any time before, even earlier than one that was appended before it, also by one who crashed
+  since. A Handover and a Leave do change their writer, at sending; from then on they may be appended at any time, any
+  number of times, or never. So loss, delay, duplication, reordering and failed sends that are appended later need no
+  queue.
+- *Reading late is being paused*: a slot that does not read acts by what it knows.
+- *A newcomer* may start from any prefix in sight. A member that was expired goes on as a newcomer, too.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from neli_router.induction.assignment import Candidate
+from neli_router.induction.fold import FOLD_VERSIONS, State, fold
+from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Pin, Record
+from neli_router.induction.settings import Settings
+from neli_router.induction.snapshots import restore, snapshot
+from neli_router.induction.tenure import Tenure
+from neli_router.sim.miniature import PARTITION, Bounds, Entry, Slot, World
+
+__all__ = ["Label", "successors"]
+
+Label = tuple[object, ...]
+"""What was done, for the transcript: a verb, and who and what."""
+
+
+def successors(world: World, bounds: Bounds, settings: Settings) -> Iterator[tuple[Label, World]]:
+    """Every step that can come next."""
+    yield ("tick",), world._replace(now=world.now + 1)
+    tip, tail = world.tip, world.tail
+    for index, slot in enumerate(world.slots):
+        if slot.alive:
+            yield from _steps_of(world, index, slot, bounds)
+    if len(world.slots) < bounds.slots:
+        for place in range(len(tail) + 1):
+            yield _start(world, place, settings)
+    if len(tail) >= bounds.apart:
+        return
+    for slot in world.slots:
+        yield from _appends_of(world, slot, tip, bounds)
+    seats = list(tip.seats)
+    for accused in seats if len(seats) > 1 else ():
+        accuser = next(by for by in seats if by != accused)
+        accusation = Expire(by=accuser, incarnation=accused, last_beat=tip.last_beats[accused])
+        yield from _append(world, ("expire", accused), accusation)
+    if len(seats) > 1:
+        yield from _append(world, ("retarget",), Pin(by="m", partition=PARTITION, name=f"wish {tip.at}"))
+
+
+def _steps_of(world: World, index: int, slot: Slot, bounds: Bounds) -> Iterator[tuple[Label, World]]:
+    """What a live process does by itself."""
+    me = slot.incarnation
+    if slot.place < len(world.tail):
+        yield ("read", me, world.tail[slot.place].record), _with(world, index, _read(world, slot))
+    if slot.state.owners[PARTITION] == me:
+        term = slot.state.terms[PARTITION]
+        if slot.tenure.given.get(PARTITION) != term:
+            gave = slot._replace(tenure=slot.tenure.gave(PARTITION, term))
+            yield ("send handover", me), _with(world, index, gave)
+    if bounds.leave and not slot.tenure.left and me in slot.state.seats:
+        yield ("send leave", me), _with(world, index, slot._replace(tenure=slot.tenure.leaving()))
+    yield ("crash", me), _with(world, index, slot._replace(alive=False))
+
+
+def _appends_of(world: World, slot: Slot, tip: State, bounds: Bounds) -> Iterator[tuple[Label, World]]:
+    """What this slot may have sent at some time, and is appended now."""
+    me = slot.incarnation
+    if slot.alive and not slot.joined:
+        for name in (me, *(seat.name for seat in tip.seats.values())):
+            joining = Join(by=me, name=name, versions=FOLD_VERSIONS, at=tip.at)
+            yield from _append(world, ("join", me, name), joining)
+    if me not in tip.seats:
+        return
+    oldest = world.now - bounds.lease
+    for sent in range(oldest, world.now + 1) if slot.alive else (oldest,):
+        beat = Beat(by=me, sent_at=float(sent), at=tip.at, digest="0" * 16)
+        yield from _append(world, ("beat", me, world.now - sent), beat)
+    if tip.owners[PARTITION] == me and slot.tenure.given.get(PARTITION) == tip.terms[PARTITION]:
+        handing = Handover(by=me, partition=PARTITION, term=tip.terms[PARTITION])
+        yield from _append(world, ("handover", me), handing)
+    if slot.tenure.left:
+        yield from _append(world, ("leave", me), Leave(by=me))
+
+
+def _append(world: World, label: Label, record: Record) -> Iterator[tuple[Label, World]]:
+    """`record` behind the tip, once for each target that an assignment could choose."""
+    tip = world.tip
+    chooser = _Chooser()
+    while chooser.more():
+        after = fold(tip, tip.at, record, chooser)
+        if (after.seats, after.owners, after.terms, after.targets, after.last_beats) == (
+            tip.seats,
+            tip.owners,
+            tip.terms,
+            tip.targets,
+            tip.last_beats,
+        ):
+            continue  # Void: whoever reads it knows nothing new.
+        entry = Entry(record, chooser.target, after)
+        slots = world.slots
+        if after.seats is not tip.seats:
+            slots = tuple(
+                slot._replace(joined=slot.joined or slot.incarnation in after.seats)
+                for slot in slots
+                if slot.alive or slot.incarnation in after.seats
+            )
+        said = label if chooser.target is None else (*label, chooser.target)
+        yield said, _trimmed(world._replace(tail=(*world.tail, entry), slots=slots))
+
+
+class _Chooser:
+    """An assignment that makes every choice, one after the other."""
+
+    def __init__(self) -> None:
+        self.target: str | None = None
+        self._turn = -1
+        self._choices = 1
+
+    def more(self) -> bool:
+        self._turn += 1
+        return self._turn < self._choices
+
+    def __call__(self, candidates: Sequence[Candidate], *_: object, **__: object) -> tuple[str | None, ...]:
+        self._choices = max(1, len(candidates))
+        self.target = candidates[self._turn].incarnation if candidates else None
+        return (self.target,)
+
+
+def _read(world: World, slot: Slot) -> Slot:
+    entry = world.tail[slot.place]
+    if slot.state is world.prefix(slot.place):
+        after = entry.after
+    else:  # A newcomer whose snapshot was not what the others had folded goes its own way.
+        after = fold(slot.state, entry.after.at - 1, entry.record, lambda *_, **__: (entry.target,))
+    tenure = slot.tenure.read(slot.state, entry.record, after, float(world.now))
+    return slot._replace(place=slot.place + 1, state=after, tenure=tenure)
+
+
+def _start(world: World, place: int, settings: Settings) -> tuple[Label, World]:
+    """A newcomer starts from a snapshot of this prefix, read just now."""
+    prefix = world.prefix(place)
+    state = restore(snapshot("m", prefix))
+    place += state.at - prefix.at  # Replay goes on at `upto`, which is the end of this prefix, or should be.
+    place = min(max(place, 0), len(world.tail))
+    if state == prefix:
+        state = prefix
+    incarnation = f"i{world.born}"
+    tenure = Tenure.begin(
+        incarnation,
+        state,
+        float(world.now),
+        exclusive=True,
+        lasts=settings.lasts,
+        wait=settings.wait,
+        lingering={},
+    )
+    slot = Slot(incarnation, alive=True, place=place, state=state, tenure=tenure, joined=False)
+    started = world._replace(slots=(*world.slots, slot), born=world.born + 1)
+    return ("start", incarnation, prefix.at), started
+
+
+def _with(world: World, index: int, slot: Slot) -> World:
+    slots = [*world.slots[:index], slot, *world.slots[index + 1 :]]
+    me = slot.incarnation
+    if me not in world.tip.seats and (not slot.alive or (slot.joined and me not in slot.state.seats)):
+        # All that a ghost may have sent is void; and who has read that it departed can only start anew.
+        del slots[index]
+    return _trimmed(world._replace(slots=tuple(slots)))
+
+
+def _trimmed(world: World) -> World:
+    """Forget the records that every live slot has read."""
+    read = min((slot.place for slot in world.slots if slot.alive), default=len(world.tail))
+    if read == 0:
+        return world
+    slots = tuple(slot._replace(place=slot.place - read if slot.alive else 0) for slot in world.slots)
+    return world._replace(base=world.prefix(read), tail=world.tail[read:], slots=slots)
