@@ -231,7 +231,7 @@ def _exchange(
     rank = len(ranking) - 1
     while rank > 0 and exchanges_max > 0 and _burden((heavy := ranking[rank]).load, heavy.weight) > fair:
         hottest, _ = heavy.movable[-1]
-        # Trying every other member, too, was measured to bring the largest load down by less than a hundredth.
+        # Trying all others, too, was measured to bring the largest load down by at most two hundredths on average.
         light = min(ranking[:rank], key=lambda other: _burden(other.load + hottest, other.weight))
         if (fit := _fit(heavy, light, shift_min)) is None:
             rank -= 1  # One very hot partition that nobody can take must not keep the others from being relieved.
