@@ -85,7 +85,7 @@ class Ledger(Protocol):
     def wake(self) -> None:
         """Make a `read` that is waiting in another thread return within ten milliseconds; if none is, the next one.
 
-        Callable from any thread, and after `close`. A read may also return early without it.
+        Callable from any thread, and after `close`.
         """
 
     def close(self) -> None:

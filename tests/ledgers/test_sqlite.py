@@ -1,0 +1,822 @@
+"""The SQLite ledger against what happens to files: full disks, kill -9, operators with `mv`, forks, damage, locks.
+
+     this process:  a ledger in tmp_path          child(script):  another process, where `path` names the same ledger
+
+What breaks a whole process (no disk space, no privileges, a fork, a kill) happens in a child. Files that a ledger has
+open are never opened here with plain `open`, or closing them would drop SQLite's locks; only when all are closed.
+"""
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import overload
+
+import pytest
+
+import neli_router
+from neli_router.errors import (
+    LedgerError,
+    LedgerRewound,
+    LedgerTrimmed,
+    LedgerUnavailable,
+    LedgerUnusable,
+)
+from neli_router.ledgers import doorbell, sqlite_faults, sqlite_layout
+from neli_router.ledgers.base import Entry, Promise
+from neli_router.ledgers.sqlite import CHECKPOINT_EVERY, TRIM_MAX, SqliteLedger
+
+ROOT = Path(neli_router.__file__).parents[1]
+PATIENCE = 30.0
+MIB = 2**20
+
+PREAMBLE = """
+import errno, os, resource, signal, sys, threading
+from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
+from neli_router.ledgers.sqlite import SqliteLedger
+from tests.ledgers.broken_kernel import drop_privileges, refuse
+path = sys.argv[1]
+def told(act):
+    try:
+        return act()
+    except (LedgerRewound, LedgerUnavailable, LedgerUnusable) as error:
+        return f"{type(error).__name__}: {error.found}"
+"""
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="seccomp, capabilities and inotify are Linux's")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[SqliteLedger]:
+    with closing(SqliteLedger(path, busy_max=0.05)) as opened:
+        yield opened
+
+
+def start(script: str, path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PREAMBLE + script, str(path)],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def child(script: str, path: Path) -> list[str]:
+    """The lines that this script printed, run in another process."""
+    with start(script, path) as process:
+        output, _ = process.communicate()
+    assert 0 == process.returncode
+    return output.splitlines()
+
+
+def everything(ledger: SqliteLedger) -> list[Entry]:
+    entries: list[Entry] = []
+    while more := ledger.read(0):
+        entries += more
+    return entries
+
+
+def payloads(path: Path) -> list[bytes]:
+    with closing(SqliteLedger(path)) as ledger:
+        return [entry.payload for entry in everything(ledger)]
+
+
+# Offsets and trimming
+
+
+def test_offsets_start_at_one_and_go_on_after_everything_was_trimmed_and_closed(path: Path) -> None:
+    with closing(SqliteLedger(path)) as ledger:
+        assert 1 == ledger.start() == ledger.tip()
+        ledger.append([b"a", b"b"])
+        assert [1, 2] == ledger.acknowledged()
+        ledger.read(0)
+        ledger.trim(1000)
+        assert 3 == ledger.start() == ledger.tip()
+    with closing(SqliteLedger(path)) as ledger:
+        assert 3 == ledger.start() == ledger.tip()
+        ledger.append([b"c"])
+        assert [(3, b"c")] == ledger.read(0)
+
+
+def test_it_promises_to_last_but_not_to_span_hosts(ledger: SqliteLedger) -> None:
+    assert {Promise.DURABLE, Promise.NEVER_REWINDS} == ledger.promises
+
+
+def test_a_position_above_the_tip_waits_for_its_record(ledger: SqliteLedger) -> None:
+    ledger.seek(3)
+    ledger.append([b"a", b"b"])
+    assert [] == ledger.read(0)
+    ledger.append([b"c"])
+    assert [(3, b"c")] == ledger.read(0)
+
+
+def test_a_long_trim_is_done_in_parts_by_the_appends_that_follow(path: Path, ledger: SqliteLedger) -> None:
+    """One long transaction would hold everybody's heartbeats up."""
+    ledger.append([b"x"] * (3 * TRIM_MAX))
+    ledger.trim(2 * TRIM_MAX + 500)
+    starts = [ledger.start()]
+    for _ in range(4):
+        ledger.append([b"y"], lasting=False)
+        starts.append(ledger.start())
+    assert [TRIM_MAX + 1, 2 * TRIM_MAX + 1, 2 * TRIM_MAX + 500, 2 * TRIM_MAX + 500, 2 * TRIM_MAX + 500] == starts
+
+
+def test_a_long_trim_spares_what_comes_while_it_goes_on(ledger: SqliteLedger) -> None:
+    ledger.append([b"x"] * (3 * TRIM_MAX))
+    ledger.trim(10 * TRIM_MAX)
+    for _ in range(4):
+        ledger.append([b"y"])
+    assert 3 * TRIM_MAX + 1 == ledger.start()
+
+
+def test_a_trim_that_finds_the_file_locked_is_done_later(path: Path, ledger: SqliteLedger) -> None:
+    ledger.append([b"a", b"b"])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ledger.trim(2)
+        assert 1 == ledger.start()
+    ledger.append([b"c"])
+    assert 2 == ledger.start()
+
+
+def test_the_files_stay_small_however_much_is_written(path: Path) -> None:
+    """200 000 records of heartbeat size, in many commits, with readers and a trim now and then: a few MiB on disk."""
+    descriptors: list[int] = []
+    sizes: list[int] = []
+    with closing(SqliteLedger(path)) as ledger, closing(SqliteLedger(path)) as reader:
+        for _ in range(20):
+            for _ in range(500):
+                ledger.append([b"h" * 60], lasting=False)
+            for _ in range(5):
+                ledger.append([b"h" * 60] * 1900, lasting=False)
+            everything(reader)
+            # Two snapshots back, as members do: ten thousand records are kept.
+            ledger.trim(ledger.tip() - 10_000)
+            sizes.append(sum(file.stat().st_size for file in path.parent.iterdir()))
+            descriptors.append(len(list(Path("/dev/fd").iterdir())))
+        assert 200_001 == ledger.tip()
+        assert 20_000 > ledger.tip() - ledger.start()
+    assert 8 * MIB > max(sizes)
+    assert descriptors[1] == descriptors[-1]  # A checkpoint borrows a second connection and gives it back.
+
+
+def test_long_records_do_not_pile_up_in_the_log(path: Path) -> None:
+    with closing(SqliteLedger(path)) as ledger:
+        for _ in range(40):
+            ledger.append([bytes(MIB)])
+            ledger.trim(ledger.tip() - 1)
+            assert 12 * MIB > sum(file.stat().st_size for file in path.parent.iterdir())
+
+
+def test_nobody_else_makes_checkpoints_behind_our_back(ledger: SqliteLedger) -> None:
+    """SQLite's own may run while another process commits, which is where the WAL-reset bug lives."""
+    assert (0,) == ledger._file.run("a look", lambda it: it.execute("PRAGMA wal_autocheckpoint").fetchone())
+
+
+def test_a_checkpoint_runs_while_nobody_can_commit(path: Path, ledger: SqliteLedger) -> None:
+    seen: list[str] = []
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)) as other:
+        connect = ledger._file._connect
+
+        def try_to_commit() -> sqlite3.Connection:
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("BEGIN IMMEDIATE")
+            seen.append("tried")
+            return connect()
+
+        ledger._file._connect = try_to_commit  # type: ignore[method-assign]
+        ledger.append([b"x"] * CHECKPOINT_EVERY)
+        other.execute("BEGIN IMMEDIATE")  # And afterwards it is free again.
+        other.execute("ROLLBACK")
+    assert ["tried"] == seen
+
+
+# Whose file it is
+
+
+def assert_refused_and_untouched(path: Path, match: str, *, group: str = "neli", create: bool = True) -> None:
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+    with pytest.raises(LedgerUnusable, match=match):
+        SqliteLedger(path, group=group, create=create)
+    assert before == {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b"n", "something else"), (b"not a database\n" * 1000, "not an SQLite database")],
+    ids=["one byte", "a text"],
+)
+def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes, expected: str) -> None:
+    path.write_bytes(content)
+    assert_refused_and_untouched(path, expected)
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_somebody_elses_database_is_refused(path: Path, mode: str) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"PRAGMA journal_mode = {mode}")
+        other.execute("CREATE TABLE records (offset INTEGER PRIMARY KEY AUTOINCREMENT, payload BLOB)")
+    assert_refused_and_untouched(path, "holds something else")
+
+
+def test_another_groups_ledger_is_refused(path: Path) -> None:
+    SqliteLedger(path, group="orders").close()
+    assert_refused_and_untouched(path, "belongs to the group 'orders'", group="tenants")
+
+
+def test_a_layout_from_the_future_is_refused(path: Path, ledger: SqliteLedger) -> None:
+    ledger.close()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"PRAGMA user_version = {sqlite_layout.LAYOUT + 1}")
+    assert_refused_and_untouched(
+        path, f"layout is {sqlite_layout.LAYOUT + 1}, and this release knows layout {sqlite_layout.LAYOUT}"
+    )
+
+
+def test_a_missing_ledger_is_not_made_unless_asked_for(path: Path) -> None:
+    assert_refused_and_untouched(path, "no such file", create=False)
+    path.touch()
+    assert_refused_and_untouched(path, "the file is empty", create=False)
+    SqliteLedger(path).close()  # An empty file may become one: a killed creation leaves one behind.
+    SqliteLedger(path, create=False).close()
+
+
+def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
+    assert_refused_and_untouched(tmp_path, "that is a folder")
+    with pytest.raises(LedgerUnusable, match=r"there is no folder .*missing: make the folder"):
+        SqliteLedger(tmp_path / "missing" / "ledger.db")
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerUnusable, match="there is no folder"):
+        SqliteLedger(tmp_path / "file" / "ledger.db")
+
+
+def test_names_that_mean_something_in_a_uri_are_just_names(tmp_path: Path) -> None:
+    path = tmp_path / "100% of? #1 & möre.db"
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.append([b"a"])
+    assert path.exists()
+    assert [b"a"] == payloads(path)
+
+
+def test_a_link_to_the_file_is_the_same_ledger(tmp_path: Path, path: Path, ledger: SqliteLedger) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    with closing(SqliteLedger(link)) as linked:
+        linked.append([b"a"])
+        assert [(1, b"a")] == ledger.read(0)
+
+
+@on_linux
+def test_a_read_only_file_or_folder_is_refused(path: Path, ledger: SqliteLedger) -> None:
+    ledger.close()
+    open_it = """
+drop_privileges()
+print(told(lambda: SqliteLedger(path)))
+"""
+    path.chmod(0o444)
+    assert ["LedgerUnusable: the file or its folder is read-only for this user"] == child(open_it, path)
+    path.chmod(0o644)
+    path.parent.chmod(0o555)
+    try:
+        assert ["LedgerUnusable: the file or its folder is read-only for this user"] == child(open_it, path)
+    finally:
+        path.parent.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [((0, 52), "nfs4"), ((8, 1), "ext4"), ((0, 61), "fuse.sshfs"), ((9, 9), "")],
+    ids=["nfs", "a disk", "sshfs", "unknown"],
+)
+def test_the_file_system_is_found_by_its_device(device: tuple[int, int], expected: str) -> None:
+    mounts = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+90 22 0:52 / /mnt/with\\040space rw,noatime shared:2 master:3 - nfs4 server:/export rw,vers=4.2
+91 22 0:61 / /mnt/ssh rw - fuse.sshfs user@host: rw
+"""
+    assert expected == sqlite_faults.file_system(os.makedev(*device), mounts)
+
+
+def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = path.parent.stat().st_dev
+    mounts = f"22 1 {os.major(device)}:{os.minor(device)} / / rw - nfs4 server:/export rw"
+    monkeypatch.setattr(sqlite_faults, "_mounts", lambda: mounts)
+    assert_refused_and_untouched(path, r"network file system \(nfs4\)")
+
+
+# Locks
+
+
+def test_a_locked_file_stops_appends_for_a_while_and_reads_not_at_all(path: Path, ledger: SqliteLedger) -> None:
+    ledger.append([b"a"])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnavailable, match="look for a stopped process inside a transaction"):
+            ledger.append([b"b"])
+        assert [(1, b"a")] == ledger.read(0)
+        other.execute("ROLLBACK")
+    ledger.append([b"c"])
+    assert [(2, b"c")] == ledger.read(0)
+
+
+def test_an_append_waits_for_a_lock_that_is_soon_free(path: Path) -> None:
+    with (
+        closing(SqliteLedger(path, busy_max=PATIENCE)) as ledger,
+        closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        freeing = threading.Timer(0.05, other.execute, ("ROLLBACK",))
+        freeing.start()
+        ledger.append([b"a"])
+        freeing.join()
+        assert [(1, b"a")] == ledger.read(0)
+
+
+class Interrupted(Sequence[bytes]):
+    """Payloads, while the user presses Ctrl-C."""
+
+    def __len__(self) -> int:
+        return 2
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        if index == 0:
+            return b"half"
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_append_leaves_no_lock_and_no_half(path: Path, ledger: SqliteLedger) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ledger.append(Interrupted())
+    with closing(SqliteLedger(path, busy_max=0)) as other:
+        other.append([b"whole"])
+    assert [(1, b"whole")] == ledger.read(0)
+
+
+def test_processes_that_open_a_new_file_at_once_get_one_ledger(path: Path) -> None:
+    script = """
+sys.stdin.readline()
+ledger = SqliteLedger(path, busy_max=30)
+ledger.append([str(os.getpid()).encode()])
+"""
+    processes = [start(script, path) for _ in range(4)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate()
+        assert 0 == process.returncode
+    assert sorted(str(process.pid).encode() for process in processes) == sorted(payloads(path))
+
+
+def test_who_comes_second_finds_the_ledger_made(path: Path, ledger: SqliteLedger) -> None:
+    """Both saw an empty file before either had the lock."""
+    ledger.append([b"a"])
+    with closing(sqlite3.connect(path, isolation_level=None)) as second:
+        sqlite_layout._create(second, "neli")
+    assert [(1, b"a")] == ledger.read(0)
+    assert [b"a"] == payloads(path)
+
+
+# Kills
+
+
+def test_kill_9_at_any_moment_loses_nothing_that_was_acknowledged(path: Path) -> None:
+    script = """
+ledger = SqliteLedger(path)
+for number in range(ledger.tip(), 1_000_000):
+    ledger.append([b"%d" % number] * (1 + number % 3), lasting=number % 5 == 0)
+    os.write(1, b"".join(b"%d %d\\n" % (offset, number) for offset in ledger.acknowledged()))
+    if number % 50 == 0:
+        ledger.trim(1)  # A trim that finds nothing takes the write lock, too.
+"""
+    rng = random.Random(5)
+    acknowledged: dict[int, bytes] = {}
+    for _ in range(6):
+        with start(script, path) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(rng.randrange(1, 1500))]
+            process.kill()
+            lines += process.stdout.readlines()
+        for offset, number in (line.split() for line in lines if line.endswith("\n")):
+            acknowledged[int(offset)] = number.encode()
+        with closing(SqliteLedger(path)) as ledger:
+            entries = everything(ledger)
+        assert list(range(1, len(entries) + 1)) == [entry.offset for entry in entries]
+        assert acknowledged.items() <= dict(entries).items()
+    assert acknowledged
+
+
+def test_kill_9_while_files_are_made_leaves_files_that_open(tmp_path: Path) -> None:
+    script = """
+for number in range(1_000_000):
+    ledger = SqliteLedger(f"{path}.{number}")
+    print(number, flush=True)
+    ledger.close()
+"""
+    rng = random.Random(6)
+    for attempt in range(4):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with start(script, folder / "ledger.db") as process:
+            assert process.stdout is not None
+            for _ in range(rng.randrange(1, 10)):
+                process.stdout.readline()
+            time.sleep(rng.random() / 100)  # Somewhere inside the making of the next one.
+            process.kill()
+        made = sorted(folder.glob("ledger.db.*[0-9]"))
+        assert made
+        for path in made:
+            with closing(SqliteLedger(path)) as ledger:
+                ledger.append([b"a"])
+                assert [(1, b"a")] == ledger.read(0)
+
+
+# Disks
+
+
+@on_linux
+def test_a_full_disk_stops_appends_but_not_reads_and_heals(path: Path, ledger: SqliteLedger) -> None:
+    ledger.append([b"before"])
+    assert ["LedgerUnavailable: the disk is full (SQLite: database or disk is full)", "[b'before']", "[]"] == child(
+        """
+ledger = SqliteLedger(path)
+refuse({"pwrite64": errno.ENOSPC, "write": errno.ENOSPC})
+print(told(lambda: ledger.append([b"too much"])))
+print([entry.payload for entry in ledger.read(0)])
+print(ledger.acknowledged())
+""",
+        path,
+    )
+    ledger.append([b"after"])
+    assert [(1, b"before"), (2, b"after")] == ledger.read(0)
+
+
+@on_linux
+def test_a_limit_on_file_sizes_stops_appends_until_it_is_raised(path: Path) -> None:
+    """The same handle goes on when the trouble is over, and nothing that was acknowledged is missing."""
+    output = child(
+        """
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+ledger = SqliteLedger(path)
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, unlimited[1]))
+for number in range(1000):
+    answer = told(lambda: ledger.append([b"x" * 1000]))
+    if answer:
+        print(answer)
+        break
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+ledger.append([b"the end"])
+offsets = ledger.acknowledged()
+print(offsets == [entry.offset for entry in ledger.read(0)], offsets == list(range(1, len(offsets) + 1)))
+""",
+        path,
+    )
+    assert ["LedgerUnavailable: the operating system could not read or write it", "True True"] == [
+        line.split(" (SQLite")[0] for line in output
+    ]
+
+
+@on_linux
+def test_a_lasting_append_needs_a_flush_and_a_heartbeat_does_not(path: Path) -> None:
+    """Seen through a disk whose flushes fail: only who asks for one is told, and it is not acknowledged."""
+    assert [
+        "None",
+        "LedgerUnavailable: the operating system could not read or write it (SQLite: disk I/O error)",
+        "None",
+        "[1, 2, 3]",
+        "[b'lasting', b'heartbeat', b'heartbeat']",
+    ] == child(
+        """
+ledger = SqliteLedger(path)
+ledger.append([b"lasting"])
+refuse({"fsync": errno.EIO, "fdatasync": errno.EIO})
+print(told(lambda: ledger.append([b"heartbeat"], lasting=False)))
+print(told(lambda: ledger.append([b"lasting"], lasting=True)))
+print(told(lambda: ledger.append([b"heartbeat"], lasting=False)))
+print(ledger.acknowledged())
+print([entry.payload for entry in ledger.read(0)])
+""",
+        path,
+    )
+
+
+# Damage
+
+
+def test_an_overwritten_header_is_told_from_an_empty_ledger(path: Path, ledger: SqliteLedger) -> None:
+    ledger.append([b"a"])
+    ledger.close()
+    with path.open("r+b") as file:
+        file.write(bytes(100))
+    assert_refused_and_untouched(path, "not an SQLite database, or its header was overwritten")
+
+
+def test_overwritten_pages_are_noticed(path: Path, ledger: SqliteLedger) -> None:
+    ledger.append([b"x" * 100] * 1000)
+    ledger.close()
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\xff" * 8192)
+    with closing(SqliteLedger(path)) as damaged, pytest.raises(LedgerUnusable, match="it is damaged"):
+        everything(damaged)
+
+
+def test_a_single_changed_byte_of_a_record_is_noticed(path: Path, ledger: SqliteLedger) -> None:
+    """SQLite has no checksums: two members could read two different records at one offset."""
+    ledger.append([b"a", b"the quick brown fox", b"c"])
+    ledger.close()
+    path.write_bytes(path.read_bytes().replace(b"quick", b"quack"))
+    with closing(SqliteLedger(path)) as damaged, pytest.raises(LedgerUnusable, match="offset 2 does not match"):
+        damaged.read(0)
+
+
+def test_a_record_that_somebody_deleted_is_not_skipped(path: Path, ledger: SqliteLedger) -> None:
+    ledger.append([b"a", b"b", b"c"])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("DELETE FROM records WHERE offset = 2")
+    with pytest.raises(LedgerRewound, match="offset 2 is missing among its neighbours"):
+        ledger.read(0)
+
+
+def test_a_ledger_whose_table_is_gone_is_rewound_for_members_and_unusable_for_newcomers(
+    path: Path, ledger: SqliteLedger
+) -> None:
+    ledger.append([b"a"])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("DROP TABLE records")
+    with pytest.raises(LedgerRewound):
+        ledger.read(0)
+    with pytest.raises(LedgerUnusable, match="no such table: records"):
+        SqliteLedger(path)
+
+
+# Operators
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_suffix(".old"))
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def delete_the_log(path: Path) -> None:
+    path.with_name(path.name + "-wal").unlink()
+
+
+def delete_the_shared_memory(path: Path) -> None:
+    path.with_name(path.name + "-shm").unlink()
+
+
+def replace_by_a_copy(path: Path) -> None:
+    copy = path.with_suffix(".copy")
+    shutil.copy(path, copy)
+    copy.replace(path)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [rename, delete, delete_the_log, delete_the_shared_memory, replace_by_a_copy],
+    ids=lambda act: act.__name__,
+)
+def test_a_file_that_was_moved_away_is_used_no_more(path: Path, act: Callable[[Path], None]) -> None:
+    """A member that starts now would make a new file, and both halves of the group would lead."""
+    with closing(SqliteLedger(path)) as appender, closing(SqliteLedger(path)) as reader:
+        appender.append([b"a"])
+        act(path)
+        for use in (lambda: appender.append([b"b"], lasting=False), lambda: reader.read(0), reader.tip, reader.start):
+            with pytest.raises(LedgerRewound, match=r"while it was in use: stop every member"):
+                use()
+
+
+def test_a_file_that_comes_back_does_not_make_it_good(path: Path, ledger: SqliteLedger) -> None:
+    """Others may have appended to another file meanwhile."""
+    path.rename(path.with_suffix(".away"))
+    with pytest.raises(LedgerRewound):
+        ledger.append([b"a"])
+    path.with_suffix(".away").rename(path)
+    with pytest.raises(LedgerRewound):
+        ledger.append([b"a"])
+
+
+def test_a_link_that_points_elsewhere_is_noticed(tmp_path: Path, path: Path) -> None:
+    one, two = tmp_path / "one.db", tmp_path / "two.db"
+    path.symlink_to(one)
+    with closing(SqliteLedger(path)) as ledger, closing(SqliteLedger(two)):
+        path.unlink()
+        path.symlink_to(two)
+        with pytest.raises(LedgerRewound, match="was replaced while it was in use"):
+            ledger.append([b"a"])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda it: it.append([b"new"]), lambda it: it.read(0), lambda it: it.tip(), lambda it: it.start()],
+    ids=["append", "read", "tip", "start"],
+)
+def test_an_older_copy_restored_into_the_file_is_noticed(
+    path: Path, ledger: SqliteLedger, use: Callable[[SqliteLedger], object]
+) -> None:
+    """What `.restore` of the sqlite3 shell does: same file, same inode, and records gone that somebody had read."""
+    ledger.append([b"a", b"b", b"c"])
+    with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(path.with_suffix(".backup"))) as backup:
+        live.backup(backup)
+        ledger.append([b"d", b"e"])
+        ledger.read(0)
+        backup.backup(live)
+    with pytest.raises(LedgerRewound, match=r"the last record in .* is at offset 3, and there was one at 5"):
+        use(ledger)
+    with closing(SqliteLedger(path)) as other:
+        other.append([b"other d", b"other e", b"f"])
+    with pytest.raises(LedgerRewound):  # Even when others have filled the offsets again.
+        use(ledger)
+
+
+# Forks
+
+
+def test_a_forked_child_opens_its_own_and_loses_nothing(path: Path) -> None:
+    """With the parent's connection inherited, SQLite let the child write to a log that the parent then deleted."""
+    output = child(
+        """
+ledger = SqliteLedger(path)
+ledger.append([b"by the parent"])
+closed, appended = os.pipe(), os.pipe()
+if os.fork() == 0:
+    print(told(lambda: ledger.append([b"no"])), flush=True)
+    print(told(lambda: ledger.read(0)), flush=True)
+    ledger.close()
+    own = SqliteLedger(path)
+    os.write(appended[1], b".")
+    os.read(closed[0], 1)
+    own.append([b"by the child"])
+    os._exit(0)
+os.read(appended[0], 1)
+print(ledger.read(0))  # The parent goes on as if nothing had been ...
+ledger.close()
+os.write(closed[1], b".")
+os.wait()
+print([entry.payload for entry in SqliteLedger(path).read(0)])
+""",
+        path,
+    )
+    assert 4 == len(output)
+    assert all(line.startswith("LedgerUnusable: process ") and "forked from it" in line for line in output[:2])
+    assert "[Entry(offset=1, payload=b'by the parent')]" == output[2]
+    assert "[b'by the parent', b'by the child']" == output[3]
+
+
+def test_a_fork_while_another_thread_uses_the_ledger_disturbs_neither(path: Path) -> None:
+    output = child(
+        """
+ledger = SqliteLedger(path)
+def work():
+    for number in range(300):
+        ledger.append([b"%d" % number], lasting=False)
+        ledger.read(0)
+thread = threading.Thread(target=work)
+thread.start()
+for _ in range(10):
+    if os.fork() == 0:
+        own = SqliteLedger(path)
+        own.append([b"child"], lasting=False)
+        own.close()
+        os._exit(0)
+    assert os.wait()[1] == 0
+thread.join()
+ledger.seek(1)
+entries = ledger.read(0)
+mine = [entry.payload for entry in entries if entry.payload != b"child"]
+print(len(entries), mine == [b"%d" % number for number in range(300)])
+""",
+        path,
+    )
+    assert ["310 True"] == output
+
+
+def test_a_fork_behind_pythons_back_is_refused_rather_than_left_without_locks(path: Path) -> None:
+    output = child(
+        """
+import ctypes
+ledger = SqliteLedger(path)
+if ctypes.PyDLL(None).fork() == 0:
+    print(told(lambda: SqliteLedger(path)), flush=True)
+    print(told(lambda: ledger.read(0)), flush=True)
+    ledger.close()
+    os._exit(0)
+os.wait()
+ledger.append([b"a"])
+print(ledger.read(0))
+""",
+        path,
+    )
+    assert (
+        "LedgerUnusable: this process was forked, past Python's fork hooks, from one that had a ledger open"
+        == output[0]
+    )
+    assert output[1].startswith("LedgerUnusable: process ")
+    assert "[Entry(offset=1, payload=b'a')]" == output[2]
+
+
+def test_a_file_replaced_during_a_fork_is_noticed(path: Path, ledger: SqliteLedger) -> None:
+    """The parent's connection is closed just then, so only the memory of which file it was can tell."""
+    ledger.append([b"a"])
+    ledger._file.park()
+    replace_by_a_copy(path)
+    with pytest.raises(LedgerRewound, match="was replaced"):
+        ledger.read(0)
+
+
+# Waking up
+
+
+@on_linux
+def test_an_append_in_another_process_rings(path: Path, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all patience in the world, only the bell can end this wait in time."""
+    monkeypatch.setattr(ledger._doorbell, "_patience_ms", 1000 * 1000)
+    started = time.monotonic()
+    with start("SqliteLedger(path).append([b'a'])", path) as process:
+        assert [(1, b"a")] == ledger.read(PATIENCE)
+        assert time.monotonic() < started + PATIENCE
+        process.communicate()
+
+
+def test_a_reader_at_the_tip_sleeps(path: Path, ledger: SqliteLedger) -> None:
+    """Also after the bell has rung, and with its own ring among what it hears."""
+    ledger.append([b"a"])
+    ledger.read(0)
+    spent, started = time.process_time(), time.monotonic()
+    assert [] == ledger.read(0.2)
+    assert time.process_time() - spent < (time.monotonic() - started) / 2
+
+
+def test_without_a_bell_it_looks_now_and_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doorbell, "_watch", lambda _: None)
+    with closing(SqliteLedger(path)) as ledger:
+        assert doorbell.BLIND_MS == ledger._doorbell._patience_ms
+        with start("SqliteLedger(path).append([b'a'])", path) as process:
+            assert [(1, b"a")] == ledger.read(PATIENCE)
+            process.communicate()
+
+
+def test_a_process_with_no_descriptors_left_is_told_so(path: Path) -> None:
+    output = child(
+        """
+SqliteLedger(path).close()
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 1, most))
+print(told(lambda: SqliteLedger(path)))
+""",
+        path,
+    )
+    assert ["LedgerUnavailable: it cannot be opened (SQLite: unable to open database file)"] == output
+
+
+def test_a_signal_handler_may_wake_the_read_that_it_interrupts(ledger: SqliteLedger) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    before = signal.signal(signal.SIGUSR1, lambda *_: ledger.wake())
+    try:
+        signalling = threading.Timer(0.01, signal.pthread_kill, (main, signal.SIGUSR1))
+        signalling.start()
+        assert [] == ledger.read(float("inf"))
+        signalling.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_errors_say_what_was_wanted_found_and_what_to_do(path: Path) -> None:
+    path.write_text("something else entirely\n" * 50, encoding="utf-8")
+    with pytest.raises(LedgerError) as raised:
+        SqliteLedger(path)
+    assert f"the opening of the ledger {path} was wanted" == raised.value.wanted
+    assert raised.value.found.startswith("it is not an SQLite database")
+    assert "name another file; this one was left as it was" == raised.value.remedy
+
+
+def test_the_error_for_a_trimmed_position_says_where_to_go_on(ledger: SqliteLedger) -> None:
+    ledger.append([b"a", b"b", b"c"])
+    ledger.trim(3)
+    with pytest.raises(LedgerTrimmed, match=r"offset 1 was wanted, but .* starts at 3: start again from a snapshot"):
+        ledger.read(0)
