@@ -37,7 +37,7 @@ Key = str | bytes
 Role = int | str | bytes
 
 
-class Layout(msgspec.Struct, frozen=True):
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How keys fall into slots and slots into partitions. Fixed for a group's life; may be shared between threads.
 
     With `tags`, only the part of a key between its first `{` and the first `}` after it counts, if there is any, so

@@ -51,6 +51,10 @@ SPAN = 20_000
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Snapshot
 """Records that only a member writes, and so after a genesis. Anybody may put a wish into a ledger that has none yet."""
 
+FIRST_OFFSET_MAX = 1
+"""Ledgers count from 0 or from 1. One that starts above has dropped its beginning; in one that does not, records may
+stand before the genesis, written by who did not know yet that the ledger was made anew. They are void."""
+
 Driven = TypeVar("Driven", bound=Machine)
 
 
@@ -181,7 +185,7 @@ def newest_state(ledger: Ledger) -> State:
         if low > start:
             span *= 8
             continue
-        if members and not founded:
+        if members and not founded and start > FIRST_OFFSET_MAX:
             raise LedgerUnusable(
                 f"a genesis or a snapshot was wanted in {ledger.address}",
                 f"its records from {start} to {tip} have neither: the ones before were dropped too early",

@@ -70,6 +70,10 @@ class Holdings:
                 waiting[i] = term
             else:
                 gives.append(i)
+        if repeat:
+            # The target may be this member again. What was sent is final all the same, so only a new term helps.
+            mine = (i for i in self.owned if i not in self.owed)
+            gives += [i for i in mine if tenure.given.get(i) == state.terms[i]]
         late, effects = self._drain(waiting, now)
         return gives + late, effects
 

@@ -23,7 +23,7 @@ from neli_router.errors import Diverged, NeliError, Replaced
 from neli_router.induction.fold import State, fold
 from neli_router.induction.holdings import Holdings
 from neli_router.induction.membership import genesis, join, mismatch, replaced
-from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Snapshot
+from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Seat, Snapshot
 from neli_router.induction.settings import Settings
 from neli_router.induction.snapshots import Archive, digest_text, snapshot
 from neli_router.induction.suspicion import Suspicion
@@ -84,7 +84,7 @@ class Induction:
         self._base, self._rng = base, rng
         self._authors: dict[str, None] = {}
         self._holdings = Holdings(settings)
-        self._closing = self._told = False
+        self._closing = self._told = self._was_member = False
         self._begin(now, lingering={})
         self._watch()
 
@@ -243,6 +243,7 @@ class Induction:
             self._phase, self._retry_at = Phase.JOINING, -inf
         if self._phase is Phase.JOINING and now >= self._retry_at:
             self._retry_at = now + self.settings.lease / 2
+            self.tenure = self.tenure.asking(now)
             effects.append(Append([join(self.settings, self.incarnation, self.state.at)], lasting=True))
         if self._phase is Phase.MEMBER and self._closing:
             self._phase, self._retry_at = Phase.LEAVING, -inf
@@ -310,6 +311,8 @@ class Induction:
         self.state = state
         self._begin(now, lingering={})
         self._watch()
+        if (successor := self._successor()) is not None:
+            self._fail(replaced(self.settings, successor.address), effects)
 
     def _look(self) -> None:
         """The table changed."""
@@ -325,20 +328,27 @@ class Induction:
         me = self.incarnation
         if me in self.state.seats:
             if me not in before.seats:
-                self._phase, self._retry_at = Phase.MEMBER, inf
+                self._phase, self._retry_at, self._was_member = Phase.MEMBER, inf, True
                 self._voice.joined(now)
                 effects.append(Notice("member.joined", {"incarnation": me, "members": len(self.state.seats)}))
         elif me in before.seats:
             if isinstance(record, Join):
-                self._fail(replaced(self.settings, record), effects)
+                self._fail(replaced(self.settings, record.address), effects)
             elif isinstance(record, Leave) or self._closing:
                 self._stop(None)
             else:
                 self._holdings.reason = f"{record.by} expired this member, having heard nothing of it for a lease"
                 effects.append(Notice("member.expired", {"incarnation": me, "by": record.by}))
                 self._begin(now, self.tenure.lingering)
+        elif isinstance(record, Join) and (successor := self._successor()) is not None:
+            self._fail(replaced(self.settings, successor.address), effects)
         elif self._phase is Phase.JOINING and record.by == me:
             self._retry_at = -inf  # Void: somebody of my name joined after I had looked. Now I have seen that.
+
+    def _successor(self) -> Seat | None:
+        """Who has my name now, if I had it once: a newer process, from whom I must not take it back."""
+        holder = self.state.holder(self.settings.name) if self._was_member else None
+        return None if holder is None or holder.incarnation in self._authors else holder
 
     def _stop(self, error: NeliError | None) -> None:
         self.error, self._phase, self._dirty = error, Phase.STOPPED, True

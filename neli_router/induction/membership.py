@@ -66,9 +66,9 @@ def mismatch(settings: Settings, state: State) -> GroupMismatch | None:
     )
 
 
-def replaced(settings: Settings, record: Join) -> Replaced:
-    """Why this member must end: `record` took its name."""
-    where = f" from {record.address}" if record.address else ""
+def replaced(settings: Settings, address: str) -> Replaced:
+    """Why this member must end: a process that is reached at `address` took its name."""
+    where = f" from {address}" if address else ""
     return Replaced(
         f"this member was to be the only one called {settings.name!r}",
         f"a newer process joined under that name{where}",

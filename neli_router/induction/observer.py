@@ -15,7 +15,6 @@ from neli_router.induction.witness import Witness
 from neli_router.protocol import (
     NO_STANDING,
     Append,
-    Away,
     Broken,
     Close,
     Effect,
@@ -40,9 +39,8 @@ class Observer:
         self.caught_up = False
         """Whether the tip was reached once, so that the table is the group's and not one from its past."""
         self.heard_at = now
-        """When a record of a member was last read, or reading began (again): long ago, and nobody is alive."""
+        """When a record of a member was last read, or reading began: long ago, and nobody is alive."""
         self._witness = Witness(state)
-        self._away = False
         self._stopped = False
 
     @property
@@ -62,8 +60,6 @@ class Observer:
             return effects
         match event:
             case Read(entries):
-                if self._away:  # Who could not read has heard nobody, and that is no sign of anybody's death.
-                    self._away, self.heard_at = False, now
                 for offset, record in entries:
                     if record is None:
                         effects.append(Notice("record.skipped", {"offset": offset}))
@@ -71,8 +67,6 @@ class Observer:
                     if self.error is not None:
                         break
                 self.caught_up |= not entries
-            case Away():
-                self._away = True
             case Restart(state):
                 self.state, self._witness, self.caught_up = state, Witness(state), False
                 effects.append(Notice("observer.restarted", {"at": state.at}))

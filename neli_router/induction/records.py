@@ -54,9 +54,20 @@ NAME_MAX = 256
 WEIGHT_MAX = 1_000_000
 """Weights are whole numbers, so that every member divides the partitions alike; a million is fine enough."""
 
+WHOLE_MAX = 2**53 - 1
+"""Offsets and terms fit 53 bits, so that readers in any language can take them for numbers. Without a bound, one number
+that no digest can hold would stop every reader there is and is to come."""
+
+BASE_MAX = 2**52
+"""In the year 2112 the wall clock is there; what is above leaves room for offsets, so that terms stay in bounds."""
+
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Text = Annotated[str, Meta(max_length=NAME_MAX)]
-Offset = Annotated[int, Meta(ge=0)]
+Offset = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
+Base = Annotated[int, Meta(ge=0, le=BASE_MAX)]
+Version = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
+Place = Annotated[int, Meta(ge=-1, le=WHOLE_MAX)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 Weight = Annotated[int, Meta(ge=0, le=WEIGHT_MAX)]
 Amount = Annotated[float, Meta(ge=0, le=1e15)]
 
@@ -78,8 +89,8 @@ class Genesis(_Record, frozen=True, kw_only=True):
     layout: Layout
     lease: Annotated[float, Meta(gt=0)]
     guarantee: Guarantee
-    base: Offset
-    version: Annotated[int, Meta(ge=1)]
+    base: Base
+    version: Version
     at: Offset = 0
 
 
@@ -94,7 +105,7 @@ class Join(_Record, frozen=True, kw_only=True):
     address: Text = ""
     weight: Weight = 1
     zone: Text = ""
-    versions: tuple[int, int]
+    versions: tuple[Version, Version]
     at: Offset
 
 
@@ -106,7 +117,7 @@ class Beat(_Record, frozen=True, kw_only=True):
 
     sent_at: float
     at: Offset
-    digest: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    digest: Digest
 
 
 class Expire(_Record, frozen=True, kw_only=True):
@@ -170,38 +181,38 @@ class Load(_Record, frozen=True, kw_only=True):
 class Upgrade(_Record, frozen=True, kw_only=True):
     """The fold changes to `version` at this record, if every member knows that version."""
 
-    version: Annotated[int, Meta(ge=1)]
+    version: Version
 
 
 class Seat(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """One member, as the fold knows it. `joined` is the offset of its Join."""
 
-    incarnation: str
-    name: str
-    address: str
-    weight: int
-    zone: str
-    versions: tuple[int, int]
-    joined: int
+    incarnation: Name
+    name: Name
+    address: Text
+    weight: Weight
+    zone: Text
+    versions: tuple[Version, Version]
+    joined: Offset
 
 
 class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A fold's state, written down. Owners and targets are indexes into `seats`, -1 for nobody."""
 
     genesis: Genesis
-    genesis_at: int
-    version: int
+    genesis_at: Offset
+    version: Version
     seats: list[Seat]
-    last_beats: list[int]
-    owners: list[int]
-    terms: list[int]
-    targets: list[int]
-    pins: dict[int, str]
-    drains: list[str]
-    weights: dict[str, int]
-    loads: dict[int, float]
-    departed: list[str]
-    digest: str
+    last_beats: list[Offset]
+    owners: list[Place]
+    terms: list[Offset]
+    targets: list[Place]
+    pins: dict[Offset, Name]
+    drains: list[Name]
+    weights: dict[Name, Weight]
+    loads: dict[Offset, Amount]
+    departed: list[Name]
+    digest: Digest
 
 
 class Snapshot(_Record, frozen=True, kw_only=True):

@@ -52,6 +52,9 @@ def snapshot(by: str, state: State) -> Snapshot:
 def restore(record: Snapshot) -> State:
     """The state that `record` holds; it is ready to fold the record at `record.upto`."""
     image = record.state
+    if {len(image.owners), len(image.terms), len(image.targets)} != {image.genesis.layout.partitions}:
+        # The digest would miss some of it: that nobody owns a partition is no fact.
+        raise BadSnapshot(f"snapshot upto {record.upto} has a table of another width than its layout says")
     names: list[str | None] = [*(seat.incarnation for seat in image.seats), None]  # -1 finds the None at the end.
     try:
         state = State(
@@ -88,8 +91,10 @@ class Archive:
 
     def read(self, record: Snapshot) -> int | None:
         """A snapshot was read; returns the offset below which nobody who starts now needs a record."""
-        self._uptos = (*self._uptos[-1:], record.upto)
         self._marked_at = max(self._marked_at, record.upto)
+        if self._uptos and record.upto <= self._uptos[-1]:
+            return None  # A retry wrote it twice, or it comes late: taken for a second one, it would cost the first.
+        self._uptos = (*self._uptos[-1:], record.upto)
         return self._uptos[0] if len(self._uptos) == 2 else None  # Two are kept: somebody may be reading the older.
 
     def due(self, at: int, rank: int) -> bool:

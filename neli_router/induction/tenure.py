@@ -59,6 +59,8 @@ class Tenure(Struct, frozen=True, kw_only=True):
     """When the wait that a newcomer owes on everything has passed."""
     sent: float = -inf
     """When I sent the last Beat of mine that came back."""
+    asked: float = -inf
+    """When I first sent my Join."""
     heard: dict[str, float] = {}
     """The time just after the read that brought each member's last Beat or Join, or my start for those whose I never
     read: they sent it before I started. The longest silent comes first."""
@@ -114,6 +116,9 @@ class Tenure(Struct, frozen=True, kw_only=True):
     def gave(self, partition: int, term: int) -> "Tenure":
         return replace(self, given={**self.given, partition: term})
 
+    def asking(self, now: float) -> "Tenure":
+        return self if self.asked > -inf else replace(self, asked=now)
+
     def leaving(self) -> "Tenure":
         return replace(self, left=True)
 
@@ -133,6 +138,10 @@ class Tenure(Struct, frozen=True, kw_only=True):
             tenure = replace(tenure, busy={**tenure.busy, **busy})
         if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
             tenure = replace(tenure, heard=_moved_to_end(tenure.heard, record.by, now))
+            if not self.exclusive and record.by == self.incarnation:
+                # My first Beat tells my predecessor that I know what I own, and it may read that before I do: so I
+                # act by then, on a proof that is as good, my Join.
+                tenure = replace(tenure, sent=max(tenure.sent, tenure.asked))
         if isinstance(record, Expire | Join | Leave):
             tenure = replace(tenure, heard={q: at for q, at in tenure.heard.items() if q in after.seats})
         if not self.exclusive:

@@ -6,7 +6,8 @@
 
 Who can write and not read must not keep what it cannot serve, so it falls silent and lets the others expire it. When a
 ledger comes back after an outage, everybody is silent, and the first to be heard must not find the others so: whoever
-reads again after a gap speaks at once. Who merely reads late has no gap, and gets no second voice by it.
+reads again after a gap speaks at once, and has a lease from then on to hear itself: falling silent just after the
+outage would look like having died in it. Who merely reads late has no gap, and gets no second voice by it.
 """
 
 from math import inf
@@ -25,6 +26,7 @@ class Voice:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._joined_at = -inf
+        self._back_at = -inf
         self._spoke_at = -inf
         self._read_at = -inf
         self._away = False
@@ -33,7 +35,7 @@ class Voice:
 
     def lapse(self, sent: float, now: float) -> None:
         """Time first; `sent` is when the last Beat that came back was sent."""
-        self._silent = now >= max(sent, self._joined_at) + self._settings.lease
+        self._silent = now >= max(sent, self._joined_at, self._back_at) + self._settings.lease
 
     def joined(self, now: float) -> None:
         self._joined_at, self._silent = now, False
@@ -50,8 +52,10 @@ class Voice:
     def read(self, anything: bool, now: float) -> None:
         """The ledger was read, and held `anything` new or nothing."""
         after_a_gap = anything and now >= self._read_at + self._settings.lease / 2
-        if self._silent and (self._away or after_a_gap):
-            self.at_once()
+        if self._away or after_a_gap:
+            if self._silent:
+                self.at_once()
+            self._back_at, self._silent = now, False
         self._away = False
         if anything:
             self._read_at = now

@@ -37,6 +37,7 @@ class Witness:
         self._own: deque[int] = deque(maxlen=OWN_MAX)
         self._acknowledged: deque[int] = deque()
         self._disagreeing: set[str] = set()
+        self._seats = state.seats
 
     def acknowledge(self, offsets: Sequence[int], at: int) -> NeliError | None:
         """The ledger confirmed own records at `offsets`; everything below `at` was read."""
@@ -75,6 +76,9 @@ class Witness:
 
     def after(self, state: State, record: Record | None) -> NeliError | None:
         """Remember `state`, and compare what `record` says of an earlier one."""
+        if state.seats is not self._seats:
+            self._disagreeing -= self._seats.keys() - state.seats.keys()
+            self._seats = state.seats
         self._digests[state.at] = state.digest
         if len(self._digests) > RING_MAX:
             self._digests.popitem(last=False)
@@ -91,13 +95,14 @@ class Witness:
         if mine == int(digest, 16):
             self._disagreeing.discard(by)
             return None
+        # Who beats is a member by its own table, if not by mine, and its word counts against mine. Otherwise two who
+        # each read that the other is gone, on a ledger that lost records, would lead side by side.
         self._disagreeing.add(by)
-        self._disagreeing &= state.seats.keys()
-        agreeing = len(state.seats) - len(self._disagreeing)
-        if not self._disagreeing or 2 * agreeing > len(state.seats):
+        agreeing = len(state.seats.keys() - self._disagreeing)
+        if agreeing > len(self._disagreeing):
             return None
         return Diverged(
-            f"most of {len(state.seats)} members were expected to hold this member's table",
+            f"most of {agreeing + len(self._disagreeing)} members were expected to hold this member's table",
             f"{len(self._disagreeing)} hold another one at offset {at} (the last to say so was {by})",
             "compare the members' releases, run a memory test on this host, keep the ledger for analysis, restart",
         )
