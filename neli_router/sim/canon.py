@@ -21,7 +21,7 @@ NONE = 254
 KINDS: dict[type, int] = {Beat: 1, Expire: 2, Handover: 3, Join: 4, Leave: 5, Pin: 6}
 
 
-def key_of(world: World, cap: int) -> bytes:
+def key_of(world: World, cap: int, births: int | None) -> bytes:
     """The key of `world`; no age beyond `cap` matters to anybody. Flat, as most of the time goes here."""
     now, base, tail, slots = world.now, world.base, world.tail, world.slots
     tip = tail[-1].after if tail else base
@@ -32,7 +32,7 @@ def key_of(world: World, cap: int) -> bytes:
     for slot in slots:
         names[slot.incarnation] = len(names)
     terms: dict[int, int] = {}  # Terms grow along the ledger, so the order in which they are met is their rank.
-    key = [len(slots), len(tail)]
+    key = [len(slots), len(tail), 0 if births is None else world.born]
     _add_state(key, base, names, terms)
     before = base
     for place, entry in enumerate(tail):

@@ -41,7 +41,7 @@ def explore(bounds: Bounds, on_progress: Callable[[Report], None] = lambda repor
     first, settings = genesis_world(bounds)
     report = Report(bounds)
     cap = ceil(max(settings.lasts, settings.wait))
-    root = key_of(first, cap)
+    root = key_of(first, cap, bounds.births)
     seen: dict[bytes, bytes] = {root: b""}
     layer = [(root, first)]
     while layer:
@@ -49,7 +49,7 @@ def explore(bounds: Bounds, on_progress: Callable[[Report], None] = lambda repor
         for key, world in layer:
             for _, found in successors(world, bounds, settings):
                 report.steps += 1
-                found_key = key_of(found, cap)
+                found_key = key_of(found, cap, bounds.births)
                 if found_key in seen:
                     continue
                 seen[found_key] = key
@@ -79,7 +79,9 @@ def _retrace(
     trace: list[tuple[Label, World]] = [(("genesis",), world)]
     for key in reversed(keys[:-1]):
         label, world = next(
-            (label, found) for label, found in successors(world, bounds, settings) if key_of(found, cap) == key
+            (label, found)
+            for label, found in successors(world, bounds, settings)
+            if key_of(found, cap, bounds.births) == key
         )
         trace.append((label, world))
     return trace

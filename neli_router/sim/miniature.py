@@ -27,20 +27,24 @@ PARTITION = 0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is explored. `leave=False` leaves out Leave, which makes three slots feasible."""
+    """What is explored. Leaving out Leave, crashes or more births than slots makes three slots feasible."""
 
     slots: int = 2
     apart: int = 2
     lease: int = 2
     leave: bool = True
+    crash: bool = True
+    births: int | None = None
+    """How many incarnations there are over all time; None is as many as may be, one after the other."""
     states_max: int | None = None
 
     def __str__(self) -> str:
         limit = "all states" if self.states_max is None else f"at most {self.states_max:,} states"
+        births = "" if self.births is None else f" ({self.births} over all time)"
         return (
-            f"{self.slots} incarnations at once, 1 partition, readers at most {self.apart} records apart, lease "
-            f"{self.lease} ticks, {'with' if self.leave else 'without'} Leave, crashes, restarts under the same name "
-            f"and starts from any snapshot; {limit}"
+            f"{self.slots} incarnations at once{births}, 1 partition, readers at most {self.apart} records apart, "
+            f"lease {self.lease} ticks, {'with' if self.leave else 'without'} Leave, {'with' if self.crash else 'without'} "
+            f"crashes, with restarts under the same name and starts from any snapshot; {limit}"
         )
 
 

@@ -39,7 +39,7 @@ def successors(world: World, bounds: Bounds, settings: Settings) -> Iterator[tup
     for index, slot in enumerate(world.slots):
         if slot.alive:
             yield from _steps_of(world, index, slot, bounds)
-    if len(world.slots) < bounds.slots:
+    if len(world.slots) < bounds.slots and (bounds.births is None or world.born < bounds.births):
         for place in range(len(tail) + 1):
             yield _start(world, place, settings)
     if len(tail) >= bounds.apart:
@@ -67,7 +67,8 @@ def _steps_of(world: World, index: int, slot: Slot, bounds: Bounds) -> Iterator[
             yield ("send handover", me), _with(world, index, gave)
     if bounds.leave and not slot.tenure.left and me in slot.state.seats:
         yield ("send leave", me), _with(world, index, slot._replace(tenure=slot.tenure.leaving()))
-    yield ("crash", me), _with(world, index, slot._replace(alive=False))
+    if bounds.crash:
+        yield ("crash", me), _with(world, index, slot._replace(alive=False))
 
 
 def _appends_of(world: World, slot: Slot, tip: State, bounds: Bounds) -> Iterator[tuple[Label, World]]:

@@ -1,0 +1,224 @@
+"""Faults: what goes wrong, when, and to whom.
+
+    every now and then --> one of the faults that this run has --> follow-up: another, at once, aimed at the same member
+                                                                         |
+                              '------------------------------------------'
+
+Most protocols survive any one fault. What breaks them is the second in the shadow of the first: a member that is
+expired while it is stopped, whose successor is drained before the wait is over. So faults come in pairs more often than
+chance would have it.
+
+The strongest is slander: a member accuses another that is alive, of its own last Beat. Safety must not depend on who
+expires whom, and why.
+"""
+
+from collections.abc import Callable
+
+from neli_router.induction.records import Beat, Drain, Expire, Load, Pin, Undrain, Unpin, Upgrade, Weigh, encode
+from neli_router.protocol import Close, Wish
+from neli_router.sim.group import Group
+from neli_router.sim.options import NAMES_MAX, Options
+from neli_router.sim.process import Process
+from neli_router.sim.world import World
+
+__all__ = ["Faults"]
+
+OPERATOR = "operator"
+"""Whom wishes are from."""
+
+
+class Faults:
+    """Phase one. `stop` ends it."""
+
+    def __init__(self, world: World, group: Group, options: Options) -> None:
+        self._world, self._group, self._options = world, group, options
+        self._stopped = False
+        self._kinds: dict[str, Callable[[Process], None]] = {
+            "close": self._close,
+            "deafen": self._deafen,
+            "drain": self._drain,
+            "isolate": self._isolate,
+            "join": self._join,
+            "kill": self._kill,
+            "load": self._load,
+            "misfit": self._misfit,
+            "mute": self._mute,
+            "namesake": self._namesake,
+            "outage": self._outage,
+            "pause": self._pause,
+            "pin": self._pin,
+            "reboot": self._reboot,
+            "slander": self._slander,
+            "sleep": self._sleep,
+            "stranger": self._stranger,
+            "weigh": self._weigh,
+        }
+
+    def begin(self) -> None:
+        if self._options.faults:
+            self._schedule()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _schedule(self) -> None:
+        gap = self._world.random.expovariate(self._options.faults_per_lease) * self._options.lease
+        self._world.at(self._world.now + gap, self._strike, None)
+        self._world.at(self._world.now + gap, self._again)
+
+    def _again(self) -> None:
+        if not self._stopped:
+            self._schedule()
+
+    def _strike(self, victim: Process | None) -> None:
+        random, group = self._world.random, self._group
+        if self._stopped:
+            return
+        if not group.living:
+            self._join_somebody()
+            return
+        if victim is None or not victim.alive:
+            victim = random.choice(group.living)
+        fault = random.choice(self._options.faults)
+        group.counts[f"fault_{fault}"] += 1
+        self._world.note("world", f"{fault} {victim.label}")
+        self._kinds[fault](victim)
+        if random.random() < self._options.follow_up:
+            aim = victim if random.random() < 0.6 else None
+            self._world.at(self._world.now + self._leases(0.0, random.choice((0.01, 0.3, 1.0))), self._strike, aim)
+
+    def _leases(self, least: float, most: float) -> float:
+        """So many leases, in seconds."""
+        return self._world.random.uniform(least, most) * self._options.lease
+
+    # Processes
+
+    def _kill(self, victim: Process) -> None:
+        self._revive(victim, rebooted=False)
+
+    def _reboot(self, victim: Process) -> None:
+        self._revive(victim, rebooted=True)
+
+    def _revive(self, victim: Process, *, rebooted: bool) -> None:
+        name = self._group.name(victim)
+        victim.kill()
+        if self._world.random.random() < 0.8:
+            rest = self._leases(0.0, self._world.random.choice((0.05, 1.0, 3.0)))
+            self._world.at(self._world.now + rest, self._restart, name, rebooted)
+
+    def _restart(self, name: str, rebooted: bool) -> None:
+        if not self._group.named(name) and not self._stopped:
+            self._group.start(name, rebooted=rebooted)
+
+    def _join(self, _: Process) -> None:
+        self._join_somebody()
+
+    def _join_somebody(self) -> None:
+        absent = [name for name in map("m{}".format, range(1, NAMES_MAX + 1)) if not self._group.named(name)]
+        if absent:
+            self._group.start(self._world.random.choice(absent))
+
+    def _namesake(self, victim: Process) -> None:
+        name = self._group.name(victim)
+        if len(self._group.named(name)) < 2:
+            self._group.start(name)
+
+    def _misfit(self, _: Process) -> None:
+        if self._group.referee.state.genesis is not None:
+            self._group.start("misfit", misfit=True)
+
+    def _close(self, victim: Process) -> None:
+        victim.post(Close())
+
+    def _pause(self, victim: Process) -> None:
+        seconds = self._leases(0.0, self._world.random.choice((0.3, 1.5, 4.0)))
+        if self._world.random.random() < 0.5:
+            victim.stall(seconds)
+        else:
+            victim.pause(seconds)
+
+    def _sleep(self, victim: Process) -> None:
+        """Long enough for others to write, and to drop, several snapshots."""
+        victim.pause(self._leases(5.0, 15.0))
+
+    # The network
+
+    def _deafen(self, victim: Process) -> None:
+        victim.ledger.deaf_until = max(victim.ledger.deaf_until, self._world.now + self._leases(0.1, 4.0))
+
+    def _mute(self, victim: Process) -> None:
+        victim.ledger.mute_until = max(victim.ledger.mute_until, self._world.now + self._leases(0.1, 4.0))
+
+    def _isolate(self, victim: Process) -> None:
+        self._deafen(victim)
+        victim.ledger.mute_until = max(victim.ledger.mute_until, victim.ledger.deaf_until)
+
+    def _outage(self, _: Process) -> None:
+        log = self._group.log
+        log.away_until = max(log.away_until, self._world.now + self._leases(0.1, 4.0))
+
+    # The ledger
+
+    def _slander(self, victim: Process) -> None:
+        random, state = self._world.random, self._group.referee.state
+        incarnations = [q for q in self._group.victims() if self._group.process_of(q) is victim]
+        if not incarnations or len(state.seats) < 2:
+            return
+        accused = incarnations[-1]
+        by = random.choice([seat for seat in state.seats if seat != accused])
+        if random.random() < 0.6:
+            victim.pause(self._leases(0.0, 1.5))  # Else it would often read of it before anybody else acts on it.
+        last_beat = state.last_beats[accused] - (random.random() < 0.1)
+        self._append(encode(Expire(by=by, incarnation=accused, last_beat=last_beat)))
+
+    def _stranger(self, _: Process) -> None:
+        """Bytes that no member wrote, and records that no member would write."""
+        random, state = self._world.random, self._group.referee.state
+        beat = Beat(by="somebody", sent_at=0.0, at=0, digest="0" * 16)
+        old = random.choice(state.departed) if state.departed else "nobody"
+        self._append(
+            random.choice(
+                (
+                    b"",
+                    b"\xff\xfe\x00",
+                    b"[" * 5000,
+                    b'{"kind":"beat","v":2,"by":"m1"}',
+                    encode(beat)[:-1] + b',"more":1}',
+                    encode(beat),
+                    encode(Expire(by=old, incarnation=next(iter(state.seats), "nobody"), last_beat=0)),
+                    encode(Upgrade(by=OPERATOR, version=99)),
+                )
+            )
+        )
+
+    def _append(self, payload: bytes) -> None:
+        self._group.log.extend(None, [payload])
+
+    # Wishes
+
+    def _drain(self, victim: Process) -> None:
+        drains = self._group.referee.state.drains
+        undrain = drains and self._world.random.random() < 0.6
+        name = self._world.random.choice(drains) if undrain else self._name()
+        victim.post(Wish(Undrain(by=OPERATOR, name=name) if undrain else Drain(by=OPERATOR, name=name)))
+
+    def _pin(self, victim: Process) -> None:
+        pins = sorted(self._group.referee.state.pins)
+        if pins and self._world.random.random() < 0.5:
+            victim.post(Wish(Unpin(by=OPERATOR, partition=self._world.random.choice(pins))))
+        else:
+            partition = self._world.random.randrange(self._options.partitions + 1)  # One of them does not exist.
+            victim.post(Wish(Pin(by=OPERATOR, partition=partition, name=self._name())))
+
+    def _weigh(self, victim: Process) -> None:
+        weight = self._world.random.choice((None, 0, 1, 3))
+        victim.post(Wish(Weigh(by=OPERATOR, name=self._name(), weight=weight)))
+
+    def _load(self, victim: Process) -> None:
+        random, partitions = self._world.random, self._options.partitions
+        measured = random.sample(range(partitions), random.randint(1, partitions))
+        loads = {partition: random.choice((0.0, 1.0, 2.5, 100.0)) for partition in measured}
+        victim.post(Wish(Load(by=OPERATOR, loads=loads)))
+
+    def _name(self) -> str:
+        return f"m{self._world.random.randint(1, NAMES_MAX)}"

@@ -1,0 +1,282 @@
+"""The group: all hosts, the processes on them, and every checker, wired together.
+
+    host m1 --clock--> process m1#1 (killed), process m1#2 --each step--> acting, coverage, referee, memory
+    host m2 --clock--> process m2#1                                             |
+    ledger --each record--> referee                                             '--> Violation
+
+After a ledger lost records, its members cannot all be right, and no protocol can make them notice before the first sign
+reaches them: only fencing helps. So from then on, for `DOUBT` leases, two may act for one partition and states may
+differ. After that time the first rule holds again among all who go on, and whoever acts holds the very state that the
+ledger, as it is now, says. Who stopped says why: LedgerRewound or Diverged, and nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf
+
+from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable, NeliError, Replaced
+from neli_router.induction.fold import State
+from neli_router.induction.machine import Induction, Phase
+from neli_router.induction.observer import Observer
+from neli_router.induction.records import Expire, Handover, Leave, decode
+from neli_router.induction.settings import Settings
+from neli_router.protocol import Machine
+from neli_router.sim.acting import Acting
+from neli_router.sim.coverage import Coverage
+from neli_router.sim.ledger import Log
+from neli_router.sim.memory import require_bounded
+from neli_router.sim.options import Options
+from neli_router.sim.process import Process
+from neli_router.sim.referee import Referee
+from neli_router.sim.world import LocalClock, Violation, World, draw_clock
+
+__all__ = ["DOUBT", "Group"]
+
+DOUBT = 4.0
+"""Leases after a rewind within which its signs must have reached everybody who acts."""
+
+WALL_CLOCK = 1_700_000_000_000_000
+"""Microseconds: what the hosts' wall clocks show when a run begins."""
+
+
+class Group:
+    """Who lives where. It is every process's Watch."""
+
+    def __init__(self, world: World, options: Options) -> None:
+        self.world, self.options = world, options
+        self.counts: Counter[str] = Counter()
+        self.referee = Referee(on_expired=self._on_expired, on_change=self._on_change)
+        self.log = Log(world, options, self._on_append)
+        self.acting = Acting(world, exclusive=options.exclusive)
+        self.living: list[Process] = []
+        """Members' processes, in the order in which they started."""
+        self.observers: list[Process] = []
+        self.names: dict[str, str] = {}
+        """Incarnation -> a name for people."""
+        self.doubt_until = -inf
+        self.calm = False
+        self._views: dict[int, tuple[State, str]] = {}
+        """Whether nothing may change any more."""
+        self._by_incarnation: dict[str, Process] = {}
+        self._names: dict[Process, str] = {}
+        self._misfits: set[Process] = set()
+        self._births: Counter[str] = Counter()
+        self._clocks: dict[str, LocalClock] = {}
+        fair = options.fair and not options.exclusive
+        self.coverage = Coverage(world, options, self.acting, self._by_incarnation.get) if fair else None
+
+    # Who lives
+
+    def start(self, name: str, *, misfit: bool = False, rebooted: bool = False) -> Process:
+        """A new process called `name`. A misfit comes with settings that are not the group's."""
+        if rebooted or name not in self._clocks:
+            self._clocks[name] = self.draw_clock()
+        options, random = self.options, self.world.random
+        settings = options.settings(name, weight=random.choice((1, 1, 1, 2, 5, 0)))
+        if misfit:
+            settings = Settings(name=name, layout=settings.layout, lease=2 * options.lease)
+        base, seed = WALL_CLOCK + int(1e6 * self.world.now), random.getrandbits(64)
+
+        def birth(state: State, now: float) -> Machine:
+            return Induction(settings, state, now, base=base, rng=type(random)(seed))
+
+        process = self._process(name, birth)
+        self.living.append(process)
+        self._names[process] = name
+        if misfit:
+            self._misfits.add(process)
+        return process
+
+    def observe(self) -> Process:
+        """A new router."""
+        self._clocks.setdefault("router", self.draw_clock())
+        observer = self._process("router", Observer)
+        self.observers.append(observer)
+        return observer
+
+    def draw_clock(self) -> LocalClock:
+        options = self.options
+        horizon = 2 * options.leases * options.lease
+        return draw_clock(self.world.random, drift=options.drift, stepping=options.clocks == "step", horizon=horizon)
+
+    def named(self, name: str) -> list[Process]:
+        """The live processes called `name`."""
+        return [process for process in self.living if self._names[process] == name]
+
+    def name(self, process: Process) -> str:
+        return self._names[process]
+
+    def victims(self) -> list[str]:
+        """The incarnations of members whose processes live."""
+        return [incarnation for incarnation in self.referee.state.seats if incarnation in self._by_incarnation]
+
+    def process_of(self, incarnation: str) -> Process:
+        return self._by_incarnation[incarnation]
+
+    def rewind(self, keep: int) -> None:
+        """The ledger loses all records but the first `keep`."""
+        self.counts["rewound"] += 1
+        self.log.rewind(keep)
+        self.referee.rewind(keep, self.log.offsets)
+        self.acting.forget()
+        self.acting.lenient = True
+        self.doubt_until = inf
+
+    def heal(self) -> None:
+        """Nothing fails any more."""
+        self.world.note("world", "healed")
+        self.log.heal()
+        for process in (*self.living, *self.observers):
+            process.heal()
+        if self.doubt_until == inf:
+            self.doubt_until = self.world.now + DOUBT * self.options.lease
+            self.world.at(self.doubt_until, self._end_doubt)
+
+    # Whether all is well
+
+    @property
+    def converged(self) -> bool:
+        """Whether everybody who lives is a member, and leads what it is to own."""
+        state = self.referee.state
+        if not state.seats or state.owners != state.targets or len(self.living) != len(state.seats):
+            return False
+        led: dict[int, int] = {}
+        for process in self.living:
+            machine, standing, now = process.machine, process.standing, process.now
+            if not isinstance(machine, Induction) or machine.phase is not Phase.MEMBER:
+                return False
+            led.update({i: term for i, term in standing.terms.items() if now < standing.end(i, term)})
+        return led == dict(enumerate(state.terms))
+
+    def describe(self) -> str:
+        """What keeps it from being converged, for people."""
+        state = self.referee.state
+        lines = [f"members {[self.names.get(seat, seat) for seat in state.seats]}"]
+        for process in self.living:
+            machine = process.machine
+            phase = machine.phase.name if isinstance(machine, Induction) else "BOOTING"
+            lines.append(f"{process.label} is {phase}, leads {dict(process.standing.terms)}")
+        for partition, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True)):
+            who = self.names.get(owner or "", owner), self.names.get(target or "", target)
+            lines.append(f"partition {partition}: owner {who[0]}, target {who[1]}, term {state.terms[partition]}")
+        return "; ".join(lines)
+
+    def finish(self) -> None:
+        """What is checked once, at the end."""
+        self.referee.require_digest()
+        for process in (*self.living, *self.observers):
+            require_bounded(process.label, process.pump, self.options.partitions)
+            machine = process.machine
+            if machine is not None and not self.referee.agrees(machine.state):
+                self.referee.require_same(process.label, machine.state)
+
+    # The Watch
+
+    def on_send(self, process: Process, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            record = decode(payload)
+            self.counts[f"sent_{type(record).__name__.lower()}"] += 1
+            if self.options.exclusive and isinstance(record, Handover | Leave):
+                believed = process.standing.terms
+                given = record.partition if isinstance(record, Handover) else None
+                if believed and (given is None or believed.get(given) == getattr(record, "term", None)):
+                    raise Violation(
+                        "told_before_sent", f"{process.label} sends {record} while its program believes in {believed}"
+                    )
+
+    def on_step(self, process: Process) -> None:
+        machine = process.machine
+        assert machine is not None
+        in_doubt = self.world.now < self.doubt_until
+        if isinstance(machine, Induction):
+            incarnation = machine.incarnation
+            if incarnation not in self.names:
+                self._introduce(process, incarnation)
+            changed = self.acting.step(process, machine)
+            if self.coverage is not None:
+                if changed:
+                    self.coverage.look()
+                for start in self.acting.claims[process].starts[1:]:
+                    self.world.at(start, self.coverage.look)
+            if self.doubt_until > -inf:
+                if not in_doubt and self.acting.claims[process].terms[0]:
+                    self._require_one_view(process, machine.state)
+                return
+        if self.doubt_until == -inf:
+            self.referee.require_same(process.label, machine.state)
+
+    def on_end(self, process: Process, *, killed: bool, error: NeliError | None) -> None:
+        require_bounded(process.label, process.pump, self.options.partitions)
+        if process in self.observers:
+            self.observers.remove(process)
+        else:
+            self.living.remove(process)
+        if not killed:
+            self.counts[f"stopped_{type(error).__name__.lower()}"] += 1
+            self._require_cause(process, error)
+        acted = self.acting.claims[process].at(self.world.now) if process in self.acting.claims else {}
+        for incarnation in [known for known, owner in self._by_incarnation.items() if owner is process]:
+            del self._by_incarnation[incarnation]
+        self.acting.end(process)
+        if self.coverage is not None:
+            if killed:
+                self.coverage.on_death(process, acted, self.referee.state)
+            self.coverage.look()
+
+    def _introduce(self, process: Process, incarnation: str) -> None:
+        lives = sum(name.startswith(process.label) for name in self.names.values())
+        self.names[incarnation] = process.label + "'" * lives
+        self._by_incarnation[incarnation] = process
+
+    def _on_append(self, offset: int, payload: bytes, who: str) -> None:
+        self.world.note("ledger", f"{offset} from {who}", payload)
+        self.counts["records"] += 1
+        self.referee.read(offset, payload)
+
+    def _on_change(self, before: State, after: State) -> None:
+        if self.calm:
+            raise Violation("nothing_moves_in_peace", f"owners or members changed at offset {after.at - 1}")
+        if self.coverage is not None:
+            self.coverage.on_change(after)
+
+    def _on_expired(self, incarnation: str, record: Expire) -> None:
+        self.counts["expired"] += 1
+        if self.options.fair and incarnation in self._by_incarnation:
+            raise Violation(
+                "nobody_is_expired_without_cause",
+                f"{self.names[incarnation]} lives and was heard in time, and {self.names.get(record.by)} expired it",
+            )
+
+    def _require_cause(self, process: Process, error: NeliError | None) -> None:
+        name = self._names.get(process, "")
+        match error:
+            case None:
+                good = True
+            case Replaced():
+                good = self._births[name] > 1
+            case GroupMismatch():
+                good = process in self._misfits
+            case LedgerRewound() | Diverged() | LedgerUnusable():
+                good = self.doubt_until > -inf
+            case _:
+                good = False
+        if not good:
+            raise Violation("stops_for_a_reason", f"{process.label} ended without cause: {error!r}")
+
+    def _require_one_view(self, process: Process, state: State) -> None:
+        """Whoever still acts after a rewind holds the same state as all others who do, wherever both have been."""
+        view, label = self._views.setdefault(state.at, (state, process.label))
+        if view != state:
+            raise Violation("one_view", f"{label} and {process.label} both act, and hold different states at {state.at}")
+
+    def _end_doubt(self) -> None:
+        self.acting.lenient = not self.options.exclusive
+        for partition in range(self.options.partitions):
+            who = [process.label for process in self.acting.who(partition)]
+            if self.options.exclusive and len(who) > 1:
+                raise Violation("at_most_one_acts", f"{who} still act for partition {partition} after the rewind")
+
+    def _process(self, name: str, birth: type[Observer] | object) -> Process:
+        self._births[name] += 1
+        label = f"{name}#{self._births[name]}"
+        return Process(self.world, self.log, self, label=label, clock=self._clocks[name], birth=birth)  # type: ignore[arg-type]

@@ -1,0 +1,174 @@
+"""The options of a run: everything about it that a seed decides before it starts.
+
+    seed --Random--> weather --> a group, its ledger and network, which faults, how often --> one line that says it all
+
+Not every run has every fault. A run in which all goes wrong at once rarely comes as far as the state in which one
+particular thing hurts, so each seed first draws what can go wrong at all (a swarm), and how badly.
+
+    foul      anything but a lost record that somebody read: every promise that needs no luck must hold
+    fair      each record is read within D of its sending. Processes may die, join, leave and wish; no live one may
+              ever be expired, and under `available` no live owner is ever missed
+    rewound   the ledger loses records that were read, once; then whoever could notice must stop
+"""
+
+from dataclasses import dataclass, fields
+from random import Random
+from typing import Literal
+
+from neli_router.induction.records import Guarantee
+from neli_router.induction.settings import Settings
+from neli_router.keyspace import Layout
+
+__all__ = ["FAIR_FAULTS", "FOUL_FAULTS", "NAMES_MAX", "Options", "Rewind", "Weather"]
+
+NAMES_MAX = 6
+"""The most names in a group, each with one live process or two. More members find nothing that six do not, slower."""
+
+STEPS = 1300
+"""Roughly how many steps of machines a run may take: what a fraction of a second affords."""
+
+LEASES_MIN, LEASES_MAX = 10.0, 60.0
+
+FAIR_FAULTS = ("kill", "join", "close", "namesake", "drain", "pin", "weigh", "load", "stranger", "misfit")
+FOUL_FAULTS = (*FAIR_FAULTS, "pause", "sleep", "deafen", "mute", "isolate", "outage", "slander", "reboot")
+
+Weather = Literal["foul", "fair", "rewound"]
+Rewind = Literal["no", "back", "onward", "anew"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Times are in leases, except for the lease itself. Rates are chances, from 0 to 1."""
+
+    seed: int
+    weather: Weather
+    guarantee: Guarantee
+    members: int
+    partitions: int
+    lease: float
+    beats: int
+    leases: float
+    """How long phase one takes."""
+    drift: float
+    clocks: Literal["constant", "step"]
+    delay: float
+    """The mean time from sending to appending, and from there to each reader."""
+    tail: float
+    """How often it takes up to `tail_leases` instead."""
+    tail_leases: float
+    loss: float
+    failed: float
+    """How often an append raises and is appended all the same, later."""
+    repeated: float
+    read_failed: float
+    acknowledged: float
+    batch_max: int
+    sparse: bool
+    """Whether the ledger leaves out offsets."""
+    answer: float
+    """The mean time in which a program answers Revoked."""
+    hang: float
+    """How often it never does."""
+    drain_timeout: float
+    snapshot_every: int
+    retained: bool
+    """Whether the ledger keeps what it may drop."""
+    faults: tuple[str, ...]
+    faults_per_lease: float
+    follow_up: float
+    """How often a fault is followed by another at once, aimed at the same member."""
+    rewind: Rewind
+    noticed: bool
+    """Whether the driver notices that its position is beyond the tip."""
+
+    @property
+    def fair(self) -> bool:
+        return self.weather == "fair"
+
+    @property
+    def exclusive(self) -> bool:
+        return self.guarantee == "exclusive"
+
+    def settings(self, name: str, weight: int = 1) -> Settings:
+        """What a member called `name` is told."""
+        return Settings(
+            name=name,
+            layout=Layout(slots=64, partitions=self.partitions),
+            lease=self.lease,
+            guarantee=self.guarantee,
+            beat=self.lease / self.beats,
+            address=f"{name}.example:7000",
+            weight=weight,
+            drain_timeout=self.drain_timeout * self.lease,
+            snapshot_every=self.snapshot_every,
+            drift=self.drift,
+        )
+
+    def line(self) -> str:
+        """All of them, for people: `seed=0x5eed weather=foul ...`."""
+        return " ".join(f"{field.name}={_spelled(field.name, getattr(self, field.name))}" for field in fields(self))
+
+    @classmethod
+    def draw(cls, seed: int, random: Random, *, guarantee: Guarantee | None, weather: Weather | None) -> "Options":
+        """What the seed has in store; `guarantee` and `weather` override it."""
+        drawn_weather: Weather = random.choices(("foul", "fair", "rewound"), (65, 23, 12))[0]
+        drawn_guarantee: Guarantee = random.choices(("exclusive", "available"), (75, 25))[0]
+        weather, guarantee = weather or drawn_weather, guarantee or drawn_guarantee
+        foul = weather != "fair"
+        members = random.choices((1, 2, 3, 4, 5, 6), (1, 5, 7, 4, 2, 1))[0]
+        beats = random.choice((4, 4, 5, 6))
+        leases = STEPS * random.uniform(0.7, 1.3) / (1 + members**2 * beats)
+
+        def some(chance: float, least: float, most: float) -> float:
+            """Off, or on to a degree that is small more often than large."""
+            on, degree = random.random() < chance, random.random() ** 2
+            return least + (most - least) * degree if on else 0.0
+
+        available_faults = FOUL_FAULTS if foul else FAIR_FAULTS
+        faults = tuple(fault for fault in available_faults if random.random() < (0.45 if foul else 0.6))
+        if weather == "rewound":  # A ledger that begins anew may be founded by a misfit, and then the others are.
+            faults = tuple(fault for fault in faults if fault != "misfit")
+        if not foul and guarantee == "exclusive" and random.random() < 0.5:
+            faults = (*faults, "outage")
+        return cls(
+            seed=seed,
+            weather=weather,
+            guarantee=guarantee,
+            members=members,
+            partitions=random.choice((1, 2, 3, 4, 6, 8, 12, 16)),
+            lease=random.choice((0.25, 1.0, 1.0, 3.0)),
+            beats=beats,
+            leases=min(LEASES_MAX, max(LEASES_MIN, leases)),
+            drift=random.choice((0.001, 0.02, 0.09)),
+            clocks=random.choice(("constant", "step")),
+            delay=random.choice((0.0002, 0.005, 0.03)),
+            tail=some(0.5, 0.01, 0.2) if foul else 0.0,
+            tail_leases=random.choice((0.3, 1.2, 3.0)),
+            loss=some(0.5, 0.01, 0.3) if foul else 0.0,
+            failed=some(0.5, 0.01, 0.2) if foul else 0.0,
+            repeated=some(0.4, 0.01, 0.3),
+            read_failed=some(0.3, 0.005, 0.05) if foul else 0.0,
+            acknowledged=random.choice((0.0, 0.7, 1.0)),
+            batch_max=random.choice((1, 3, 1000)),
+            sparse=random.random() < 0.3,
+            answer=random.choice((0.0, 0.02, 0.5)),
+            hang=some(0.4, 0.05, 0.5),
+            drain_timeout=random.choice((0.0, 0.3, 1.5)),
+            snapshot_every=random.choice((100, 100, 250)),
+            retained=random.random() < 0.3,
+            faults=faults,
+            faults_per_lease=random.choice((0.15, 0.5, 1.0, 2.0)) if foul else random.choice((0.15, 0.5, 1.0)),
+            follow_up=random.choice((0.0, 0.4, 0.7)),
+            rewind=random.choice(("back", "onward", "anew")) if weather == "rewound" else "no",
+            noticed=random.random() < 0.5,
+        )
+
+
+def _spelled(name: str, value: object) -> str:
+    if name == "seed":
+        return f"{value:#x}"
+    if isinstance(value, tuple):
+        return ",".join(value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
