@@ -1,0 +1,158 @@
+"""What `Router.owner(key)` costs beside the bare `owners[mmh3.hash(key) % S]`, and beside two libraries of hash rings.
+
+    members --SQLite ledger--> router --owner(key)--> Owner        a real group, router and Owner, while members beat
+    owners, a list of S of the same Owner objects, and nothing around it: the floor
+    the same members' names on uhashring's and tooz's rings, which know no members, terms or ledger
+
+Each contender is timed between two runs of the floor, again and again, and a figure is the median of these ratios. So a
+machine that grows busy halfway slows both, and one that is busy for a moment spoils one ratio of many. That is why a
+run is short, a tenth of a millisecond: most of them end before anything else gets the processor. The garbage collector
+is off, because it would count the Owners of whoever happens to be timed.
+
+Where the keys are decides more than anything. In `..._over_floor`, every run takes the next of 100,000 keys in no
+order, which have left the nearest caches since they were last used, as the keys of a program have that does something
+between two look-ups. `owner_over_floor_cached` is the other end: the same 1,000 keys for all, read once before the
+clock starts, so that there is nothing to wait for but the interpreter.
+"""
+
+import argparse
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import cycle
+from random import Random
+from statistics import median
+
+import mmh3
+import tooz.hashring
+import uhashring  # type: ignore[import-untyped] # It has no types of its own, and needs none here.
+
+from benchmarks import Figures
+from neli_router.config import Config
+from neli_router.keyspace import Layout
+from neli_router.member import Member
+from neli_router.router import Router
+from neli_router.routing.table import Owner
+
+__all__ = ["run"]
+
+KEYS = 100_000  # Of 20 characters each.
+KEYS_A_RUN = 1_000
+
+Keys = list[str]
+Loop = Callable[[Keys], object]
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks lookup", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=501, help="ratios to take the median of")
+    parser.add_argument("--members", type=int, default=3, help="members of the group")
+    parser.add_argument("--partitions", type=int, default=Layout().partitions, help="M; S is always the default")
+    chosen = parser.parse_args(options)
+    names = [f"member-{n}" for n in range(max(1, chosen.members))]
+    keys = [f"customer-{n:011d}" for n in range(KEYS)]
+    Random(1).shuffle(keys)  # In the order in which they were made, the processor would fetch them ahead of time.
+    runs = cycle([keys[start : start + KEYS_A_RUN] for start in range(0, KEYS, KEYS_A_RUN)])
+    with ExitStack() as stack:
+        plain = _router(stack, names, Layout(partitions=chosen.partitions))
+        tagged = _router(stack, names, Layout(partitions=chosen.partitions, tags=True))
+        contenders: dict[str, Loop] = {
+            "owner": _looping_over(plain),
+            "owners": plain.owners,
+            "tagged": _looping_over(tagged),
+            "uhashring": _looping_uhashring(names),
+            "tooz": _looping_tooz(names),
+        }
+        floor = _floor(_slots(plain))
+        ratios: dict[str, list[float]] = {}
+        seconds_a_key: list[float] = []
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(max(1, chosen.rounds)):
+                for name, loop in contenders.items():
+                    before, took, after = (_seconds(timed, next(runs)) for timed in (floor, loop, floor))
+                    ratios.setdefault(f"{name}_over_floor", []).append(2 * took / (before + after))
+                    if name == "owner":
+                        seconds_a_key.append(took / KEYS_A_RUN)
+                some, owner = next(runs), contenders["owner"]
+                floor(some), owner(some)
+                before, took, after = (_seconds(timed, some) for timed in (floor, owner, floor))
+                ratios.setdefault("owner_over_floor_cached", []).append(2 * took / (before + after))
+        finally:
+            gc.enable()
+    figures: Figures = {name: median(found) for name, found in ratios.items()}
+    return {
+        **figures,
+        "lookups_per_second": 1 / median(seconds_a_key),
+        "rounds": len(seconds_a_key),
+        "members": len(names),
+        "partitions": chosen.partitions,
+        "slots": Layout().slots,
+    }
+
+
+def _router(stack: ExitStack, names: Sequence[str], layout: Layout) -> Router:
+    """A router whose ledger `names` keep writing to, once they all own something."""
+    ledger = f"sqlite:{stack.enter_context(tempfile.TemporaryDirectory())}/ledger.db"
+    for name in names:
+        config = Config(ledger, name=name, address=f"{name}.example.org:7000", layout=layout, lease=0.5)
+        stack.enter_context(Member(config))
+    router = stack.enter_context(Router(ledger))
+    with router.watch() as watch:
+        while {owner.name for owner in router.table.partitions if owner is not None} != set(names):
+            watch.take(timeout=1.0)
+    return router
+
+
+def _slots(router: Router) -> list[Owner]:
+    """One Owner a slot: the same objects that the router returns."""
+    layout, partitions = router.table.layout, router.table.partitions
+    found = [partitions[layout.partition_of_slot(slot)] for slot in range(layout.slots)]
+    return [owner for owner in found if owner is not None]
+
+
+def _floor(owners: list[Owner]) -> Loop:
+    size = len(owners)
+
+    def loop(keys: Keys) -> None:
+        for key in keys:
+            owners[mmh3.hash(key) % size]
+
+    return loop
+
+
+def _looping_over(router: Router) -> Loop:
+    def loop(keys: Keys) -> None:
+        for key in keys:
+            router.owner(key)
+
+    return loop
+
+
+def _looping_uhashring(names: Sequence[str]) -> Loop:
+    ring = uhashring.HashRing(list(names))
+
+    def loop(keys: Keys) -> None:
+        for key in keys:
+            ring.get_node(key)
+
+    return loop
+
+
+def _looping_tooz(names: Sequence[str]) -> Loop:
+    ring = tooz.hashring.HashRing(list(names))
+
+    def loop(keys: Keys) -> None:
+        for key in keys:
+            ring.get_nodes(key.encode())  # It takes bytes only.
+
+    return loop
+
+
+def _seconds(loop: Loop, keys: Keys) -> float:
+    started = time.perf_counter()
+    loop(keys)
+    return time.perf_counter() - started
