@@ -6,6 +6,9 @@ Everything a program needs is imported from here; what stands in the modules ben
 import is light: no driver, no web framework and no command line comes with it.
 """
 
+from typing import TYPE_CHECKING
+
+from neli_router.config import Config
 from neli_router.errors import (
     BadKey,
     Closed,
@@ -13,6 +16,7 @@ from neli_router.errors import (
     Diverged,
     Forked,
     GroupMismatch,
+    HandlerFailed,
     LeaseLost,
     LedgerError,
     LedgerRewound,
@@ -28,15 +32,36 @@ from neli_router.errors import (
     Unsupported,
 )
 from neli_router.keyspace import Layout
+from neli_router.leading.events import Acquired, Fenced, Revoked
+from neli_router.leading.lease import Lease
+from neli_router.member import Member
+from neli_router.router import Router
+from neli_router.routing.refusal import At
+from neli_router.routing.table import Owner, Peer, Table
+from neli_router.routing.watch import Change, Gap
+
+if TYPE_CHECKING:
+    from neli_router.aio import AsyncMember
+    from neli_router.routing.asynchronous import AsyncRouter
 
 __all__ = [
+    "Acquired",
+    "AsyncMember",
+    "AsyncRouter",
+    "At",
     "BadKey",
+    "Change",
     "Closed",
+    "Config",
     "ConfigError",
     "Diverged",
+    "Fenced",
     "Forked",
+    "Gap",
     "GroupMismatch",
+    "HandlerFailed",
     "Layout",
+    "Lease",
     "LeaseLost",
     "LedgerError",
     "LedgerRewound",
@@ -44,10 +69,30 @@ __all__ = [
     "LedgerUnavailable",
     "LedgerUnusable",
     "LookupFailed",
+    "Member",
     "NeliError",
     "NoOwner",
     "NotLeading",
+    "Owner",
+    "Peer",
     "Replaced",
+    "Revoked",
+    "Router",
     "StaleTable",
+    "Table",
     "Unsupported",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Asyncio costs a third of the import, and most programs that take a lease are none of its.
+    match name:
+        case "AsyncMember":
+            from neli_router.aio import AsyncMember  # noqa: PLC0415 - see above.
+
+            return AsyncMember
+        case "AsyncRouter":
+            from neli_router.routing.asynchronous import AsyncRouter  # noqa: PLC0415 - see above.
+
+            return AsyncRouter
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,12 +16,17 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from time import monotonic
+from typing import cast
 
 import click
 
+from neli_router import demo
+from neli_router.induction.records import Guarantee
 from neli_router.sim.explore import Report, explore, transcript
 from neli_router.sim.miniature import Bounds
+from neli_router.sim.options import Weather
 from neli_router.sim.simulate import Result, simulate
 
 __all__ = ["EXIT_BROKEN", "main"]
@@ -50,6 +55,27 @@ def main() -> None:
     """Share work by key among processes, over a ledger that you already have."""
 
 
+@main.command("demo")
+@click.option("--members", type=int, default=3, show_default=True, help="Processes, from 2 to 8.")
+@click.option("--partitions", type=int, default=256, show_default=True, help="What they share.")
+@click.option("--lease", type=float, default=0.5, show_default=True, help="How long a heartbeat proves anything, in s.")
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="How long it should take, if all is well.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides which member meets which fate.")
+@click.option("--live/--plain", default=None, help="A view that moves, or lines.  [default: as the terminal can]")
+@click.option("--keep", type=click.Path(path_type=Path), help="An empty folder, to keep the ledger and the logs in.")
+def _demo_command(
+    members: int, partitions: int, lease: float, seconds: float, seed: int, live: bool | None, keep: Path | None
+) -> None:
+    """Start real processes that share partitions; kill one, stop one, let one leave, and route keys all along.
+
+    Ends with what was measured and checked. Exits with 0 only if every check held; 1 if one failed or a process could
+    not start; 2 if it cannot run with these options; 130 if it was interrupted.
+    """
+    raise SystemExit(
+        demo.run(members=members, partitions=partitions, lease=lease, seconds=seconds, seed=seed, live=live, keep=keep)
+    )
+
+
 @main.command("explore")
 @click.option(
     "--profile", type=click.Choice(sorted(PROFILES)), help="A named set of bounds, instead of the options below."
@@ -63,7 +89,7 @@ def main() -> None:
     "--births", type=click.IntRange(1), default=None, help="Incarnations over all time.  [default: any number]"
 )
 @click.option("--states", type=click.IntRange(1), default=None, help="Stop after this many states.")
-def explore_command(
+def _explore_command(
     profile: str | None,
     slots: int,
     apart: int,
@@ -107,26 +133,30 @@ def _explore(bounds: Bounds) -> Report:
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many seeds to run.")
 @click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="The first of them.")
 @click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="Only groups with this one.")
+@click.option("--weather", type=click.Choice(["foul", "fair", "rewound"]), help="Only runs under this kind of faults.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes to use; all cores unless told."
 )
-def simulate_command(first: str | None, seeds: int, start: int, guarantee: str | None, jobs: int) -> None:
+def _simulate_command(
+    first: str | None, seeds: int, start: int, guarantee: str | None, weather: str | None, jobs: int
+) -> None:
     """Run whole groups under faults in virtual time, and check every promise after every step.
 
     A seed decides everything about its run, and the same seed is the same run anywhere. When a promise is broken,
     prints the run's options and its last events, and exits with 1.
     """
     if first is not None:
-        result = _run_one(_seed(first), guarantee)
+        result = _run_one(_seed(first), guarantee, weather)
         click.echo(_summary(result))
         if result.violation is not None:
-            _show(result)
+            _show(result, forced=guarantee is not None or weather is not None)
             raise SystemExit(EXIT_BROKEN)
         return
-    progress, started, counts, done = _Progress(), monotonic(), Counter[str](), 0
+    progress, started, done = _Progress(), monotonic(), 0
+    counts: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
         chunks = [range(at, min(at + CHUNK, start + seeds)) for at in range(start, start + seeds, CHUNK)]
-        futures = [pool.submit(_run_some, chunk, guarantee) for chunk in chunks]
+        futures = [pool.submit(_run_some, chunk, guarantee, weather) for chunk in chunks]
         for future in as_completed(futures):
             for result in future.result():
                 done += 1
@@ -134,7 +164,7 @@ def simulate_command(first: str | None, seeds: int, start: int, guarantee: str |
                 if result.violation is not None:
                     pool.shutdown(wait=False, cancel_futures=True)
                     progress.end()
-                    _show(result)
+                    _show(result, forced=guarantee is not None or weather is not None)
                     raise SystemExit(EXIT_BROKEN)
             progress.tell(f"{done} of {seeds} seeds")
     progress.end()
@@ -151,22 +181,22 @@ def _seed(text: str) -> int:
         ) from None
 
 
-def _run_one(seed: int, guarantee: str | None) -> Result:
-    match guarantee:
-        case "exclusive" | "available":
-            return simulate(seed, guarantee=guarantee)
-        case _:
-            return simulate(seed)
+def _run_one(seed: int, guarantee: str | None, weather: str | None) -> Result:
+    # Click has checked both words already.
+    return simulate(seed, guarantee=cast(Guarantee | None, guarantee), weather=cast(Weather | None, weather))
 
 
-def _run_some(seeds: range, guarantee: str | None) -> list[Result]:
-    return [_run_one(seed, guarantee) for seed in seeds]
+def _run_some(seeds: range, guarantee: str | None, weather: str | None) -> list[Result]:
+    return [_run_one(seed, guarantee, weather) for seed in seeds]
 
 
-def _show(result: Result) -> None:
+def _show(result: Result, *, forced: bool) -> None:
     click.echo(result.transcript)
     click.echo(str(result.options))
-    click.echo(f"FAIL {result.violation} at t={result.time:.3f}; replay: neli simulate --seed {result.seed:#x}")
+    # The options that force a kind of run are part of what the seed means.
+    flags = f"--guarantee {result.options.guarantee} --weather {result.options.weather}" if forced else ""
+    replay = f"neli simulate --seed {result.seed:#x} {flags}".rstrip()
+    click.echo(f"FAIL {result.violation} at t={result.time:.3f}; replay: {replay}")
 
 
 def _summary(result: Result) -> str:

@@ -141,6 +141,8 @@ class Pump(Generic[Driven]):
             self._ledger.trim(before)
         except (LedgerUnavailable, LedgerUnusable) as error:
             self._tell(Notice("ledger.trim_failed", {"before": before, "error": str(error)}))
+        except LedgerRewound as error:
+            self.post(Broken(error))
 
     def _restart(self) -> None:
         try:
@@ -185,19 +187,23 @@ def newest_state(ledger: Ledger) -> State:
         if low > start:
             span *= 8
             continue
-        if members and not founded and start > FIRST_OFFSET_MAX:
+        if start <= FIRST_OFFSET_MAX:
+            return State()
+        # A genesis counts for sure if its writer had read all that was dropped and met none before it.
+        if members if founded is None else founded.at < start:
             raise LedgerUnusable(
                 f"a genesis or a snapshot was wanted in {ledger.address}",
                 f"its records from {start} to {tip} have neither: the ones before were dropped too early",
                 "keep records for longer than two snapshots take; start a new ledger, its terms will be higher",
             )
-        return State()
+        return State(at=start)
 
 
-def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State | None, bool, bool]:
-    """The newest good snapshot in [low, tip), whether there is a genesis, and whether there are members' records."""
+def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State | None, Genesis | None, bool]:
+    """The newest good snapshot in [low, tip), the first genesis there, and whether there are members' records."""
     found: State | None = None
-    founded = members = False
+    founded: Genesis | None = None
+    members = False
     position = low
     ledger.seek(low)
     while position < tip and (entries := ledger.read(RETRY_EVERY)):
@@ -205,8 +211,10 @@ def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State
         for entry in entries:
             record = decode(entry.payload) if _may_matter(entry, members=members) else None
             members |= isinstance(record, BY_MEMBERS)
-            founded |= isinstance(record, Genesis)
-            if isinstance(record, Snapshot) and record.upto >= start:
+            if isinstance(record, Genesis) and founded is None:
+                founded = record
+            # One that tells of more than stands before it was meant for a ledger that is no more.
+            if isinstance(record, Snapshot) and start <= record.upto <= entry.offset:
                 try:
                     found = restore(record)
                 except BadSnapshot:

@@ -39,7 +39,7 @@ OPTIONAL = ("ledgers.kafka", "ledgers.redis", "ownership.redis", "status", "spar
 """Modules that need a package which a user may not have. They are imported inside functions only."""
 
 
-FRONT = ("member", "router", "leading", "routing")
+FRONT = ("member", "router", "aio", "leading", "routing")
 """What a program holds, and the packages behind the two."""
 
 
@@ -60,15 +60,20 @@ ROOMS = (
     Room(("ledgers",), imports=(*PURE, "ledgers")),
     Room(("pump",), imports=(*PURE, "ledgers.base")),
     Room(("config",), imports=(*PURE, "clock", "ledgers")),
+    Room(("logs",), packages=frozenset({"structlog"})),
     # A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
     Room(
         FRONT,
-        imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "pump"),
+        imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "logs", "pump"),
         packages=frozenset({"mmh3", "structlog"}),
     ),
-    Room(("sim",), imports=(*PURE, "ledgers.base", "pump", "sim")),
-    Room(("testing",), imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "pump", "sim")),
-    Room(("cli", "demo"), imports=("",), packages=frozenset({"click", "rich", "structlog"})),
+    Room(("sim",), imports=(*PURE, "ledgers.base", "pump", "sim"), packages=frozenset({"msgspec"})),
+    # A group in memory, so it needs that one driver.
+    Room(
+        ("testing",),
+        imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "ledgers.memory", "pump", "sim", "testing"),
+    ),
+    Room(("cli", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),
     # The door. It stands aside of the arrows: whoever imports any module has passed through it.
     Room(("__init__",), imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "pump")),
 )
@@ -225,7 +230,8 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str], set[str] | None]:
     defined: set[str] = set()
     assigned: set[str] = set()
     listed: set[str] | None = None
-    for node in tree.body:
+    # What is imported for types alone is a name of the module, too: a lazy `__getattr__` may offer it.
+    for node in [*tree.body, *(inner for block in tree.body if isinstance(block, ast.If) for inner in block.body)]:
         match node:
             case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=elements)):
                 listed = {str(element.value) for element in elements if isinstance(element, ast.Constant)}

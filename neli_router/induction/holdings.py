@@ -60,7 +60,8 @@ class Holdings:
     def to_give(self, state: State, tenure: Tenure, now: float, *, repeat: bool) -> tuple[list[int], list[Effect]]:
         """Which partitions to hand over now, and what to tell the program about those and others."""
         gives: list[int] = []
-        waiting: dict[int, int] = {}
+        # What the program was asked for it has to let go, even if it is to stay here after all: it comes back.
+        waiting = {i: self.leading[i] for i in self._draining}
         for i in self.owed[:HANDOVERS_MAX]:
             term = state.terms[i]
             if tenure.given.get(i) == term:
@@ -72,8 +73,8 @@ class Holdings:
                 gives.append(i)
         if repeat:
             # The target may be this member again. What was sent is final all the same, so only a new term helps.
-            mine = (i for i in self.owned if i not in self.owed)
-            gives += [i for i in mine if tenure.given.get(i) == state.terms[i]]
+            seen = set(self.owed[:HANDOVERS_MAX])
+            gives += [i for i in self.owned if i not in seen and tenure.given.get(i) == state.terms[i]]
         late, effects = self._drain(waiting, now)
         return gives + late, effects
 

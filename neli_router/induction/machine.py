@@ -101,8 +101,9 @@ class Induction:
     @property
     def standing(self) -> Standing:
         """What the program was told that it Acquired and not yet that it lost, and until when it may act for that."""
-        ends = {i: linger.until for i, linger in self.tenure.lingering.items()}
-        return Standing(dict(self._holdings.leading), self.tenure.sent + self.tenure.lasts, ends)
+        leading = self._holdings.leading
+        ends = {i: linger.until for i, linger in self.tenure.lingering.items() if leading.get(i) == linger.term}
+        return Standing(dict(leading), self.tenure.sent + self.tenure.lasts, ends)
 
     @property
     def leading(self) -> dict[int, int]:
@@ -119,8 +120,7 @@ class Induction:
     def deadline(self) -> float:
         """When to step with TICK if nothing comes first; `inf` means never."""
         wake = [linger.until for linger in self.tenure.lingering.values()]
-        if self._holdings.leading:
-            wake.append(self.tenure.sent + self.tenure.lasts)
+        wake.append(self._silent_at)
         match self._phase:
             case Phase.READING:
                 return -inf
@@ -138,6 +138,14 @@ class Induction:
         return min(wake, default=inf)
 
     @property
+    def _silent_at(self) -> float:
+        """When what is led ends, unless another Beat of this incarnation comes back; what lingers ends by itself."""
+        leading, lingering = self._holdings.leading, self.tenure.lingering
+        if lingering and all(i in lingering and lingering[i].term == term for i, term in leading.items()):
+            return inf
+        return self.tenure.sent + self.tenure.lasts if leading else inf
+
+    @property
     def _draining(self) -> bool:
         """Under `exclusive`, the program must let go before the member leaves."""
         return self.settings.exclusive and bool(self._holdings.leading)
@@ -146,10 +154,10 @@ class Induction:
 
     def step(self, event: Input, now: float) -> list[Effect]:
         effects: list[Effect] = []
+        if not self._told:  # Time first: an input that arrives late must not hide the silence before it.
+            self._lapse(now, effects)
         if self._told:
             return effects
-        # Time first: an input that arrives late must not hide the silence before it.
-        self._lapse(now, effects)
         match event:
             case Read(entries):
                 self._voice.read(bool(entries), now)
@@ -182,14 +190,16 @@ class Induction:
 
     def _lapse(self, now: float, effects: list[Effect]) -> None:
         """What ends by itself."""
+        self._suspicion.lapse(now)
+        self._voice.lapse(self.tenure.sent, now)
+        lasts = f"{self.tenure.lasts:g} s"
         if any(now >= linger.until for linger in self.tenure.lingering.values()):
             lingering = {i: linger for i, linger in self.tenure.lingering.items() if now < linger.until}
             self.tenure, self._dirty = replace(self.tenure, lingering=lingering), True
-        self._suspicion.lapse(now)
-        self._voice.lapse(self.tenure.sent, now)
-        if self._holdings.leading and now >= self.tenure.sent + self.tenure.lasts:
-            self._holdings.reason = f"no Beat of this member came back for {self.tenure.lasts:g} s"
-            self._dirty = True
+            self._holdings.reason = f"no successor was heard in the {lasts} that this member holds on for"
+            self._settle(now, effects)
+        if now >= self._silent_at:
+            self._holdings.reason, self._dirty = f"no Beat of this member came back for {lasts}", True
             self._settle(now, effects)
 
     def _take(self, offset: int, record: Record | None, now: float, effects: list[Effect]) -> None:
@@ -208,7 +218,8 @@ class Induction:
                     self._suspicion.hear(record.sent_at, now)
                     self._dirty |= len(self._holdings.leading) < len(self._holdings.owned)
                 if lingering is not self.tenure.lingering:
-                    self._holdings.succeeded(lingering.keys() - self.tenure.lingering.keys())
+                    heard_of = lingering.keys() - self.tenure.lingering.keys()
+                    self._holdings.succeeded(heard_of - set(self._holdings.owned))  # I am not my own successor.
                     self._dirty = True
             case Join() | Leave() | Expire():
                 self._fate(before, record, now, effects)
@@ -334,12 +345,15 @@ class Induction:
         elif me in before.seats:
             if isinstance(record, Join):
                 self._fail(replaced(self.settings, record.address), effects)
-            elif isinstance(record, Leave) or self._closing:
+            elif isinstance(record, Leave):
                 self._stop(None)
             else:
                 self._holdings.reason = f"{record.by} expired this member, having heard nothing of it for a lease"
                 effects.append(Notice("member.expired", {"incarnation": me, "by": record.by}))
-                self._begin(now, self.tenure.lingering)
+                if self._closing:
+                    self._stop(None)
+                else:
+                    self._begin(now, self.tenure.lingering)
         elif isinstance(record, Join) and (successor := self._successor()) is not None:
             self._fail(replaced(self.settings, successor.address), effects)
         elif self._phase is Phase.JOINING and record.by == me:
@@ -362,17 +376,18 @@ class Induction:
             self._stop(error)
             if isinstance(error, Diverged):
                 self.tenure = self.tenure.leaving()
+                effects += self._holdings.settle({}, take=False)  # First it stops, and then it says that it did.
                 effects.append(Append([Leave(by=self.incarnation)], lasting=True))
         return error is not None
 
     def _break_off(self, error: NeliError | None, effects: list[Effect]) -> None:
         """Leave without waiting for the program, which is fenced in this very step, as after `drain_timeout`."""
-        if self._phase is Phase.STOPPED:
-            return
+        self._holdings.reason = "the program left the group without finishing" if error is None else str(error)
+        effects += self._holdings.settle({}, take=False)
         if self._phase in (Phase.JOINING, Phase.MEMBER, Phase.LEAVING):
             effects.append(Append([Leave(by=self.incarnation)], lasting=True))
-        self._holdings.reason = "the program left the group without finishing"
-        self._stop(error)
+        if self._phase is not Phase.STOPPED:  # If it is, it only lingered on, and its error stands.
+            self._stop(error)
         self.tenure = replace(self.tenure.leaving(), lingering={})
 
     # What a member sends
@@ -417,4 +432,5 @@ class Induction:
             self.tenure = self.tenure.leaving()
             effects.append(Append([Leave(by=self.incarnation)], lasting=True))
         if now >= self._give_up_at:
-            self._stop(None)  # The ledger is away; the others will find out by our silence.
+            self._holdings.reason = "the ledger did not take this member's Leave for a lease"
+            self._stop(None)  # The others will find out by our silence.

@@ -67,7 +67,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
         for what, text in (("name", self.name), ("address", self.address), ("zone", self.zone)):
             need(
-                text.isprintable() and len(text) <= NAME_MAX,
+                _is_text(text),
                 f"the {what} must be printable text of at most {NAME_MAX} characters, got {text!r:.60}: choose another",
             )
         need(self.name != "", "the member's name is empty: give each process a name of its own")
@@ -79,8 +79,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             self.guarantee in ("exclusive", "available"),
             f"guarantee={self.guarantee!r} is unknown: choose 'exclusive' (at most one acts) or 'available'",
         )
-        times = {"lease": self.lease, "beat": self.beat_every, "delay_max": self.delay, "drift": self.drift}
-        times["drain_timeout"] = self.drain_timeout
+        times = {"lease": self.lease, "drift": self.drift, "drain_timeout": self.drain_timeout}
+        # Those that follow from the lease are no problems of their own.
+        times |= {what: time for what, time in (("beat", self.beat), ("delay_max", self.delay_max)) if time is not None}
         for what, value in times.items():
             need(_is_time(value), f"{what}={value!r} must be a number of seconds, at least 0: correct it")
         need(
@@ -134,6 +135,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     def hold(self) -> float:
         """Under `available`: long enough for the successor to suspect, to be given the partition and to be heard."""
         return self.lease + STAGGER_RANKS * self.stagger + self.beat_every + 3 * self.delay
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and len(value) <= NAME_MAX
 
 
 def _is_time(value: object) -> bool:

@@ -8,8 +8,8 @@
 
 Why at most one acts. An expired owner's last valid Beat was sent before it was appended, and appended before I read it:
 so its lease, counted from sending on its own clock, has ended by (my read + wait) on mine: `wait` is the lease as the
-slowest allowed clock counts it. A Beat that I never read was sent before I started, so I owe one wait on everything from
-my start. An owner that handed over or left had stopped before it said so. And a debt is never lowered:
+slowest allowed clock counts it. A Beat that I never read was sent before I started, so I owe one wait on everything
+from my start. An owner that handed over or left had stopped before it said so. And a debt is never lowered:
 whoever owned i between q and me may itself have been waiting for q.
 
 No clocks are compared across hosts. Loss, delay, duplication, reordering and mistaken suspicions make nobody unsafe,
@@ -41,7 +41,7 @@ def wait_for(lease: float, drift: float = DRIFT_MAX) -> float:
 
 
 class Linger(Struct, frozen=True):
-    """Under `available`: still acting under `term` for what was lost at offset `lost_at`, until `until` at the latest."""
+    """Under `available`: still acting under `term` for what was lost at `lost_at`, until `until` at the latest."""
 
     term: int
     lost_at: int

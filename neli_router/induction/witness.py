@@ -17,7 +17,7 @@ from neli_router.errors import Diverged, LedgerRewound, NeliError
 from neli_router.induction.fold import State
 from neli_router.induction.records import Beat, Genesis, Record, Snapshot
 
-__all__ = ["RING_MAX", "Witness"]
+__all__ = ["OWN_MAX", "RING_MAX", "Witness"]
 
 RING_MAX = 4096
 """Digests kept for comparison, one a record. Fewer, and a Beat that was delayed for longer goes unchecked."""
@@ -49,7 +49,7 @@ class Witness:
         return None
 
     def before(self, state: State, offset: int, record: Record | None, own: Collection[str]) -> NeliError | None:
-        """What is wrong with reading `record` at `offset` in `state`, if anything. `own` are names that my records bear."""
+        """What is wrong with reading `record` at `offset` in `state`, if anything. `own` are names my records bear."""
         if offset < state.at:
             return LedgerRewound(
                 f"a record at offset {state.at} or above was expected", f"offset {offset} was read again", REMEDY

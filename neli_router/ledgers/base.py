@@ -66,8 +66,9 @@ class Ledger(Protocol):
     def read(self, timeout: float) -> list[Entry]:
         """The next entries in order, at most READ_MAX; waits up to `timeout` seconds for the first.
 
-        Empty means: at the tip. Fewer than READ_MAX means: there were no more when the ledger was asked. A ledger that cannot read raises instead, because silence would look like peace.
-        A position below `start()` raises LedgerTrimmed.
+        Empty means: at the tip. Fewer than READ_MAX means: there were no more when the ledger was asked. A ledger that
+        cannot read raises instead, because silence would look like peace. A position below `start()` raises
+        LedgerTrimmed.
         """
 
     def seek(self, offset: int) -> None:

@@ -131,7 +131,8 @@ class Acting:
                 theirs = self.claims[other].at(self._world.now)[partition]
                 raise Violation(
                     "at_most_one_acts",
-                    f"{process.label} (term {term}) and {other.label} (term {theirs}) both act for partition {partition}",
+                    f"{process.label} (term {term}) and {other.label} (term {theirs}) both act for partition "
+                    f"{partition}",
                 )
         incarnation = machine.incarnation
         highest, holder = self._acted.get(partition, (-1, incarnation))

@@ -267,7 +267,7 @@ class Group:
         """Whoever still acts after a rewind holds the same state as all others who do, wherever both have been."""
         view, label = self._views.setdefault(state.at, (state, process.label))
         if view != state:
-            raise Violation("one_view", f"{label} and {process.label} both act, and hold different states at {state.at}")
+            raise Violation("one_view", f"{label} and {process.label} both act, and differ at {state.at}")
 
     def _end_doubt(self) -> None:
         self.acting.lenient = not self.options.exclusive

@@ -28,7 +28,7 @@ INSTANT = 1e-6
 and the rounding of a float would decide between right and wrong."""
 
 
-class Blocked(BaseException):  # noqa: N818 - no error, and nothing between the handle and the process may catch it.
+class Blocked(BaseException):  # No error, and nothing between the handle and the process may catch it.
     """This read waits, for up to `timeout` seconds on the reader's clock."""
 
     def __init__(self, timeout: float) -> None:
@@ -144,7 +144,7 @@ class SimulatedLedger:
 
     # The port
 
-    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:  # noqa: ARG002 - nothing fails power.
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:  # Power never fails.
         self._on_send(payloads)
         options, random, now = self._options, self._world.random, self._world.now
         sent, refused = list(payloads), False
@@ -263,7 +263,7 @@ class SimulatedLedger:
 
     def heal(self) -> None:
         now = self._world.now
-        self.mute_until = self.deaf_until = now
+        self.mute_until = self.deaf_until = self.hold_until = now
         soon = now + self.log.delay()
         self._landed_at = min(self._landed_at, soon)
         self._flights = deque((min(at, soon), payloads) for at, payloads in self._flights)

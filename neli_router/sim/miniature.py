@@ -43,8 +43,9 @@ class Bounds:
         births = "" if self.births is None else f" ({self.births} over all time)"
         return (
             f"{self.slots} incarnations at once{births}, 1 partition, readers at most {self.apart} records apart, "
-            f"lease {self.lease} ticks, {'with' if self.leave else 'without'} Leave, {'with' if self.crash else 'without'} "
-            f"crashes, with restarts under the same name and starts from any snapshot; {limit}"
+            f"lease {self.lease} ticks, {'with' if self.leave else 'without'} Leave, "
+            f"{'with' if self.crash else 'without'} crashes, with restarts under the same name and starts from any "
+            f"snapshot; {limit}"
         )
 
 

@@ -293,7 +293,7 @@ class Process:
     def _rest(self, seconds: float) -> None:
         self._rests_until = self.world.now + seconds
 
-    def _publish(self, machine: Machine, now: float) -> None:  # noqa: ARG002 - what it may act for is asked by its clock.
+    def _publish(self, machine: Machine, now: float) -> None:
         self.standing = machine.standing
         if len(self._shows_next) == 1:
             self._shows = self._shows_next.pop()

@@ -26,7 +26,7 @@ DIGEST_EVERY = 50
 
 
 class Referee:
-    """`on_expired` hears of every incarnation that an Expire unseats, and `on_change` that owners or members changed."""
+    """`on_expired` hears of each incarnation that an Expire unseats, `on_change` that owners or members changed."""
 
     def __init__(self, *, on_expired: Callable[[str, Expire], None], on_change: Callable[[State, State], None]) -> None:
         self._on_expired, self._on_change = on_expired, on_change

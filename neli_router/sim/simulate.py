@@ -1,40 +1,58 @@
 """Simulate: one seed, one run of a whole group under faults, and a verdict.
 
-seed --> options --> phase one: faults --> healed --> phase two: converge --> calm: nothing moves --> Result
-                          |                                 |                       |
-                          '---- a broken promise -----------+-----------------------'--> Violation, transcript
+    seed --> options --> phase one: faults --> healed --> phase two: converge --> calm: nothing moves --> Result
+                              |                                 |                       |
+                              '---- a broken promise -----------+-----------------------'--> Violation, transcript
+
+The checkers look on after every step (see `group`). What this adds is that the run comes to a good end: within a stated
+time after the last fault every partition is led by who is meant to own it, and then nothing moves any more.
+
+A ledger that lost records that somebody had read has no good end: nothing leads on it, and people must look. There the
+run goes on for as long as it takes to see that whoever could notice has stopped, and for no longer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from neli_router.induction.records import Guarantee
 from neli_router.sim.faults import Faults
-from neli_router.sim.group import Group
+from neli_router.sim.group import DOUBT, Group
 from neli_router.sim.options import Options, Weather
 from neli_router.sim.world import Violation, World
 
-__all__ = ["Result", "simulate"]
+__all__ = ["CONVERGED_LEASES_MAX", "Result", "simulate"]
 
 CONVERGED_LEASES_MAX = 14.0
+"""How long after the last fault all must be led: a newcomer's wait, a suspicion, a drain that times out, and each of
+them once more, because a kill may come last."""
+
 CALM_LEASES = 3.0
+"""How long nothing may move then: whoever would accuse another wrongly does so after a lease of hearing itself."""
+
 CHECKS_PER_LEASE = 4
+
+TRANSCRIPT_LINES, DETAILS_MAX = 80, 300
+"""As much as one reads before replaying the seed oneself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
+    """What came of a seed. `trace` is a hash of all that happened, the same wherever the seed is run."""
+
     seed: int
     options: Options
     trace: str
     violation: Violation | None
     time: float
     converged_after: float
+    """In leases, from the last fault; 0 where the ledger lost records."""
     counts: Counter[str] = field(default_factory=Counter)
     transcript: str = ""
+    """The last events before the violation, if there is one."""
 
 
 def simulate(seed: int, *, guarantee: Guarantee | None = None, weather: Weather | None = None) -> Result:
+    """Run `seed`; `guarantee` and `weather` force what it would else draw, and are then a part of what it means."""
     world = World(seed)
     options = Options.draw(seed, world.random, guarantee=guarantee, weather=weather)
     group = Group(world, options)
@@ -58,8 +76,8 @@ def simulate(seed: int, *, guarantee: Guarantee | None = None, weather: Weather 
 def _run(world: World, group: Group, options: Options) -> float:
     random, lease = world.random, options.lease
     for member in range(options.members):
-        world.at(random.choice((0.0, random.uniform(0.0, 3.0))) * lease, group.start, f"m{member + 1}")
-    world.at(random.uniform(0.0, options.leases / 2) * lease, group.observe)
+        world.at(random.choice((0.0, random.uniform(0.0, 3.0))) * lease, _start, group, f"m{member + 1}")
+    world.at(random.uniform(0.0, options.leases / 2) * lease, _observe, group)
     faults = Faults(world, group, options)
     world.at(random.uniform(0.0, 4.0) * lease, faults.begin)
     if options.rewind != "no":
@@ -67,26 +85,36 @@ def _run(world: World, group: Group, options: Options) -> float:
     world.run(options.leases * lease)
     faults.stop()
     group.heal()
-    healed_at = world.now
-    while world.now < healed_at + CONVERGED_LEASES_MAX * lease:
-        if options.rewind != "no" and world.now > healed_at + 5*lease:
-            return 0
-        if not group.living and options.rewind == "no":
-            group.start("m1").heal()
-        world.run(world.now + lease / CHECKS_PER_LEASE)
-        if group.converged:
-            break
-    else:
-        raise Violation("converges", f"not within {CONVERGED_LEASES_MAX:g} leases: {group.describe()}")
-    took = (world.now - healed_at) / lease
     if options.rewind != "no":
-        return took
+        world.run(world.now + (DOUBT + CALM_LEASES) * lease)
+        return 0.0
+    took = _converge(world, group, lease)
     group.calm = True
     world.run(world.now + CALM_LEASES * lease)
     if not group.converged:
         raise Violation("stays", group.describe())
     group.finish()
     return took
+
+
+def _converge(world: World, group: Group, lease: float) -> float:
+    """How many leases it takes until all is led; if everybody died, somebody is started first."""
+    healed_at = world.now
+    while world.now < healed_at + CONVERGED_LEASES_MAX * lease:
+        if not group.living:
+            group.start("m1").heal()
+        world.run(world.now + lease / CHECKS_PER_LEASE)
+        if group.converged:
+            return (world.now - healed_at) / lease
+    raise Violation("converges", f"not within {CONVERGED_LEASES_MAX:g} leases: {group.describe()}")
+
+
+def _start(group: Group, name: str) -> None:
+    group.start(name)
+
+
+def _observe(group: Group) -> None:
+    group.observe()
 
 
 def _rewind(world: World, group: Group, options: Options) -> None:
@@ -96,10 +124,11 @@ def _rewind(world: World, group: Group, options: Options) -> None:
 
 
 def _transcript(world: World, group: Group) -> str:
+    """The last events, with names that a person can tell apart."""
     lines = []
     for line in list(world.lines):
         details = " ".join(d.decode(errors="replace") if isinstance(d, bytes) else repr(d) for d in line.details)
         for inc, name in group.names.items():
             details = details.replace(inc, name)
-        lines.append(f"{line.time:12.6f} {line.who:8} {line.what} {details[:300]}")
+        lines.append(f"{line.time:12.6f} {line.who:8} {line.what} {details[:DETAILS_MAX]}")
     return "\n".join(lines)

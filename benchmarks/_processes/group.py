@@ -1,0 +1,184 @@
+"""A group of real processes, and what may happen to them.
+
+    start --> life "m2.3": the third process called m2, with files of its own for notes and complaints
+                | kill                at any moment, and nothing is said
+                | stop ... resume     the whole process stands still, and wakes up believing what it did
+                | close               it leaves in good order
+
+Two lives of one name may run at once: the older finds that out by itself, and ends.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks._processes.notes import Acts, Note, Reader
+from benchmarks._processes.referee import Referee
+from neli_router.clock import host_clock
+
+__all__ = ["Group", "Life"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+END_MAX = 40.0
+"""How long a worker may take to leave: longer than a member waits for its program before it breaks off."""
+
+PATIENCE = 60.0
+"""Seconds after which what must happen has failed to. It takes two or three; on a busy machine, more."""
+
+LOOK_EVERY = 0.01
+"""Between two looks at notes. All times in them are the workers' own, so looking more often would only cost them."""
+
+
+class Life:
+    """One process, from its start to its end."""
+
+    def __init__(self, folder: Path, name: str, number: int, config: dict[str, Any], pause: float) -> None:
+        self.name, self.label = name, f"{name}.{number}"
+        self.leads: dict[int, int] = {}
+        """Partition -> term, as it last noted."""
+        self._all_read = False
+        self._complaints = folder / f"{self.label}.stderr"
+        notes = folder / f"{self.label}.notes"
+        self._reader = Reader(notes)
+        order = {"config": {**config, "name": name}, "notes": str(notes), "pause": pause}
+        with self._complaints.open("wb") as complaints:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks._processes.worker", json.dumps(order)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stderr=complaints,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended; a stopped process runs."""
+        return self._process.poll() is None
+
+    def kill(self) -> float:
+        """End it with kill -9; returns the time just before that."""
+        at = host_clock()
+        self._process.kill()
+        self._process.wait()
+        return at
+
+    def stop(self) -> float:
+        """Let it stand still; returns the time just after that."""
+        self._process.send_signal(signal.SIGSTOP)
+        return host_clock()
+
+    def resume(self) -> float:
+        """Let it go on; returns the time just before that."""
+        at = host_clock()
+        self._process.send_signal(signal.SIGCONT)
+        return at
+
+    def ask_to_leave(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def exit_code(self) -> int:
+        """Wait for its end."""
+        return self._process.wait(END_MAX)
+
+    def complaints(self) -> str:
+        """What it wrote on standard error."""
+        return self._complaints.read_text(encoding="utf-8", errors="replace")
+
+    def fresh_notes(self) -> list[Note]:
+        """What it noted since the last call."""
+        if self._all_read:
+            return []
+        self._all_read = not self.is_running  # Asked before reading, or its last words could be missed.
+        notes = list(self._reader.fresh())
+        for note in notes:
+            if isinstance(note, Acts):
+                self.leads = dict(note.terms)
+        return notes
+
+
+class Group:
+    """All lives on one ledger in `folder`. Whatever still runs at the end of the block is killed."""
+
+    def __init__(self, folder: Path, *, partitions: int, pause: float, **options: Any) -> None:
+        self.ledger = folder / "ledger.db"
+        self.referee = Referee()
+        self.lives: list[Life] = []
+        self._folder, self._pause, self._partitions = folder, pause, partitions
+        self._config = {"ledger": f"sqlite://{self.ledger}", "layout": {"partitions": partitions}, **options}
+        self._started: Counter[str] = Counter()
+        self._latest: dict[int, tuple[int, str]] = {}
+        """Partition -> the highest term under which anybody acted, and who."""
+
+    def start(self, name: str) -> Life:
+        """Start a process called `name`."""
+        self._started[name] += 1
+        life = Life(self._folder, name, self._started[name], self._config, self._pause)
+        self.lives.append(life)
+        return life
+
+    def read_notes(self) -> dict[str, list[Note]]:
+        """What every life noted since the last call; the referee has heard it, too."""
+        fresh = {life.label: life.fresh_notes() for life in self.lives}
+        for label, notes in fresh.items():
+            self.referee.hear(label, notes)
+            for note in notes:
+                for partition, term in note.terms.items():
+                    self._latest[partition] = max(self._latest.get(partition, (term, label)), (term, label))
+        return {label: notes for label, notes in fresh.items() if notes}
+
+    def is_balanced(self) -> bool:
+        """Whether those who run share all partitions evenly, by the notes read so far."""
+        running = [life.label for life in self.lives if life.is_running]
+        shares = Counter(label for _, label in self._latest.values())
+        fair, rest = divmod(self._partitions, max(1, len(running)))
+        return (
+            len(self._latest) == self._partitions
+            and set(shares) == set(running)
+            and all(shares[label] in (fair, fair + (rest > 0)) for label in running)
+        )
+
+    def watch(self, wanted: str) -> Iterator[dict[str, list[Note]]]:
+        """What is noted, again and again; TimeoutError if that is still asked for after `PATIENCE`."""
+        give_up_at = host_clock() + PATIENCE
+        while host_clock() < give_up_at:
+            yield self.read_notes()
+            time.sleep(LOOK_EVERY)
+        said = "\n".join(f"{life.label}:\n{life.complaints()}" for life in self.lives if life.is_running)
+        raise TimeoutError(f"{wanted} within {PATIENCE:g} s. What was written by those who run:\n{said}")
+
+    def settle(self) -> None:
+        """Wait until all who run share everything evenly."""
+        for _ in self.watch("the group was to share everything evenly"):
+            if self.is_balanced():
+                return
+
+    def leave(self) -> None:
+        """Let all who run leave in good order, and hear their last words."""
+        leaving = [life for life in self.lives if life.is_running]
+        for life in leaving:
+            life.ask_to_leave()
+        for life in leaving:
+            if (code := life.exit_code()) != 0:
+                raise RuntimeError(f"{life.label} was to leave, and ended with {code}:\n{life.complaints()}")
+        self.read_notes()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for life in self.lives:
+            if life.is_running:
+                life.kill()
+            life.ask_to_leave()  # Which closes our end of its pipe.

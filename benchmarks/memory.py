@@ -1,0 +1,277 @@
+"""Whether a member's memory, and the cost of its steps, stay the same over a million heartbeats.
+
+A small group shares one ledger inside this process and goes through its life as fast as it can: the clock is a number
+that jumps to when somebody has something to do. What turns is what ships: pumps, machines and a ledger that they keep
+short with snapshots. After every few hundred heartbeats a sample is taken of time and memory. The second quarter of the
+samples is compared with the last; the first is warm-up, in which Python's allocator and caches fill.
+
+    growth             resident memory, mean of the last quarter over mean of the second
+    blocks_growth      the same of the blocks that Python has allocated: blind to no small leak, and to no platform
+    step_cost_growth   the same of the median time that a turn takes, over that of a fixed piece of work timed beside it
+    records_per_second how many records one core reads, decodes and folds, all else that a turn does included
+
+The members run at their usual beat, so a turn finds as many records as there are members. One that has to catch up
+reads a thousand at a time, which is `catch_up_records_per_second`.
+"""
+
+import argparse
+import gc
+import os
+import resource
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from statistics import fmean, median
+
+from benchmarks import Figures
+from neli_router.induction.fold import State, fold
+from neli_router.induction.machine import Induction, Phase
+from neli_router.induction.observer import Observer
+from neli_router.induction.records import Beat, decode, encode
+from neli_router.induction.settings import Settings
+from neli_router.keyspace import Layout
+from neli_router.ledgers.base import Entry, Ledger, Promise
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.ledgers.sqlite import SqliteLedger
+from neli_router.protocol import Effect, Stopped
+from neli_router.pump import Pump
+
+__all__ = ["run"]
+
+BEATS_PER_SAMPLE = 700
+"""The ledger grows and is cut back with every snapshot, after 5000 records. A sample length that divides this would
+look at the same few points of that wave again and again, and take their slow drift for growth."""
+
+QUARTERS = 4
+
+MOMENT = 1e-4
+"""What a round of turns takes at least on the clock of the group: about what it takes in real life."""
+
+YARDSTICK = encode(Beat(by="somebody", sent_at=0.0, at=0, digest="0" * 16))
+YARDSTICK_STATE = State(last_beats={"somebody": 0})
+YARDSTICK_RECORDS = 500
+"""Takes a tenth of what a sample does: long enough to be timed, short enough to be done each time."""
+
+MEBIBYTE = 2**20
+
+
+class Samples:
+    """What every few hundred heartbeats cost, and what was in use after them. Its own memory grows by no block."""
+
+    def __init__(self) -> None:
+        self.turn_us, self.turn_over_yardstick, self.records_per_second = array("d"), array("d"), array("d")
+        self.resident, self.blocks = array("q"), array("q")
+
+    def take(self, turn_us: float, records_per_second: float, yardstick_us: float) -> None:
+        self.turn_us.append(turn_us)
+        self.turn_over_yardstick.append(turn_us / yardstick_us)
+        self.records_per_second.append(records_per_second)
+        self.resident.append(_resident())
+        self.blocks.append(sys.getallocatedblocks())
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--beats", type=int, default=1_000_000, help="how many, by all members together (one minute)")
+    parser.add_argument("--members", type=int, default=3, help="how many share the ledger")
+    parser.add_argument("--partitions", type=int, default=256, help="how many they share out")
+    parser.add_argument("--ledger", choices=("memory", "sqlite"), default="memory", help="SQLite takes much longer")
+    chosen = parser.parse_args(options)
+    wanted = max(2 * QUARTERS, chosen.beats // BEATS_PER_SAMPLE)
+    with _handles(chosen.ledger) as handle:
+        group = Group(handle, members=chosen.members, partitions=chosen.partitions)
+        group.gather()
+        began_at = group.beats
+        samples = Samples()
+        for _ in range(wanted):
+            group.live(samples)
+        beats = group.beats - began_at
+        retained = group.retained
+        catch_up = _catch_up(handle)
+    return {
+        "growth": _growth(samples.resident, fmean),
+        "blocks_growth": _growth(samples.blocks, fmean),
+        "step_cost_growth": _growth(samples.turn_over_yardstick, median),
+        "turn_us_median": median(samples.turn_us),
+        "records_per_second": median(samples.records_per_second),
+        "catch_up_records_per_second": catch_up,
+        "resident_mib": samples.resident[-1] / MEBIBYTE,
+        "beats": beats,
+        "records_retained": retained,
+        "members": chosen.members,
+        "partitions": chosen.partitions,
+        "ledger": chosen.ledger,
+    }
+
+
+def _growth(samples: Sequence[float], typical: Callable[[Sequence[float]], float]) -> float:
+    """What is typical of the last quarter over what is typical of the second."""
+    quarter = len(samples) // QUARTERS
+    return typical(samples[-quarter:]) / typical(samples[quarter : 2 * quarter])
+
+
+class Unhurried:
+    """A handle that never waits for a record: whoever finds none goes on with a later time instead."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.appended = self.received = 0
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        return self._ledger.promises
+
+    @property
+    def address(self) -> str:
+        return self._ledger.address
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+        self._ledger.append(payloads, lasting=lasting)
+        self.appended += len(payloads)
+
+    def acknowledged(self) -> list[int]:
+        return self._ledger.acknowledged()
+
+    def read(self, timeout: float) -> list[Entry]:
+        entries = self._ledger.read(0.0)
+        self.received += len(entries)
+        return entries
+
+    def seek(self, offset: int) -> None:
+        self._ledger.seek(offset)
+
+    def start(self) -> int:
+        return self._ledger.start()
+
+    def tip(self) -> int:
+        return self._ledger.tip()
+
+    def trim(self, before: int) -> None:
+        self._ledger.trim(before)
+
+    def wake(self) -> None:
+        self._ledger.wake()
+
+    def close(self) -> None:
+        self._ledger.close()
+
+
+class Group:
+    """All members, and the time they live in."""
+
+    def __init__(self, handle: Callable[[], Ledger], *, members: int, partitions: int) -> None:
+        self.turns = 0
+        self._now = 0.0
+        self._ledgers = [Unhurried(handle()) for _ in range(members)]
+        settings = [Settings(name=f"member-{i}", layout=Layout(partitions=partitions)) for i in range(members)]
+        self._pumps = [self._pump(*pair, Random(i)) for i, pair in enumerate(zip(self._ledgers, settings, strict=True))]
+
+    def _pump(self, ledger: Ledger, settings: Settings, rng: Random) -> Pump[Induction]:
+        return Pump(
+            ledger,
+            lambda state, now: Induction(settings, state, now, base=0, rng=rng),
+            clock=lambda: self._now,
+            pause=lambda seconds: None,
+            publish=lambda machine, now: _publish(machine),
+            tell=_listen,
+        )
+
+    @property
+    def beats(self) -> int:
+        """Records sent so far. All but one in a few thousand are heartbeats."""
+        return sum(ledger.appended for ledger in self._ledgers)
+
+    @property
+    def received(self) -> int:
+        return sum(ledger.received for ledger in self._ledgers)
+
+    @property
+    def retained(self) -> int:
+        ledger = self._ledgers[0]
+        return ledger.tip() - ledger.start()
+
+    def gather(self) -> None:
+        """Turn until everybody is a member."""
+        while any(pump.machine.phase is not Phase.MEMBER for pump in self._pumps):
+            self._round()
+
+    def live(self, samples: Samples) -> None:
+        """Turn until enough heartbeats have passed for a sample, and take it."""
+        enough, turns, received = self.beats + BEATS_PER_SAMPLE, self.turns, self.received
+        started = time.process_time()  # The processor's time, since others may use this machine, too.
+        while self.beats < enough:
+            self._round()
+        took = time.process_time() - started
+        state = self._pumps[0].machine.state
+        assert len(self._pumps) == len(state.seats), "nobody had a reason to expire anybody"
+        samples.take(1e6 * took / (self.turns - turns), (self.received - received) / took, _yardstick_us())
+
+    def _round(self) -> None:
+        for pump in self._pumps:
+            pump.turn()
+        self.turns += len(self._pumps)
+        self._now = max(self._now + MOMENT, min(pump.machine.deadline for pump in self._pumps))
+
+
+def _publish(machine: Induction) -> None:
+    """What a member does after each step, as far as it costs anything: it takes the standing that leases ask."""
+    _ = machine.standing
+
+
+def _listen(effect: Effect) -> None:
+    assert not (isinstance(effect, Stopped) and effect.error), f"the ledger is as sound as any, got {effect}"
+
+
+def _catch_up(handle: Callable[[], Ledger]) -> float:
+    """Records per second for who reads all that is retained."""
+    ledger = Unhurried(handle())
+    ledger.seek(ledger.start())
+    pump = Pump(
+        ledger, Observer, clock=float, pause=lambda seconds: None, publish=lambda machine, now: None, tell=_listen
+    )
+    ledger.received = 0  # Looking for a snapshot to start with was another matter.
+    gc.collect()
+    started = time.process_time()
+    while not pump.machine.caught_up:
+        pump.turn()
+    return ledger.received / (time.process_time() - started)
+
+
+def _yardstick_us() -> float:
+    """How long the same piece of work takes now: a machine that others use, too, is not as fast in every minute."""
+    started = time.process_time()
+    for _ in range(YARDSTICK_RECORDS):
+        fold(YARDSTICK_STATE, 1, decode(YARDSTICK))
+    return 1e6 * (time.process_time() - started) / YARDSTICK_RECORDS
+
+
+def _resident() -> int:
+    """Bytes of this process that are in memory; where only the most there ever were can be told, those."""
+    with suppress(FileNotFoundError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts it in bytes, unlike Linux.
+
+
+@contextmanager
+def _handles(kind: str) -> Iterator[Callable[[], Ledger]]:
+    """What gives one more handle of a fresh ledger."""
+    with tempfile.TemporaryDirectory(prefix="neli-memory-") as folder:
+        made: list[Ledger] = []
+        log = MemoryLog()
+
+        def handle() -> Ledger:
+            made.append(MemoryLedger(log) if kind == "memory" else SqliteLedger(Path(folder) / "ledger.db"))
+            return made[-1]
+
+        try:
+            yield handle
+        finally:
+            for ledger in made:
+                ledger.close()

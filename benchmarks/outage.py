@@ -1,0 +1,30 @@
+"""A ledger that is away for three leases, under eight members: who is expired, what moves, how soon all lead again.
+
+    seeds --> simulated groups at rest --> outage --> expired, terms_changed, moves, reconnected_within_leases_max
+
+Virtual time, so the figures are the protocol's own and the same on every machine.
+"""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+
+from neli_router.sim.outage import AWAY_LEASES, MEMBERS, outage
+
+__all__ = ["run"]
+
+
+def run(options: Sequence[str]) -> dict[str, float | int | str | bool | None]:
+    """The figures over all seeds."""
+    parser = ArgumentParser(prog="python -m benchmarks outage", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=30, help="how many groups (default: 30)")
+    chosen = parser.parse_args(options)
+    found = [outage(seed) for seed in range(chosen.seeds)]
+    return {
+        "seeds": len(found),
+        "members": MEMBERS,
+        "away_leases": AWAY_LEASES,
+        "expired": sum(one.expired for one in found),
+        "terms_changed": sum(one.terms_changed for one in found),
+        "moves": sum(one.moves for one in found),
+        "reconnected_within_leases_max": max(one.back_after_leases for one in found),
+    }

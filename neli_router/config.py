@@ -1,0 +1,244 @@
+"""Configuration: what one program says about its group, checked as a whole, and turned into a ledger.
+
+    Config("sqlite:///var/lib/jobs/ledger.db", lease=0.5)   Config.of({"ledger": "memory://jobs", ...})
+       |                                                       '-- an option that we do not know: the nearest is named
+       |-- every problem at once --> ConfigError
+       '-- open(config) --> Ledger                             the only place that knows the drivers, imported lazily
+
+Addresses of ledgers:
+
+    sqlite:///var/lib/ledger.db   one file, from the root         sqlite:ledger.db   from the working directory
+    memory://jobs                 all members in this process that name it so share one log, until the process ends
+
+A member without a name of its own gets a fresh one each time it is opened. Host name and process number would not do:
+in containers every process is number 1, and a server that loads the program before it forks would give all workers the
+parent's. Of two live members with one name, only the newer goes on.
+"""
+
+import difflib
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any
+
+from neli_router.errors import ConfigError
+from neli_router.induction.records import Guarantee
+from neli_router.induction.settings import Settings
+from neli_router.keyspace import Layout
+from neli_router.ledgers.base import Ledger, Promise
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+
+__all__ = ["PROTOCOLS", "Config", "open", "require_promises"]
+
+PROTOCOLS = ("induction",)
+
+HOST_MAX = 64
+"""Characters of the host's name in a fresh member's name: all that Linux lets a host have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a member, or a router, needs to know. A value: share it as you like. `ConfigError` names all problems.
+
+    Times are in seconds. `layout`, `lease` and `guarantee` are the group's: who comes with others than the ledger
+    records is refused. Everything else is this member's own.
+    """
+
+    ledger: str
+    """Where the group's ledger is: `sqlite:///absolute/path`, `sqlite:relative/path` or `memory://name`."""
+    _: KW_ONLY
+    name: str | None = None
+    """Who this member is to the others. With one that outlives a restart, a member gets its partitions back at once and
+    can be pinned and drained by name; None means a fresh one each time."""
+    address: str = ""
+    """Where clients of this member reach it: handed out with every look-up, never used by us."""
+    weight: int = 1
+    """The share of partitions, against the others' weights; 0 asks for none."""
+    zone: str = ""
+    layout: Layout = Layout()  # noqa: RUF009 - a value that never changes, like a number.
+    lease: float = 1.0
+    """How long a heartbeat proves anything. Shorter takes over sooner; longer forgives longer pauses of a process."""
+    beat: float | None = None
+    """Seconds between heartbeats; None means a sixth of the lease. Shorter forgives more loss and costs records."""
+    guarantee: Guarantee = "exclusive"
+    """`exclusive`: at most one acts for a partition, with a short gap. `available`: at least one, with an overlap."""
+    delay_max: float | None = None
+    """Under `available`, how late a record may be read; None means a quarter of the lease. Longer overlaps longer."""
+    drain_timeout: float = 30.0
+    """How long a successor waits for work in progress. Longer is kinder; a program that hangs holds up that long."""
+    snapshot_every: int = 5000
+    """Records between snapshots. More makes newcomers start slower; fewer makes the ledger larger."""
+    protocol: str = "induction"
+    accept_rewinds: bool = False
+    """Run an `exclusive` group on a ledger that may lose records it has shown: then two may lead at once."""
+    max_age: float | None = 10.0
+    """For look-ups: when the ledger was last read longer ago than this, they raise. None goes on with what is known."""
+
+    def __post_init__(self) -> None:
+        if problems := self._problems():
+            raise ConfigError(problems)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "Config":
+        """The configuration with these options, as a file would hold them; `layout` may be a mapping, too."""
+        known = [field.name for field in fields(cls)]
+        problems = [_unknown("option", name, known) for name in options if name not in known]
+        chosen = {name: value for name, value in options.items() if name in known}
+        if "ledger" not in chosen:
+            problems.append("no ledger is named: say where it is, such as ledger='sqlite:///var/lib/jobs/ledger.db'")
+            chosen["ledger"] = "memory://nowhere"
+        if isinstance(chosen.get("layout"), Mapping):
+            layout, sizes = chosen.pop("layout"), Layout.__struct_fields__
+            problems += [_unknown("option", name, sizes, "layout.") for name in layout if name not in sizes]
+            try:
+                chosen["layout"] = Layout(**{name: value for name, value in layout.items() if name in sizes})
+            except ConfigError as error:
+                problems += error.problems
+        try:
+            config = cls(**chosen)
+        except ConfigError as error:
+            raise ConfigError([*problems, *error.problems]) from None
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+    def settings(self) -> Settings:
+        """What a member's protocol is told; with a fresh name if none was given."""
+        return _settings(self._values(), name=_fresh_name() if self.name is None else self.name)
+
+    def __repr__(self) -> str:
+        values = self._values()
+        ledger = _without_secrets(values.pop("ledger"))
+        return f"Config({ledger!r}, {', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    def _values(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def _problems(self) -> list[str]:
+        values, problems = self._values(), []
+        for names, fits, wanted in _KINDS:
+            for name in names:
+                if not fits(values[name]):
+                    problems.append(f"{name}={values[name]!r:.60} must be {wanted}")
+                    values[name] = _STAND_INS[name]  # So that the rest can be checked, too.
+        problems += _parsed(values["ledger"])[2]
+        if values["protocol"] not in PROTOCOLS:
+            problems.append(_unknown("protocol", values["protocol"], PROTOCOLS))
+        try:
+            _settings(values, name="fresh" if values["name"] is None else values["name"])
+        except ConfigError as error:
+            problems += error.problems
+        if values["max_age"] == 0:
+            problems.append("max_age=0 would make every table too old: give it some seconds, or None for no limit")
+        return problems
+
+
+def open(config: Config, *, create: bool = True) -> Ledger:  # noqa: A001 - `config.open(...)` is how it reads.
+    """The ledger of `config`; `create=False` refuses to make one. Raises LedgerUnusable or LedgerUnavailable."""
+    scheme, place, _ = _parsed(config.ledger)
+    return _DRIVERS[scheme](place, create)
+
+
+def require_promises(config: Config, ledger: Ledger) -> None:
+    """Raise ConfigError if `ledger` cannot be relied upon for what a member with `config` promises."""
+    if config.guarantee == "exclusive" and Promise.NEVER_REWINDS not in ledger.promises and not config.accept_rewinds:
+        problem = (
+            f"guarantee='exclusive' needs a ledger that never rewinds, and {ledger.address} may lose records that were "
+            "read, so that two members could lead at once: choose another ledger or guarantee='available', or say "
+            "accept_rewinds=True and fence every act that matters"
+        )
+        raise ConfigError([problem])
+
+
+def _open_sqlite(path: str, create: bool) -> Ledger:
+    from neli_router.ledgers.sqlite import SqliteLedger  # noqa: PLC0415 - only who uses a driver pays for it.
+
+    return SqliteLedger(path, create=create)
+
+
+def _open_memory(name: str, create: bool) -> Ledger:  # noqa: ARG001 - as above; nothing to find, always made.
+    with _naming:
+        return MemoryLedger(_logs.setdefault(name, MemoryLog()))
+
+
+_DRIVERS: Mapping[str, Callable[[str, bool], Ledger]] = {"memory": _open_memory, "sqlite": _open_sqlite}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+_STAND_INS: Mapping[str, Any] = {**{field.name: field.default for field in fields(Config)}, "ledger": "memory://x"}
+
+_KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("ledger", "address", "zone", "protocol", "guarantee"), lambda value: isinstance(value, str), "text"),
+    (("name",), lambda value: value is None or isinstance(value, str), "text, or None for a fresh one"),
+    (("layout",), lambda value: isinstance(value, Layout), "a Layout(slots=..., partitions=..., tags=...)"),
+    (("lease", "drain_timeout"), _is_number, "a number of seconds, at least 0"),
+    (
+        ("beat", "delay_max", "max_age"),
+        lambda value: value is None or _is_number(value),
+        "a number of seconds, or None",
+    ),
+    (("accept_rewinds",), lambda value: isinstance(value, bool), "True or False"),
+)
+"""What a program may get wrong although the type checker knows better: most configurations come out of a file."""
+
+_EXAMPLES = "sqlite:///var/lib/jobs/ledger.db, sqlite:ledger.db or memory://jobs"
+
+
+def _parsed(address: str) -> tuple[str, str, list[str]]:
+    """The scheme, the place that the driver understands, and what is wrong with the address."""
+    scheme, colon, rest = address.partition(":")
+    shown = _without_secrets(address)
+    if not colon or "/" in scheme:
+        return "", "", [f"ledger={shown!r:.200} does not say what kind of ledger it is: write {_EXAMPLES}"]
+    if scheme not in _DRIVERS:
+        return "", "", [_unknown("kind of ledger", scheme, _DRIVERS)]
+    host, slashes, place = "", rest.startswith("//"), rest.removeprefix("//")
+    if scheme == "sqlite" and slashes and not place.startswith("/"):
+        host = place.partition("/")[0]
+    if host or not place or not place.isprintable():
+        what = f"names the host {host!r}, and a file has none" if host else "does not say where it is"
+        return "", "", [f"ledger={shown!r:.200} {what}: write {_EXAMPLES}"]
+    return scheme, place, []
+
+
+def _without_secrets(address: object) -> str:
+    """The address for people: what stands before an @ may be a password."""
+    return re.sub(r"//[^/]*@", "//***@", str(address))
+
+
+def _unknown(what: str, name: object, known: Iterable[str], within: str = "") -> str:
+    known = sorted(known)
+    nearest = difflib.get_close_matches(str(name), known, 1, cutoff=0.5)
+    guess = f"did you mean {within}{nearest[0]}? " if nearest else ""
+    return f"{within}{name!s:.60} is no known {what}: {guess}There is {', '.join(known)}"
+
+
+def _settings(values: Mapping[str, Any], *, name: str) -> Settings:
+    shared = {field: values[field] for field in Settings.__struct_fields__ if field in values}
+    return Settings(**{**shared, "name": name})
+
+
+def _fresh_name() -> str:
+    host = "".join(character for character in socket.gethostname() if character.isprintable())[:HOST_MAX]
+    return f"{host or 'host'}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+_logs: dict[str, MemoryLog] = {}
+_naming = threading.Lock()
+
+
+def _forget_logs() -> None:
+    """In a forked child: the parent's logs cannot be shared with it, and whoever held the lock does not exist."""
+    global _naming  # noqa: PLW0603 - a lock that a fork left locked can only be replaced.
+    _naming = threading.Lock()
+    _logs.clear()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has none, and must come as far as to be refused with a clear sentence.
+    os.register_at_fork(after_in_child=_forget_logs)

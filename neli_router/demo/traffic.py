@@ -1,0 +1,122 @@
+"""Traffic: somebody who routes keys all along, whatever happens to the members.
+
+    round: a batch of keys --Router.owner, for each--> answers --> tally    ROUND_EVERY    the next round ...
+
+The router observes the ledger from the demo's own process and is no member. What it answers may be outdated by the time
+it is acted upon, and for a while after a kill -9 it is: nobody knows yet. That is no error. An error would be a term
+that goes back, or no answer at all.
+
+All that is counted here is counted on one thread; others read it at any time and see numbers that may be a round old.
+"""
+
+import threading
+from random import Random
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.demo.record import Routed
+from neli_router.errors import NeliError
+from neli_router.router import Router
+from neli_router.routing.table import Owner
+
+__all__ = ["KEYS", "SAMPLES", "Traffic", "keys"]
+
+KEYS = 4096
+"""Enough for every one of 256 partitions to be asked for some sixteen times a round trip through all keys."""
+
+BATCH = 512
+"""Keys in a round, which take a fraction of a millisecond."""
+
+ROUND_EVERY = 0.003
+"""The pause between two rounds. Without it, the demo would show how much the members suffer from a busy core."""
+
+SAMPLES = 3
+"""Keys whose owner is shown."""
+
+
+def keys(rng: Random) -> list[str]:
+    """Keys as a program might have them, in no order."""
+    chosen = [f"user-{number}" for number in rng.sample(range(10_000), KEYS)]
+    rng.shuffle(chosen)
+    return chosen
+
+
+class Traffic:
+    """Routes `keys` in the `with` block, and writes down in `routed` what came of it. Raises what a Router raises."""
+
+    def __init__(self, config: Config, keys: list[str], routed: Routed) -> None:
+        self.absent: dict[str, float] = {}
+        """Members whose process was killed or stopped, and since when. Set by whoever did it."""
+        self._keys, self._routed = keys, routed
+        self._terms: dict[int, int] = {}
+        self._router = Router(config)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="demo-traffic", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        self._router.close()
+
+    def end(self) -> None:
+        """No more look-ups. Twice is fine."""
+        self._ending.set()
+        self._thread.join()
+
+    def refusal(self) -> str:
+        """What a look-up raises now, and why; empty if it does not."""
+        try:
+            self._router.owner(self._keys[0])
+        except NeliError as error:
+            return f"{type(error).__name__}, because {error.found}"
+        return ""
+
+    def _run(self) -> None:
+        at = 0
+        while not self._ending.wait(ROUND_EVERY):
+            self._round(self._keys[at : at + BATCH])
+            at = (at + BATCH) % len(self._keys)
+
+    def _round(self, batch: list[str]) -> None:
+        owner, routed, answers = self._router.owner, self._routed, []
+        started = perf_counter()
+        try:
+            answers = [owner(key) for key in batch]
+        except NeliError:
+            answers = self._one_by_one(batch)
+        routed.seconds += perf_counter() - started
+        routed.lookups += len(batch)
+        for answer in answers:
+            routed.answers[answer.name] = routed.answers.get(answer.name, 0) + 1
+            if (since := self.absent.get(answer.name)) is not None:
+                routed.outdated += 1
+                routed.outdated_for = max(routed.outdated_for, host_clock() - since)
+            if answer.term < self._terms.get(answer.partition, 0):
+                routed.terms_lowered += 1
+            self._terms[answer.partition] = answer.term
+        for key in self._keys[:SAMPLES]:
+            self._sample(key)
+
+    def _one_by_one(self, batch: list[str]) -> list[Owner]:
+        answers = []
+        for key in batch:
+            try:
+                answers.append(self._router.owner(key))
+            except NeliError as error:
+                self._routed.unanswered += 1
+                self._routed.why_unanswered = str(error)
+        return answers
+
+    def _sample(self, key: str) -> None:
+        try:
+            self._routed.samples[key] = self._router.owner(key).name
+        except NeliError:
+            self._routed.samples[key] = "nobody"

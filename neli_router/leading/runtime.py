@@ -1,0 +1,192 @@
+"""The runtime: whose time a member goes by, and who keeps its loops going.
+
+    Threads    the host's clock; each loop has a thread of its own, and waiting blocks the caller
+    (testing)  a clock that the test turns; it also turns the loops, and waiting turns the clock
+
+A loop is written once and knows neither: `run` works and waits until it is over, for a thread; `turn` does what can be
+done now, for a test. So what users test with is the code that they ship.
+
+    Lane: put --> [ item | item | ... ] --one after another, outside of every lock--> handle
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+from queue import Empty, SimpleQueue
+from random import Random
+from typing import Generic, Protocol, TypeVar
+
+from neli_router import config as configuration
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.ledgers.base import Ledger
+
+__all__ = ["THREADS", "WAIT_MAX", "Changed", "Lane", "Loop", "Runtime", "Threads"]
+
+WAIT_MAX = 0.25
+"""The longest sleep between two looks at what is waited for. Notifications make waiting quick; this makes it certain,
+because time passes, and leases end, without anybody being there to notify."""
+
+
+class Changed(threading.Condition):
+    """A condition that also tells those who must not block on it, such as an event loop."""
+
+    def __init__(self) -> None:
+        # The lock is reentrant, because a signal handler may close a member while its thread waits here.
+        super().__init__(threading.RLock())
+        self.listeners: tuple[Callable[[], None], ...] = ()
+        """Called with the lock held; they may neither wait nor raise."""
+
+    def notify_all(self) -> None:
+        super().notify_all()
+        for listener in self.listeners:
+            listener()
+
+
+class Loop(Protocol):
+    """Something that a member keeps doing while it lives."""
+
+    @property
+    def name(self) -> str:
+        """For people who look at a list of threads."""
+
+    @property
+    def deadline(self) -> float:
+        """When there will be something to do, if nothing else happens first; `inf` means never."""
+
+    def run(self) -> None:
+        """Work, and wait where there is nothing to do, until it is over."""
+
+    def turn(self) -> bool:
+        """Do at most one piece of work, waiting for nothing; False if there was none."""
+
+
+class Runtime(Protocol):
+    """What a member needs from the world, besides its ledger."""
+
+    is_turned: bool
+    """Whether somebody turns the clock by hand, so that nothing must wait for real time."""
+
+    def clock(self) -> float:
+        """Seconds on a time line that never goes back."""
+
+    def wall(self) -> int:
+        """The wall clock in microseconds, for the terms of a group that is founded now."""
+
+    def rng(self) -> Random:
+        """Randomness for incarnations: different for every member that was ever made."""
+
+    def ledger(self, config: Config) -> Ledger:
+        """A handle of the group's ledger."""
+
+    def start(self, loop: Loop) -> None:
+        """Keep `loop` going from now on."""
+
+    def pause(self, seconds: float) -> None:
+        """Wait a moment before trying again."""
+
+    def wait(self, changed: threading.Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until `ready()`, which is asked with `changed` held, at most `timeout` seconds; whether it was."""
+
+
+class Threads:
+    """The runtime of real life. May be shared between threads and members."""
+
+    is_turned = False
+
+    def clock(self) -> float:
+        return host_clock()
+
+    def wall(self) -> int:
+        return time.time_ns() // 1000
+
+    def rng(self) -> Random:
+        # Not the process's global generator: after a fork, two children would draw the same incarnations from it.
+        return Random(os.urandom(32))
+
+    def ledger(self, config: Config) -> Ledger:
+        return configuration.open(config)
+
+    def start(self, loop: Loop) -> None:
+        # Daemons, or a program that forgot to close would never end. `lifetime` lets its members leave all the same.
+        threading.Thread(target=loop.run, name=loop.name, daemon=True).start()
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def wait(self, changed: threading.Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
+        give_up_at = inf if timeout is None else host_clock() + timeout
+        with changed:
+            while not ready():
+                patience = min(WAIT_MAX, give_up_at - host_clock())
+                if patience <= 0:
+                    return False
+                changed.wait(patience)
+        return True
+
+
+THREADS = Threads()
+
+Item = TypeVar("Item")
+
+
+class Lane(Generic[Item]):
+    """One queue with one worker. `put` and `end` may be called from any thread, and from signal handlers."""
+
+    deadline = inf
+
+    def __init__(self, name: str, handle: Callable[[Item], object], on_end: Callable[[], None] = lambda: None) -> None:
+        self.name = name
+        self.is_over = False
+        """Whether the last item was handled, after `end`; then `on_end` is called."""
+        self._handle, self._on_end = handle, on_end
+        self._queue: SimpleQueue[Item | None] = SimpleQueue()
+        self._worker: int | None = None
+
+    def put(self, item: Item) -> None:
+        self._queue.put(item)
+
+    def end(self) -> None:
+        """Nothing more comes: `run` returns when what is queued was handled."""
+        self._queue.put(None)
+
+    @property
+    def length(self) -> int:
+        """How many items wait, roughly."""
+        return self._queue.qsize()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is being called by this lane."""
+        return self._worker == threading.get_ident()
+
+    def run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            self._work(item)
+        self._finish()
+
+    def turn(self) -> bool:
+        if self._worker is not None:
+            return False  # Its handler turned the clock: one after another still holds.
+        try:
+            item = self._queue.get_nowait()
+        except Empty:
+            return False
+        if item is None:
+            self._finish()
+        else:
+            self._work(item)
+        return True
+
+    def _finish(self) -> None:
+        self.is_over = True
+        self._on_end()
+
+    def _work(self, item: Item) -> None:
+        self._worker = threading.get_ident()
+        try:
+            self._handle(item)
+        finally:
+            self._worker = None

@@ -1,0 +1,137 @@
+"""Wishes: what an operator or a program may want of the group, checked before it is written down for ever.
+
+    drain, undrain    whoever is called so shall own nothing but what is pinned to it
+    pin, unpin        a partition shall belong to whoever is called so
+    weigh             a member counts with another weight than it introduced itself with
+    load              how much work partitions are, as measured
+
+A wish outlives members: it goes by name, and the ledger keeps it until it is taken back. Readers skip a record that
+does not decode, so a wish that none would understand is refused here. And an append may be lost, so a wish counts as
+made when the state shows it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from neli_router.errors import ConfigError, LedgerUnavailable
+from neli_router.induction.fold import State
+from neli_router.induction.records import (
+    NAME_MAX,
+    WEIGHT_MAX,
+    Drain,
+    Load,
+    Pin,
+    Record,
+    Undrain,
+    Unpin,
+    Weigh,
+)
+from neli_router.keyspace import Layout
+
+__all__ = ["WISH_MAX", "Desire", "drain", "load", "pin", "undrain", "unheard", "unpin", "weigh"]
+
+WISH_MAX = 10.0
+"""How long to wait until a wish is read back: several tries of a ledger that is hardly there."""
+
+LOAD_MAX = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class Desire:
+    """A wish: its record, in the words of whoever makes it, and how to see that it was granted."""
+
+    what: str
+    record: Callable[[str], Record]
+    shown: Callable[[State], bool]
+
+
+def unheard(desire: Desire, timeout: float, obstacle: str) -> LedgerUnavailable:
+    """What is raised when the ledger did not show it in time."""
+    return LedgerUnavailable(
+        f"{desire.what} was to be read back within {timeout:g} s",
+        obstacle or "the ledger did not show it",
+        "it may still come to be: look at the group, and say it again, which does no harm",
+    )
+
+
+def drain(name: str) -> Desire:
+    _require(_name_problems(name))
+    return Desire(f"a drain of {name}", lambda by: Drain(by=by, name=name), lambda state: name in state.drains)
+
+
+def undrain(name: str) -> Desire:
+    _require(_name_problems(name))
+    return Desire(f"the end of a drain of {name}", lambda by: Undrain(by=by, name=name), lambda s: name not in s.drains)
+
+
+def pin(partition: int, name: str, layout: Layout) -> Desire:
+    _require(_partition_problems(partition, layout) + _name_problems(name))
+    return Desire(
+        f"a pin of partition {partition} to {name}",
+        lambda by: Pin(by=by, partition=partition, name=name),
+        lambda state: state.pins.get(partition) == name,
+    )
+
+
+def unpin(partition: int, layout: Layout) -> Desire:
+    _require(_partition_problems(partition, layout))
+    return Desire(
+        f"the end of a pin of partition {partition}",
+        lambda by: Unpin(by=by, partition=partition),
+        lambda state: partition not in state.pins,
+    )
+
+
+def weigh(name: str, weight: int | None) -> Desire:
+    problems = _name_problems(name)
+    if weight is not None and not (_is_whole(weight) and 0 <= weight <= WEIGHT_MAX):
+        problems.append(
+            f"weight={weight!r} must be a whole number from 0 to {WEIGHT_MAX}, or None for the member's own"
+        )
+    _require(problems)
+    return Desire(
+        f"a weight of {weight} for {name}",
+        lambda by: Weigh(by=by, name=name, weight=weight),
+        lambda state: state.weights.get(name) == weight,
+    )
+
+
+def load(loads: Mapping[int, float], layout: Layout) -> Desire:
+    problems = [problem for partition in loads for problem in _partition_problems(partition, layout)]
+    problems += [
+        f"the load of partition {partition} must be a number from 0 to {LOAD_MAX:g}, got {amount!r:.40}"
+        for partition, amount in loads.items()
+        if not _is_amount(amount)
+    ]
+    _require(problems)
+    wanted = {partition: float(amount) for partition, amount in loads.items()}
+    return Desire(
+        f"the loads of {len(wanted)} partitions",
+        lambda by: Load(by=by, loads=wanted),
+        lambda state: all(state.loads.get(partition, 0.0) == amount for partition, amount in wanted.items()),
+    )
+
+
+def _require(problems: list[str]) -> None:
+    if problems:
+        raise ConfigError(problems)
+
+
+def _name_problems(name: object) -> list[str]:
+    if isinstance(name, str) and name and name.isprintable() and len(name) <= NAME_MAX:
+        return []
+    return [f"a member's name must be printable text of 1 to {NAME_MAX} characters, got {name!r:.60}"]
+
+
+def _partition_problems(partition: object, layout: Layout) -> list[str]:
+    if isinstance(partition, int) and _is_whole(partition) and 0 <= partition < layout.partitions:
+        return []
+    return [f"there is no partition {partition!r:.40}: they count from 0 to {layout.partitions - 1}"]
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LOAD_MAX
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

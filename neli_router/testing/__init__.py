@@ -1,0 +1,250 @@
+"""For the tests of your own code: a group in memory, in one process and one thread, with a clock that the test turns.
+
+    test --advance, settle, any call that waits--> clock --> members take turns, handlers run --> the test goes on
+                                                     ^------- nothing else moves it ------'
+
+    >>> from neli_router import testing
+    >>> with testing.group("a", "b", partitions=8, lease=1.0) as group:
+    ...     group.settle()
+    ...     lease = group["a"].lease("customer-3")
+    ...     print("before:", group.owner("customer-3"), lease.holds())
+    ...     group.pause("a")  # The whole process stands still, as a virtual machine does while it is moved ...
+    ...     group.advance(3.0)
+    ...     group.resume("a")  # ... and goes on as if nothing had happened.
+    ...     print("after:", group.owner("customer-3"), lease.holds())
+    before: a True
+    after: b False
+
+The members are real ones, with the protocol, barrier and leases that you ship; only their threads are missing. What a
+thread would do while the test waits is done when the clock is turned, member after member, always in the same order: so
+a test that passes once passes always. No test waits for real time, and a lease of an hour is over in a moment.
+
+Handlers run in the test's thread. One that takes time calls `advance` itself, and one that raises has its error raised
+by whatever turned the clock, after its member left because of it. Not to be shared between threads.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from math import inf
+from random import Random
+from typing import Any
+
+from neli_router.config import Config
+from neli_router.errors import NoOwner
+from neli_router.induction.observer import Observer
+from neli_router.keyspace import Layout, Role
+from neli_router.leading.events import Event, Handler
+from neli_router.leading.runtime import Loop
+from neli_router.ledgers.memory import MemoryLog
+from neli_router.member import Member
+from neli_router.pump import Pump
+from neli_router.router import Router
+from neli_router.routing.feed import Feed
+from neli_router.testing.host import Host, Line
+
+__all__ = ["Group", "group"]
+
+STEP_MIN = 1e-4
+"""The least that the clock is moved by, so that a deadline which is already past cannot hold it up."""
+
+ROUNDS_MAX = 10_000
+"""Rounds of turns at one moment. No protocol takes more than a handful; a handler that never rests would take all."""
+
+SETTLE_LEASES = 30
+"""For how many leases, beyond the drain timeout, a group may take to settle. It takes four or five."""
+
+PATIENCE_LEASES = 100
+"""For how many leases, beyond the drain timeout, a call without a timeout waits before it is said to wait in vain."""
+
+
+class Group:
+    """Members by name, as in `group["a"]`, and what may happen to them. Made by `group`."""
+
+    def __init__(self, *, seed: int, options: Mapping[str, Any]) -> None:
+        sizes = {name: options[name] for name in Layout.__struct_fields__ if name in options}
+        rest = {name: value for name, value in options.items() if name not in sizes}
+        self.config = Config.of({"ledger": "memory://test", **({"layout": Layout(**sizes)} if sizes else {}), **rest})
+        self.now = 0.0
+        """Seconds since the group was made."""
+        self.log = MemoryLog()
+        """The ledger's records, for a ledger of your own."""
+        self.told: dict[str, list[Event]] = {}
+        """What the members' programs were told, by name; a restart goes on in the same list."""
+        self.random = Random(seed)
+        """What every incarnation is drawn from, so that the same seed gives the same run."""
+        self._hosts: dict[str, Host] = {}
+        self.raised: list[BaseException] = []
+        """By handlers, and not yet raised by whatever turned the clock."""
+        self.outage = False
+        """Set it, and nobody can reach the ledger until it is taken back."""
+        self._turning = 0
+        feed = Feed("memory://test", max_age=None, clock=lambda: self.now, watched=False, tell=lambda _: None)
+        self.router = Router(feed, wait=False)
+        """A router outside of all members, as a client of theirs would have it."""
+        self._reader = Pump(
+            Line(self.log, lambda: False),
+            Observer,
+            clock=lambda: self.now,
+            pause=lambda _: None,
+            publish=lambda observer, _: feed.publish(observer.state, self.now, observer.heard_at),
+            tell=lambda _: None,
+        )
+
+    # Members
+
+    def __getitem__(self, name: str) -> Member:
+        return self._host(name).member
+
+    def join(self, name: str, *, on_event: Handler | None = None, **options: Any) -> Member:
+        """One more member, with options of its own. Returns it when it was started; `settle` lets it be admitted."""
+        config = replace(self.config, **{"name": name, **options})
+        told = self.told.setdefault(name, [])
+        self._hosts[name] = host = Host(self, config, on_event, told)
+        return host.member
+
+    def kill(self, name: str) -> None:
+        """The process dies: nothing of it runs again, and its object is void."""
+        self._host(name).kill()
+
+    def restart(self, name: str) -> Member:
+        """Kill it if it still lives, and start another process under the same name."""
+        host = self._host(name)
+        host.kill()
+        host.boot()
+        return host.member
+
+    def pause(self, name: str) -> None:
+        """The process stands still, as after SIGSTOP, and time goes on without it."""
+        self._host(name).paused = True
+
+    def resume(self, name: str) -> None:
+        """It goes on, and learns in its next turn what it missed."""
+        self._host(name).paused = False
+
+    def cut(self, name: str) -> None:
+        """It can no longer reach the ledger."""
+        self._host(name).is_cut = True
+
+    def heal(self, name: str) -> None:
+        """It can reach the ledger again."""
+        self._host(name).is_cut = False
+
+    # Time
+
+    def advance(self, seconds: float) -> None:
+        """Turn the clock by `seconds`, stopping wherever a member has something to do."""
+        end = self.now + seconds
+        self._rest()
+        while self.now < end:
+            self._move(end)
+            self._rest()
+
+    def settle(self) -> None:
+        """Turn the clock until every living member leads what it should. Raises AssertionError if that never comes."""
+        limit = SETTLE_LEASES * self.config.lease + self.config.drain_timeout
+        if not self.wait(self._is_settled, limit):
+            raise AssertionError(f"the group did not settle within {limit:g} s: {self._spelled()}")
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Turn the clock until `ready()`, by at most `timeout` seconds; whether it came true."""
+        patience = PATIENCE_LEASES * self.config.lease + self.config.drain_timeout if timeout is None else timeout
+        give_up_at = self.now + patience
+        self._rest()
+        while not ready():
+            if self.now >= give_up_at:
+                if timeout is None:
+                    raise AssertionError(f"waited in vain for {patience:g} s: {self._spelled()}")
+                return False
+            self._move(give_up_at)
+            self._rest()
+        return True
+
+    # Questions
+
+    def owner(self, role: Role) -> str | None:
+        """The name of the member that a router would send a key, or a role, to now; None if it would find none."""
+        self._rest()
+        try:
+            return self.router.owner_of_role(role).name
+        except NoOwner:
+            return None
+
+    # How
+
+    def _host(self, name: str) -> Host:
+        if name not in self._hosts:
+            raise KeyError(f"there is no member {name!r} in this group: there is {', '.join(self._hosts) or 'none'}")
+        return self._hosts[name]
+
+    def _move(self, limit: float) -> None:
+        """Turn the clock to when a member next has something to do, at most to `limit`."""
+        loops = [loop for host in self._hosts.values() if not host.paused for loop in host.loops]
+        upcoming = min((loop.deadline for loop in loops), default=inf)
+        self.now = min(max(upcoming, self.now + STEP_MIN), limit)
+
+    def _rest(self) -> None:
+        """Let everybody do what can be done at this moment."""
+        for _ in range(ROUNDS_MAX):
+            if not self._round():
+                break
+        else:
+            raise AssertionError(f"the group never rests at {self.now:g} s: {self._spelled()}")
+        for host in self._hosts.values():
+            host.member.router.feed.check()
+        if self.raised and not self._turning:
+            raise self.raised.pop(0)
+
+    def _round(self) -> bool:
+        tip, busy = self.log.tip, False
+        for host in list(self._hosts.values()):
+            for loop in list(host.loops):
+                # A handler may have turned the clock meanwhile, and killed or paused whoever comes next.
+                if loop in host.loops and not host.paused:
+                    busy |= self._turn(loop)
+        self._reader.turn()
+        return busy or self.log.tip != tip
+
+    def _turn(self, loop: Loop) -> bool:
+        self._turning += 1
+        try:
+            return loop.turn()
+        finally:
+            self._turning -= 1
+
+    def _is_settled(self) -> bool:
+        up = {host.member.incarnation: host.member for host in self._hosts.values() if host.is_up}
+        state = self._reader.machine.state
+        owned: dict[str | None, set[int]] = {}
+        for partition, owner in enumerate(state.owners):
+            owned.setdefault(owner, set()).add(partition)
+        return not up or (
+            up.keys() == state.seats.keys()
+            and state.owners == state.targets
+            and all(owned.get(incarnation, set()) == member.led.keys() for incarnation, member in up.items())
+        )
+
+    def _spelled(self) -> str:
+        """Who leads how much, for a test that fails."""
+        return ", ".join(f"{name} {host.spelled()}" for name, host in self._hosts.items()) or "it has no member"
+
+    def close(self) -> None:
+        """End it all. Called by `group`."""
+        for host in self._hosts.values():
+            host.kill()
+        self.router.close()
+
+
+@contextmanager
+def group(*names: str, on_event: Mapping[str, Handler] | None = None, seed: int = 0, **options: Any) -> Iterator[Group]:
+    """A group with these members, each started and none admitted yet: see `settle`.
+
+    `options` are those of `Config`, and of its layout: partitions, slots, tags. `on_event` has handlers by member.
+    """
+    made = Group(seed=seed, options=options)
+    try:
+        for name in names:
+            made.join(name, on_event=(on_event or {}).get(name))
+        yield made
+    finally:
+        made.close()

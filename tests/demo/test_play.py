@@ -1,0 +1,234 @@
+"""The demo itself: with real processes, and as a user meets it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from neli_router import demo
+from neli_router.demo.crew import Crew
+from neli_router.demo.notes import Order
+from neli_router.demo.record import Run
+from neli_router.demo.stage import Event, Stage, Unfinished
+
+WAIT_MAX = 120.0
+"""For a host that is busy with something else."""
+
+LINE = re.compile(r" *(?P<at>\d+\.\d{3}) s  (?P<kind>[a-z]+) +(?P<who>[a-z]+) +(?P<text>\S.*)")
+"""Every line of the story in plain form."""
+
+
+class Demo:
+    """One that runs, in a process group of its own, with its temporary files in `folder`."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        given = {"seconds": 1.0, "lease": 0.4, "live": False, **options}
+        program = (
+            "from pathlib import *\n"  # For `keep`, as `repr` writes it.
+            "from neli_router import demo\n"
+            f"raise SystemExit(demo.run(**{given}))"
+        )
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "TMPDIR": str(folder)},
+            process_group=0,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever a test found, nothing goes on running."""
+        with self.process:
+            self.process.send_signal(signal.SIGTERM)
+
+    def read_until(self, kind: str) -> None:
+        """Read until an event of this kind is told."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if (told := LINE.fullmatch(self.lines[-1])) and told["kind"] == kind:
+                return
+        raise AssertionError(f"no {kind} in {self.lines}")
+
+    def end(self) -> int:
+        """Read what is left; the exit code."""
+        assert self.process.stdout is not None
+        self.lines += self.process.stdout.read().splitlines()
+        return self.process.wait(WAIT_MAX)
+
+    def require_success(self) -> None:
+        code = self.end()
+        assert (0, "all 10 checks held") == (code, self.lines[-1]), "\n".join(self.lines)
+
+    @property
+    def told(self) -> list[re.Match[str]]:
+        return [told for line in self.lines if (told := LINE.fullmatch(line))]
+
+    @property
+    def workers(self) -> list[int]:
+        """The numbers of all processes that it said it started."""
+        return [
+            int(found[1])
+            for told in self.told
+            if told["kind"] == "start" and (found := re.search(r"process (\d+)", told["text"]))
+        ]
+
+    def no_worker_is_left(self) -> bool:
+        give_up_at = time.monotonic() + WAIT_MAX
+        while any(map(_is_alive, self.workers)):
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(0.01)
+        return True
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        # One that has ended, and that nobody has waited for, is still there: an orphan in a container, for ever.
+        return "Z" != Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:
+        return sys.platform != "linux"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    assert [] == list(tmp_path.glob("neli-demo-*")), "what the demo makes for itself, it takes away again"
+
+
+@pytest.mark.process
+def test_the_demo_tells_its_story_and_all_its_checks_hold(folder: Path) -> None:
+    with Demo(folder) as shown:
+        shown.require_success()
+        blank = shown.lines.index("")
+        assert blank - 1 == len(shown.told), "each line but the title tells one event, in a constant format"
+        kinds = [told["kind"] for told in shown.told if told["kind"] not in {"open", "woke", "fence", "left"}]
+        beginning = ["start", "start", "start", "share", "route", "kill", "lead", "start", "share", "stop", "lead"]
+        assert [*beginning, "wake", "share", "leave", "lead", "share", "leave", "leave", "route"] == kinds
+        assert ["PASS"] * 10 == [line[:4] for line in shown.lines[blank + 2 : -1]]
+        assert shown.no_worker_is_left()
+
+
+@pytest.mark.process
+def test_two_members_are_enough(folder: Path) -> None:
+    with Demo(folder, members=2, partitions=5, seed=4) as shown:
+        shown.require_success()
+
+
+@pytest.mark.process
+def test_the_ledger_and_the_logs_are_kept_if_that_is_wanted(folder: Path) -> None:
+    with Demo(folder, keep=folder / "kept") as shown:
+        shown.require_success()
+        kept = {path.name for path in (folder / "kept").iterdir()}
+        assert {"alpha.log", "bravo.log", "charlie.log", "ledger.db"} <= kept
+        assert "member.joined member=alpha" in (folder / "kept" / "alpha.log").read_text()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_whatever_ends_the_demo_ends_its_workers(folder: Path, number: signal.Signals, code: int) -> None:
+    with Demo(folder) as shown:
+        shown.read_until("stop")
+        shown.process.send_signal(number)
+        assert (code, 4) == (shown.end(), len(shown.workers))
+        assert shown.no_worker_is_left()
+        assert not any("Traceback" in line for line in shown.lines)
+
+
+@pytest.mark.process
+def test_a_demo_that_is_killed_leaves_no_worker_behind_not_even_a_stopped_one(tmp_path: Path) -> None:
+    with Demo(tmp_path) as shown:
+        shown.read_until("stop")
+        shown.process.kill()
+        assert -signal.SIGKILL == shown.end()
+        assert shown.no_worker_is_left()
+
+
+@pytest.mark.process
+def test_a_worker_that_dies_by_itself_ends_the_story_and_fails_the_demo(folder: Path) -> None:
+    with Demo(folder) as shown:
+        shown.read_until("share")
+        os.kill(shown.workers[2], signal.SIGKILL)
+        assert 1 == shown.end()
+        (reason,) = (line for line in shown.lines if "the story" in line and line.startswith("FAIL"))
+        assert f"member charlie (process {shown.workers[2]}) failed: " in reason
+        assert shown.no_worker_is_left()
+
+
+class Listener:
+    """A screen that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+
+    def refresh(self) -> None:
+        pass
+
+
+def started(folder: Path, order: Order) -> str:
+    """Why a worker with this order fails."""
+    with Crew(folder) as crew:
+        stage = Stage(Run(order.partitions, order.lease, 0.0), crew, Listener())
+        stage.start(order)
+        with pytest.raises(Unfinished) as failure:
+            stage.wait(lambda: False, WAIT_MAX)
+    return str(failure.value)
+
+
+@pytest.mark.process
+def test_a_worker_that_cannot_start_says_why_in_its_members_own_words(tmp_path: Path) -> None:
+    why = started(tmp_path, Order("alpha", f"sqlite://{tmp_path}/nowhere/ledger.db", 8, 0.5))
+    assert re.fullmatch(r"member alpha \(process \d+\) failed: .*nowhere.*", why)
+    assert "Traceback" not in why
+
+
+@pytest.mark.process
+def test_of_a_worker_that_never_becomes_a_member_the_last_words_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\necho 'Traceback, and so on' >&2\necho 'the disk is full' >&2\nexit 3\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    why = started(tmp_path, Order("alpha", f"sqlite://{tmp_path}/ledger.db", 8, 0.5))
+    assert re.fullmatch(r"member alpha \(process \d+\) failed: the disk is full", why)
+
+
+@pytest.mark.process
+def test_of_one_that_says_nothing_the_exit_code_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    why = started(tmp_path, Order("alpha", f"sqlite://{tmp_path}/ledger.db", 8, 0.5))
+    assert re.fullmatch(r"member alpha \(process \d+\) failed: exit code 1, and its log is empty", why)
+
+
+def test_options_that_cannot_be_used_are_all_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == demo.run(members=9, partitions=0, lease=-1.0, seconds=-2.0)
+    refused = capsys.readouterr().err
+    assert [True] * 4 == [what in refused for what in ("members=9", "partitions=0", "lease=-1.0", "seconds=-2")]
+
+
+def test_a_folder_that_holds_something_is_refused_and_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ledger.db").write_text("precious")
+    assert 2 == demo.run(keep=tmp_path)
+    assert "'ledger.db' in it: name another folder" in capsys.readouterr().err
+    assert "precious" == (tmp_path / "ledger.db").read_text()

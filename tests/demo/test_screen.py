@@ -1,0 +1,173 @@
+"""What the demo shows of a record that was written by hand."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from neli_router.demo import screen
+from neli_router.demo.checks import Finding
+from neli_router.demo.frame import MEMBER_STYLES, frame, spelled
+from neli_router.demo.record import Life, Phase, Routed, Run, Tenure
+from neli_router.demo.screen import LiveScreen, PlainScreen, summary
+from neli_router.demo.stage import Event
+from neli_router.demo.story import NAMES
+
+START = 1000.0
+NOW = START + 3.4
+KILL = Event(3.0021, "kill", "bravo", "kill -9: process 4712 is no more; it led 2 partitions")
+
+
+def life(name: str, pid: int, phase: Phase, partitions: str, *, until: float) -> Life:
+    """`partitions` are those that it was last known to lead."""
+    made = Life(name, pid, START, phase, until=until)
+    made.held = {int(digit): Tenure(int(digit), 5, START + 1, until) for digit in partitions}
+    made.tenures = list(made.held.values())
+    return made
+
+
+def record() -> Run:
+    """Eight partitions: alpha leads, bravo was killed, charlie's lease ran out while it was stopped, delta is new."""
+    return Run(
+        partitions=8,
+        lease=0.5,
+        started_at=START,
+        lives=[
+            life("alpha", 4711, Phase.MEMBER, "0134", until=NOW + 0.42),
+            life("bravo", 4712, Phase.KILLED, "25", until=NOW + 0.02),
+            life("charlie", 4713, Phase.STOPPED, "67", until=NOW - 0.1),
+            life("delta", 4714, Phase.MEMBER, "", until=0.0),
+        ],
+        routed=Routed(
+            lookups=1_234_567, seconds=0.37, answers={"bravo": 400_000, "alpha": 834_567}, samples={"user-7": "alpha"}
+        ),
+    )
+
+
+def drawn(run: Run, *events: Event, width: int = 80, height: int = 23) -> str:
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
+    console.print(frame(run, events, title="NELI Router demo: a test", now=NOW, width=width, height=height))
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines())
+
+
+def test_a_frame_shows_the_members_what_is_led_the_traffic_and_the_events() -> None:
+    expected = """
+NELI Router demo: a test                                                   3.4 s
+member         process  state               leads    heartbeat        lease
+ A  alpha         4711  leads                   4   0.08 s ago  0.42 s left
+ b  bravo         4712  dead (kill -9)          2   0.48 s ago  0.02 s left
+ c  charlie       4713  stopped (SIGSTOP)       0   0.60 s ago         over
+ D  delta         4714  reads along             0     none yet     none yet
+
+    0  AAbAAb..
+       A may act  a dead or stopped, lease not over  . nobody  ! two at once
+
+look-ups  1,234,567, 0.30 microseconds each; 0 without an answer
+answers   alpha 834,567, bravo 400,000
+now       user-7 -> alpha
+
+    3.002 s  kill   bravo    kill -9: process 4712 is no more; it led 2
+                             partitions
+"""
+    assert expected.strip() == drawn(record(), KILL)
+
+
+def test_two_who_may_act_at_once_cannot_be_overlooked() -> None:
+    run = record()
+    run.lives.append(life("delta", 4715, Phase.MEMBER, "0", until=NOW + 0.5))
+    assert "    0  !AbAAb.." in drawn(run)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39), (60, 15), (200, 60)])
+@pytest.mark.parametrize("partitions", [2, 64, 256, 1000])
+def test_a_frame_never_outgrows_its_terminal_and_ends_with_the_latest_event(
+    width: int, height: int, partitions: int
+) -> None:
+    run = record()
+    run.partitions = max(8, partitions)
+    events = [Event(number / 7, "share", "all", "a rather long tale " * 12 + f"{number}.") for number in range(100)]
+    lines = drawn(run, *events, width=width, height=height).splitlines()
+    fixed = 11 + len(run.lives) + min(8, -(-run.partitions // 64))
+    assert max(height, fixed) >= len(lines)
+    assert width >= max(map(len, lines))
+    if height > fixed:
+        assert "99." == lines[-1].split()[-1]
+
+
+def test_partitions_without_a_row_are_counted() -> None:
+    run = record()
+    run.partitions = 1000
+    assert "488 more are not shown" in drawn(run, width=120)
+
+
+def test_every_member_has_a_letter_and_a_style_of_its_own() -> None:
+    assert len(NAMES) == len({name[0] for name in NAMES}) == len(set(MEMBER_STYLES))
+    # A letter on a background of its own can be read on any terminal's.
+    assert all(re.fullmatch(r"bold (white|black) on #[0-9a-f]{6}", style) for style in MEMBER_STYLES)
+
+
+def test_an_event_is_one_line_in_a_constant_format() -> None:
+    assert ["    3.002 s  kill   bravo    kill -9: process 4712 is no more; it led 2 partitions"] == spelled(KILL)
+
+
+def test_plain_lines_tell_the_story_and_its_outcome(capsys: pytest.CaptureFixture[str]) -> None:
+    with PlainScreen("NELI Router demo: a test") as plain:
+        plain.tell(KILL)
+        plain.refresh()
+    plain.show([Finding("kill -9", True, "467 ms"), Finding("look-ups", False, "none was made")])
+    expected = """
+NELI Router demo: a test
+    3.002 s  kill   bravo    kill -9: process 4712 is no more; it led 2 partitions
+
+Measured and checked:
+PASS  kill -9          467 ms
+FAIL  look-ups         none was made
+1 of 2 checks failed: look-ups
+"""
+    assert expected.lstrip() == capsys.readouterr().out
+
+
+def test_the_live_view_leaves_its_last_frame_and_the_outcome(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with LiveScreen("NELI Router demo: a test", record()) as live:
+        live.tell(KILL)
+        live.refresh()
+    live.show([Finding("kill -9", True, "467 ms")])
+    shown = capsys.readouterr().out
+    assert ["all 1 checks held", True, True] == [
+        shown.split("\n")[-2].strip("\x1b[0m1"),
+        "kill -9: process 4712 is no more" in shown,
+        "PASS" in shown,
+    ]
+    assert not re.search(r"\x1b\[[0-9;]*[34]8;", shown), "NO_COLOR asks for no colours"
+
+
+def test_a_file_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not screen.wants_live()
+
+
+@pytest.mark.parametrize(("terminal", "expected"), [("xterm-256color", True), ("dumb", False)])
+def test_a_terminal_gets_the_live_view_if_it_can_draw(
+    terminal: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setenv("TERM", terminal)
+    assert expected == screen.wants_live()
+
+
+class Terminal(io.StringIO):
+    """A standard output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_summary_names_what_failed() -> None:
+    held, broken = Finding("SIGSTOP", True, ""), Finding("shares", False, "")
+    assert "all 2 checks held" == summary([held, held])
+    assert "1 of 2 checks failed: shares" == summary([held, broken])

@@ -1,0 +1,203 @@
+"""Small ledgers for tests: records in few words, and the state that they fold to.
+
+Incarnations are single letters. Whoever joins without a name is called as its incarnation. The genesis stands at offset
+0 and its base is 1000, so the term 1003 began with the record at offset 3. The group has four partitions.
+"""
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from neli_router.induction.fold import State, fold
+from neli_router.induction.records import (
+    Beat,
+    Drain,
+    Expire,
+    Genesis,
+    Guarantee,
+    Handover,
+    Join,
+    Leave,
+    Load,
+    Pin,
+    Record,
+    Snapshot,
+    Undrain,
+    Unpin,
+    Upgrade,
+    Weigh,
+)
+from neli_router.induction.snapshots import digest_text, snapshot
+from neli_router.keyspace import Layout
+
+__all__ = [
+    "BASE",
+    "LAYOUT",
+    "Plot",
+    "beat",
+    "expire",
+    "folded",
+    "founded",
+    "genesis",
+    "join",
+    "next_record",
+    "owners",
+    "plots",
+    "story",
+    "table",
+    "targets",
+]
+
+BASE = 1000
+LAYOUT = Layout(slots=16, partitions=4)
+
+
+def genesis(
+    by: str = "a",
+    *,
+    layout: Layout = LAYOUT,
+    lease: float = 6.0,
+    guarantee: Guarantee = "exclusive",
+    version: int = 1,
+    at: int = 0,
+) -> Genesis:
+    return Genesis(by=by, layout=layout, lease=lease, guarantee=guarantee, base=BASE, version=version, at=at)
+
+
+def join(
+    by: str,
+    name: str = "",
+    *,
+    at: int = 0,
+    weight: int = 1,
+    address: str = "",
+    versions: tuple[int, int] = (1, 1),
+) -> Join:
+    return Join(by=by, name=name or by, address=address, weight=weight, versions=versions, at=at)
+
+
+def beat(by: str, state: State | None = None, *, sent_at: float = 0.0) -> Beat:
+    """A Beat of one who has read up to `state`."""
+    state = State() if state is None else state
+    return Beat(by=by, sent_at=sent_at, at=state.at, digest=digest_text(state.digest))
+
+
+def expire(by: str, incarnation: str, last_beat: int) -> Expire:
+    return Expire(by=by, incarnation=incarnation, last_beat=last_beat)
+
+
+def folded(*records: Record | None, state: State | None = None) -> State:
+    """The state after `records`, which stand one after the other from where `state` ends."""
+    state = State() if state is None else state
+    for record in records:
+        state = fold(state, state.at, record)
+    return state
+
+
+def founded(*records: Record | None) -> State:
+    """The state after a genesis at offset 0 and `records` from offset 1 on."""
+    return folded(genesis(), *records)
+
+
+def owners(state: State) -> str:
+    """Who owns each partition, such as "aab." where nobody owns the last."""
+    return _letters(state.owners)
+
+
+def targets(state: State) -> str:
+    """Who is to own each partition."""
+    return _letters(state.targets)
+
+
+def table(state: State) -> str:
+    """Owners with their terms, such as "a@1001 a@1001 b@1004 -@0"."""
+    return " ".join(f"{owner or '-'}@{term}" for owner, term in zip(state.owners, state.terms, strict=True))
+
+
+def _letters(incarnations: Sequence[str | None]) -> str:
+    return "".join("." if one is None else one for one in incarnations)
+
+
+# Stories: sequences of records in which most have an effect, because they are made for the state that they meet.
+
+Plot = tuple[str, int, int, int]
+"""What happens next: a kind of record, and three small numbers that are read as whom and what it is about."""
+
+_KINDS: tuple[str, ...] = (
+    "join",
+    "join",
+    "beat",
+    "beat",
+    "expire",
+    "handover",
+    "handover",
+    "handover",
+    "leave",
+    "drain",
+    "undrain",
+)
+_KINDS += ("pin", "unpin", "weigh", "load", "upgrade", "snapshot", "junk", "genesis")
+
+plots: st.SearchStrategy[list[Plot]] = st.lists(
+    st.tuples(st.sampled_from(_KINDS), st.integers(0, 7), st.integers(0, 7), st.integers(0, 3)), max_size=40
+)
+
+
+def next_record(state: State, plot: Plot) -> Record | None:
+    """The record that `plot` means in `state`."""
+    kind, one, other, third = plot
+    seated = list(state.seats)
+    writer = seated[one % len(seated)] if seated and third else "abcdefgh"[one]
+    name, partition = "vwxyzabc"[other], other % 5  # One partition more than there are.
+    record: Record | None
+    match kind:
+        case "join":
+            record = join("abcdefghijklmnop"[one + 8 * (third % 2)], "vwxyz"[other % 5], at=state.at, weight=third)
+        case "beat":
+            record = beat(writer, state, sent_at=float(other))
+        case "expire":
+            accused = seated[other % len(seated)] if seated else "a"
+            record = expire(writer, accused, max(0, state.last_beats.get(accused, 0) - third % 2))
+        case "handover":
+            place = other % len(state.owners) if state.owners else 0
+            owner = (state.owners[place] if state.owners else None) or "a"
+            term = state.terms[place] if state.terms else 0
+            record = Handover(
+                by=writer if third == 3 else owner, partition=partition if third == 2 else place, term=term
+            )
+        case "leave":
+            record = Leave(by=writer)
+        case "drain":
+            record = Drain(by=writer, name=name)
+        case "undrain":
+            record = Undrain(by=writer, name=state.drains[0] if state.drains else name)
+        case "pin":
+            record = Pin(by=writer, partition=partition, name=name)
+        case "unpin":
+            record = Unpin(by=writer, partition=partition)
+        case "weigh":
+            record = Weigh(by=writer, name=name, weight=third or None)
+        case "load":
+            record = Load(by=writer, loads={partition: float(one), one: float(third)})
+        case "upgrade":
+            record = Upgrade(by=writer, version=1 + third)
+        case "snapshot":
+            record = None if state.genesis is None else snapshot(writer, state)
+        case "junk":
+            record = None
+        case _:
+            record = genesis(writer, at=state.at if third else 0)
+    assert record is None or not isinstance(record, Snapshot) or record.upto == state.at
+    return record
+
+
+def story(plot: Sequence[Plot], *, gaps: Sequence[int] = ()) -> list[tuple[int, Record | None]]:
+    """The records that `plot` means, each at its offset, after a genesis at offset 0. `gaps` are skipped offsets."""
+    state = founded()
+    entries: list[tuple[int, Record | None]] = [(0, genesis())]
+    for place, one in enumerate(plot):
+        offset = state.at + (gaps[place % len(gaps)] if gaps else 0)
+        record = next_record(state, one)
+        entries.append((offset, record))
+        state = fold(state, offset, record)
+    return entries

@@ -1,0 +1,407 @@
+"""One member's protocol, in transcripts of whole lives, and the laws that hold in every life.
+
+The transcripts are in `transcripts/`, a file each; `replay.py` says how to read them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neli_router.errors import GroupMismatch, LedgerRewound
+from neli_router.induction.fold import State
+from neli_router.induction.holdings import HANDOVERS_MAX
+from neli_router.induction.machine import AUTHORS_MAX, Induction, Phase
+from neli_router.induction.records import Drain, Guarantee, Handover, Record, Undrain, Upgrade
+from neli_router.induction.settings import Settings
+from neli_router.keyspace import Layout
+from neli_router.protocol import (
+    NO_STANDING,
+    TICK,
+    Acknowledged,
+    Acquired,
+    Append,
+    Away,
+    Close,
+    Effect,
+    Fenced,
+    Input,
+    Read,
+    Released,
+    Revoked,
+    Standing,
+    Stopped,
+    Wish,
+)
+from tests.induction.replay import replay
+from tests.induction.scenes import LAYOUT, folded, founded, genesis, join
+
+LAW = settings(deadline=None, max_examples=30)  # A law holds at whatever speed this machine has to spare.
+TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=[path.stem for path in TRANSCRIPTS])
+def test_a_life_goes_as_written_down(path: Path, pytestconfig: pytest.Config) -> None:
+    answered = replay(path.read_text(encoding="utf-8"))
+    if pytestconfig.getoption("rewrite"):
+        path.write_text(answered, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == answered
+
+
+# What ends a member
+
+
+def begun(state: State, now: float = 0.0, **told: object) -> Induction:
+    """A member that starts from `state`."""
+    wanted = Settings(**{"name": "a", "layout": LAYOUT, "lease": 6.0, "drift": 0.0, **told})  # type: ignore[arg-type]
+    return Induction(wanted, state, now, base=1000, rng=Random(7))
+
+
+def stopped(effects: Sequence[Effect]) -> Stopped:
+    """The one that says so, which comes last."""
+    assert effects, "nothing came of it"
+    assert isinstance(effects[-1], Stopped)
+    return effects[-1]
+
+
+OPENING = """
+settings starts_from=b
+0 read
+7 lives b
+7.25 read b:handover(partition=1)
+7.5 read op:weigh(name=x,weight=2) b:beat
+"""
+
+SIGNS = {
+    "an offset that is not above the last": ("read @16 junk", "offset 16 was read again"),
+    "a beat by who had read further": ("read b:beat(at=99)", "one at offset 17 says that its writer had read up to 99"),
+    "a confirmed record that is not there": ("acknowledged 16", "another one or none was read there"),
+    "another genesis": (
+        "read z:genesis(at=2)",
+        "a member that read up to 2 found none and began the ledger anew at 17",
+    ),
+}
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_every_sign_that_the_ledger_lost_records_fences_at_once_and_sends_nothing(sign: str) -> None:
+    said, found = SIGNS[sign]
+    answers = replay(f"{OPENING}8 {said}\n").split(f"8 {said}")[1].rstrip()
+    assert "-> Fenced 1@1014 (" in answers
+    assert answers.endswith(f"Stopped LedgerRewound: {found}")
+    assert "Append" not in answers
+
+
+@pytest.mark.parametrize(
+    "genesis_of", [{"partitions": 8}, {"lease": 7.0}, {"guarantee": "available"}, {"version": 2}], ids=str
+)
+def test_a_member_with_other_settings_than_the_ledgers_is_refused(genesis_of: dict[str, object]) -> None:
+    fields = ",".join(f"{key}={value}" for key, value in genesis_of.items())
+    *_, line = replay(f"0 read z:genesis({fields})\n").splitlines()
+    assert " -> Stopped GroupMismatch: " in line
+
+
+def test_a_member_that_starts_from_a_snapshot_of_another_group_is_refused_at_the_tip() -> None:
+    member = begun(founded(join("b")), lease=7.0)
+    assert isinstance(stopped(member.step(Read([]), 0.0)).error, GroupMismatch)
+
+
+def test_a_member_is_refused_when_its_group_moves_to_a_fold_that_it_does_not_know() -> None:
+    member = begun(founded(join("b", versions=(1, 2))))
+    member.step(Read([]), 0.0)
+    error = stopped(member.step(Read([(2, Upgrade(by="op", version=2))]), 1.0)).error
+    assert isinstance(error, GroupMismatch)
+    assert "version 2" in error.found
+
+
+def test_what_stands_behind_the_fault_is_not_read() -> None:
+    member = begun(founded(join("b")))
+    effects = member.step(Read([(2, None), (2, None), (3, None)]), 0.0)
+    assert isinstance(stopped(effects).error, LedgerRewound)
+    assert 1 == member.skipped
+
+
+def test_a_member_that_has_ended_says_nothing_more() -> None:
+    member = begun(founded(join("b")))
+    stopped(member.step(Close(), 0.0))
+    events: list[Input] = [
+        TICK,
+        Read([]),
+        Away(),
+        Close(at_once=True),
+        Wish(Drain(by="o", name="x")),
+        Acknowledged([9]),
+    ]
+    assert [] == [effect for event in events for effect in member.step(event, 1.0)]
+    assert inf == member.deadline
+
+
+def test_a_standing_holds_for_the_partition_and_the_term_that_it_names() -> None:
+    standing = Standing({0: 1001, 1: 1002}, 10.0, {1: 5.0})
+    assert [10.0, 5.0] == [standing.end(0, 1001), standing.end(1, 1002)]
+    assert [-inf, -inf] == [standing.end(0, 1000), standing.end(2, 1001)]
+
+
+def test_no_standing_is_none_at_any_time() -> None:
+    assert -inf == NO_STANDING.end(0, 0)
+
+
+# What a member sends
+
+
+def test_incarnations_come_from_the_generator_that_is_passed_in() -> None:
+    assert begun(founded()).incarnation == begun(founded()).incarnation
+    assert 16 == len(begun(founded()).incarnation)
+
+
+def test_many_wishes_do_not_make_a_member_forget_its_own_incarnation() -> None:
+    """Else its own records would look like somebody else's, where the ledger confirmed one."""
+    member = begun(State())
+    for number in range(2 * AUTHORS_MAX):
+        member.step(Wish(Drain(by=f"operator {number}", name="x")), 0.0)
+    member.step(Acknowledged([5]), 0.0)
+    me = member.incarnation
+    assert [] == [one for one in member.step(Read([(5, genesis(me, at=5))]), 0.0) if isinstance(one, Stopped)]
+
+
+@dataclass
+class Owner:
+    """A member called a, with partitions to give: it leads all of a large table when b joins."""
+
+    partitions: int = 600
+    guarantee: Guarantee = "exclusive"
+    member: Induction = field(init=False)
+    state: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        layout = Layout(slots=self.partitions, partitions=self.partitions)
+        self.state = folded(genesis(layout=layout, guarantee=self.guarantee))
+        self.member = begun(self.state, layout=layout, guarantee=self.guarantee)
+        now = 0.0
+        sent = self.appended(self.member.step(Read([]), now))
+        while not self.member.leading:
+            effects = self.read(sent, now) if sent else self.member.step(Read([]), now)
+            sent = self.appended(effects)
+            now = now if sent else max(now, self.member.deadline)
+        self.now = now
+
+    def read(self, records: Sequence[Record], now: float) -> list[Effect]:
+        at = self.member.state.at
+        return self.member.step(Read([(at + place, record) for place, record in enumerate(records)]), now)
+
+    @staticmethod
+    def appended(effects: Sequence[Effect]) -> list[Record]:
+        return [record for effect in effects if isinstance(effect, Append) for record in effect.records]
+
+    def handovers(self, effects: Sequence[Effect]) -> list[int]:
+        return [record.partition for record in self.appended(effects) if isinstance(record, Handover)]
+
+
+def test_no_more_partitions_are_asked_back_at_a_time_than_a_bound() -> None:
+    owner = Owner()
+    effects = owner.read([join("b"), Drain(by="o", name="a")], owner.now)
+    revoked = [effect for effect in effects if isinstance(effect, Revoked)]
+    assert [HANDOVERS_MAX] == [len(effect.terms) for effect in revoked]
+    effects = owner.member.step(Released(dict(list(revoked[0].terms.items())[:10])), owner.now)
+    assert 10 == len(owner.handovers(effects))
+    assert not [effect for effect in effects if isinstance(effect, Revoked)]
+    effects = owner.read(owner.appended(effects), owner.now)
+    assert [10] == [len(effect.terms) for effect in effects if isinstance(effect, Revoked)]
+
+
+def test_no_more_handovers_are_in_flight_than_a_bound() -> None:
+    owner = Owner(guarantee="available")
+    given: list[int] = []
+    effects = owner.read([join("b"), Drain(by="o", name="a")], owner.now)
+    for _ in range(3):
+        batch = owner.handovers(effects)
+        assert len(batch) <= HANDOVERS_MAX
+        given += batch
+        effects = owner.read(owner.appended(effects), owner.now)
+    assert list(range(600)) == sorted(given)
+
+
+def test_a_handover_is_repeated_even_if_many_others_came_before_it() -> None:
+    """It was lost; then a drain asks for so many partitions that this one lies beyond the bound."""
+    owner = Owner(partitions=300)
+    effects = owner.read([join("b")], owner.now)
+    (asked,) = [effect for effect in effects if isinstance(effect, Revoked)]
+    last = max(asked.terms)
+    assert last > HANDOVERS_MAX
+    assert [last] == owner.handovers(owner.member.step(Released({last: asked.terms[last]}), owner.now))
+    owner.read([Drain(by="o", name="a")], owner.now)
+    assert [last] == owner.handovers(owner.member.step(TICK, owner.now + 1.0))
+
+
+# Laws. A small group lives in virtual time: every member reads the one log, late and in pieces, and what it sends is
+# lost now and then.
+
+SPINS_MAX = 4
+"""Turns that a member may take at one moment in which nothing comes from others: a Genesis, a Join and a Beat come
+back, and then it has nothing more to say."""
+
+LIVES_MAX = 2000
+"""Rounds in which a group that is left alone comes to rest, or never will."""
+
+
+class Group:
+    """Three members, one log and the time."""
+
+    def __init__(self, guarantee: Guarantee) -> None:
+        self.guarantee: Guarantee = guarantee
+        self.now = 0.0
+        self.log: list[Record] = []
+        self.born = 0
+        self.loses = False
+        self.places = [0, 0, 0]
+        self.told: list[dict[int, int]] = [{}, {}, {}]
+        self.members = [self.newcomer(name) for name in "abc"]
+
+    def newcomer(self, name: str) -> Induction:
+        self.born += 1
+        wanted = Settings(name=name, layout=LAYOUT, lease=6.0, guarantee=self.guarantee, drain_timeout=2.0)
+        return Induction(wanted, State(), self.now, base=1000, rng=Random(self.born))
+
+    def play(self, place: int, what: str) -> None:
+        name = "abc"[place]
+        match what:
+            case "read":
+                self.read(place)
+            case "read one":
+                self.read(place, most=1)
+            case "lose":
+                self.loses = True
+                self.read(place)
+                self.loses = False
+            case "release":
+                self.release(place)
+            case "restart":
+                self.members[place], self.places[place], self.told[place] = self.newcomer(name), 0, {}
+            case _:
+                self.step(place, WHATEVER[what](name))
+
+    def read(self, place: int, most: int = 1000) -> None:
+        start = self.places[place]
+        entries = list(enumerate(self.log[start : start + most], start))
+        self.places[place] += len(entries)
+        self.step(place, Read(entries))
+
+    def release(self, place: int) -> None:
+        before = self.members[place].leading
+        self.step(place, Released(before))
+        for partition in before.keys() - self.members[place].leading.keys():
+            self.told[place].pop(partition, None)
+
+    def step(self, place: int, event: Input) -> None:
+        """What the ledger and the program make of it."""
+        told = self.told[place]
+        member = self.members[place]
+        for effect in member.step(event, self.now):
+            match effect:
+                case Append(records, _) if not self.loses:
+                    self.log += records
+                case Acquired(terms):
+                    told.update(terms)
+                case Fenced(terms, reason):
+                    assert reason
+                    assert terms.items() <= told.items()
+                    self.told[place] = told = {i: term for i, term in told.items() if i not in terms}
+                case Revoked(terms):
+                    assert terms.items() <= told.items()
+                    if self.guarantee == "available":
+                        self.told[place] = told = {i: term for i, term in told.items() if i not in terms}
+                case _:
+                    pass
+        self.check(place)
+
+    def check(self, place: int) -> None:
+        """What the machine takes for led, the program was told of, and may act for until its standing ends."""
+        member = self.members[place]
+        leading, standing = member.leading, member.standing
+        assert leading.items() <= self.told[place].items()
+        assert leading.items() <= member.tenures(self.now).items()
+        for partition, term in leading.items():
+            assert self.now < standing.end(partition, term)
+            assert partition not in member.tenures(standing.end(partition, term))
+
+    def rest(self, place: int) -> None:
+        """A member that is woken at its deadline does what is due, and then wants to sleep."""
+        for _ in range(SPINS_MAX):
+            self.step(place, TICK)
+            self.read(place)
+            if self.places[place] == len(self.log) and self.members[place].deadline > self.now:
+                return
+        raise AssertionError(
+            f"{self.members[place].phase} at {self.now} wants to be woken at {self.members[place].deadline}"
+        )
+
+    def live(self, seconds: float) -> None:
+        """Nothing is lost or late, and nobody interferes: everybody wakes at its deadline, and programs let go."""
+        end = self.now + seconds
+        for _ in range(LIVES_MAX):
+            for place in range(3):
+                self.rest(place)
+                self.release(place)
+            if all(self.places[place] == len(self.log) for place in range(3)):
+                if self.now >= end:
+                    return
+                self.now = min(end, *(member.deadline for member in self.members))
+        raise AssertionError(f"after {LIVES_MAX} rounds it is {self.now}, and not {end}")
+
+
+WHATEVER: dict[str, Callable[[str], Input]] = {
+    "tick": lambda name: TICK,
+    "away": lambda name: Away(),
+    "close": lambda name: Close(),
+    "close at once": lambda name: Close(at_once=True),
+    "drain": lambda name: Wish(Drain(by="op", name=name)),
+    "undrain": lambda name: Wish(Undrain(by="op", name=name)),
+}
+OFTEN = ["read"] * 8 + ["read one", "lose", "release", "away", "drain", "undrain"] * 2
+plays = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from([0.0, 0.01, 0.25, 1.0, 3.0, 7.0]),
+        st.sampled_from([*OFTEN, "restart", "tick", "close", "close at once"]),
+    ),
+    max_size=60,
+)
+
+
+@LAW
+@given(st.sampled_from(["exclusive", "available"]), st.floats(0, 30), plays)
+def test_a_member_that_is_woken_at_its_deadline_does_what_is_due_and_sleeps_again(
+    guarantee: Guarantee, lived: float, play: list[tuple[int, float, str]]
+) -> None:
+    """Else it would burn a core. And whatever happened, its program is never told more than it may act for."""
+    group = Group(guarantee)
+    group.live(lived)
+    for place, passed, what in play:
+        group.now += passed
+        group.play(place, what)
+        group.rest(place)
+
+
+@LAW
+@given(st.sampled_from(["exclusive", "available"]), plays)
+def test_a_group_that_is_left_alone_comes_to_own_and_lead_everything(
+    guarantee: Guarantee, play: list[tuple[int, float, str]]
+) -> None:
+    group = Group(guarantee)
+    group.live(7.0)
+    for place, passed, what in play:
+        group.now += passed
+        group.play(place, what)
+    group.play(0, "restart")  # Somebody who stays.
+    group.log += [Undrain(by="op", name=name) for name in "abc"]
+    group.live(30.0)
+    living = [member for member in group.members if member.phase is Phase.MEMBER]
+    assert 0 < len(living)
+    assert [4] == [sum(len(member.leading) for member in living)]
+    assert [living[0].state] * len(living) == [member.state for member in living]
+    assert living[0].state.targets == living[0].state.owners

@@ -1,0 +1,96 @@
+"""Two processes of one name: the newer wins, and the older does not come back to fight.
+
+older  joins --stopped------------------------------- goes on: reads its own Expire, then the newer one's Join
+newer                    joins under the older's name
+somebody         expires the older
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from neli_router.errors import Replaced
+from neli_router.induction.fold import State, fold
+from neli_router.induction.machine import Induction, Phase
+from neli_router.induction.records import Expire, Join, Record
+from neli_router.induction.settings import Settings
+from neli_router.keyspace import Layout
+from neli_router.protocol import Append, Effect, Read, Restart, Stopped
+
+SETTINGS = Settings(name="twin", lease=1.0, layout=Layout(partitions=4))
+
+
+def read(machine: Induction, now: float, records: Sequence[Record] = ()) -> list[Effect]:
+    """Let `machine` read `records`, which stand where it has read to."""
+    return machine.step(Read(list(enumerate(records, start=machine.state.at))), now)
+
+
+def appended(effects: Sequence[Effect]) -> list[Record]:
+    return [record for effect in effects if isinstance(effect, Append) for record in effect.records]
+
+
+def member() -> Induction:
+    """A member that founded its group, in which there is another one by now."""
+    machine = Induction(SETTINGS, State(), 0.0, base=0, rng=Random(1))
+    written = appended(read(machine, 0.0))
+    while machine.phase is not Phase.MEMBER:
+        written = appended(read(machine, 0.0, written))
+    read(machine, 0.0, [*written, Join(by="other", name="other", versions=(1, 1), at=machine.state.at)])
+    return machine
+
+
+def expiry(machine: Induction) -> Record:
+    me = machine.incarnation
+    return Expire(by="other", incarnation=me, last_beat=machine.state.last_beats[me])
+
+
+def join(at: int, *, name: str = "twin") -> Record:
+    return Join(by="newer", name=name, address="host:2", versions=(1, 1), at=at)
+
+
+def assert_replaced(machine: Induction, effects: Sequence[Effect]) -> None:
+    (stopped,) = (effect for effect in effects if isinstance(effect, Stopped))
+    assert isinstance(stopped.error, Replaced)
+    assert "from host:2" in str(stopped.error)
+    assert [] == appended(effects)
+    assert [] == [effect for now in (11.0, 12.0, 20.0) for effect in read(machine, now)]
+
+
+def test_one_that_wakes_up_expired_and_succeeded_ends() -> None:
+    machine = member()
+    expire = expiry(machine)
+    assert_replaced(machine, read(machine, 10.0, [expire, join(machine.state.at + 1)]))
+
+
+def test_one_that_was_about_to_return_when_its_successor_came_ends() -> None:
+    machine = member()
+    read(machine, 10.0, [expiry(machine)])
+    read(machine, 11.5)
+    assert Phase.JOINING is machine.phase
+    assert_replaced(machine, read(machine, 11.6, [join(machine.state.at)]))
+
+
+def test_one_that_is_told_by_a_snapshot_ends() -> None:
+    machine = member()
+    state = machine.state
+    for record in (expiry(machine), join(machine.state.at + 1)):
+        state = fold(state, state.at, record)
+    assert_replaced(machine, machine.step(Restart(state), 10.0))
+
+
+@pytest.mark.parametrize("records", [1, 2])
+def test_one_that_was_merely_expired_returns(records: int) -> None:
+    machine = member()
+    read(machine, 10.0, [expiry(machine), join(machine.state.at + 1, name="stranger")][:records])
+    assert ["Join"] == [type(record).__name__ for record in appended(read(machine, 11.5))]
+
+
+def test_one_that_never_had_the_name_takes_it_from_whoever_has() -> None:
+    older = member()
+    newer = Induction(SETTINGS, older.state, 0.0, base=0, rng=Random(2))
+    read(newer, 0.0)
+    read(newer, 0.5, [expiry(older), join(older.state.at + 1)])
+    (asked,) = appended(read(newer, 1.5))
+    read(newer, 1.6, [asked])
+    assert (Phase.MEMBER, None) == (newer.phase, newer.error)

@@ -1,0 +1,347 @@
+"""The format of the ledger: its exact bytes, and that whatever is not of this format is nothing to everybody alike."""
+
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neli_router.induction.fold import fold
+from neli_router.induction.records import (
+    BASE_MAX,
+    NAME_MAX,
+    RECORD_VERSION,
+    WEIGHT_MAX,
+    WHOLE_MAX,
+    Beat,
+    Drain,
+    Expire,
+    Genesis,
+    Handover,
+    Join,
+    Leave,
+    Load,
+    Pin,
+    Record,
+    Snapshot,
+    Undrain,
+    Unpin,
+    Upgrade,
+    Weigh,
+    decode,
+    encode,
+)
+from neli_router.induction.snapshots import snapshot
+from neli_router.keyspace import Layout
+from tests.induction.scenes import Plot, founded, join, plots, story
+
+LAW = settings(deadline=None, max_examples=100)  # A law holds at whatever speed this machine has to spare.
+
+STATE = founded(
+    Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(1, 1), at=1),
+    Drain(by="op", name="bob"),
+    Pin(by="op", partition=1, name="bob"),
+    Weigh(by="op", name="bob", weight=3),
+    Load(by="op", loads={0: 2.5}),
+    Join(by="b1", name="bob", versions=(1, 1), at=6),
+    Handover(by="a1", partition=1, term=1001),
+    join("c"),
+    Leave(by="c"),
+)
+
+WRITTEN: list[tuple[Record, bytes]] = [
+    (
+        Genesis(
+            by="a1", layout=Layout(), lease=0.3, guarantee="available", base=1_767_225_600_000_000, version=1, at=4
+        ),
+        (
+            b'{"kind":"genesis","by":"a1","v":1,"layout":{"slots":16384,"partitions":256,"tags":false},"lease":0.3,'
+            b'"guarantee":"available","base":1767225600000000,"version":1,"at":4}'
+        ),
+    ),
+    (
+        Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(1, 2), at=7),
+        (
+            b'{"kind":"join","by":"a1","v":1,"name":"alice","address":"10.0.0.1:80","weight":2,"zone":"eu",'
+            b'"versions":[1,2],"at":7}'
+        ),
+    ),
+    (
+        Beat(by="a1", sent_at=12.5, at=7, digest="00ff00ff00ff00ff"),
+        b'{"kind":"beat","by":"a1","v":1,"sent_at":12.5,"at":7,"digest":"00ff00ff00ff00ff"}',
+    ),
+    (
+        Expire(by="a1", incarnation="b1", last_beat=9),
+        b'{"kind":"expire","by":"a1","v":1,"incarnation":"b1","last_beat":9}',
+    ),
+    (
+        Handover(by="a1", partition=3, term=1001),
+        b'{"kind":"handover","by":"a1","v":1,"partition":3,"term":1001}',
+    ),
+    (Leave(by="a1"), b'{"kind":"leave","by":"a1","v":1,"grace":0.0}'),
+    (Drain(by="op", name="bob"), b'{"kind":"drain","by":"op","v":1,"name":"bob"}'),
+    (Undrain(by="op", name="bob"), b'{"kind":"undrain","by":"op","v":1,"name":"bob"}'),
+    (Pin(by="op", partition=3, name="bob"), b'{"kind":"pin","by":"op","v":1,"partition":3,"name":"bob"}'),
+    (Unpin(by="op", partition=3), b'{"kind":"unpin","by":"op","v":1,"partition":3}'),
+    (Weigh(by="op", name="bob", weight=3), b'{"kind":"weigh","by":"op","v":1,"name":"bob","weight":3}'),
+    (Weigh(by="op", name="bob", weight=None), b'{"kind":"weigh","by":"op","v":1,"name":"bob","weight":null}'),
+    (Load(by="op", loads={0: 2.5, 7: 1.0}), b'{"kind":"load","by":"op","v":1,"loads":{"0":2.5,"7":1.0}}'),
+    (Upgrade(by="op", version=2), b'{"kind":"upgrade","by":"op","v":1,"version":2}'),
+    (
+        snapshot("a1", STATE),
+        (
+            b'{"kind":"snapshot","by":"a1","v":1,"state":{"genesis":{"kind":"genesis","by":"a","v":1,"layout":'
+            b'{"slots":16,"partitions":4,"tags":false},"lease":6.0,"guarantee":"exclusive","base":1000,"version":1,"at":0},'
+            b'"genesis_at":0,"version":1,"seats":[["a1","alice","10.0.0.1:80",2,"eu",[1,1],1],["b1","bob","",1,"",[1,1],6]],'
+            b'"last_beats":[1,6],"owners":[0,1,0,0],"terms":[1001,1007,1001,1001],"targets":[0,1,0,0],"pins":{"1":"bob"},'
+            b'"drains":["bob"],"weights":{"bob":3},"loads":{"0":2.5},"departed":["c"],"digest":"8c665a8bc536ae1c"},"upto":10}'
+        ),
+    ),
+]
+"""Every kind of record, and its bytes. A change here is a change that older members cannot read: see RECORD_VERSION."""
+
+KINDS = [type(record).__name__ for record, _ in WRITTEN]
+
+
+def without(payload: bytes, field: str) -> bytes:
+    return json.dumps({key: value for key, value in json.loads(payload).items() if key != field}).encode()
+
+
+def with_(payload: bytes, **fields: object) -> bytes:
+    return json.dumps({**json.loads(payload), **fields}).encode()
+
+
+def test_every_kind_of_record_is_written_down_here() -> None:
+    assert {kind.__name__ for kind in get_args(Record)} == set(KINDS)
+
+
+@pytest.mark.parametrize(("record", "payload"), WRITTEN, ids=KINDS)
+def test_the_bytes_of_a_record_never_change(record: Record, payload: bytes) -> None:
+    assert payload == encode(record)
+
+
+@pytest.mark.parametrize(("record", "payload"), WRITTEN, ids=KINDS)
+def test_what_is_written_is_read(record: Record, payload: bytes) -> None:
+    assert record == decode(payload)
+
+
+@pytest.mark.parametrize(("record", "payload"), WRITTEN, ids=KINDS)
+def test_a_record_is_one_line_of_json_that_says_first_what_it_is(record: Record, payload: bytes) -> None:
+    assert b"\n" not in payload
+    fields = json.loads(payload)
+    assert ("kind", type(record).__name__.lower()) == next(iter(fields.items()))
+    assert RECORD_VERSION == fields["v"]
+
+
+def test_what_newer_releases_added_may_be_missing_in_the_records_of_older_ones() -> None:
+    assert WRITTEN[0][0].__class__ is Genesis
+    genesis = decode(without(WRITTEN[0][1], "at"))
+    assert isinstance(genesis, Genesis)
+    assert 0 == genesis.at
+
+
+# What is no record
+
+
+@pytest.mark.parametrize(("record", "payload"), WRITTEN, ids=KINDS)
+def test_a_field_that_we_do_not_know_may_have_a_meaning_so_the_record_is_none(record: Record, payload: bytes) -> None:
+    assert decode(with_(payload, unknown=1)) is None
+
+
+@pytest.mark.parametrize(("record", "payload"), WRITTEN, ids=KINDS)
+@pytest.mark.parametrize("version", [0, 2, 1.0, "1", True, None])
+def test_a_record_of_another_format_version_is_none(record: Record, payload: bytes, version: object) -> None:
+    assert decode(with_(payload, v=version)) is None
+
+
+@pytest.mark.parametrize(("record", "payload"), WRITTEN, ids=KINDS)
+def test_a_record_without_writer_is_none(record: Record, payload: bytes) -> None:
+    assert decode(without(payload, "by")) is None
+    assert decode(with_(payload, by="")) is None
+
+
+@pytest.mark.parametrize(("record", "payload"), WRITTEN, ids=KINDS)
+def test_a_kind_that_we_do_not_know_is_none(record: Record, payload: bytes) -> None:
+    assert decode(with_(payload, kind="unheard")) is None
+    assert decode(without(payload, "kind")) is None
+    assert decode(with_(payload, kind=json.loads(payload)["kind"].upper())) is None
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"7",
+        b'"leave"',
+        b"{",
+        b'{"kind":"leave","by":"a"',
+        b'{"kind":"leave","by":"a"}}',
+        b'{"kind":"leave","by":"a"}{"kind":"leave","by":"a"}',
+        b"\xff\xfe",
+        b'{"kind":"leave","by":"\xff"}',
+        b'{"kind":"leave","by":"\\ud800"}',
+        b'\xef\xbb\xbf{"kind":"leave","by":"a"}',
+        b"[" * 100_000,
+        b'{"kind":"leave","by":' + b"[" * 100_000,
+        b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b',"kind":"leave","by":"a"}',
+        b'{"kind":"leave","by":"a","unknown":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001,
+    ],
+    ids=lambda payload: repr(payload[:50]),
+)
+def test_what_is_not_json_in_utf_8_or_nested_without_end_is_none(payload: bytes) -> None:
+    assert decode(payload) is None
+
+
+BEAT = b'{"kind":"beat","by":"a","v":1,"sent_at":%s,"at":%s,"digest":"0000000000000000"}'
+NUMBERS = [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"9" * 400, b"9" * 100_000, b"true", b'"1"', b"null"]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:10].decode())
+def test_a_time_that_is_no_finite_number_is_none(number: bytes) -> None:
+    assert isinstance(decode(BEAT % (b"1", b"1")), Beat)
+    assert decode(BEAT % (number, b"1")) is None
+
+
+@pytest.mark.parametrize(
+    "number", [*NUMBERS, b"1.0", b"-1", b"%d" % (WHOLE_MAX + 1)], ids=lambda text: text[:10].decode()
+)
+def test_an_offset_that_is_no_whole_number_of_53_bits_is_none(number: bytes) -> None:
+    assert isinstance(decode(BEAT % (b"1", b"%d" % WHOLE_MAX)), Beat)
+    assert decode(BEAT % (b"1", number)) is None
+
+
+def limits() -> list[tuple[str, int, dict[str, object], dict[str, object]]]:
+    """What is limited, its place in WRITTEN, fields that are just inside, and fields that are just outside."""
+    place = {kind: number for number, kind in reversed(list(enumerate(KINDS)))}
+    genesis, join_, beat = place["Genesis"], place["Join"], place["Beat"]
+    long, longer = "n" * NAME_MAX, "n" * (NAME_MAX + 1)
+    return [
+        ("writer", place["Leave"], {"by": long}, {"by": longer}),
+        ("name", join_, {"name": long}, {"name": longer}),
+        ("no name", join_, {"name": "n"}, {"name": ""}),
+        ("address", join_, {"address": long}, {"address": longer}),
+        ("zone", join_, {"zone": long}, {"zone": longer}),
+        ("weight", join_, {"weight": WEIGHT_MAX}, {"weight": WEIGHT_MAX + 1}),
+        ("negative weight", join_, {"weight": 0}, {"weight": -1}),
+        ("broken weight", join_, {"weight": 1}, {"weight": 1.5}),
+        ("versions", join_, {"versions": [1, WHOLE_MAX]}, {"versions": [1, 2**70]}),
+        ("one version", join_, {"versions": [1, 1]}, {"versions": [1]}),
+        ("weight by name", place["Weigh"], {"weight": WEIGHT_MAX}, {"weight": WEIGHT_MAX + 1}),
+        ("drained", place["Drain"], {"name": long}, {"name": longer}),
+        ("undrained", place["Undrain"], {"name": long}, {"name": ""}),
+        ("pinned to", place["Pin"], {"name": long}, {"name": longer}),
+        ("accused", place["Expire"], {"incarnation": long}, {"incarnation": longer}),
+        ("lease", genesis, {"lease": 1e-9}, {"lease": 0}),
+        ("guarantee", genesis, {"guarantee": "exclusive"}, {"guarantee": "hopeful"}),
+        ("base", genesis, {"base": BASE_MAX}, {"base": BASE_MAX + 1}),
+        ("fold version", genesis, {"version": 1}, {"version": 0}),
+        ("slots", genesis, {"layout": {"slots": 4, "partitions": 4}}, {"layout": {"slots": 4, "partitions": 5}}),
+        (
+            "layout",
+            genesis,
+            {"layout": {"slots": 4, "partitions": 4}},
+            {"layout": {"slots": 4, "partitions": 4, "x": 1}},
+        ),
+        ("upgrade", place["Upgrade"], {"version": 1}, {"version": 0}),
+        ("load", place["Load"], {"loads": {"1": 1e15}}, {"loads": {"1": 2e15}}),
+        ("negative load", place["Load"], {"loads": {"1": 0}}, {"loads": {"1": -1}}),
+        ("loaded", place["Load"], {"loads": {"0": 1}}, {"loads": {"-1": 1}}),
+        ("loaded by name", place["Load"], {"loads": {"10": 1}}, {"loads": {"x": 1}}),
+        ("grace", place["Leave"], {"grace": 0}, {"grace": -1}),
+        ("digest", beat, {"digest": "0" * 16}, {"digest": "0" * 15}),
+        ("digest in hexadecimal", beat, {"digest": "f" * 16}, {"digest": "g" * 16}),
+        ("upto", place["Snapshot"], {"upto": 0}, {"upto": -1}),
+    ]
+
+
+@pytest.mark.parametrize(("what", "place", "inside", "outside"), limits(), ids=[limit[0] for limit in limits()])
+def test_a_limit_is_a_limit(what: str, place: int, inside: dict[str, object], outside: dict[str, object]) -> None:
+    assert decode(with_(WRITTEN[place][1], **inside)) is not None
+    assert decode(with_(WRITTEN[place][1], **outside)) is None
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [
+        {"genesis_at": -1},
+        {"version": 2**70},
+        {"last_beats": [2**70]},
+        {"owners": [-2]},
+        {"terms": [2**70]},
+        {"targets": [-2]},
+        {"pins": {"0": ""}},
+        {"drains": [""]},
+        {"weights": {"bob": -1}},
+        {"loads": {"0": -1.0}},
+        {"departed": [7]},
+        {"digest": "not a digest"},
+        {"seats": [["a"]]},
+        {"seats": [["a", "a", "", 1, "", [1, 2**70], 1]]},
+        {"unknown": 1},
+    ],
+    ids=str,
+)
+def test_a_snapshot_of_an_impossible_state_is_none(outside: dict[str, object]) -> None:
+    """Whatever gets past here is hashed by those who start from it, so no number may be too large to hash."""
+    payload = WRITTEN[-1][1]
+    state: dict[str, object] = json.loads(payload)["state"]
+    assert decode(with_(payload, state=state)) is not None
+    assert decode(with_(payload, state={**state, **outside})) is None
+
+
+# Laws
+
+
+@LAW
+@given(st.binary(max_size=200))
+def test_bytes_never_raise(payload: bytes) -> None:
+    decode(payload)
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@LAW
+@given(st.data(), st.sampled_from([payload for _, payload in WRITTEN]))
+def test_what_an_altered_record_says_can_always_be_folded(data: st.DataObject, payload: bytes) -> None:
+    """One that decodes is folded by everybody: if that raised, no member could ever read past it."""
+    fields = json.loads(payload)
+    inner = fields["state"] if "state" in fields and data.draw(st.booleans()) else fields
+    inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JSON)
+    record = decode(json.dumps(fields).encode())
+    state = fold(STATE, STATE.at, record)
+    assert STATE.at + 1 == state.at
+
+
+@LAW
+@given(st.data(), st.sampled_from([payload for _, payload in WRITTEN]))
+def test_a_record_with_a_byte_changed_never_raises(data: st.DataObject, payload: bytes) -> None:
+    place = data.draw(st.integers(0, len(payload) - 1))
+    changed = payload[:place] + data.draw(st.binary(max_size=2)) + payload[place + 1 :]
+    record = decode(changed)
+    assert record is None or decode(encode(record)) == record
+
+
+@LAW
+@given(plots)
+def test_every_record_survives_being_written_and_read(plot: list[Plot]) -> None:
+    for _, record in story(plot):
+        assert record is None or record == decode(encode(record))
+
+
+def test_the_largest_base_leaves_room_for_terms() -> None:
+    assert BASE_MAX <= WHOLE_MAX // 2 + 1
+    assert 1_767_225_600_000_000 < BASE_MAX  # The year 2026, in microseconds.
+
+
+def test_snapshots_are_told_apart_from_beats_by_their_first_bytes() -> None:
+    """Whoever looks for one in a long ledger decodes only what says so there."""
+    snapshots = [payload for record, payload in WRITTEN if b'"snapshot"' in payload[:40]]
+    assert [encode(record) for record, _ in WRITTEN if isinstance(record, Snapshot)] == snapshots

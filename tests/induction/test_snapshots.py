@@ -1,0 +1,175 @@
+"""A newcomer starts from a snapshot as if it had read everything, and from a damaged one not at all."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from neli_router.induction.fold import State
+from neli_router.induction.records import Drain, Handover, Image, Leave, Load, Pin, Snapshot, Weigh, decode, encode
+from neli_router.induction.snapshots import Archive, BadSnapshot, digest_text, restore, snapshot
+from tests.induction.scenes import Plot, folded, founded, join, owners, plots, story
+
+LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
+
+STATE = founded(
+    join("a"),
+    join("b", weight=2),
+    Handover(by="a", partition=1, term=1001),
+    Drain(by="o", name="x"),
+    Pin(by="o", partition=1, name="x"),
+    Weigh(by="o", name="y", weight=2),
+    Load(by="o", loads={0: 1.5}),
+    join("c"),
+    Leave(by="c"),
+)
+
+
+def written(state: State) -> Snapshot:
+    """The snapshot of `state`, as somebody else reads it."""
+    record = decode(encode(snapshot("z", state)))
+    assert isinstance(record, Snapshot)
+    return record
+
+
+def test_whoever_starts_from_a_snapshot_has_the_state_of_whoever_read_all_before() -> None:
+    assert STATE == restore(written(STATE))
+
+
+def test_replay_goes_on_with_the_record_at_upto() -> None:
+    assert STATE.at == written(STATE).upto == restore(written(STATE)).at
+
+
+def test_a_group_in_which_nobody_is_left_can_be_kept_too() -> None:
+    state = founded(join("a"), Leave(by="a"))
+    assert "...." == owners(state)
+    assert state == restore(written(state))
+
+
+def test_before_its_genesis_a_ledger_has_nothing_to_keep() -> None:
+    with pytest.raises(AssertionError):
+        snapshot("a", State())
+
+
+def test_a_snapshot_of_what_a_snapshot_gave_is_the_same() -> None:
+    assert snapshot("z", STATE) == snapshot("z", restore(written(STATE)))
+
+
+def test_a_digest_is_sixteen_hexadecimal_digits() -> None:
+    assert "000000000000002a" == digest_text(42)
+
+
+DAMAGES: dict[str, dict[str, Any]] = {
+    "genesis_at": {"genesis_at": 1},
+    "version": {"version": 2},
+    "a member too few": {"seats": [list(json.loads(encode(snapshot("z", STATE)))["state"]["seats"][0])]},
+    "a beat too few": {"last_beats": [1]},
+    "a beat too many": {"last_beats": [1, 2, 3]},
+    "another beat": {"last_beats": [1, 3]},
+    "another owner": {"owners": [1, 1, 0, 0]},
+    "nobody for somebody": {"owners": [-1, 1, 0, 0]},
+    "an owner that is no member": {"owners": [7, 1, 0, 0]},
+    "an owner too few": {"owners": [0, 1, 0]},
+    "nobody too many": {"owners": [0, 1, 0, 0, -1]},
+    "another term": {"terms": [1001, 1003, 1001, 1002]},
+    "another target": {"targets": [0, 0, 0, 0]},
+    "another pin": {"pins": {"2": "x"}},
+    "no drains": {"drains": []},
+    "another weight": {"weights": {"y": 3}},
+    "another load": {"loads": {"0": 2.5}},
+    "nobody departed": {"departed": []},
+    "another digest": {"digest": "0" * 16},
+}
+
+
+def test_every_part_of_a_snapshot_has_its_damage_here() -> None:
+    """But for the genesis and the seats themselves, whose parts the digest covers as one."""
+    assert set(Image.__struct_fields__) - {"genesis"} == {part for damage in DAMAGES.values() for part in damage}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_snapshot_that_contradicts_itself_is_refused(damage: str) -> None:
+    fields = json.loads(encode(snapshot("z", STATE)))
+    fields["state"].update(DAMAGES[damage])
+    record = decode(json.dumps(fields).encode())
+    assert isinstance(record, Snapshot)
+    with pytest.raises(BadSnapshot, match=f"snapshot upto {STATE.at} "):
+        restore(record)
+
+
+@LAW
+@given(plots, st.data())
+def test_a_damaged_snapshot_is_refused_and_nothing_worse(plot: list[Plot], data: st.DataObject) -> None:
+    state = folded(*(record for _, record in story(plot)))
+    fields = json.loads(encode(snapshot("z", state)))
+    image = fields["state"]
+    part = data.draw(st.sampled_from(sorted(image)))
+    number = st.integers(-1, 9)
+    image[part] = data.draw(
+        st.lists(number, max_size=5) | st.dictionaries(number.map(str), number | st.just("x"), max_size=3) | number
+    )
+    record = decode(json.dumps(fields).encode())
+    if isinstance(record, Snapshot):
+        with suppress(BadSnapshot):
+            assert state == restore(record)
+
+
+# When to write one
+
+
+def test_a_snapshot_is_due_when_enough_was_read_since_the_last() -> None:
+    archive = Archive(100, at=0)
+    assert [False, True] == [archive.due(at, rank=0) for at in (99, 100)]
+
+
+def test_once_is_enough() -> None:
+    archive = Archive(100, at=0)
+    assert [True, False, False, True] == [archive.due(at, rank=0) for at in (130, 131, 229, 230)]
+
+
+def test_members_leave_it_to_those_who_joined_before_them_for_an_interval_each() -> None:
+    assert [(299, False), (300, True)] == [(at, Archive(100, at=0).due(at, rank=2)) for at in (299, 300)]
+
+
+def test_whoever_starts_from_a_snapshot_counts_from_there() -> None:
+    assert [False, True] == [Archive(100, at=50).due(at, rank=0) for at in (149, 150)]
+
+
+def test_a_snapshot_that_somebody_else_wrote_spares_ones_own() -> None:
+    archive = Archive(100, at=0)
+    archive.read(replace(snapshot("b", STATE), upto=80))
+    assert [False, True] == [archive.due(at, rank=0) for at in (179, 180)]
+
+
+def test_a_late_snapshot_of_long_ago_does_not_hasten_the_next() -> None:
+    archive = Archive(100, at=0)
+    assert archive.due(150, rank=0)
+    archive.read(replace(snapshot("b", STATE), upto=80))
+    assert [False, True] == [archive.due(at, rank=0) for at in (249, 250)]
+
+
+# What may be dropped
+
+
+def uptos(archive: Archive, *read: int) -> list[int | None]:
+    return [archive.read(replace(snapshot("b", STATE), upto=upto)) for upto in read]
+
+
+def test_two_snapshots_are_kept_because_somebody_may_be_reading_the_older() -> None:
+    assert [None, 100, 200] == uptos(Archive(100, at=0), 100, 200, 300)
+
+
+def test_the_snapshot_that_one_started_from_counts_as_one() -> None:
+    assert [50, 100] == uptos(Archive(100, at=50), 100, 200)
+
+
+def test_a_snapshot_that_was_written_twice_is_not_two() -> None:
+    assert [None, None, 100] == uptos(Archive(100, at=0), 100, 100, 200)
+
+
+def test_a_snapshot_that_comes_late_drops_nothing() -> None:
+    assert [None, 100, None, 200] == uptos(Archive(100, at=0), 100, 200, 150, 300)

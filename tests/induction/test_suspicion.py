@@ -1,0 +1,186 @@
+"""Who is accused, by whom, and when. A lease is 10 s here, a stagger half a second.
+
+A member has heard itself since 0 at most: it hears a Beat of its own each second, which takes a quarter to come back.
+"""
+
+from math import inf
+
+import pytest
+
+from neli_router.induction.settings import STAGGER_RANKS, Settings
+from neli_router.induction.suspicion import Suspicion
+from neli_router.keyspace import Layout
+
+SETTINGS = Settings(name="m", layout=Layout(), lease=10.0)
+ME = "m"
+
+
+def hearing(*, since: float = 0.0, until: float) -> Suspicion:
+    """A member that has heard itself from `since` to `until`, without a break."""
+    suspicion = Suspicion(SETTINGS)
+    now = since
+    while now <= until:
+        suspicion.lapse(now)
+        suspicion.hear(now - 0.25, now)
+        now += 1.0
+    return suspicion
+
+
+def accused(suspicion: Suspicion, now: float, **heard: float) -> list[str]:
+    """Whom `m` accuses at `now`. The keywords are the members in join order, and when they were last heard."""
+    suspicion.lapse(now)
+    return suspicion.suspects(ME, heard, heard, now)
+
+
+# Hearing oneself
+
+
+def test_who_never_heard_itself_accuses_nobody() -> None:
+    suspicion = Suspicion(SETTINGS)
+    assert [] == accused(suspicion, 1000.0, m=-inf, q=0.0)
+    assert inf == suspicion.deadline(ME, {"m": 0.0, "q": 0.0})
+
+
+@pytest.mark.parametrize(("now", "whom"), [(9.75, []), (10.0, ["q"])])
+def test_an_accusation_takes_a_whole_lease_of_hearing_oneself(now: float, whom: list[str]) -> None:
+    assert whom == accused(hearing(until=9.0), now, m=9.0, q=-100.0)
+
+
+@pytest.mark.parametrize(("now", "whom"), [(19.75, []), (20.0, ["q"])])
+def test_an_accusation_takes_a_whole_lease_of_silence(now: float, whom: list[str]) -> None:
+    assert whom == accused(hearing(until=19.0), now, m=19.0, q=10.0)
+
+
+@pytest.mark.parametrize(
+    ("gap", "whom"),
+    [(4.0, ["q"]), (4.75, [])],
+    ids=["less than half a lease since the sending", "half a lease since the sending"],
+)
+def test_one_break_in_hearing_oneself_starts_the_lease_anew(gap: float, whom: list[str]) -> None:
+    suspicion = hearing(until=8.0)  # The last was sent at 7.75.
+    suspicion.lapse(8.0 + gap)
+    suspicion.hear(8.0 + gap - 0.25, 8.0 + gap)
+    assert whom == accused(suspicion, 15.0, m=15.0, q=0.0)
+
+
+def test_after_a_break_a_lease_must_pass_again() -> None:
+    suspicion = hearing(until=8.0)
+    suspicion.lapse(50.0)
+    for now in range(50, 61):
+        suspicion.lapse(float(now))
+        suspicion.hear(now - 0.25, float(now))
+    assert [] == accused(suspicion, 59.75, m=59.0, q=0.0)
+    assert ["q"] == accused(suspicion, 60.0, m=60.0, q=0.0)
+
+
+def test_a_beat_of_mine_that_comes_back_late_is_not_hearing() -> None:
+    suspicion = Suspicion(SETTINGS)
+    suspicion.hear(0.0, 5.0)
+    assert inf == suspicion.deadline(ME, {"m": 5.0, "q": 0.0})
+    assert [] == accused(suspicion, 100.0, m=100.0, q=0.0)
+
+
+def test_beats_of_mine_that_come_back_out_of_order_do_not_make_me_deaf() -> None:
+    suspicion = hearing(until=9.0)
+    suspicion.hear(3.0, 9.0)  # An old one that was appended twice.
+    assert ["q"] == accused(suspicion, 13.5, m=9.0, q=-100.0)
+
+
+# Whom
+
+
+def test_nobody_accuses_itself() -> None:
+    assert [] == accused(hearing(until=30.0), 30.0, m=0.0)
+
+
+def test_all_that_are_silent_are_accused_at_once() -> None:
+    assert ["p", "q"] == accused(hearing(until=30.0), 30.0, p=1.0, m=30.0, q=2.0, r=29.0)
+
+
+# When
+
+
+@pytest.mark.parametrize(
+    ("before_me", "later"), [(0, 0.0), (1, 0.5), (2, 1.0), (STAGGER_RANKS, 2.0), (STAGGER_RANKS + 1, 2.0), (50, 2.0)]
+)
+def test_survivors_take_turns_in_join_order(before_me: int, later: float) -> None:
+    heard = {**{f"s{number}": 40.0 for number in range(before_me)}, ME: 40.0, "q": 30.0}
+    suspicion = hearing(until=39.0)
+    assert before_me == suspicion.rank(ME, heard, heard, 40.0)
+    assert [] == suspicion.suspects(ME, heard, heard, 40.0 + later - 0.25)
+    assert ["q"] == suspicion.suspects(ME, heard, heard, 40.0 + later)
+
+
+def test_who_is_silent_itself_has_no_turn() -> None:
+    suspicion = hearing(until=30.0)
+    heard = {"p": 1.0, "s": 29.0, ME: 30.0, "q": 2.0}
+    assert 1 == suspicion.rank(ME, heard, heard, 30.0)
+
+
+def test_members_who_joined_after_me_come_after_me() -> None:
+    suspicion = hearing(until=30.0)
+    heard = {ME: 30.0, "r": 30.0, "s": 30.0}
+    assert 0 == suspicion.rank(ME, heard, heard, 30.0)
+
+
+def test_who_has_no_seat_comes_after_all_who_have() -> None:
+    assert 2 == hearing(until=30.0).rank("z", ["p", "q"], {"p": 30.0, "q": 30.0}, 30.0)
+
+
+def test_an_accusation_that_had_no_effect_is_repeated_after_half_a_lease() -> None:
+    suspicion = hearing(until=30.0)
+    assert ["q"] == accused(suspicion, 20.0, m=20.0, q=0.0)
+    assert [] == accused(suspicion, 24.75, m=24.0, q=0.0)
+    assert ["q"] == accused(suspicion, 25.0, m=25.0, q=0.0)
+
+
+def test_who_was_heard_since_is_accused_again_only_after_a_new_silence() -> None:
+    suspicion = hearing(until=40.0)
+    assert ["q"] == accused(suspicion, 20.0, m=20.0, q=10.0)
+    assert [] == accused(suspicion, 30.5, m=30.0, q=21.0)
+    assert ["q"] == accused(suspicion, 31.0, m=31.0, q=21.0)
+
+
+def test_the_silence_of_one_does_not_delay_the_accusation_of_another() -> None:
+    suspicion = hearing(until=30.0)
+    assert ["p"] == accused(suspicion, 20.0, m=20.0, p=10.0, q=11.0)
+    assert ["q"] == accused(suspicion, 21.0, m=21.0, p=10.0, q=11.0)
+
+
+# The deadline
+
+
+@pytest.mark.parametrize(
+    ("heard", "at"),
+    [
+        ({"m": 5.0}, inf),
+        ({"q": 3.0, "m": 5.0}, 13.0),
+        ({"q": -7.0, "m": 5.0}, 10.0),
+        ({"p": 2.0, "q": 3.0, "m": 5.0}, 12.0),
+        ({"m": 1.0, "q": 3.0}, 13.0),
+    ],
+    ids=["alone", "a lease after the last of q", "not before a lease of hearing", "the longest silent", "not myself"],
+)
+def test_the_deadline_is_when_the_first_can_be_accused(heard: dict[str, float], at: float) -> None:
+    assert at == hearing(until=5.0).deadline(ME, heard)
+
+
+def test_after_an_accusation_the_deadline_is_its_repetition_or_the_next_to_fall_silent() -> None:
+    suspicion = hearing(until=30.0)
+    accused(suspicion, 20.0, p=10.0, m=20.0)
+    assert 25.0 == suspicion.deadline(ME, {"p": 10.0, "m": 20.0})
+    assert 24.0 == suspicion.deadline(ME, {"p": 10.0, "q": 14.0, "m": 20.0})
+
+
+def test_who_was_accused_and_heard_since_has_its_next_deadline_a_lease_later() -> None:
+    suspicion = hearing(until=30.0)
+    assert ["q"] == accused(suspicion, 20.0, q=10.0, m=20.0)
+    assert [] == accused(suspicion, 25.0, q=21.0, m=25.0)
+    assert 31.0 == suspicion.deadline(ME, {"q": 21.0, "m": 25.0})
+
+
+def test_the_deadline_of_who_must_let_others_go_first_is_its_turn() -> None:
+    suspicion = hearing(until=30.0)
+    heard = {"q": 20.0, "s": 29.0, "m": 30.0}
+    assert [] == suspicion.suspects(ME, ["s", "m", "q"], heard, 30.0)
+    assert 30.5 == suspicion.deadline(ME, heard)

@@ -1,0 +1,74 @@
+"""Every deliberate break of the protocol is found by the explorer or the simulator.
+
+patch --applied to a copy of the package--> neli explore | neli simulate --> must exit with 1, and show how
+shipped code --------------------------->   the same command ------------> must exit with 0
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from os import environ
+from pathlib import Path
+
+import pytest
+
+import neli_router
+
+PACKAGE = Path(neli_router.__file__).parent
+PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
+COMMAND = re.compile(r"^caught-by: neli (?P<arguments>.+)$", re.MULTILINE)
+SECONDS_MAX = 600
+
+pytestmark = pytest.mark.exhaustive
+
+
+def neli(arguments: str, package: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line of the copy of the package in `package`."""
+    program = "import sys; from neli_router.cli import main; sys.argv[0] = 'neli'; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments.split()],
+        cwd=package.parent,
+        env={**environ, "PYTHONPATH": str(package.parent)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+
+@cache
+def shipped(arguments: str) -> int:
+    """How the shipped code does under the command; asked once for all the patches that name it."""
+    return neli(arguments, PACKAGE).returncode
+
+
+def mutate(patch: Path, folder: Path) -> Path:
+    """A copy of the package with `patch` applied."""
+    copy = folder / "neli_router"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    applied = subprocess.run(
+        ["git", "apply", "--verbose", "--unidiff-zero", str(patch)],  # noqa: S607 - whichever git is on the path.
+        cwd=folder,
+        # Else git would take the copy for a part of whatever repository the folder is in, and skip every file.
+        env={**environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert applied.returncode == 0, f"{patch.name} no longer applies:\n{applied.stderr}"
+    return copy
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=[patch.stem for patch in PATCHES])
+def test_a_broken_protocol_is_caught_and_the_shipped_one_passes(patch: Path, tmp_path: Path) -> None:
+    found = COMMAND.search(patch.read_text())
+    assert found is not None, f"{patch.name} does not say what catches it"
+    broken = neli(found["arguments"], mutate(patch, tmp_path))
+    assert (1, "FAIL") == (broken.returncode, "FAIL" if "FAIL" in broken.stdout else broken.stdout + broken.stderr)
+    assert 0 == shipped(found["arguments"])
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(PATCHES) >= 15

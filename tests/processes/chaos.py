@@ -1,0 +1,114 @@
+"""Chaos: what happens to a group of processes, drawn from a seed.
+
+    every half second or so, to a random process that runs
+       kill    kill -9; a while later a new process starts under its name
+       stop    stands still, for less than a lease or for several, then goes on
+       double  stands still, while a new process of its name starts; then it goes on, and there are two
+
+At most `OUT_MAX` names are out of action at a time. The seed fixes what is drawn; what comes of it depends on the
+machine, too, so a seed that failed is a good place to look, and no promise.
+"""
+
+import heapq
+import random
+import time
+from collections.abc import Callable
+from itertools import count
+
+from benchmarks._processes.group import Group, Life
+from benchmarks._processes.worker import EXIT_REPLACED
+from neli_router.clock import host_clock
+
+__all__ = ["Chaos"]
+
+OUT_MAX = 2
+"""Of five: who takes over must be there, or nothing would ever be taken over."""
+
+LOOK_EVERY = 0.01
+"""Between two looks at notes, and at what is due."""
+
+
+class Chaos:
+    """Turns a group upside down for some seconds, and then lets it come to rest."""
+
+    def __init__(self, group: Group, names: list[str], *, lease: float, seed: int) -> None:
+        self.kills = self.doubles = 0
+        self.stops: list[float] = []
+        """How long each stop lasted."""
+        self._group, self._names, self._lease = group, names, lease
+        self._rng = random.Random(seed)
+        self._present: dict[str, Life] = {}
+        self._out: set[str] = set()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()  # Two things due at one time are done in the order they were drawn.
+
+    def run(self, seconds: float) -> None:
+        """Start the group, let things happen for `seconds`, then let it settle and leave, which must succeed."""
+        self._present = {name: self._group.start(name) for name in self._names}
+        self._group.settle()
+        end = host_clock() + seconds
+        self._later(self._rng.expovariate(1 / self._lease), self._strike)
+        while host_clock() < end:
+            self._look()
+        while self._out:  # What is stopped goes on, and what was killed comes back.
+            self._look(strikes=False)
+        self._group.settle()
+        self._group.leave()
+
+    def _strike(self) -> None:
+        """One misfortune, and when the next one comes."""
+        self._later(self._rng.expovariate(1 / (2 * self._lease)), self._strike)
+        if len(self._out) >= OUT_MAX:
+            return
+        name = self._rng.choice([name for name in self._names if name not in self._out])
+        self._out.add(name)
+        length = self._lease * self._rng.uniform(0.2, 4)
+        kind = self._rng.choices(["kill", "stop", "double"], [5, 4, 1])[0]
+        if kind == "double" and not self._present[name].leads:
+            kind = "stop"  # One that was never a member may join after the newer process, and then it is the newer.
+        match kind:
+            case "kill":
+                self.kills += 1
+                self._present[name].kill()
+                self._later(length, lambda: self._replace(name))
+            case "stop":
+                stopped_at = self._present[name].stop()
+                self._later(length, lambda: self._resume(name, stopped_at))
+            case "double":
+                self.doubles += 1
+                older = self._present[name]
+                older.stop()
+                self._replace(name)
+                self._out.add(name)
+                self._later(length, lambda: self._let_two_live(name, older))
+
+    def _replace(self, name: str) -> None:
+        self._present[name] = self._group.start(name)
+        self._out.discard(name)
+
+    def _resume(self, name: str, stopped_at: float) -> None:
+        self.stops.append(self._present[name].resume() - stopped_at)
+        self._out.discard(name)
+
+    def _let_two_live(self, name: str, older: Life) -> None:
+        """The older one ends by itself: when the newer joins, or now if it has."""
+        older.resume()
+        for _ in self._group.watch(f"{older.label} was to end, being replaced"):
+            if not older.is_running:
+                break
+        assert EXIT_REPLACED == older.exit_code(), f"{older.label} ended with\n{older.complaints()}"
+        self._out.discard(name)
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (host_clock() + seconds, next(self._order), act))
+
+    def _look(self, *, strikes: bool = True) -> None:
+        """Do what is due, and read what was noted."""
+        while self._due and self._due[0][0] <= host_clock():
+            _, _, act = heapq.heappop(self._due)
+            if strikes or act != self._strike:
+                act()
+        self._group.read_notes()
+        for life in self._present.values():
+            assert life.is_running or life.name in self._out, f"{life.label} ended with\n{life.complaints()}"
+        time.sleep(LOOK_EVERY)

@@ -1,0 +1,39 @@
+"""The benchmarks of real processes and of long lives report what they promise; how fast that is, no test asks."""
+
+import pytest
+
+from benchmarks import failover, memory
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_failover_counts_its_trials_and_finds_no_overlap() -> None:
+    sizes = ["--members", "3", "--partitions", "8"]
+    figures = failover.run(["--lease", "0.5", "--trials", "2", "--seconds", "1", *sizes])
+    assert {"trials": 2, "overlaps": 0, "members": 3, "partitions": 8}.items() <= figures.items()
+    for figure in ("takeover_over_lease_median", "takeover_over_lease_max"):
+        assert figures[figure] == figures[f"{figure}@0.5"]
+        assert isinstance(figures[figure], float)
+    assert {"false_expiries", "expiry_records", "expiry_seconds", "trial_false_expiries"} <= figures.keys()
+
+
+@pytest.mark.process
+def test_failover_leaves_the_run_without_kills_out_on_request() -> None:
+    figures = failover.run(["--lease", "0.5", "--trials", "1", "--seconds", "0", "--members", "2", "--partitions", "4"])
+    assert "false_expiries" not in figures
+
+
+def test_failover_needs_a_survivor(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        failover.run(["--members", "1"])
+    assert "somebody must survive" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ledger", ["memory", "sqlite"])
+def test_memory_counts_its_beats(ledger: str) -> None:
+    figures = memory.run(["--beats", "6000", "--members", "2", "--partitions", "8", "--ledger", ledger])
+    assert {"growth", "blocks_growth", "step_cost_growth", "records_per_second"} <= figures.keys()
+    assert {"members": 2, "partitions": 8, "ledger": ledger}.items() <= figures.items()
+    beats = figures["beats"]
+    assert isinstance(beats, int)
+    assert beats >= 5600

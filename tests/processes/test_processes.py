@@ -1,0 +1,91 @@
+"""Real processes on one ledger, killed and stopped at random, and a referee who reads what they noted.
+
+    chaos --kill -9, SIGSTOP, SIGCONT--> workers --notes--> referee: did two act for one partition at once?
+                                            |                  | every partition, term and process that acted
+                                            '--ledger--> chronicle --fold--> the very same
+
+`NELI_TEST_SECONDS` says how long the main run lasts, no less than 15 for there to be something to see; with
+`NELI_TEST_SEED`, the same misfortunes are drawn as in the run that printed it.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks._processes.chronicle import Chronicle, History, history_of
+from benchmarks._processes.group import Group
+from benchmarks._processes.referee import Referee
+from neli_router.induction.records import Expire
+from tests.processes.chaos import Chaos
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+
+LEASE = 0.3
+NAMES = ["m1", "m2", "m3", "m4", "m5"]
+PARTITIONS = 16
+PAUSE = LEASE / 20
+SECONDS = max(15.0, float(os.environ.get("NELI_TEST_SECONDS", "60")))
+SEED = int(os.environ.get("NELI_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+SNAPSHOT_EVERY = 500
+"""Often, so that those who come back start from snapshots, and the ledger is trimmed below what they once read."""
+
+AVAILABLE_SECONDS = 5.0
+
+
+def say(line: str) -> None:
+    print(line)  # noqa: T201 - pytest shows it if the test fails.
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[str, float], tuple[Referee, History, Chaos]]:
+    """Let a group live through chaos, with this guarantee and for so long."""
+
+    def run(guarantee: str, seconds: float) -> tuple[Referee, History, Chaos]:
+        say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
+        options = {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
+        with Group(tmp_path, partitions=PARTITIONS, pause=PAUSE, **options) as group:
+            chaos = Chaos(group, NAMES, lease=LEASE, seed=SEED)
+            with Chronicle(group.ledger) as chronicle:
+                chaos.run(seconds)
+        return group.referee, history_of(chronicle.close()), chaos
+
+    return run
+
+
+def test_no_two_processes_ever_act_for_one_partition_at_once(
+    run: Callable[[str, float], tuple[Referee, History, Chaos]],
+) -> None:
+    """And whatever term they act under, the ledger gave it to them."""
+    referee, history, chaos = run("exclusive", SECONDS)
+    verdict = referee.verdict()
+    assert [] == verdict.faults
+
+    # The fold, over the same records, gives the very terms that were noted.
+    noted = {(partition, term): process.partition(".")[0] for partition, term, process in referee.terms()}
+    assert noted == {key: owner for key, owner in history.owners.items() if key in noted}
+
+    # There was something to see: a run in which nothing happens proves nothing.
+    assert set(range(PARTITIONS)) == verdict.processes.keys()
+    assert all(len({process.partition(".")[0] for process in who}) > 1 for who in verdict.processes.values())
+    assert verdict.acts > 100 * PARTITIONS
+    assert verdict.takeovers > 0
+    assert verdict.handovers > 0
+    assert chaos.kills > 0
+    assert max(chaos.stops, default=0.0) > LEASE
+    assert history.departed_by(Expire)
+    say(
+        f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers; {chaos.kills} kills, "
+        f"{sum(stop > LEASE for stop in chaos.stops)} of {len(chaos.stops)} stops past the lease, "
+        f"{chaos.doubles} of one name at once; {history.state.at} records"
+    )
+
+
+def test_where_overlaps_are_promised_the_same_referee_sees_them(
+    run: Callable[[str, float], tuple[Referee, History, Chaos]],
+) -> None:
+    """Under `available`, an owner goes on until it has heard its successor: a referee who misses that is blind."""
+    referee, _, _ = run("available", AVAILABLE_SECONDS)
+    assert referee.verdict().overlaps

@@ -1,0 +1,141 @@
+"""The referee's eyes: it must see what is wrong, and nothing where nothing is.
+
+"a 5 acts 1.0-2.0"      process a notes that it may act for partition 0 under term 5 from 1.0 to 2.0
+"a 5 done 1.5"          process a notes at 1.5 that it is done with that
+"""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks._processes.notes import Acts, Done, Note, Notebook, Reader
+from benchmarks._processes.referee import CLOCK_ERROR, Referee, Verdict
+
+
+def judged(script: str) -> Verdict:
+    referee = Referee()
+    for line in script.strip().splitlines():
+        process, term, kind, time = line.split()
+        terms = {0: int(term)}
+        since, _, until = time.partition("-")
+        note: Note = Acts(float(since), float(until), terms) if kind == "acts" else Done(float(since), terms)
+        referee.hear(process, [note])
+    return referee.verdict()
+
+
+def test_a_takeover_after_the_end_of_what_was_allowed_is_no_fault() -> None:
+    verdict = judged("""
+a 5 acts 1.0-2.0
+a 5 acts 1.5-2.5
+b 9 acts 2.6-3.0
+""")
+    assert [] == verdict.faults
+    assert (3, 0, 1) == (verdict.acts, verdict.handovers, verdict.takeovers)
+    assert {0: {"a", "b"}} == verdict.processes
+
+
+def test_a_handover_ends_what_was_allowed_at_once() -> None:
+    verdict = judged("""
+a 5 acts 1.0-2.0
+a 5 done 1.2
+b 9 acts 1.3-2.3
+""")
+    assert [] == verdict.faults
+    assert (1, 0) == (verdict.handovers, verdict.takeovers)
+
+
+def test_two_who_may_act_at_once_overlap_for_as_long_as_both_may() -> None:
+    (overlap,) = judged("""
+a 5 acts 1.0-2.0
+b 9 acts 1.75-3.0
+""").overlaps
+    assert ("a", "b", 0.25) == (overlap.first.process, overlap.second.process, overlap.seconds)
+
+
+def test_an_overlap_is_seen_in_whatever_order_the_notes_are_read() -> None:
+    verdict = judged("""
+c 12 acts 6.0-7.0
+b 9 acts 1.5-1.6
+a 5 acts 1.0-2.0
+""")
+    assert [
+        "partition 0: a under 5 from 1.000000 to 2.000000 beside b under 9 from 1.500000 to 1.600000, 100.000 ms"
+    ] == [str(overlap) for overlap in verdict.overlaps]
+
+
+def test_a_short_act_within_a_long_one_does_not_hide_what_comes_after_it() -> None:
+    verdict = judged("""
+a 5 acts 1.0-9.0
+b 7 acts 2.0-3.0
+c 9 acts 4.0-5.0
+""")
+    assert [("a", "b"), ("a", "c")] == [(one.first.process, one.second.process) for one in verdict.overlaps]
+
+
+def test_a_process_that_comes_back_under_another_term_is_somebody_else() -> None:
+    verdict = judged("""
+a 5 acts 1.0-2.0
+a 9 acts 1.9-3.0
+""")
+    assert 1 == len(verdict.overlaps)
+
+
+def test_what_two_readings_of_one_clock_may_differ_by_is_no_overlap() -> None:
+    assert [] == judged(f"a 5 acts 1.0-2.0\nb 9 acts {2 - CLOCK_ERROR / 2}-3.0").overlaps
+    assert 1 == len(judged(f"a 5 acts 1.0-2.0\nb 9 acts {2 - CLOCK_ERROR * 2}-3.0").overlaps)
+
+
+@pytest.mark.parametrize(("later", "term"), [("b", 4), ("b", 5), ("a", 4)])
+def test_a_term_that_is_not_above_all_earlier_ones_has_gone_back(later: str, term: int) -> None:
+    verdict = judged(f"a 5 acts 1.0-2.0\n{later} {term} acts 3.0-4.0")
+    assert 1 == len(verdict.regressions) == len(verdict.faults)
+
+
+def test_an_old_term_that_acts_again_after_a_newer_one_has_gone_back() -> None:
+    verdict = judged("""
+a 5 acts 1.0-2.0
+b 9 acts 3.0-4.0
+a 5 acts 5.0-6.0
+""")
+    assert [
+        "partition 0: a term went back from b under 9 from 3.000000 to 4.000000 to a under 5 from 5.000000 to 6.000000"
+    ] == (verdict.faults)
+
+
+def test_one_who_is_fenced_for_a_while_may_go_on_under_its_term() -> None:
+    assert [] == judged("a 5 acts 1.0-2.0\na 5 acts 3.0-4.0").faults
+
+
+def test_who_acts_after_having_said_that_it_is_done_has_relapsed() -> None:
+    verdict = judged("a 5 acts 1.0-2.0\na 5 done 1.5\na 5 acts 1.6-2.1")
+    assert 1 == len(verdict.relapses) == len(verdict.faults)
+
+
+def test_partitions_are_judged_apart() -> None:
+    referee = Referee()
+    referee.hear("a", [Acts(1.0, 2.0, {0: 5, 1: 5})])
+    referee.hear("b", [Acts(1.5, 2.0, {1: 4, 2: 4})])
+    verdict = referee.verdict()
+    assert [1] == [overlap.first.partition for overlap in verdict.overlaps]
+    assert {(0, 5, "a"), (1, 5, "a"), (1, 4, "b"), (2, 4, "b")} == referee.terms()
+
+
+def test_notes_are_read_as_they_were_written_and_only_once(tmp_path: Path) -> None:
+    notes: list[Note] = [Acts(0.1 + 0.2, 12345.678901234567, {0: 2**53 - 1, 7: 1}), Done(3.5, {7: 1})]
+    reader = Reader(tmp_path / "notes")
+    assert [] == list(reader.fresh())
+    notebook = Notebook(tmp_path / "notes")
+    notebook.write(notes[0])
+    assert notes[:1] == list(reader.fresh())
+    notebook.write(notes[1])
+    assert notes[1:] == list(reader.fresh())
+
+
+def test_a_line_that_its_writer_did_not_live_to_finish_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(b"acts 1.0 2.0 0:5\nacts 1.5 2.5 0:")
+    reader = Reader(path)
+    assert [Acts(1.0, 2.0, {0: 5})] == list(reader.fresh())
+    with path.open("ab") as file:
+        file.write(b"5\n")
+    assert [Acts(1.5, 2.5, {0: 5})] == list(reader.fresh())

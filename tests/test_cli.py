@@ -1,0 +1,53 @@
+"""The command line: what is printed, and how it ends."""
+
+import pytest
+from click.testing import CliRunner
+
+from neli_router.cli import main
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, arguments)
+    return result.exit_code, result.output
+
+
+def test_help_names_every_command() -> None:
+    code, output = run("--help")
+    assert (0, [True, True, True]) == (code, [command in output for command in ("demo", "simulate", "explore")])
+
+
+def test_explore_prints_its_bounds_and_that_it_is_complete() -> None:
+    code, output = run("explore", "--apart", "1", "--lease", "1", "--no-leave", "--no-crash", "--births", "2")
+    first, last = output.splitlines()[0], output.splitlines()[-1]
+    assert 0 == code
+    assert "explore: 2 incarnations at once (2 over all time), 1 partition, readers at most 1 records apart" in first
+    assert last.startswith("  complete: ")
+
+
+def test_explore_says_when_it_was_cut_short() -> None:
+    code, output = run("explore", "--apart", "1", "--states", "100")
+    assert (0, True) == (code, output.splitlines()[-1].startswith("  as far as it came: "))
+
+
+def test_one_seed_prints_its_options_and_its_trace_and_is_the_same_twice() -> None:
+    code, output = run("simulate", "--seed", "0x5eed")
+    assert (0, True) == (code, output.startswith("seed=0x5eed trace="))
+    assert output == run("simulate", "--seed", "24301")[1]
+
+
+def test_a_seed_that_is_no_number_is_refused_with_an_example() -> None:
+    code, output = run("simulate", "--seed", "tuesday")
+    assert (2, True) == (code, "a whole number such as 24301 or 0x5eed was wanted, not 'tuesday'" in output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("explore", "--slots", "0"), "0 is not in the range 1<=x<=4"),
+        (("simulate", "--seeds", "0"), "0 is not in the range x>=1"),
+        (("simulat",), "No such command 'simulat'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
+    code, output = run(*arguments)
+    assert (2, True) == (code, complaint in output)

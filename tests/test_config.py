@@ -1,0 +1,182 @@
+"""Configurations: what is refused, in which words, and what becomes of a good one."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from neli_router import config
+from neli_router.config import Config
+from neli_router.errors import ConfigError, LedgerUnusable
+from neli_router.keyspace import Layout
+from neli_router.ledgers.base import Promise
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.ledgers.sqlite import SqliteLedger
+
+
+def problems_of(**options: object) -> list[str]:
+    """All that is wrong with these options."""
+    with pytest.raises(ConfigError) as raised:
+        Config.of({"ledger": "memory://jobs", **options})
+    return list(raised.value.problems)
+
+
+def test_a_ledger_is_all_that_must_be_said() -> None:
+    made = Config("memory://jobs")
+    assert (Layout(), 1.0, "exclusive", "induction") == (made.layout, made.lease, made.guarantee, made.protocol)
+    assert made == Config.of({"ledger": "memory://jobs"})
+
+
+def test_a_mapping_may_hold_the_layout_as_a_mapping() -> None:
+    made = Config.of({"ledger": "memory://jobs", "layout": {"partitions": 8, "tags": True}, "lease": 2})
+    assert (Layout(partitions=8, tags=True), 2) == (made.layout, made.lease)
+
+
+def test_all_problems_are_named_at_once() -> None:
+    found = problems_of(
+        ledger="sqlit:jobs.db",
+        leese=3,
+        beat=2,
+        name="",
+        weight=-1,
+        protocol="induktion",
+        layout={"slots": 0, "partition": 3},
+        accept_rewinds="yes",
+        max_age=0,
+    )
+    known = (
+        "accept_rewinds, address, beat, delay_max, drain_timeout, guarantee, layout, lease, ledger, max_age, name, "
+        "protocol, snapshot_every, weight, zone"
+    )
+    expected = f"""
+leese is no known option: did you mean lease? There is {known}
+layout.partition is no known option: did you mean layout.partitions? There is partitions, slots, tags
+slots=0 must be a whole number of at least 1
+accept_rewinds='yes' must be True or False
+sqlit is no known kind of ledger: did you mean sqlite? There is memory, sqlite
+induktion is no known protocol: did you mean induction? There is induction
+the member's name is empty: give each process a name of its own
+weight=-1 must be a whole number from 0 to 1000000: 1 for an equal share
+beat=2 must be above 0 and at most a quarter of lease=1.0, or one lost beat would look like silence: lower beat to \
+0.25 or raise lease to 8
+max_age=0 would make every table too old: give it some seconds, or None for no limit
+"""
+    assert expected.strip() == "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"protocol": "zookeeper"}, "zookeeper is no known protocol: There is induction"),
+        ({"name": "tab\there"}, r"the name must be printable text of at most 256 characters, got 'tab\there'"),
+        ({"name": 7}, "name=7 must be text, or None for a fresh one"),
+        ({"lease": "1"}, "lease='1' must be a number of seconds, at least 0"),
+        ({"lease": float("nan")}, "lease=nan must be a number of seconds, at least 0"),
+        ({"lease": 0}, "lease=0 must be from 0.01 to 3600.0 seconds"),
+        ({"beat": 0.0}, "beat=0.0 must be above 0 and at most a quarter"),
+        ({"drain_timeout": -1}, "drain_timeout=-1 must be a number of seconds, at least 0"),
+        ({"delay_max": 5.0}, "delay_max=5.0 must be at most lease=1.0"),
+        ({"max_age": "never"}, "max_age='never' must be a number of seconds, "),
+        ({"guarantee": "exclusively"}, "guarantee='exclusively' is unknown: choose 'exclusive'"),
+        ({"guarantee": ["exclusive"]}, "guarantee=['exclusive'] must be text"),
+        ({"layout": {"slots": 4, "partitions": 8}}, "partitions=8 must be at most slots=4"),
+        ({"layout": 8}, "layout=8 must be a Layout(slots=..., partitions=..., tags=...)"),
+        ({"snapshot_every": 1}, "snapshot_every=1 must be a whole number of at least 100"),
+        ({"ledger": "jobs.db"}, "ledger='jobs.db' does not say what kind of ledger it is: write sqlite:///"),
+        ({"ledger": "/var/a:b"}, "ledger='/var/a:b' does not say what kind of ledger it is"),
+        ({"ledger": "sqlite://var/jobs.db"}, "ledger='sqlite://var/jobs.db' names the host 'var', and a file has none"),
+        ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
+        ({"ledger": "memory://"}, "ledger='memory://' does not say where it is"),
+        ({"ledger": "kafka://broker/jobs"}, "kafka is no known kind of ledger: There is memory, sqlite"),
+        ({"ledger": None}, "ledger=None must be text"),
+    ],
+)
+def test_one_problem_is_told_in_words_that_help(options: dict[str, object], expected: str) -> None:
+    found = problems_of(**options)
+    assert expected == found[0][: len(expected)]
+
+
+def test_a_mapping_without_a_ledger_is_told_how_to_name_one() -> None:
+    with pytest.raises(ConfigError, match="no ledger is named: say where it is, such as ledger='sqlite:"):
+        Config.of({"lease": 1.0})
+
+
+def test_a_password_in_an_address_is_never_shown() -> None:
+    made = Config("memory://user:secret@jobs")
+    assert "secret" not in repr(made)
+    assert "memory://***@jobs" in repr(made)
+    assert "secret" not in "".join(problems_of(ledger="//user:secret@host/jobs"))
+
+
+def test_a_configuration_is_a_value() -> None:
+    made = Config("memory://jobs", name="a")
+    assert {made} == {pickle.loads(pickle.dumps(made)), Config("memory://jobs", name="a")}  # noqa: S301 - our own.
+
+
+def test_a_member_without_a_name_gets_a_fresh_one_each_time() -> None:
+    made = Config("memory://jobs")
+    first, second = made.settings().name, made.settings().name
+    assert first != second
+    assert f"-{os.getpid()}-" in first
+    assert "a" == Config("memory://jobs", name="a").settings().name
+
+
+def test_settings_take_over_all_that_the_protocol_needs() -> None:
+    made = Config("memory://jobs", name="a", address="host:1", weight=3, zone="z", lease=2.0, beat=0.1).settings()
+    assert ("host:1", 3, "z", 2.0, 0.1) == (made.address, made.weight, made.zone, made.lease, made.beat_every)
+
+
+def test_members_that_name_the_same_memory_share_its_log() -> None:
+    first, second = (config.open(Config("memory://test-config-shared")) for _ in range(2))
+    other = config.open(Config("memory:test-config-other"))
+    first.append([b"x"])
+    assert ([1], 0) == ([entry.offset for entry in second.read(0)], len(other.read(0)))
+
+
+def test_sqlite_is_opened_by_absolute_and_by_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = config.open(Config(f"sqlite://{tmp_path}/jobs.db"))
+    second = config.open(Config("sqlite:jobs.db"), create=False)
+    assert isinstance(first, SqliteLedger)
+    first.append([b"x"])
+    assert [1] == [entry.offset for entry in second.read(0)]
+    first.close()
+    second.close()
+
+
+def test_a_file_that_is_not_there_is_only_made_for_members(tmp_path: Path) -> None:
+    with pytest.raises(LedgerUnusable, match="there is no such file"):
+        config.open(Config(f"sqlite://{tmp_path}/jobs.db"), create=False)
+    with pytest.raises(LedgerUnusable, match="there is no folder"):
+        config.open(Config(f"sqlite://{tmp_path}/nowhere/jobs.db"))
+
+
+class Forgetful(MemoryLedger):
+    """A ledger that may lose what it has shown, as a replicated cache would."""
+
+    promises: frozenset[Promise] = frozenset()
+    address = "forgetful"
+
+
+def test_exclusive_is_refused_on_a_ledger_that_may_rewind_unless_that_is_accepted() -> None:
+    ledger = Forgetful(MemoryLog())
+    with pytest.raises(
+        ConfigError, match="needs a ledger that never rewinds, and forgetful may lose records"
+    ) as raised:
+        config.require_promises(Config("memory://jobs"), ledger)
+    assert "say accept_rewinds=True and fence every act that matters" in str(raised.value)
+    config.require_promises(Config("memory://jobs", accept_rewinds=True), ledger)
+    config.require_promises(Config("memory://jobs", guarantee="available"), ledger)
+    config.require_promises(Config("memory://jobs"), MemoryLedger(MemoryLog()))
+
+
+def test_a_forked_child_shares_no_memory_with_its_parent() -> None:
+    """A log in memory would be a second one there, with the first one's records."""
+    ledger = config.open(Config("memory://test-config-fork"))
+    ledger.append([b"x"])
+    child = os.fork()
+    if not child:  # pragma: no cover - counted in another process.
+        found = config.open(Config("memory://test-config-fork")).read(0)
+        os._exit(len(found))
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
