@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -129,15 +129,10 @@ def _ending_in_order() -> Iterator[None]:
 
 
 def _records(order: Order) -> Sequence[tuple[int, Record | None]]:
-    """The whole ledger, from its first record."""
-    try:
-        ledger = configuration.open(config_of(order), create=False)
-    except NeliError:
-        return ()  # No worker came so far as to make it. That is told already.
-    try:
-        records: list[tuple[int, Record | None]] = []
+    """The whole ledger, from its first record; nothing of one that cannot be read, and then a check fails by that."""
+    records: list[tuple[int, Record | None]] = []
+    with suppress(NeliError), closing(configuration.open(config_of(order), create=False)) as ledger:
         while entries := ledger.read(0):
             records += [(entry.offset, decode(entry.payload)) for entry in entries]
         return records
-    finally:
-        ledger.close()
+    return []

@@ -78,7 +78,10 @@ class Stage:
 
     def start(self, order: Order) -> Life:
         started_at = host_clock()
-        worker = self._crew.hire(order)
+        try:
+            worker = self._crew.hire(order)
+        except OSError as error:
+            raise Unfinished(f"no process could be started for member {order.name}: {error}") from error
         life = Life(order.name, worker.pid, started_at)
         self._workers[worker.pid] = worker, life
         self.run.lives.append(life)

@@ -134,13 +134,13 @@ class Barrier:
 
     def _revoke(self, grants: list[Grant]) -> list[Grant]:
         """Returns what need not be waited for."""
-        told = [grant for grant in grants if grant.stage is not Stage.QUEUED]
+        asked = [grant for grant in grants if grant.stage is not Stage.QUEUED]
         for grant in grants:
-            grant.stage, grant.reason = Stage.FINISHING, "it was revoked, and its successor acts"
             # Who was never told Acquired is not told Revoked either.
-            grant.was_told = grant not in told or self._on_event is None
+            grant.was_told = grant.stage is Stage.QUEUED or self._on_event is None
+            grant.stage, grant.reason = Stage.FINISHING, "it was revoked, and its successor acts"
         if self._on_event is not None:
-            self.orderly.put(partial(self._conclude, self._on_event, told))
+            self.orderly.put(partial(self._conclude, self._on_event, asked))
         return self._finish(grants)
 
     def _fence(self, grants: list[Grant], reason: str) -> None:

@@ -146,7 +146,9 @@ class Engine:
             elif not self._try_to_open():
                 self.runtime.pause(REOPEN_EVERY)
         except BaseException as error:
-            # Not to go on: whatever it is, the member ends by it.
+            # Not to go on: whatever it is, the member ends by it, without the protocol's farewell to the program.
+            self.tenancy.standing = NO_STANDING
+            self.barrier.lose_all(f"the member ended by {type(error).__name__}")
             self._end(error)
             if self.runtime.is_turned and not isinstance(error, Exception):
                 raise  # Ctrl-C, in a test.
@@ -273,7 +275,6 @@ class Engine:
     def _end(self, error: BaseException | None) -> None:
         tenancy = self.tenancy
         tenancy.standing = NO_STANDING
-        self.barrier.lose_all(f"the member ended by {type(error).__name__}" if error else "the member left")
         self._let_go()
         if error is None:
             self.feed.close()

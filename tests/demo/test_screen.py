@@ -103,8 +103,17 @@ def test_partitions_without_a_row_are_counted() -> None:
 
 def test_every_member_has_a_letter_and_a_style_of_its_own() -> None:
     assert len(NAMES) == len({name[0] for name in NAMES}) == len(set(MEMBER_STYLES))
-    # A letter on a background of its own can be read on any terminal's.
-    assert all(re.fullmatch(r"bold (white|black) on #[0-9a-f]{6}", style) for style in MEMBER_STYLES)
+
+
+@pytest.mark.parametrize("style", MEMBER_STYLES)
+def test_every_letter_can_be_read_on_its_own_background_whatever_the_terminals_is(style: str) -> None:
+    found = re.fullmatch(r"bold (white|black) on #(..)(..)(..)", style)
+    assert found is not None
+    shares = [int(part, 16) / 255 for part in found.groups()[1:]]
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    background = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    contrast = 1.05 / (background + 0.05) if found[1] == "white" else (background + 0.05) / 0.05
+    assert contrast >= 4.5, "what the Web Content Accessibility Guidelines (AA) ask of text"
 
 
 def test_an_event_is_one_line_in_a_constant_format() -> None:

@@ -84,6 +84,8 @@ def test_after_a_restart_it_has_to_catch_up_again() -> None:
     assert [Notice("observer.restarted", {"at": 50})] == observer.step(Restart(state), 2.0)
     assert (state, False, -inf) == (observer.state, observer.caught_up, observer.deadline)
     assert [] == read(observer, beat("b", state))
+    (effect,) = read(observer, replace(beat("b"), at=50))  # It compares with what the snapshot says.
+    assert isinstance(effect, Stopped)
 
 
 def test_an_outage_and_what_concerns_members_only_leave_it_alone() -> None:

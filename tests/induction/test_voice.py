@@ -96,6 +96,7 @@ def test_who_reads_something_after_half_a_lease_of_nothing_speaks_at_once() -> N
     voice.read(anything=False, now=8.5)
     voice.read(anything=True, now=8.75)
     assert 12.0 == voice.due()
+    voice.read(anything=False, now=11.5)
     voice.read(anything=True, now=11.75)
     assert -inf == voice.due()
 
