@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -29,10 +30,20 @@ def configured(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
     return Config(address, name="parent", lease=0.5, layout=Layout(partitions=8))
 
 
+def fork() -> int:
+    """`os.fork`, with a child that no tracer follows: it would wait for locks of its own that other threads held."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    child = os.fork()
+    if child:
+        sys.settrace(tracer)
+    return child
+
+
 def in_child(act: Callable[[], object]) -> object:
     """What `act` returns in a forked child, as JSON can carry it; the child may take ten seconds."""
     reading, writing = os.pipe()
-    child = os.fork()
+    child = fork()
     if not child:  # pragma: no cover - counted in another process.
         signal.alarm(10)  # A deadlock shall fail the test and not outlive it.
         try:
@@ -121,7 +132,7 @@ def test_a_block_that_is_left_in_the_child_says_so(config: Config) -> None:
 
         def work() -> None:
             with member.leading(0, timeout=PATIENCE):
-                child = os.fork()
+                child = fork()
                 if not child:  # pragma: no cover - counted in another process.
                     inside.append(True)
                     return
@@ -188,7 +199,10 @@ def test_a_multiprocessing_child_that_was_forked_is_no_member(config: Config) ->
     with Member(config) as member, member.leading(0, timeout=PATIENCE) as lease:
         here, there = context.Pipe()
         child = context.Process(target=_report, args=(there, lease, member))
+        tracer = sys.gettrace()
+        sys.settrace(None)  # As in `fork`.
         child.start()
+        sys.settrace(tracer)
         assert here.poll(PATIENCE)
         assert [False, "Forked", "nothing"] == here.recv()
         child.join(PATIENCE)

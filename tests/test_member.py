@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from neli_router import testing
 from neli_router.clock import clock_of
@@ -19,8 +20,10 @@ from neli_router.errors import (
     NotLeading,
     Unsupported,
 )
+from neli_router.leading.barrier import Grant
 from neli_router.leading.events import Acquired, Event, Fenced, Revoked
 from neli_router.leading.lease import Lease
+from neli_router.leading.why import why_not
 from neli_router.member import Member
 from neli_router.testing import Group
 
@@ -125,6 +128,29 @@ def test_not_leading_says_why(group: Group) -> None:
     expected = f"member a was to lead partition {other} within 2 s, but b owns it under term {term}: wait longer"
     with pytest.raises(NotLeading, match=expected):
         group["a"].leading(other, timeout=2.0).__enter__()
+
+
+def test_every_reason_for_not_leading_has_its_words(group: Group) -> None:
+    state, me, other = group["a"].state, group["a"].incarnation, group["b"].incarnation
+    mine, theirs = one_of(group["a"]), one_of(group["b"])
+    coming = replace(state, targets=(me,) * 8)
+    queued = Grant(mine, 7)
+    assert [
+        "the ledger is out of reach (the disk is full)",
+        "this member was not admitted to the group yet, for which it must first have read along for a lease",
+        "this member owns it, and its handler of events is busy with others",
+        "this member owns it, and waits for its own heartbeat, or for the end of its predecessor's lease",
+        f"b owns it under term {state.terms[theirs]}",
+        f"b owns it under term {state.terms[theirs]}, and is to give it to this member",
+    ] == [
+        why_not(state, me, mine, None, "the disk is full"),
+        why_not(state, "a stranger", mine, None, ""),
+        why_not(state, me, mine, queued, ""),
+        why_not(state, me, mine, None, ""),
+        why_not(state, me, theirs, None, ""),
+        why_not(coming, me, theirs, None, ""),
+    ]
+    assert other == state.owners[theirs]
 
 
 def test_a_newcomer_is_not_leading_because_it_must_first_read_along(group: Group) -> None:

@@ -30,6 +30,7 @@ from neli_router.errors import (
 from neli_router.induction.records import Beat, Leave, decode
 from neli_router.keyspace import Layout
 from neli_router.leading.events import Acquired, Event, Fenced, Revoked
+from neli_router.leading.lease import Lease
 from neli_router.leading.runtime import Threads
 from neli_router.ledgers.base import Entry, Ledger, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
@@ -354,6 +355,55 @@ def test_closing_on_a_signal_while_the_main_thread_waits_to_lead(in_memory: Call
         finally:
             pressing.join()
             signal.signal(signal.SIGTERM, before)
+
+
+# Tasks in the background
+
+
+def test_a_task_runs_on_a_thread_of_its_own_until_it_is_stopped(in_memory: Callable[..., Config]) -> None:
+    def work(lease: Lease) -> None:
+        ran.append((lease.holds(), threading.current_thread().name))
+
+    ran: list[tuple[bool, str]] = []
+    with Member(in_memory("mine")) as member:
+        handle = member.background(work, interval=0.01)
+        until(lambda: len(ran) > 2)
+        assert (True, False) == (handle.running, handle.wait(0.0))
+        handle.stop()
+        assert (True, False) == (handle.wait(PATIENCE), handle.running)
+    assert {(True, "neli-mine-background")} == set(ran)
+
+
+def test_a_task_that_waits_to_lead_can_be_stopped_and_ends_with_its_member(in_memory: Callable[..., Config]) -> None:
+    with Member(in_memory("a")) as a, Member(in_memory("b")) as b:
+        until(lambda: b.led)
+        stopped, closed = (a.background(lambda _: None, role=min(b.led)) for _ in range(2))
+        stopped.stop()
+        assert (True, False) == (stopped.wait(PATIENCE), closed.wait(0.0))
+        a.close()
+        assert closed.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_what_a_task_raises_is_raised_by_wait(in_memory: Callable[..., Config], error: type[BaseException]) -> None:
+    def broken(_: Lease) -> None:
+        raise error
+
+    with Member(in_memory("a")) as member:
+        handle = member.background(broken)
+        with pytest.raises(error):
+            handle.wait(PATIENCE)
+        assert not member.closed
+
+
+def test_a_task_ends_with_the_error_that_ended_its_member() -> None:
+    runtime = Flaky()
+    member = Member(Config("memory://unused", lease=0.3), runtime=runtime)
+    handle = member.background(lambda lease: lease.revoked.wait(), interval=0.0)
+    assert member.pulse(PATIENCE)
+    runtime.problem = LedgerUnusable("the ledger was wanted", "it is corrupt", "start a new one")
+    with pytest.raises(LedgerUnusable, match="it is corrupt"):
+        handle.wait(PATIENCE)
 
 
 # A ledger that fails

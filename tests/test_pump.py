@@ -544,8 +544,13 @@ def test_a_snapshot_is_found_among_many_records_of_members() -> None:
 
 @pytest.mark.parametrize(
     "records",
-    [(join("a"), beat("a")), (genesis("b", at=1), join("a")), (bad(BEGUN), beat("a"))],
-    ids=["no genesis", "one that may be void, as another may have stood before it", "a bad snapshot"],
+    [
+        (join("a"), beat("a")),
+        (genesis("b", at=1), join("a")),
+        (genesis("b", at=1), genesis("c", at=8)),
+        (bad(BEGUN), beat("a")),
+    ],
+    ids=["no genesis", "one that may be void, as another may have stood before it", "and a second", "a bad snapshot"],
 )
 def test_a_ledger_whose_beginning_was_dropped_without_a_snapshot_is_refused(records: tuple[Record, ...]) -> None:
     with pytest.raises(LedgerUnusable) as caught:
@@ -555,8 +560,14 @@ def test_a_ledger_whose_beginning_was_dropped_without_a_snapshot_is_refused(reco
 
 @pytest.mark.parametrize(
     "records",
-    [(), (None, WISH), (None, genesis("b", at=7), join("a")), (None, genesis("b", at=8), join("a"))],
-    ids=["empty", "none of members", "a genesis by who had read what was dropped", "and more"],
+    [
+        (),
+        (None, WISH),
+        (None, genesis("b", at=7), join("a")),
+        (None, genesis("b", at=8), join("a")),
+        (beat("z"), genesis("b", at=8), join("a")),
+    ],
+    ids=["empty", "none of members", "a genesis by who had read what was dropped", "and more", "after a stray Beat"],
 )
 def test_a_ledger_of_which_only_what_is_void_was_dropped_is_read_from_where_it_starts(
     records: tuple[Record | None, ...],
