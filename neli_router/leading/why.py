@@ -1,6 +1,6 @@
 """Why a member does not lead a partition, in words for whoever waits for it.
 
-    ledger out of reach > not a member yet > owned by nobody > by somebody else > by us, but not led yet
+    ledger out of reach > not a member yet > ours, but not led > somebody else's
 
 The first that applies is told: what stands further left explains what stands right of it.
 """
@@ -28,10 +28,8 @@ def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle
     if grant is not None and grant.stage in _BY_STAGE:
         return _BY_STAGE[grant.stage]
     owner = state.owners[partition]
-    if owner is None:
-        return "nobody owns it: every member is drained or has weight 0"
-    if owner != me:
-        target = state.targets[partition]
-        coming = ", who is to give it to this member" if target == me else ""
-        return f"{state.seats[owner].name} owns it under term {state.terms[partition]}{coming}"
-    return "this member owns it, and waits for its own heartbeat, or for the end of its predecessor's lease"
+    if owner == me:
+        return "this member owns it, and waits for its own heartbeat, or for the end of its predecessor's lease"
+    name = "nobody" if owner is None else state.seats[owner].name
+    coming = ", and is to give it to this member" if state.targets[partition] == me else ""
+    return f"{name} owns it under term {state.terms[partition]}{coming}"
