@@ -93,7 +93,8 @@ class Holdings:
     def settle(self, may: Mapping[int, int], *, take: bool) -> list[Effect]:
         """Bring what the program knows in line with what it may act for; take on new partitions only if `take`."""
         effects = self._lose({i: term for i, term in self.leading.items() if i not in may})
-        new = {i: term for i, term in may.items() if self.leading.get(i) != term} if take else {}
+        # Who closes takes on nothing, but what it still leads may come back to it under a new term: seed 0x165.
+        new = {i: term for i, term in may.items() if self.leading.get(i) != term and (take or i in self.leading)}
         if new:
             self.leading.update(new)
             self._succeeded -= new.keys()
