@@ -275,6 +275,31 @@ def test_a_handler_that_raises_ends_the_member_and_frees_its_partitions_at_once(
         assert "customer-7" not in str(raised.value)
 
 
+def test_of_several_failures_the_first_is_told() -> None:
+    def broken(event: Event) -> None:
+        raise KeyError if isinstance(event, Acquired) else ValueError
+
+    with testing.group("a", partitions=1, on_event={"a": broken}) as group:
+        with pytest.raises(KeyError):
+            group.settle()
+        with pytest.raises(ValueError):  # noqa: PT011 - the kind is all it has.
+            group.settle()
+        assert isinstance(group["a"].error.__cause__, KeyError) if group["a"].error else False
+
+
+def test_a_handler_that_fails_while_the_member_closes_is_told_all_the_same() -> None:
+    def broken(event: Event) -> None:
+        if isinstance(event, Revoked):
+            raise ZeroDivisionError
+
+    with testing.group("a", partitions=1, on_event={"a": broken}) as group:
+        group.settle()
+        with pytest.raises(ZeroDivisionError):
+            group["a"].close()
+        with pytest.raises(HandlerFailed, match="handler of Revoked was to return"):
+            group["a"].await_closed(timeout=5.0)
+
+
 def test_a_revocation_wakes_whoever_waits_for_it(group: Group) -> None:
     lease = group["a"].lease(one_of(group["a"]))
     assert lease is not None

@@ -152,7 +152,7 @@ def in_memory(request: pytest.FixtureRequest) -> Callable[..., Config]:
 def _leave_no_threads() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    until(lambda: not {one.name for one in set(threading.enumerate()) - before if one.name.startswith("neli-m")})
+    until(lambda: not [one for one in set(threading.enumerate()) - before if one.name != "neli-watchdog"])
 
 
 # The life of a group

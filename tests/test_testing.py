@@ -172,6 +172,16 @@ def test_options_are_those_of_a_configuration() -> None:
         group.kill("b")
 
 
+def test_a_name_is_given_once() -> None:
+    with testing.group("a", partitions=2) as group:
+        with pytest.raises(ValueError, match="member 'a' is in this group already"):
+            group.join("a")
+        group.kill("a")
+        group.join("a")
+        group.settle()
+        assert {0, 1} == set(group["a"].led)
+
+
 def test_a_lease_that_was_lost_never_holds_again() -> None:
     """After an outage the same member leads under the same term; a block from before it must not go on."""
     with testing.group("a", partitions=1, lease=1.0) as group:

@@ -348,7 +348,8 @@ class Induction:
             elif isinstance(record, Leave):
                 self._stop(None)
             else:
-                self._holdings.reason = f"{record.by} expired this member, having heard nothing of it for a lease"
+                by = before.seats[record.by].name
+                self._holdings.reason = f"{by} expired this member, having heard nothing of it for a lease"
                 effects.append(Notice("member.expired", {"incarnation": me, "by": record.by}))
                 if self._closing:
                     self._stop(None)

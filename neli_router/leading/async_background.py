@@ -33,7 +33,7 @@ class AsyncBackground:
         self._stopwatch = Stopwatch(bridge.engine, self._partition)
         self._stopping = False
         self._error: BaseException | None = None
-        bridge.engine.oversee(self._stopwatch)
+        bridge.engine.oversee(self._stopwatch.oversee)
         self._runner = asyncio.create_task(self._run(), name=f"{bridge.engine.name}-background")
 
     def on_end(self, tell: "Callable[[AsyncBackground], object]") -> None:
@@ -73,7 +73,7 @@ class AsyncBackground:
             pass  # This was stopped, or the member is over; if by an error, it is there to be asked.
         finally:
             self._error = self._error or self._bridge.engine.tenancy.error
-            self._bridge.engine.neglect(self._stopwatch)
+            self._bridge.engine.neglect(self._stopwatch.oversee)
 
     async def _run_once(self, lease: AsyncLease) -> None:
         self._stopwatch.begin()

@@ -61,7 +61,7 @@ class Background:
         self._next_at = -inf
         self._stopping = self._ended = self._running = False
         self._error: BaseException | None = None
-        engine.oversee(self._stopwatch)
+        engine.oversee(self._stopwatch.oversee)
 
     @property
     def running(self) -> bool:
@@ -146,6 +146,6 @@ class Background:
         self._engine.journal.note(level, event, partition=self._partition, **fields)
 
     def _end(self, error: BaseException | None) -> None:
-        self._engine.neglect(self._stopwatch)
+        self._engine.neglect(self._stopwatch.oversee)
         self._error, self._ended = error, True
         self._tenancy.notify()

@@ -13,9 +13,10 @@ other settings. A ledger that is merely away is no such thing; the member joins 
 Whatever ends the engine, the program is fenced before the ledger is let go.
 """
 
+from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
+from neli_router import protocol
 from neli_router.config import Config, require_promises
 from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.induction.fold import State
@@ -29,23 +30,11 @@ from neli_router.leading.runtime import Runtime
 from neli_router.leading.tenancy import Tenancy
 from neli_router.leading.wishes import Desire
 from neli_router.ledgers.base import Ledger
-from neli_router.protocol import (
-    NO_STANDING,
-    Acquired,
-    Close,
-    Effect,
-    Fenced,
-    Input,
-    Notice,
-    Released,
-    Revoked,
-    Stopped,
-    Wish,
-)
+from neli_router.protocol import NO_STANDING, Close, Effect, Input, Stopped
 from neli_router.pump import Pump
 from neli_router.routing.feed import Feed
 
-__all__ = ["BREAK_OFF_MAX", "FLUSH_MAX", "Engine", "Overseen"]
+__all__ = ["BREAK_OFF_MAX", "FLUSH_MAX", "Engine"]
 
 REOPEN_EVERY = 0.2
 """The pause before opening an absent ledger is tried again. Opening costs more than reading, and nothing is led yet."""
@@ -58,13 +47,6 @@ BREAK_OFF_MAX = 1.0
 
 FLUSH_MAX = 0.5
 """How long a closed member's last lines may take to be written. A log that blocks for longer blocks nobody else."""
-
-
-class Overseen(Protocol):
-    """Something whose duration must be watched from outside."""
-
-    def oversee(self, now: float) -> None:
-        """Look at the time. Must not wait."""
 
 
 class Engine:
@@ -80,7 +62,7 @@ class Engine:
             on_event,
             self.tenancy.changed,
             clock=runtime.clock,
-            release=lambda terms: self.post(Released(terms)),
+            release=lambda terms: self.post(protocol.Released(terms)),
             failed=self._fail,
             lane_name=self.name,
         )
@@ -97,7 +79,7 @@ class Engine:
         self._pump: Pump[Induction] | None = None
         self._close: Close | None = None
         self._stopped: Stopped | None = None
-        self._overseen: tuple[Overseen, ...] = ()
+        self._watches: tuple[Callable[[float], None], ...] = ()
         self._obstacles: dict[str, str] = {}
         self._moved = False
 
@@ -110,14 +92,13 @@ class Engine:
                 self._pump.turn()
             if self._stopped is not None and self._stopped.error is not None:
                 raise self._stopped.error
-        except BaseException:
-            self._let_go()
-            self.feed.close()
+            for lane in self.barrier.lanes:
+                self.runtime.start(lane)
+            self.runtime.start(self.journal.lane)
+            self.runtime.start(self)
+        except BaseException as error:
+            self._end(error)
             raise
-        for lane in self.barrier.lanes:
-            self.runtime.start(lane)
-        self.runtime.start(self.journal.lane)
-        self.runtime.start(self)
         lifetime.register(self)
 
     # The loop
@@ -200,8 +181,8 @@ class Engine:
         if machine.phase is not Phase.READING and self._pump is not None:
             heard_at = next(reversed(machine.tenure.heard.values()), now)  # The last one heard of comes last.
             self.feed.publish(machine.state, self._pump.fresh_at, heard_at)
-        for one in self._overseen:
-            one.oversee(now)
+        for watch in self._watches:
+            watch(now)
         if tenancy.watching:
             tenancy.notify()
 
@@ -209,9 +190,9 @@ class Engine:
         self._moved = True
         self.journal.tell(effect)
         match effect:
-            case Acquired() | Revoked() | Fenced():
+            case protocol.Acquired() | protocol.Revoked() | protocol.Fenced():
                 self.barrier.tell(effect)
-            case Notice("ledger.unavailable" | "ledger.available", fields):
+            case protocol.Notice("ledger.unavailable" | "ledger.available", fields):
                 self._meet(str(fields["what"]), str(fields.get("error", "")))
             case Stopped():
                 self._stopped = effect
@@ -235,21 +216,26 @@ class Engine:
 
     def wish(self, desire: Desire) -> None:
         """Let the ledger take note, under the name of the present incarnation."""
-        self.post(Wish(desire.record(self.tenancy.incarnation)))
+        self.post(protocol.Wish(desire.record(self.tenancy.incarnation)))
 
-    def oversee(self, one: Overseen) -> None:
-        self._overseen = (*self._overseen, one)
+    def oversee(self, watch: Callable[[float], None]) -> None:
+        """Call `watch` with the time, again and again: for what must be watched from outside. It must not wait."""
+        with self.tenancy.changed:
+            self._watches = (*self._watches, watch)
 
-    def neglect(self, one: Overseen) -> None:
-        self._overseen = tuple(other for other in self._overseen if other is not one)
+    def neglect(self, watch: Callable[[float], None]) -> None:
+        """Take an `oversee` back."""
+        with self.tenancy.changed:
+            self._watches = tuple(other for other in self._watches if other != watch)
 
     def ask_close(self, *, at_once: bool = False, error: NeliError | None = None) -> None:
         """Let the member leave; never waits. `at_once` fences the program, without waiting for what it does."""
         tenancy = self.tenancy
         if tenancy.is_over or (tenancy.closing and not at_once):
             return
-        # A failure is known at once to whoever asks: that its member also closes tells nothing.
-        tenancy.error, tenancy.closing, self._close = error, True, Close(at_once, error)
+        error = self._failure or error  # What failed first is why the rest did.
+        self._close = Close(at_once, error)
+        tenancy.error, tenancy.closing = error, True  # Who asks now shall hear of the failure, not of the closing.
         self.post(self._close)
         tenancy.notify()
 
@@ -268,12 +254,18 @@ class Engine:
 
     def _fail(self, event: str, error: BaseException) -> None:
         """The program's handler raised."""
-        self.ask_close(at_once=True, error=handler_failed(event, error))
+        failure = handler_failed(event, error)
+        self.journal.note("error", "handler.failed", why=failure.found)
+        self.ask_close(at_once=True, error=failure)
+
+    @property
+    def _failure(self) -> NeliError | None:
+        return None if self._close is None else self._close.error
 
     # The end
 
     def _end(self, error: BaseException | None) -> None:
-        tenancy = self.tenancy
+        tenancy, error = self.tenancy, error or self._failure
         tenancy.standing = NO_STANDING
         self._let_go()
         if error is None:

@@ -127,7 +127,7 @@ class Tenancy:
     # Waiting
 
     def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait for `ready()`, which also ends when the member does; whether it came true within `timeout` seconds."""
+        """Wait for `ready()`, at most `timeout` seconds; whether it came true. A member that ends is its business."""
         self.require_own_process()
         return self.runtime.wait(self.changed, ready, timeout)
 

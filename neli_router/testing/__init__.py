@@ -98,6 +98,8 @@ class Group:
 
     def join(self, name: str, *, on_event: Handler | None = None, **options: Any) -> Member:
         """One more member, with options of its own. Returns it when it was started; `settle` lets it be admitted."""
+        if name in self._hosts and not self[name].closed:
+            raise ValueError(f"member {name!r} is in this group already: kill it, restart it, or choose another name")
         config = replace(self.config, **{"name": name, **options})
         told = self.told.setdefault(name, [])
         self._hosts[name] = host = Host(self, config, on_event, told)
