@@ -174,11 +174,14 @@ def _simulate_command(
 
 def _seed(text: str) -> int:
     try:
-        return int(text, 0)
+        seed = int(text, 0)
     except ValueError:
+        seed = -1
+    if seed < 0:  # Python's generator takes -5 for 5.
         raise click.BadParameter(
-            f"a whole number such as 24301 or 0x5eed was wanted, not {text!r}", param_hint="--seed"
-        ) from None
+            f"a whole number from 0 such as 24301 or 0x5eed was wanted, not {text!r}", param_hint="--seed"
+        )
+    return seed
 
 
 def _run_one(seed: int, guarantee: str | None, weather: str | None) -> Result:

@@ -48,6 +48,9 @@ RETRY_EVERY = 0.02
 SPAN = 20_000
 """How far before the tip to look for a snapshot at first; more than two intervals, so that one look is enough."""
 
+LOOKS_MAX = 64
+"""How often to look before giving up for now: farther back each time, and anew when the start moved in between."""
+
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Snapshot
 """Records that only a member writes, and so after a genesis. Anybody may put a wish into a ledger that has none yet."""
 
@@ -175,7 +178,7 @@ def newest_state(ledger: Ledger) -> State:
     Leaves the ledger's position anywhere.
     """
     span = SPAN
-    while True:
+    for _ in range(LOOKS_MAX):
         start, tip = ledger.start(), ledger.tip()
         low = max(start, tip - span)
         try:
@@ -197,6 +200,11 @@ def newest_state(ledger: Ledger) -> State:
                 "keep records for longer than two snapshots take; start a new ledger, its terms will be higher",
             )
         return State(at=start)
+    raise LedgerUnavailable(
+        f"a genesis or a snapshot was wanted in {ledger.address}",
+        f"its start moved on each of {LOOKS_MAX} times that it was looked for",
+        "wait: it will be tried again; if that does not help, keep records for longer",
+    )
 
 
 def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State | None, Genesis | None, bool]:

@@ -523,6 +523,14 @@ def test_a_snapshot_may_tell_of_all_that_stands_before_it() -> None:
     assert FIRST == newest_state(Tape(genesis(), snapshot("a", FIRST)))
 
 
+def test_a_ledger_whose_start_moves_on_at_every_look_is_tried_again_later() -> None:
+    """A simulated ledger, rewound to below what had been trimmed, had a member look for ever."""
+    tape = Tape(genesis(), join("a"), *[None] * 200, snapshot("a", FIRST))
+    tape.on_read = lambda: tape.drop(before=tape.first + 1)
+    with pytest.raises(LedgerUnavailable, match="its start moved on each of 64 times"):
+        newest_state(tape)
+
+
 def test_only_the_end_of_a_long_ledger_is_looked_through() -> None:
     tape = Tape(genesis(), *[None] * (2 * SPAN))
     tape.payloads.append(encode(snapshot("a", folded(*[None] * (2 * SPAN), state=FIRST))))

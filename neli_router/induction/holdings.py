@@ -46,6 +46,11 @@ class Holdings:
     def deadline(self) -> float:
         return min(self._draining.values(), default=inf)
 
+    @property
+    def finishing(self) -> tuple[int, ...]:
+        """What the program was asked to let go of, and has not."""
+        return tuple(self._draining)
+
     def look(self, state: State, incarnation: str) -> None:
         """The table changed."""
         self.owned = tuple(i for i, owner in enumerate(state.owners) if owner == incarnation)

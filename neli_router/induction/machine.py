@@ -110,6 +110,11 @@ class Induction:
         """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
         return dict(self._holdings.leading)
 
+    @property
+    def finishing(self) -> tuple[int, ...]:
+        """What the program was told that it is Revoked, and has not let go of: it will be handed over."""
+        return self._holdings.finishing
+
     def tenures(self, now: float) -> dict[int, int]:
         """Partition -> term, for all partitions that this member may act for at `now`."""
         owned = () if self._phase is Phase.STOPPED else self._holdings.owned

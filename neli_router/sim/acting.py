@@ -82,6 +82,11 @@ class Acting:
         """The ledger lost records: it may give the same terms again."""
         self._acted.clear()
 
+    def terms(self, process: Process) -> Terms:
+        """What `process` may act for now."""
+        claims = self.claims.get(process)
+        return claims.at(self._world.now) if claims is not None else {}
+
     def who(self, partition: int) -> list[Process]:
         """Who may act for `partition` now."""
         now = self._world.now

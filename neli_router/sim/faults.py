@@ -14,10 +14,23 @@ expires whom, and why.
 
 from collections.abc import Callable
 
-from neli_router.induction.records import Beat, Drain, Expire, Load, Pin, Undrain, Unpin, Upgrade, Weigh, encode
+from neli_router.induction.records import (
+    Beat,
+    Drain,
+    Expire,
+    Load,
+    Pin,
+    Record,
+    Undrain,
+    Unpin,
+    Upgrade,
+    Weigh,
+    encode,
+)
+from neli_router.induction.snapshots import snapshot
 from neli_router.protocol import Close, Wish
 from neli_router.sim.group import Group
-from neli_router.sim.options import NAMES_MAX, Options
+from neli_router.sim.options import Options
 from neli_router.sim.process import Process
 from neli_router.sim.world import World
 
@@ -25,6 +38,13 @@ __all__ = ["Faults"]
 
 OPERATOR = "operator"
 """Whom wishes are from."""
+
+
+PLOTS = frozenset({"inheritance", "waver"})
+"""Faults that are several, timed to meet. Chance alone would take thousands of seeds to bring them together."""
+
+PLOT_WEIGHT = 4
+"""How much more often a plot is chosen than another fault: most come to nothing, for want of members or of luck."""
 
 
 class Faults:
@@ -37,6 +57,7 @@ class Faults:
             "close": self._close,
             "deafen": self._deafen,
             "drain": self._drain,
+            "inheritance": self._inheritance,
             "isolate": self._isolate,
             "join": self._join,
             "kill": self._kill,
@@ -50,7 +71,9 @@ class Faults:
             "reboot": self._reboot,
             "slander": self._slander,
             "sleep": self._sleep,
+            "snapshot": self._snapshot,
             "stranger": self._stranger,
+            "waver": self._waver,
             "weigh": self._weigh,
         }
 
@@ -63,29 +86,28 @@ class Faults:
 
     def _schedule(self) -> None:
         gap = self._world.random.expovariate(self._options.faults_per_lease) * self._options.lease
-        self._world.at(self._world.now + gap, self._strike, None)
-        self._world.at(self._world.now + gap, self._again)
+        self._later(gap, self._strike, None)
+        self._later(gap, self._schedule)
 
-    def _again(self) -> None:
-        if not self._stopped:
-            self._schedule()
+    def _later(self, seconds: float, act: Callable[..., None], *arguments: object) -> None:
+        """Do it after `seconds`, unless the faults have stopped by then."""
+        self._world.at(self._world.now + seconds, lambda: None if self._stopped else act(*arguments))
 
     def _strike(self, victim: Process | None) -> None:
         random, group = self._world.random, self._group
-        if self._stopped:
-            return
         if not group.living:
             self._join_somebody()
             return
         if victim is None or not victim.alive:
             victim = random.choice(group.living)
-        fault = random.choice(self._options.faults)
+        faults = self._options.faults
+        fault = random.choices(faults, [PLOT_WEIGHT if fault in PLOTS else 1 for fault in faults])[0]
         group.counts[f"fault_{fault}"] += 1
         self._world.note("world", f"{fault} {victim.label}")
         self._kinds[fault](victim)
         if random.random() < self._options.follow_up:
             aim = victim if random.random() < 0.6 else None
-            self._world.at(self._world.now + self._leases(0.0, random.choice((0.01, 0.3, 1.0))), self._strike, aim)
+            self._later(self._leases(0.0, random.choice((0.01, 0.3, 1.0))), self._strike, aim)
 
     def _leases(self, least: float, most: float) -> float:
         """So many leases, in seconds."""
@@ -104,17 +126,17 @@ class Faults:
         victim.kill()
         if self._world.random.random() < 0.8:
             rest = self._leases(0.0, self._world.random.choice((0.05, 1.0, 3.0)))
-            self._world.at(self._world.now + rest, self._restart, name, rebooted)
+            self._later(rest, self._restart, name, rebooted)
 
     def _restart(self, name: str, rebooted: bool) -> None:
-        if not self._group.named(name) and not self._stopped:
+        if not self._group.named(name):
             self._group.start(name, rebooted=rebooted)
 
     def _join(self, _: Process) -> None:
         self._join_somebody()
 
     def _join_somebody(self) -> None:
-        absent = [name for name in map("m{}".format, range(1, NAMES_MAX + 1)) if not self._group.named(name)]
+        absent = [name for name in map("m{}".format, range(1, self._options.names + 1)) if not self._group.named(name)]
         if absent:
             self._group.start(self._world.random.choice(absent))
 
@@ -129,6 +151,8 @@ class Faults:
 
     def _close(self, victim: Process) -> None:
         victim.post(Close())
+        if "deafen" in self._options.faults:  # Else it reads of its own Leave before anybody acts on it.
+            self._later(self._leases(0.0, 0.3), self._deafen, victim)
 
     def _pause(self, victim: Process) -> None:
         seconds = self._leases(0.0, self._world.random.choice((0.3, 1.5, 4.0)))
@@ -160,39 +184,96 @@ class Faults:
     # The ledger
 
     def _slander(self, victim: Process) -> None:
+        if (accused := self._group.incarnation_of(victim)) is not None:
+            if self._world.random.random() < 0.6:
+                victim.pause(self._leases(0.0, 1.5))  # Else it would often read of it before anybody else acts on it.
+            self._accuse(accused)
+
+    def _accuse(self, accused: str) -> None:
         random, state = self._world.random, self._group.referee.state
-        incarnations = [q for q in self._group.victims() if self._group.process_of(q) is victim]
-        if not incarnations or len(state.seats) < 2:
+        if others := [seat for seat in state.seats if seat != accused]:
+            last_beat = state.last_beats[accused] - (random.random() < 0.1)
+            self._append(Expire(by=random.choice(others), incarnation=accused, last_beat=last_beat))
+
+    def _inheritance(self, victim: Process) -> None:
+        """Somebody inherits from one who may still act, and passes it on before that has ended."""
+        random, group, state = self._world.random, self._group, self._group.referee.state
+        active = [process for process in group.living if group.acting.terms(process)]
+        victim = random.choice(active) if active else victim
+        accused = group.incarnation_of(victim)
+        left = [partition for partition, owner in enumerate(state.owners) if owner == accused]
+        if accused is None or not left:
             return
-        accused = incarnations[-1]
-        by = random.choice([seat for seat in state.seats if seat != accused])
-        if random.random() < 0.6:
-            victim.pause(self._leases(0.0, 1.5))  # Else it would often read of it before anybody else acts on it.
-        last_beat = state.last_beats[accused] - (random.random() < 0.1)
-        self._append(encode(Expire(by=by, incarnation=accused, last_beat=last_beat)))
+        partition = random.choice(left)
+        victim.pause(self._leases(0.7, 1.6))
+        self._accuse(accused)
+        if random.random() < 0.4:  # The heir is a newcomer who starts late, and has not read of any of this.
+            heir = self._name()
+            self._append(Pin(by=OPERATOR, partition=partition, name=heir))
+            self._snapshot(victim)
+            if len(group.named(heir)) < 2:
+                group.start(heir)
+        self._pass_on_soon(partition)
+
+    def _pass_on_soon(self, partition: int) -> None:
+        self._later(self._leases(0.01, 0.5), self._pass_on, partition)
+
+    def _pass_on(self, partition: int) -> None:
+        random, state = self._world.random, self._group.referee.state
+        owner = state.owners[partition] if state.owners else None
+        if owner is None:
+            return
+        name = state.seats[owner].name
+        match random.choice(("accuse", "close", "close", "drain", "pin", "pin")):
+            case "accuse":
+                self._accuse(owner)
+            case "close":
+                for process in self._group.named(name):
+                    process.post(Close())
+            case "drain":
+                self._append(Drain(by=OPERATOR, name=name))
+            case "pin":
+                heir = random.choice([seat.name for seat in state.seats.values()])
+                self._append(Pin(by=OPERATOR, partition=partition, name=heir))
+        if random.random() < 0.5:
+            self._pass_on_soon(partition)
+
+    def _waver(self, victim: Process) -> None:
+        """A partition is to go elsewhere, and is not to, while nothing that its owner says about it arrives."""
+        state, owner = self._group.referee.state, self._group.incarnation_of(victim)
+        owned = [partition for partition, holder in enumerate(state.owners) if holder == owner]
+        if owner is not None and owned:
+            partition = self._world.random.choice(owned)
+            rest = self._leases(0.1, 0.9)
+            victim.ledger.mute_until = max(victim.ledger.mute_until, self._world.now + rest)
+            self._append(Pin(by=OPERATOR, partition=partition, name=self._name()))
+            self._later(rest, self._append, Unpin(by=OPERATOR, partition=partition))
+
+    def _snapshot(self, _: Process) -> None:
+        """A member writes one sooner than it had to."""
+        state = self._group.referee.state
+        if state.genesis is not None and state.seats:
+            self._append(snapshot(self._world.random.choice(list(state.seats)), state))
 
     def _stranger(self, _: Process) -> None:
         """Bytes that no member wrote, and records that no member would write."""
         random, state = self._world.random, self._group.referee.state
-        beat = Beat(by="somebody", sent_at=0.0, at=0, digest="0" * 16)
+        beat = encode(Beat(by="somebody", sent_at=0.0, at=0, digest="0" * 16))
         old = random.choice(state.departed) if state.departed else "nobody"
-        self._append(
-            random.choice(
-                (
-                    b"",
-                    b"\xff\xfe\x00",
-                    b"[" * 5000,
-                    b'{"kind":"beat","v":2,"by":"m1"}',
-                    encode(beat)[:-1] + b',"more":1}',
-                    encode(beat),
-                    encode(Expire(by=old, incarnation=next(iter(state.seats), "nobody"), last_beat=0)),
-                    encode(Upgrade(by=OPERATOR, version=99)),
-                )
-            )
+        nonsense = (
+            b"",
+            b"\xff\xfe\x00",
+            b"[" * 5000,
+            b'{"kind":"beat","v":2,"by":"m1"}',
+            beat[:-1] + b',"more":1}',
+            beat,
+            encode(Expire(by=old, incarnation=next(iter(state.seats), "nobody"), last_beat=0)),
+            encode(Upgrade(by=OPERATOR, version=99)),
         )
+        self._group.log.extend(None, [random.choice(nonsense)])
 
-    def _append(self, payload: bytes) -> None:
-        self._group.log.extend(None, [payload])
+    def _append(self, record: Record) -> None:
+        self._group.log.extend(None, [encode(record)])
 
     # Wishes
 
@@ -221,4 +302,4 @@ class Faults:
         victim.post(Wish(Load(by=OPERATOR, loads=loads)))
 
     def _name(self) -> str:
-        return f"m{self._world.random.randint(1, NAMES_MAX)}"
+        return f"m{self._world.random.randint(1, self._options.names)}"

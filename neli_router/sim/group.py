@@ -18,7 +18,7 @@ from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnu
 from neli_router.induction.fold import State
 from neli_router.induction.machine import Induction, Phase
 from neli_router.induction.observer import Observer
-from neli_router.induction.records import Expire, Handover, Leave, decode
+from neli_router.induction.records import Expire, Handover, Join, Leave, decode
 from neli_router.induction.settings import Settings
 from neli_router.protocol import Machine
 from neli_router.sim.acting import Acting
@@ -45,7 +45,7 @@ class Group:
     def __init__(self, world: World, options: Options) -> None:
         self.world, self.options = world, options
         self.counts: Counter[str] = Counter()
-        self.referee = Referee(on_expired=self._on_expired, on_change=self._on_change)
+        self.referee = Referee(on_unseated=self._on_unseated, on_change=self._on_change)
         self.log = Log(world, options, self._on_append)
         self.acting = Acting(world, exclusive=options.exclusive)
         self.living: list[Process] = []
@@ -54,10 +54,13 @@ class Group:
         self.names: dict[str, str] = {}
         """Incarnation -> a name for people."""
         self.doubt_until = -inf
+        self.healed_at = 0.0
         self.calm = False
-        self._views: dict[int, tuple[State, str]] = {}
         """Whether nothing may change any more."""
+        self._views: dict[int, tuple[State, str]] = {}
         self._by_incarnation: dict[str, Process] = {}
+        self._writers: dict[str, Process] = {}
+        """The same of the dead, too."""
         self._names: dict[Process, str] = {}
         self._misfits: set[Process] = set()
         self._births: Counter[str] = Counter()
@@ -106,12 +109,10 @@ class Group:
     def name(self, process: Process) -> str:
         return self._names[process]
 
-    def victims(self) -> list[str]:
-        """The incarnations of members whose processes live."""
-        return [incarnation for incarnation in self.referee.state.seats if incarnation in self._by_incarnation]
-
-    def process_of(self, incarnation: str) -> Process:
-        return self._by_incarnation[incarnation]
+    def incarnation_of(self, process: Process) -> str | None:
+        """Who `process` is among the members, if it is one."""
+        known = (incarnation for incarnation, owner in self._by_incarnation.items() if owner is process)
+        return next((incarnation for incarnation in known if incarnation in self.referee.state.seats), None)
 
     def rewind(self, keep: int) -> None:
         """The ledger loses all records but the first `keep`."""
@@ -125,6 +126,7 @@ class Group:
     def heal(self) -> None:
         """Nothing fails any more."""
         self.world.note("world", "healed")
+        self.healed_at = self.world.now
         self.log.heal()
         for process in (*self.living, *self.observers):
             process.heal()
@@ -136,7 +138,10 @@ class Group:
 
     @property
     def converged(self) -> bool:
-        """Whether everybody who lives is a member, and leads what it is to own."""
+        """Whether everybody who lives is a member, leads what it is to own, and has heard itself since all was healed.
+
+        Whose writing had failed for a lease may be silent until its next probe, and is rightly expired before it.
+        """
         state = self.referee.state
         if not state.seats or state.owners != state.targets or len(self.living) != len(state.seats):
             return False
@@ -144,6 +149,8 @@ class Group:
         for process in self.living:
             machine, standing, now = process.machine, process.standing, process.now
             if not isinstance(machine, Induction) or machine.phase is not Phase.MEMBER:
+                return False
+            if machine.finishing or machine.tenure.sent < process.clock.at(self.healed_at):
                 return False
             led.update({i: term for i, term in standing.terms.items() if now < standing.end(i, term)})
         return led == dict(enumerate(state.terms))
@@ -187,6 +194,7 @@ class Group:
     def on_step(self, process: Process) -> None:
         machine = process.machine
         assert machine is not None
+        self.counts["steps"] += 1
         in_doubt = self.world.now < self.doubt_until
         if isinstance(machine, Induction):
             incarnation = machine.incarnation
@@ -214,7 +222,7 @@ class Group:
         if not killed:
             self.counts[f"stopped_{type(error).__name__.lower()}"] += 1
             self._require_cause(process, error)
-        acted = self.acting.claims[process].at(self.world.now) if process in self.acting.claims else {}
+        acted = self.acting.terms(process)
         for incarnation in [known for known, owner in self._by_incarnation.items() if owner is process]:
             del self._by_incarnation[incarnation]
         self.acting.end(process)
@@ -226,7 +234,7 @@ class Group:
     def _introduce(self, process: Process, incarnation: str) -> None:
         lives = sum(name.startswith(process.label) for name in self.names.values())
         self.names[incarnation] = process.label + "'" * lives
-        self._by_incarnation[incarnation] = process
+        self._by_incarnation[incarnation] = self._writers[incarnation] = process
 
     def _on_append(self, offset: int, payload: bytes, who: str) -> None:
         self.world.note("ledger", f"{offset} from {who}", payload)
@@ -239,19 +247,24 @@ class Group:
         if self.coverage is not None:
             self.coverage.on_change(after)
 
-    def _on_expired(self, incarnation: str, record: Expire) -> None:
-        self.counts["expired"] += 1
-        if self.options.fair and incarnation in self._by_incarnation:
+    def _on_unseated(self, incarnation: str, record: Expire | Join) -> None:
+        victim, by = self._by_incarnation.get(incarnation), self._writers.get(record.by)
+        self.counts["expired" if isinstance(record, Expire) else "replaced"] += 1
+        if victim is None:
+            return
+        if isinstance(record, Expire) and self.options.fair:
             raise Violation(
                 "nobody_is_expired_without_cause",
                 f"{self.names[incarnation]} lives and was heard in time, and {self.names.get(record.by)} expired it",
             )
+        if isinstance(record, Join) and by is not None and by.ended_at < victim.started_at:
+            raise Violation("the_newer_wins", f"{by.label} was dead before {victim.label} began, and replaced it")
 
     def _require_cause(self, process: Process, error: NeliError | None) -> None:
         name = self._names.get(process, "")
         match error:
             case None:
-                good = True
+                good = process.was_told_to_end
             case Replaced():
                 good = self._births[name] > 1
             case GroupMismatch():
@@ -264,7 +277,10 @@ class Group:
             raise Violation("stops_for_a_reason", f"{process.label} ended without cause: {error!r}")
 
     def _require_one_view(self, process: Process, state: State) -> None:
-        """Whoever still acts after a rewind holds the same state as all others who do, wherever both have been."""
+        """Whoever still acts after a rewind holds the same state as all others who do, wherever both have been.
+
+        What the ledger now says is no measure: who had read no further than what was kept cannot know better.
+        """
         view, label = self._views.setdefault(state.at, (state, process.label))
         if view != state:
             raise Violation("one_view", f"{label} and {process.label} both act, and differ at {state.at}")

@@ -87,7 +87,7 @@ class Log:
                 handle.reveal(now + self.delay(), len(payloads))
 
     def trim(self, before: int) -> None:
-        self.trimmed = max(self.trimmed, before)
+        self.trimmed = max(self.trimmed, min(before, self.tip))  # It may have been rewound to below what was asked for.
         self.first = bisect_left(self.offsets, self.trimmed)
 
     def rewind(self, keep: int) -> None:
@@ -98,6 +98,7 @@ class Log:
             self.first = self.trimmed = 0
         if self.options.rewind != "onward":
             self.next_offset = self.offsets[-1] + 1 if self.offsets else 0
+        self.trimmed = min(self.trimmed, self.next_offset)
         self.first = min(self.first, keep)
         for handle in self.handles:
             handle.forget(keep)

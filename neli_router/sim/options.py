@@ -19,18 +19,22 @@ from neli_router.induction.records import Guarantee
 from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
 
-__all__ = ["FAIR_FAULTS", "FOUL_FAULTS", "NAMES_MAX", "Options", "Rewind", "Weather"]
+__all__ = ["FAIR_FAULTS", "FOUL_FAULTS", "NAMES_MAX", "STEPS_MAX", "Options", "Rewind", "Weather"]
 
 NAMES_MAX = 6
 """The most names in a group, each with one live process or two. More members find nothing that six do not, slower."""
 
-STEPS = 1300
-"""Roughly how many steps of machines a run may take: what a fraction of a second affords."""
+STEPS_MAX = 900
+"""After how many steps of machines the faults of a run end, if that is before its time: a large group has many in one
+lease. More find more in a seed, and a second affords fewer seeds."""
 
-LEASES_MIN, LEASES_MAX = 10.0, 60.0
+LEASES_MAX = 40.0
 
 FAIR_FAULTS = ("kill", "join", "close", "namesake", "drain", "pin", "weigh", "load", "stranger", "misfit")
-FOUL_FAULTS = (*FAIR_FAULTS, "pause", "sleep", "deafen", "mute", "isolate", "outage", "slander", "reboot")
+FOUL_FAULTS = (
+    *(*FAIR_FAULTS, "pause", "sleep", "deafen", "mute", "isolate", "outage", "slander", "reboot"),
+    *("inheritance", "snapshot", "waver"),
+)
 
 Weather = Literal["foul", "fair", "rewound"]
 Rewind = Literal["no", "back", "onward", "anew"]
@@ -44,11 +48,13 @@ class Options:
     weather: Weather
     guarantee: Guarantee
     members: int
+    names: int
+    """How many names there are for those who join later, too."""
     partitions: int
     lease: float
     beats: int
     leases: float
-    """How long phase one takes."""
+    """How long phase one takes at most."""
     drift: float
     clocks: Literal["constant", "step"]
     delay: float
@@ -104,20 +110,18 @@ class Options:
             drift=self.drift,
         )
 
-    def line(self) -> str:
-        """All of them, for people: `seed=0x5eed weather=foul ...`."""
+    def __str__(self) -> str:
         return " ".join(f"{field.name}={_spelled(field.name, getattr(self, field.name))}" for field in fields(self))
 
     @classmethod
     def draw(cls, seed: int, random: Random, *, guarantee: Guarantee | None, weather: Weather | None) -> "Options":
         """What the seed has in store; `guarantee` and `weather` override it."""
-        drawn_weather: Weather = random.choices(("foul", "fair", "rewound"), (65, 23, 12))[0]
+        drawn_weather: Weather = random.choices(("foul", "fair", "rewound"), (60, 26, 14))[0]
         drawn_guarantee: Guarantee = random.choices(("exclusive", "available"), (75, 25))[0]
         weather, guarantee = weather or drawn_weather, guarantee or drawn_guarantee
         foul = weather != "fair"
-        members = random.choices((1, 2, 3, 4, 5, 6), (1, 5, 7, 4, 2, 1))[0]
+        members = random.choices((1, 2, 3, 4, 5, 6), (1, 4, 7, 5, 2, 1))[0]
         beats = random.choice((4, 4, 5, 6))
-        leases = STEPS * random.uniform(0.7, 1.3) / (1 + members**2 * beats)
 
         def some(chance: float, least: float, most: float) -> float:
             """Off, or on to a degree that is small more often than large."""
@@ -128,18 +132,19 @@ class Options:
         faults = tuple(fault for fault in available_faults if random.random() < (0.45 if foul else 0.6))
         if weather == "rewound":  # A ledger that begins anew may be founded by a misfit, and then the others are.
             faults = tuple(fault for fault in faults if fault != "misfit")
-        if not foul and guarantee == "exclusive" and random.random() < 0.5:
+        if not foul and guarantee == "exclusive" and random.random() < 0.6:
             faults = (*faults, "outage")
         return cls(
             seed=seed,
             weather=weather,
             guarantee=guarantee,
             members=members,
+            names=min(NAMES_MAX, members + random.randint(1, 2)),
             partitions=random.choice((1, 2, 3, 4, 6, 8, 12, 16)),
             lease=random.choice((0.25, 1.0, 1.0, 3.0)),
             beats=beats,
-            leases=min(LEASES_MAX, max(LEASES_MIN, leases)),
-            drift=random.choice((0.001, 0.02, 0.09)),
+            leases=random.uniform(0.4, 1.0) * LEASES_MAX,
+            drift=random.choice((0.001, 0.03, 0.09, 0.09)),
             clocks=random.choice(("constant", "step")),
             delay=random.choice((0.0002, 0.005, 0.03)),
             tail=some(0.5, 0.01, 0.2) if foul else 0.0,

@@ -16,12 +16,13 @@ go on; whoever looks at what it may act for asks its machine and its clock, what
 import traceback
 from collections.abc import Sequence
 from enum import Enum
+from math import inf
 from typing import Protocol
 
 from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable, NeliError
 from neli_router.induction.fold import State
 from neli_router.ledgers.base import READ_MAX, Entry
-from neli_router.protocol import NO_STANDING, Effect, Input, Machine, Notice, Released, Standing, Stopped
+from neli_router.protocol import NO_STANDING, Close, Effect, Input, Machine, Notice, Released, Standing, Stopped
 from neli_router.pump import Pump
 from neli_router.sim.ledger import Blocked, Log, SimulatedLedger
 from neli_router.sim.program import Program
@@ -63,6 +64,8 @@ class Process:
         self.world, self.log, self.label, self.clock = world, log, label, clock
         self.standing: Standing = NO_STANDING
         """What was last published: what its program's threads go by."""
+        self.started_at, self.ended_at = world.now, inf
+        self.was_told_to_end = False
         self.paused_until = 0.0
         self.pump: Pump[Machine] | None = None
         self._watch, self._birth = watch, birth
@@ -106,6 +109,7 @@ class Process:
     def post(self, event: Input) -> None:
         """Its program, or an operator, wants something."""
         if self.alive:
+            self.was_told_to_end |= isinstance(event, Close)
             self._mail.append(self.program.release(event.terms) if isinstance(event, Released) else event)
             if self._phase is Phase.WAITING:
                 self._go_at(self.world.now + self.world.random.uniform(0.0, WAKE) * self._lease)
@@ -268,6 +272,7 @@ class Process:
 
     def _end(self, *, killed: bool, error: NeliError | None) -> None:
         self._phase = Phase.ENDED
+        self.ended_at = self.world.now
         self.standing = NO_STANDING
         self.ledger.close()
         self._watch.on_end(self, killed=killed, error=error)

@@ -7,7 +7,8 @@
 The states come from the shipped fold, from the first record on; what is compared is whoever read a part of it, began at
 a snapshot, or read it twice. That the fold itself does only what it may is judged from the outside, by what changed:
 
-    a member goes      by its own Leave, by a Join under its name, or by an Expire that names its last sign of life
+    a member goes      by its own Leave, by a Join under its name, or by an Expire that names its last sign of life;
+                       and never comes back
     an owner changes   if it went, or by its own Handover under the present term; and to the target, never elsewhere
     a term changes     to base + the offset of the record, and only upwards; a good Handover changes it always
 """
@@ -15,21 +16,26 @@ a snapshot, or read it twice. That the fold itself does only what it may is judg
 from collections.abc import Callable
 
 from neli_router.induction.digest import difference
-from neli_router.induction.fold import State, fold
+from neli_router.induction.fold import DEPARTED_MAX, State, fold
 from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, decode
 from neli_router.sim.world import Violation
 
 __all__ = ["Referee"]
+
+JUDGED = ("seats", "owners", "terms", "targets", "genesis")
+"""Whatever decides who may act."""
 
 DIGEST_EVERY = 50
 """Records between two digests that are computed from the whole state: each costs as much as a hundred Beats."""
 
 
 class Referee:
-    """`on_expired` hears of each incarnation that an Expire unseats, `on_change` that owners or members changed."""
+    """`on_unseated` hears of who is ended by another's record, `on_change` that owners or members changed."""
 
-    def __init__(self, *, on_expired: Callable[[str, Expire], None], on_change: Callable[[State, State], None]) -> None:
-        self._on_expired, self._on_change = on_expired, on_change
+    def __init__(
+        self, *, on_unseated: Callable[[str, Expire | Join], None], on_change: Callable[[State, State], None]
+    ) -> None:
+        self._on_unseated, self._on_change = on_unseated, on_change
         self.state = State()
         self.states: dict[int, State] = {0: self.state}
         """The state below each offset at which a reader can stand."""
@@ -37,6 +43,7 @@ class Referee:
         self.departures = 0
         self._signs: dict[str, int] = {}
         """The last sign of life of each member: its Join or its last Beat."""
+        self._departed: list[str] = []
         self._prefix: list[bytes] = []
 
     def read(self, offset: int, payload: bytes) -> None:
@@ -46,9 +53,10 @@ class Referee:
         before = self.state
         after = self.state = fold(before, offset, record)
         self.states[after.at] = after
-        if after.owners is not before.owners or after.seats is not before.seats:
+        if any(getattr(after, part) is not getattr(before, part) for part in JUDGED):
             assert record is not None
             self._judge(before, offset, record, after)
+        if after.owners is not before.owners or after.seats is not before.seats:
             self._on_change(before, after)
         self._require_effect(before, record, after)
         if (
@@ -90,6 +98,7 @@ class Referee:
         self.state = State()
         self.states = {0: self.state}
         self._signs.clear()
+        self._departed.clear()
         for offset, payload in zip(offsets, kept, strict=True):
             self.read(offset, payload)
 
@@ -99,11 +108,17 @@ class Referee:
         for incarnation in gone:
             if not self._may_unseat(before, record, incarnation):
                 self._object(f"{incarnation} is no longer a member after", offset, record)
-            if isinstance(record, Expire):
-                self._on_expired(incarnation, record)
+            if isinstance(record, Expire | Join):
+                self._on_unseated(incarnation, record)
             del self._signs[incarnation]
-        if any(by != record.by for by in after.seats.keys() - before.seats.keys()):
-            self._object("somebody else is a member after", offset, record)
+        self._departed = [*self._departed, *gone][-DEPARTED_MAX:]
+        for incarnation in after.seats.keys() - before.seats.keys():
+            if incarnation != record.by:
+                self._object("somebody else is a member after", offset, record)
+            if incarnation in self._departed:
+                self._object("who departed is a member again after", offset, record)
+        if before.genesis is not None and after.genesis is not before.genesis:
+            self._object("the group was founded again by", offset, record)
         assert after.genesis is not None
         term = after.genesis.base + offset
         for partition, owner in enumerate(after.owners):
@@ -112,6 +127,8 @@ class Referee:
                 self._object(
                     f"{owner} owns partition {partition}, of {len(after.seats)} members, after", offset, record
                 )
+            if owner is not None and owner not in after.seats:
+                self._object(f"{owner} is no member and owns partition {partition} after", offset, record)
             if owner == was and (not before.terms or after.terms[partition] == before.terms[partition]):
                 continue
             self.moves += owner != was

@@ -11,13 +11,14 @@ A ledger that lost records that somebody had read has no good end: nothing leads
 run goes on for as long as it takes to see that whoever could notice has stopped, and for no longer.
 """
 
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
 from neli_router.induction.records import Guarantee
 from neli_router.sim.faults import Faults
 from neli_router.sim.group import DOUBT, Group
-from neli_router.sim.options import Options, Weather
+from neli_router.sim.options import STEPS_MAX, Options, Weather
 from neli_router.sim.world import Violation, World
 
 __all__ = ["CONVERGED_LEASES_MAX", "Result", "simulate"]
@@ -61,6 +62,8 @@ def simulate(seed: int, *, guarantee: Guarantee | None = None, weather: Weather 
         took = _run(world, group, options)
     except Violation as found:
         violation = found
+    except Exception:  # noqa: BLE001 - whatever raised, it is the run that failed, and the seed that shows it.
+        violation = Violation("never_crashes", traceback.format_exc())
     return Result(
         seed,
         options,
@@ -80,9 +83,11 @@ def _run(world: World, group: Group, options: Options) -> float:
     world.at(random.uniform(0.0, options.leases / 2) * lease, _observe, group)
     faults = Faults(world, group, options)
     world.at(random.uniform(0.0, 4.0) * lease, faults.begin)
+    while world.now < options.leases * lease and group.counts["steps"] < STEPS_MAX:
+        world.run(world.now + lease)
     if options.rewind != "no":
-        world.at(random.uniform(0.4, 0.9) * options.leases * lease, _rewind, world, group, options)
-    world.run(options.leases * lease)
+        _rewind(world, group, options)
+        world.run(world.now + random.uniform(0.0, 4.0) * lease)
     faults.stop()
     group.heal()
     if options.rewind != "no":
@@ -118,15 +123,20 @@ def _observe(group: Group) -> None:
 
 
 def _rewind(world: World, group: Group, options: Options) -> None:
+    """Lose records that some have read and others, who lag behind, have not."""
+    random, lease = world.random, options.lease
+    for process in random.sample(group.living, min(len(group.living), random.randint(0, 2))):
+        process.ledger.deaf_until = world.now + random.uniform(0.0, 1.5) * lease
+    world.run(world.now + random.uniform(0.0, 0.8) * lease)
     count = len(group.log.offsets)
-    lost = 0 if options.rewind == "anew" else count - world.random.randint(1, min(count, 40)) if count else 0
-    group.rewind(lost)
+    lost = count if options.rewind == "anew" else min(count, random.randint(1, 40))
+    group.rewind(count - lost)
 
 
 def _transcript(world: World, group: Group) -> str:
     """The last events, with names that a person can tell apart."""
     lines = []
-    for line in list(world.lines):
+    for line in list(world.lines)[-TRANSCRIPT_LINES:]:
         details = " ".join(d.decode(errors="replace") if isinstance(d, bytes) else repr(d) for d in line.details)
         for inc, name in group.names.items():
             details = details.replace(inc, name)

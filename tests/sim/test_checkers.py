@@ -1,0 +1,853 @@
+"""Every check can fail: for each rule the smallest situation that breaks it, and beside it the one that does not.
+
+Where a machine would never do such a thing, the checker is given by hand what a broken one would have done.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from math import inf
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as changed
+
+from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable, NeliError, Replaced
+from neli_router.induction.fold import DEPARTED_MAX, State, fold
+from neli_router.induction.machine import Induction
+from neli_router.induction.observer import Observer
+from neli_router.induction.records import Guarantee, Handover, Join, Leave, Pin, Record, encode
+from neli_router.induction.settings import Settings
+from neli_router.induction.snapshots import restore
+from neli_router.induction.tenure import Tenure
+from neli_router.induction.witness import RING_MAX
+from neli_router.protocol import TICK, Acquired, Close, Effect, Fenced, Input, Released, Revoked, Standing, Stopped
+from neli_router.pump import Pump
+from neli_router.sim import referee as referee_module
+from neli_router.sim import simulate as simulate_module
+from neli_router.sim import steps
+from neli_router.sim.acting import Acting, Claims
+from neli_router.sim.coverage import Coverage
+from neli_router.sim.explore import explore, transcript
+from neli_router.sim.group import DOUBT, Group
+from neli_router.sim.memory import require_bounded
+from neli_router.sim.miniature import Bounds, broken_rule, genesis_world
+from neli_router.sim.options import Options, Weather
+from neli_router.sim.process import Process
+from neli_router.sim.program import Program
+from neli_router.sim.referee import DIGEST_EVERY, Referee
+from neli_router.sim.simulate import CONVERGED_LEASES_MAX, _converge, simulate
+from neli_router.sim.steps import successors
+from neli_router.sim.world import LocalClock, Violation, World
+from tests.induction.scenes import LAYOUT, beat, expire, folded, founded, genesis, join
+
+LEASE = 6.0
+CLOCK = LocalClock(0.0, [(0.0, 1.0)])
+"""A host whose clock shows the time of the world."""
+
+
+def breaks(rule: str, message: str = "") -> AbstractContextManager[object]:
+    return pytest.raises(Violation, match=rf"^{rule}: .*{message}")
+
+
+def breaks_if(wrong: bool, rule: str) -> AbstractContextManager[object]:
+    return breaks(rule) if wrong else nullcontext()
+
+
+def options(weather: Weather = "foul", guarantee: Guarantee = "exclusive", *, partitions: int = 4) -> Options:
+    """A group in which nothing fails unless a test sees to it."""
+    calm = Options.draw(1, Random(1), guarantee=guarantee, weather="fair")
+    return replace(
+        calm, weather=weather, faults=(), lease=LEASE, partitions=partitions, delay=0.005, repeated=0.0, hang=0.0
+    )
+
+
+def group(weather: Weather = "foul", guarantee: Guarantee = "exclusive") -> Group:
+    return Group(World(1), options(weather, guarantee))
+
+
+def at_rest(weather: Weather = "foul", guarantee: Guarantee = "exclusive") -> tuple[Group, Process, Process]:
+    """A group of two who have come to rest."""
+    found = group(weather, guarantee)
+    found.heal()
+    one, other = found.start("m1"), found.start("m2")
+    found.world.run(CONVERGED_LEASES_MAX * LEASE)
+    assert found.converged, found.describe()
+    return found, one, other
+
+
+def incarnation(process: Process) -> str:
+    assert isinstance(process.machine, Induction)
+    return process.machine.incarnation
+
+
+def say(found: Group, record: Record) -> None:
+    """`record` is appended, whoever wrote it."""
+    found.log.extend(None, [encode(record)])
+
+
+def accuse(found: Group, accused: str, by: str) -> None:
+    say(found, expire(by, accused, found.referee.state.last_beats[accused]))
+
+
+# Referee: every reader computes what all records say
+
+
+def referee(*records: Record) -> Referee:
+    """One that has read `records`, from offset 0 on."""
+    found = Referee(on_unseated=lambda *_: None, on_change=lambda *_: None)
+    for offset, record in enumerate(records):
+        found.read(offset, encode(record))
+    return found
+
+
+PAIR = (genesis(), join("a"), join("b"), Handover(by="a", partition=1, term=1001))
+"""a owns partitions 0, 2 and 3 under 1001, b owns 1 under 1003, and is to own one more."""
+
+
+def test_who_holds_another_state_than_the_records_say_is_found() -> None:
+    judge = referee(*PAIR)
+    judge.require_same("m1", folded(*PAIR))
+    with breaks("equal_prefixes", "m1 at 4 holds {'drains': "):
+        judge.require_same("m1", changed(folded(*PAIR), drains=("a",)))
+
+
+def test_who_stands_where_no_record_ends_is_found() -> None:
+    judge = referee(genesis())
+    judge.read(5, encode(join("a")))
+    judge.require_same("m1", fold(founded(), 5, join("a")))
+    with breaks("equal_prefixes", "stands at 4, where no record ends"):
+        judge.require_same("m1", changed(founded(), at=4))
+
+
+def test_who_still_holds_what_the_ledger_lost_is_found() -> None:
+    judge = referee(*PAIR)
+    judge.rewind(3, [0, 1, 2])
+    judge.read(3, encode(beat("a")))
+    judge.require_same("m1", folded(*PAIR[:3], beat("a")))
+    with breaks("equal_prefixes"):
+        judge.require_same("m1", folded(*PAIR))
+
+
+def test_a_digest_that_is_not_the_one_of_the_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = referee(*PAIR)
+    judge.require_digest()
+    monkeypatch.setattr(referee_module, "fold", lambda *of: changed(fold(*of), digest=1))
+    for offset in range(len(PAIR), DIGEST_EVERY - 1):
+        judge.read(offset, encode(beat("a")))
+    with breaks("digest", "of its facts"):
+        judge.read(DIGEST_EVERY - 1, encode(beat("a")))
+
+
+# Referee: a record does what it may, and nothing else
+
+Fields = Callable[[State, State], dict[str, Any]]
+"""By the states before and after a record: what a broken fold makes of it instead."""
+
+
+def swap(values: tuple[Any, ...], **places: Any) -> tuple[Any, ...]:
+    """`values` with others at some places, such as p0."""
+    return tuple(places.get(f"p{place}", value) for place, value in enumerate(values))
+
+
+def without(state: State, gone: str) -> dict[str, Any]:
+    return {"seats": {key: seat for key, seat in state.seats.items() if key != gone}}
+
+
+LAST_OF_A, LAST_OF_B = 1, 2
+GIVES = Handover(by="a", partition=0, term=1001)
+LEFT = (*PAIR, Leave(by="b"))
+
+BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
+    (PAIR, Leave(by="b"), "a is no longer a member after", lambda _, after: without(after, "a")),
+    (PAIR, join("c", "a", at=4), "b is no longer a member after", lambda _, after: without(after, "b")),
+    (PAIR, Pin(by="a", partition=0, name="a"), "b is no longer a member", lambda before, _: without(before, "b")),
+    (
+        PAIR,
+        expire("a", "b", LAST_OF_B - 1),
+        "b is no longer a member after",
+        lambda before, _: without(before, "b") | {"owners": ("a",) * 4},
+    ),
+    (
+        PAIR,
+        expire("x", "b", LAST_OF_B),
+        "b is no longer a member after",
+        lambda before, _: without(before, "b") | {"owners": ("a",) * 4},
+    ),
+    (
+        PAIR,
+        join("c"),
+        "somebody else is a member after",
+        lambda _, after: {"seats": {**after.seats, "d": after.seats["c"]}},
+    ),
+    (
+        LEFT,
+        join("b", at=5),
+        "who departed is a member again after",
+        lambda before, _: {"seats": {**before.seats, "b": founded(join("b")).seats["b"]}},
+    ),
+    (
+        PAIR,
+        GIVES,
+        "None owns partition 0, of 2 members, after",
+        lambda _, after: {"owners": swap(after.owners, p0=None)},
+    ),
+    (
+        (genesis(), join("a")),
+        Leave(by="a"),
+        "a owns partition 3, of 0 members, after",
+        lambda _, after: {"owners": swap(after.owners, p3="a")},
+    ),
+    (
+        PAIR,
+        Leave(by="b"),
+        "b is no member and owns partition 1 after",
+        lambda before, _: {"owners": before.owners, "terms": before.terms},
+    ),
+    (
+        PAIR,
+        beat("b"),
+        "partition 2 has term 1000 and not 1004 after",
+        lambda before, _: {"terms": swap(before.terms, p2=1000)},
+    ),
+    (
+        PAIR,
+        beat("b"),
+        "the group was founded again by",
+        lambda before, _: {"genesis": changed(before.genesis, base=2000) if before.genesis else None},
+    ),
+    (
+        PAIR,
+        Leave(by="b"),
+        "partition 1 has term 1003 and not 1004 after",
+        lambda before, _: {"terms": before.terms},
+    ),
+    (
+        PAIR,
+        Leave(by="b"),
+        "partition 1 has term 9999 and not 1004 after",
+        lambda _, after: {"terms": swap(after.terms, p1=9999)},
+    ),
+    (
+        PAIR,
+        GIVES,
+        "partition 0 went to another than its target by",
+        lambda before, after: {"owners": swap(before.owners, p0="b"), "targets": swap(after.targets, p0="a")},
+    ),
+    (
+        PAIR,
+        GIVES,
+        "partition 2 moved needlessly from a to b by",
+        lambda _, after: {
+            "owners": swap(after.owners, p2="b"),
+            "targets": swap(after.targets, p2="b"),
+            "terms": swap(after.terms, p2=1004),
+        },
+    ),
+    (
+        PAIR,
+        Handover(by="a", partition=0, term=1000),
+        "partition 0 moved needlessly from a to b by",
+        lambda before, _: {
+            "owners": swap(before.owners, p0="b"),
+            "targets": swap(before.targets, p0="b"),
+            "terms": swap(before.terms, p0=1004),
+        },
+    ),
+    (
+        PAIR,
+        GIVES,
+        "partition 0 keeps its term, under which nobody may act, after",
+        lambda before, _: {"owners": before.owners, "terms": before.terms},
+    ),
+    (
+        PAIR,
+        expire("a", "b", LAST_OF_B),
+        "who was rightly accused is still a member after",
+        lambda before, _: {"owners": before.owners, "terms": before.terms, "seats": before.seats},
+    ),
+    (
+        PAIR,
+        Leave(by="b"),
+        "who left is still a member after",
+        lambda before, _: {"owners": before.owners, "terms": before.terms, "seats": before.seats},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("records", "record", "message", "fields"), BROKEN_FOLDS, ids=[case[2] for case in BROKEN_FOLDS]
+)
+def test_a_fold_that_does_what_a_record_may_not_is_found(
+    monkeypatch: pytest.MonkeyPatch, records: tuple[Record, ...], record: Record, message: str, fields: Fields
+) -> None:
+    referee(*records, record)  # The shipped fold does nothing of the kind.
+    judge = referee(*records)
+
+    def broken(before: State, offset: int, record: Record | None) -> State:
+        after = fold(before, offset, record)
+        return changed(after, **fields(before, after))
+
+    monkeypatch.setattr(referee_module, "fold", broken)
+    with breaks("no_needless_move", message):
+        judge.read(len(records), encode(record))
+
+
+def test_an_accusation_must_name_the_last_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fold that forgot the Beat honours an accusation that is older than it."""
+    judge = referee(*PAIR, beat("b"))
+    rightly = folded(*PAIR, beat("b"), expire("a", "b", 4))
+    judge.read(5, encode(expire("a", "b", LAST_OF_B)))  # Void.
+    monkeypatch.setattr(referee_module, "fold", lambda *_: changed(rightly, at=7))
+    with breaks("no_needless_move", "b is no longer a member"):
+        judge.read(6, encode(expire("a", "b", LAST_OF_B)))
+
+
+def test_the_departed_are_forgotten_as_the_fold_forgets_them() -> None:
+    lives = [record for one in range(DEPARTED_MAX + 1) for record in (join(f"i{one}"), Leave(by=f"i{one}"))]
+    judge = referee(genesis(), *lives)
+    judge.read(len(lives) + 1, encode(join("i0", at=len(lives))))
+    assert ["i0"] == list(judge.state.seats)
+
+
+# Acting: at most one, in terms that grow, and no program believes more
+
+BEFORE = founded(join("a"), join("b"))
+AFTER = folded(expire("b", "a", LAST_OF_A), state=BEFORE)
+"""a owned all under 1001; then b does, under 1003."""
+
+
+class Stage:
+    """Hosts that act when a test says so, as `acting` sees them."""
+
+    def __init__(self, *, exclusive: bool = True) -> None:
+        self.world = World(1)
+        self.acting = Acting(self.world, exclusive=exclusive)
+        self._group = Group(self.world, options())
+
+    def host(self, label: str) -> Process:
+        # It runs an observer, which never acts: what it may act for is what a test steps `acting` with.
+        return Process(self.world, self._group.log, _Indifferent(), label=label, clock=CLOCK, birth=Observer)
+
+
+class _Indifferent:
+    """A Watch that lets pass whatever happens."""
+
+    def on_send(self, *_: object) -> None: ...
+    def on_step(self, *_: object) -> None: ...
+    def on_end(self, *_: object, **__: object) -> None: ...
+
+
+def machine(who: str, state: State, *, sent: float = 0.0, settled: float = 0.0) -> Induction:
+    """The incarnation `who`, which has read up to `state`; its Beat of `sent` came back, its wait ends at `settled`."""
+    found = Induction(Settings(name=who, layout=LAYOUT, lease=LEASE), state, 0.0, base=0, rng=Random(1))
+    found.tenure = Tenure(incarnation=who, exclusive=True, lasts=LEASE, wait=LEASE, sent=sent, settled=settled)
+    found._look()
+    return found
+
+
+def test_two_who_act_at_once_are_found_at_the_step_that_brings_the_second() -> None:
+    stage = Stage()
+    stage.acting.step(stage.host("m1"), machine("a", BEFORE))
+    with breaks("at_most_one_acts", r"m2 \(term 1003\) and m1 \(term 1001\) both act for partition 0"):
+        stage.acting.step(stage.host("m2"), machine("b", AFTER))
+
+
+@pytest.mark.parametrize(("settled", "wrong"), [(LEASE - 0.1, True), (LEASE, False)])
+def test_a_wait_that_ends_before_the_lease_that_it_is_for_is_found_when_it_ends(settled: float, wrong: bool) -> None:
+    stage = Stage()
+    stage.acting.step(stage.host("m1"), machine("a", BEFORE))
+    stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=1.0, settled=settled))
+    stage.world.run(settled)
+    with breaks_if(wrong, "at_most_one_acts"):
+        stage.world.run(settled + 0.05)
+
+
+def test_a_claim_that_a_later_step_withdrew_does_not_begin() -> None:
+    stage = Stage()
+    stage.acting.step(stage.host("m1"), machine("a", BEFORE))
+    second = stage.host("m2")
+    stage.acting.step(second, machine("b", AFTER, sent=1.0, settled=3.0))
+    stage.acting.step(second, machine("b", AFTER, sent=1.0, settled=LEASE))
+    stage.world.run(4.0)
+
+
+def test_who_is_gone_acts_no_more() -> None:
+    stage = Stage()
+    first = stage.host("m1")
+    stage.acting.step(first, machine("a", BEFORE))
+    assert dict.fromkeys(range(4), 1001) == stage.acting.terms(first)
+    stage.acting.end(first)
+    stage.acting.step(stage.host("m2"), machine("b", AFTER))
+
+
+def test_where_two_may_act_two_are_no_violation() -> None:
+    stage = Stage(exclusive=False)
+    stage.acting.step(stage.host("m1"), machine("a", BEFORE))
+    stage.acting.step(stage.host("m2"), machine("b", AFTER))
+
+
+@pytest.mark.parametrize(
+    ("who", "state", "wrong"),
+    [
+        ("a", BEFORE, True),  # An earlier term.
+        ("c", changed(AFTER, owners=("c",) * 4), True),  # The same one, of somebody else.
+        ("b", AFTER, False),  # The same one, taken up again.
+    ],
+)
+def test_a_term_that_does_not_grow_is_found(who: str, state: State, wrong: bool) -> None:
+    stage = Stage()
+    first = stage.host("m1")
+    stage.acting.step(first, machine("b", AFTER))
+    stage.acting.end(first)
+    with breaks_if(wrong, "terms_grow"):
+        stage.acting.step(stage.host("m2"), machine(who, state))
+
+
+def test_a_ledger_that_lost_records_may_give_the_same_terms_again() -> None:
+    stage = Stage()
+    first = stage.host("m1")
+    stage.acting.step(first, machine("b", AFTER))
+    stage.acting.end(first)
+    stage.acting.forget()
+    stage.acting.step(stage.host("m2"), machine("a", BEFORE))
+
+
+@pytest.mark.parametrize(
+    ("standing", "wrong"),
+    [
+        (Standing({0: 1001, 3: 1001}, LEASE, {}), False),
+        (Standing({0: 1002}, LEASE, {}), True),
+        (Standing({0: 1001}, LEASE + 0.1, {}), True),  # Right now, and wrong in a while, without any step.
+        (Standing({0: 1001}, LEASE, {0: LEASE + 0.1}), True),
+        (Standing({0: 1002}, 0.0, {}), False),  # A belief that has ended already.
+    ],
+)
+def test_a_program_that_believes_more_than_its_machine_allows_is_found(standing: Standing, wrong: bool) -> None:
+    stage = Stage()
+    host = stage.host("m1")
+    host.standing = standing
+    with breaks_if(wrong, "belief_within_tenure"):
+        stage.acting.step(host, machine("a", BEFORE))
+
+
+# Coverage: under `available` somebody acts, and two never for long
+
+
+class Scene:
+    """Who acts for the only partition, under `available` in fair weather, as a test says."""
+
+    def __init__(self) -> None:
+        self.stage = Stage(exclusive=False)
+        self.world = self.stage.world
+        self.one, self.other = self.stage.host("m1"), self.stage.host("m2")
+        self.alive = {"a": self.one, "b": self.other}
+        self.coverage = Coverage(
+            self.world, options("fair", "available", partitions=1), self.stage.acting, self.alive.get
+        )
+
+    def owner(self, owner: str | None) -> None:
+        self.coverage.on_change(State(owners=(owner,)))
+
+    def act(self, *who: Process) -> None:
+        claims = self.stage.acting.claims
+        claims.clear()
+        claims.update({process: Claims([self.world.now], [{0: 1}]) for process in who})
+        self.coverage.look()
+
+
+def test_a_partition_that_all_leave_while_its_owner_lives_is_found() -> None:
+    scene = Scene()
+    scene.owner("a")
+    scene.act(scene.one)
+    with breaks("at_least_one_acts", "partition 0 was left by everybody"):
+        scene.act()
+
+
+def test_a_partition_may_be_left_if_its_owner_is_dead_or_nobody() -> None:
+    scene = Scene()
+    scene.owner("a")
+    scene.act(scene.one)
+    del scene.alive["a"]
+    scene.owner("a")
+    scene.act()
+    scene.owner(None)
+    scene.act()
+
+
+def test_an_owner_may_take_as_long_as_it_may_take_to_read_that_it_owns() -> None:
+    scene = Scene()
+    scene.owner("a")
+    scene.world.run(scene.coverage._grace)
+    scene.act()
+    assert scene.coverage._grace == scene.coverage.gap_max
+    scene.world.run(scene.coverage._grace + 0.01)
+    with breaks("at_least_one_acts", "partition 0 waits for "):
+        scene.act()
+
+
+def test_when_who_acted_dies_its_live_owner_is_given_that_time_again() -> None:
+    scene = Scene()
+    scene.owner("b")
+    scene.act(scene.one)
+    scene.world.run(5.0)
+    scene.stage.acting.claims.clear()
+    scene.coverage.on_death(scene.one, {0: 1}, State(owners=("b",)))
+    scene.coverage.look()
+    scene.world.run(5.0 + scene.coverage._grace + 0.01)
+    with breaks("at_least_one_acts", "waits for "):
+        scene.coverage.look()
+
+
+@pytest.mark.parametrize("still", [True, False])
+def test_two_who_act_for_longer_than_they_may_are_found_even_when_one_has_stopped(still: bool) -> None:
+    scene = Scene()
+    scene.owner("a")
+    scene.act(scene.one, scene.other)
+    scene.world.run(scene.coverage._overlap_max)
+    scene.coverage.look()
+    assert scene.coverage._overlap_max == scene.coverage.overlap_longest
+    scene.world.run(scene.coverage._overlap_max + 0.01)
+    with breaks("brief_overlap", "act for partition 0 for "):
+        scene.act(scene.one, *([scene.other] if still else []))
+
+
+def test_two_overlaps_with_a_pause_between_them_are_two() -> None:
+    scene = Scene()
+    scene.owner("a")
+    for start in (0.0, 0.6, 1.2):
+        scene.world.run(start * scene.coverage._overlap_max)
+        scene.act(scene.one, scene.other)
+        scene.world.run((start + 0.5) * scene.coverage._overlap_max)
+        scene.act(scene.one)
+
+
+# Group: what members send, and why they stop
+
+
+@pytest.mark.parametrize(
+    ("record", "guarantee", "wrong"),
+    [
+        (Handover(by="a", partition=0, term=1001), "exclusive", True),
+        (Handover(by="a", partition=0, term=1000), "exclusive", False),
+        (Handover(by="a", partition=1, term=1001), "exclusive", False),
+        (Handover(by="a", partition=0, term=1001), "available", False),
+        (Leave(by="a"), "exclusive", True),
+        (Leave(by="a"), "available", False),
+        (beat("a"), "exclusive", False),
+    ],
+)
+def test_who_says_that_it_is_done_before_its_program_is_told_is_found(
+    record: Record, guarantee: Guarantee, wrong: bool
+) -> None:
+    found = group(guarantee=guarantee)
+    process = found.start("m1")
+    process.standing = Standing({0: 1001}, inf, {})
+    with breaks_if(wrong, "told_before_sent"):
+        found.on_send(process, [encode(record)])
+
+
+@pytest.mark.parametrize("calm", [True, False])
+def test_members_that_change_when_all_is_calm_are_found(calm: bool) -> None:
+    found, _, _ = at_rest()
+    found.calm = calm
+    say(found, beat("a stranger"))
+    with breaks_if(calm, "nothing_moves_in_peace"):
+        say(found, join("x", at=found.log.tip))
+
+
+@pytest.mark.parametrize("guarantee", ["exclusive", "available"])
+def test_a_live_member_that_is_expired_in_fair_weather_is_found(guarantee: Guarantee) -> None:
+    found, one, other = at_rest("fair", guarantee)
+    with breaks("nobody_is_expired_without_cause", r"m1#1 lives and was heard in time, and m2#1 expired it"):
+        accuse(found, incarnation(one), incarnation(other))
+
+
+def test_a_live_member_may_be_expired_in_foul_weather_and_a_dead_one_in_any() -> None:
+    found, one, other = at_rest("foul")
+    accuse(found, incarnation(one), incarnation(other))
+    found, one, other = at_rest("fair")
+    dead = incarnation(one)
+    one.kill()
+    accuse(found, dead, incarnation(other))
+    assert 1 == found.counts["expired"]
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_who_is_replaced_by_one_that_was_dead_before_it_began_is_found(dead: bool) -> None:
+    found, one, _ = at_rest()
+    older = found.start("m1")
+    found.world.run(found.world.now + LEASE / 2)  # It has an incarnation, and waits before it joins.
+    by = incarnation(older)
+    if dead:
+        older.kill()
+    else:
+        older.pause(inf)
+    found.world.run(found.world.now + LEASE / 2)
+    one.kill()
+    found.start("m1")
+    found.world.run(found.world.now + CONVERGED_LEASES_MAX * LEASE)
+    before = found.counts["replaced"]
+    with breaks_if(dead, "the_newer_wins"):
+        say(found, Join(by=by, name="m1", versions=(1, 1), at=found.log.tip))
+    assert before + 1 == found.counts["replaced"]
+
+
+REWOUND = LedgerRewound("a", "b", "c")
+REPLACED = Replaced("a", "b", "c")
+MISMATCH = GroupMismatch("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        REPLACED,
+        MISMATCH,
+        REWOUND,
+        Diverged("a", "b", "c"),
+        LedgerUnusable("a", "b", "c"),
+        NeliError("a", "b", "c"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_who_stops_without_cause_is_found(error: NeliError | None) -> None:
+    found = group()
+    with breaks("stops_for_a_reason", f"m1#1 ended without cause: {error and type(error).__name__}"):
+        found.on_end(found.start("m1"), killed=False, error=error)
+
+
+def test_whoever_stops_for_a_reason_may() -> None:
+    found = group()
+    first = found.start("m1")
+    first.post(Close())
+    found.on_end(first, killed=False, error=None)
+    found.on_end(found.start("m1"), killed=False, error=REPLACED)
+    found.on_end(found.start("misfit", misfit=True), killed=False, error=MISMATCH)
+    found.rewind(0)
+    for error in (REWOUND, Diverged("a", "b", "c"), LedgerUnusable("a", "b", "c")):
+        found.on_end(found.start("m2"), killed=False, error=error)
+
+
+@pytest.mark.parametrize("observing", [False, True])
+def test_a_reader_that_computes_another_table_is_found_at_its_next_step(observing: bool) -> None:
+    found, one, _ = at_rest()
+    router = found.observe()
+    found.world.run(found.world.now + LEASE)
+    process = router if observing else one
+    assert isinstance(process.machine, Induction | Observer)
+    process.machine.state = changed(process.machine.state, drains=("x",))
+    with breaks("equal_prefixes"):
+        found.on_step(process)
+
+
+def test_a_reader_that_holds_another_table_at_the_end_is_found() -> None:
+    found, _, _ = at_rest()
+    router = found.observe()
+    found.world.run(found.world.now + LEASE)
+    found.finish()
+    assert isinstance(router.machine, Observer)
+    router.machine.state = changed(router.machine.state, drains=("x",))
+    with breaks("equal_prefixes", "router#1 at"):
+        found.finish()
+
+
+# Group: after a ledger lost records
+
+
+def rewound() -> tuple[Group, Process, Process]:
+    """Records were lost that nobody had read, everything works again, and everybody may be in doubt."""
+    found, one, other = at_rest()
+    found.rewind(len(found.log.offsets))
+    found.heal()
+    return found, one, other
+
+
+def test_two_who_act_for_longer_than_the_doubt_after_a_rewind_are_found() -> None:
+    found, one, other = rewound()
+    twice = [process for process in (one, other) if 0 not in found.acting.terms(process)]
+    found.world.run(found.doubt_until)
+    found.acting.claims[twice[0]] = Claims([found.world.now], [{0: 1}])  # In doubt two may act.
+    with breaks("at_most_one_acts", "still act for partition 0 after the rewind"):
+        found.world.run(found.doubt_until + 0.001)
+
+
+def test_one_alone_who_acts_after_the_doubt_is_no_violation() -> None:
+    found, _, _ = rewound()
+    found.world.run(found.doubt_until + (DOUBT + 1) * LEASE)
+    assert found.converged
+
+
+def test_two_who_act_on_tables_that_differ_after_the_doubt_are_found() -> None:
+    found, one, other = rewound()
+    for process in (one, other):
+        assert isinstance(process.machine, Induction)
+        process.machine.state = changed(process.machine.state, at=10**6)
+    assert isinstance(other.machine, Induction)
+    other.machine.state = changed(other.machine.state, drains=("x",))
+    found.on_step(one)
+    found.on_step(other)  # Both are in doubt yet.
+    found.doubt_until = found.world.now
+    found.on_step(one)
+    with breaks("one_view", "m1#1 and m2#1 both act, and differ at 1000000"):
+        found.on_step(other)
+
+
+# Program: the order of events
+
+
+def program() -> Program:
+    return Program("m1#1", options(), Random(1), lambda seconds, event: None)
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([Acquired({0: 5}), Acquired({0: 5})], "was told twice that it acquired 0 under 5"),
+        ([Acquired({0: 5}), Acquired({0: 4})], "was told twice that it acquired 0 under 4"),
+        ([Revoked({0: 5})], "was told Revoked of what it did not hold"),
+        ([Acquired({0: 5}), Revoked({0: 6})], "was told Revoked of what it did not hold"),
+        ([Acquired({0: 5}), Fenced({0: 5}, "why"), Fenced({0: 5}, "why")], "was told Fenced of what it did not hold"),
+        ([Acquired({0: 5}), Stopped(None)], "was left in the belief that it holds these when its member ended"),
+    ],
+)
+def test_events_in_an_order_that_misleads_a_program_are_found(events: list[Effect], message: str) -> None:
+    told = program()
+    for event in events[:-1]:
+        told.hear(event)
+    with breaks("events_in_order", message):
+        told.hear(events[-1])
+
+
+def test_events_in_good_order_are_no_violation() -> None:
+    told = program()
+    events: list[Effect] = [Acquired({0: 5, 1: 5}), Acquired({0: 7}), Fenced({1: 5}, "why"), Revoked({0: 7})]
+    for event in events:
+        told.hear(event)
+    assert Released({0: 7}) == told.release({0: 7})
+    told.hear(Fenced({0: 7}, "it was too late, and had let go by itself"))
+    told.hear(Stopped(None))
+
+
+# Process and memory
+
+
+class _Raises(Observer):
+    def step(self, event: Input, now: float) -> list[Effect]:
+        raise IndexError(f"{event} is out of range")
+
+
+def test_a_machine_that_raises_is_found() -> None:
+    found = group()
+    Process(found.world, found.log, found, label="m1#1", clock=CLOCK, birth=_Raises)
+    with breaks("never_crashes", "m1#1: IndexError"):
+        found.world.run(LEASE)
+
+
+def test_a_pump_that_takes_a_turn_without_reading_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = group()
+    found.start("m1")
+    monkeypatch.setattr(Pump, "turn", lambda pump: pump._step(TICK))
+    with breaks("reads_every_turn", "m1#1 took a turn without reading"):
+        found.world.run(LEASE)
+
+
+@pytest.mark.parametrize(
+    ("path", "most"), [("machine._authors", DEPARTED_MAX), ("machine._witness._digests", RING_MAX), ("new", 64)]
+)
+def test_a_container_that_grows_over_its_bound_is_found_wherever_it_is(path: str, most: int) -> None:
+    found, one, _ = at_rest()
+    *way, name = path.split(".")
+    owner: object = one.pump
+    for step in way:
+        owner = getattr(owner, step)
+    setattr(owner, name, dict.fromkeys(range(most)))
+    require_bounded("m1#1", one.pump, found.options.partitions)
+    setattr(owner, name, dict.fromkeys(range(most + 1)))
+    with breaks("memory_is_bounded", f"m1#1 keeps {most + 1} items in pump.{path}"):
+        require_bounded("m1#1", one.pump, found.options.partitions)
+    with breaks("memory_is_bounded"):
+        found.finish()
+    with breaks("memory_is_bounded"):
+        one.kill()
+
+
+# Simulate: a good end
+
+
+def test_a_group_that_is_not_led_in_time_is_found() -> None:
+    found = group()
+    found.heal()
+    one = found.start("m1")
+    one.ledger.deaf_until = inf
+    with breaks("converges", r"not within 14 leases: members \[\]; m1#1 is BOOTING, leads {}"):
+        _converge(found.world, found, LEASE)
+
+
+def test_a_group_that_all_have_left_is_started_again_and_converges() -> None:
+    found = group()
+    found.heal()
+    assert 0 < _converge(found.world, found, LEASE) <= CONVERGED_LEASES_MAX
+    assert 1 == len(found.living)
+
+
+def stopping(found: Group, who: slice) -> None:
+    for process in found.living[who]:
+        process.pause(2.5 * found.options.lease)
+
+
+@pytest.mark.parametrize(
+    ("who", "rule"), [(slice(None), "stays"), (slice(1), "nothing_moves_in_peace"), (slice(0), None)]
+)
+def test_who_stops_when_all_is_calm_is_found(monkeypatch: pytest.MonkeyPatch, who: slice, rule: str | None) -> None:
+    def converge(world: World, found: Group, lease: float) -> float:
+        took = _converge(world, found, lease)
+        while len(found.living) < 2:
+            found.start(f"m{len(found.living) + 7}")
+            took += _converge(world, found, lease)
+        world.at(world.now + 0.5 * lease, stopping, found, who)
+        return took
+
+    monkeypatch.setattr(simulate_module, "_converge", converge)
+    violation = simulate(1, weather="foul").violation
+    assert rule == (violation.rule if violation is not None else None)
+
+
+# Explorer
+
+SMALL = Bounds(slots=2, apart=1, lease=1)
+
+
+def test_an_owner_that_changes_under_a_term_that_does_not_grow_breaks_a_rule() -> None:
+    world, settings = genesis_world(SMALL)
+    for verb in ("start", "join"):
+        world = next(after for label, after in successors(world, SMALL, settings) if label[0] == verb)
+    (entry,) = world.tail
+    stale = entry._replace(after=changed(entry.after, terms=world.base.terms))
+    assert broken_rule(world) is None
+    assert "terms strictly grow: the owner changed, its term did not grow" == broken_rule(world._replace(tail=(stale,)))
+
+
+def test_the_explorer_finds_a_tenure_that_owes_no_wait_and_tells_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tenure, "_free", lambda *_: True)
+    report = explore(SMALL)
+    assert (False, "at most one acts: i0 and i1 both may") == (report.complete, report.broken)
+    lines = list(transcript(report))
+    assert "FAIL at most one acts: i0 and i1 both may" == lines[-1]
+    assert lines[-2].endswith("acting: i0, i1")
+    assert lines[0].startswith("t=0   genesis ")
+
+
+def test_the_explorer_finds_a_snapshot_that_is_not_what_was_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "restore", lambda record: changed(restore(record), drains=("x",)))
+    report = explore(SMALL)
+    assert "equal prefixes give equal tables: i0 computed another than the rest" == report.broken
+    assert ["genesis", "start", "FAIL"] == [
+        line.split()[at] for line, at in zip(transcript(report), (1, 1, 0), strict=True)
+    ]
+
+
+def test_the_explorer_finds_a_fold_whose_terms_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "fold", lambda *of: changed(fold(*of), terms=(0,)))
+    assert "terms strictly grow: the owner changed, its term did not grow" == explore(SMALL).broken
