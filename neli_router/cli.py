@@ -38,7 +38,7 @@ PROFILES = {
     "full": (
         Bounds(slots=2, apart=2, lease=3),
         Bounds(slots=3, apart=1, lease=1),
-        Bounds(slots=2, apart=3, lease=2),
+        Bounds(slots=2, apart=3, lease=1),
         Bounds(slots=3, apart=2, lease=1, leave=False, states_max=12_000_000),
     ),
 }
