@@ -43,7 +43,7 @@ format: $(DEV)/ready ## Lay out and tidy the code
 
 lock: $(LOCK)/ready ## Compile requirements/ from pyproject.toml anew, to the latest versions
 	$(call compile,core.txt,pyproject.toml)
-	$(call compile,dev.txt,pyproject.toml --group dev)
+	$(call compile,dev.txt,pyproject.toml --extra agent --group dev)
 	$(call compile,build.txt,--group build)
 	$(call compile,lock.txt,--group lock)
 

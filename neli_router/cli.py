@@ -1,238 +1,50 @@
 """The command line: parse, make one call, print what came of it.
 
-    neli demo          three processes share 256 partitions, one is killed, and its keys move
-    neli simulate      whole groups under faults, by seed
-    neli explore       every interleaving of a small group
+    neli --> a command's name --> its module in `commands/`, imported only now --> one call --> a view, as text or JSON
 
-Exit codes: 0 all is well; 1 a promise was broken, and what was printed shows how; 2 the command line is not usable;
-130 interrupted.
+A command is imported when it is asked for, or `neli owner` would take as long to start as everything else together.
+
+Exit codes: 0 all is well; 1 a promise was broken or a check failed, and what was printed shows how; 2 the command line
+or the configuration is not usable; 3 nobody owns it; 4 no agent answered; 5 it was refused; 130 interrupted. `neli run`
+adds the command's own, 75 for a role that was lost, and 126 and 127 for a command that cannot be started.
 """
 
-import gc
-import os
-import sys
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
-from time import monotonic
-from typing import cast
 
 import click
 
-from neli_router import demo
-from neli_router.induction.records import Guarantee
-from neli_router.sim.explore import Report, explore, transcript
-from neli_router.sim.miniature import Bounds
-from neli_router.sim.options import Weather
-from neli_router.sim.simulate import Result, simulate
+__all__ = ["COMMANDS", "main"]
 
-__all__ = ["EXIT_BROKEN", "main"]
-
-EXIT_BROKEN = 1
-
-PROFILES = {
-    "test": (Bounds(slots=2, apart=2, lease=2),),
-    "full": (
-        Bounds(slots=2, apart=2, lease=3),
-        Bounds(slots=3, apart=1, lease=1),
-        Bounds(slots=2, apart=3, lease=1),
-        Bounds(slots=3, apart=2, lease=1, leave=False, states_max=12_000_000),
-    ),
+COMMANDS: Mapping[str, tuple[str, str, str]] = {
+    "demo": ("proofs", "demo_command", "Start real processes that share partitions, and kill one."),
+    "explore": ("proofs", "explore_command", "Walk every interleaving of a small group."),
+    "simulate": ("proofs", "simulate_command", "Run whole groups under faults in virtual time."),
 }
-"""`test` is complete within minutes. `full` takes under two hours; its last, three incarnations, goes as far as it
-comes in twelve million worlds, which is what fits into eight gigabytes."""
-
-CHUNK = 5
-"""Seeds a process takes at a time: enough to make up for handing them over, few enough for a progress that moves."""
+"""Name -> the module in `commands/`, what it is called there, and what it does in one line."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Lazy(click.Group):
+    """Commands that are imported when they are asked for; a list of them imports none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(import_module(f"neli_router.commands.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+@click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("neli-router"), prog_name="neli")
 def main() -> None:
     """Share work by key among processes, over a ledger that you already have."""
-
-
-@main.command("demo")
-@click.option("--members", type=int, default=3, show_default=True, help="Processes, from 2 to 8.")
-@click.option("--partitions", type=int, default=256, show_default=True, help="What they share.")
-@click.option("--lease", type=float, default=0.5, show_default=True, help="How long a heartbeat proves anything, in s.")
-@click.option("--seconds", type=float, default=20.0, show_default=True, help="How long it should take, if all is well.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides which member meets which fate.")
-@click.option("--live/--plain", default=None, help="A view that moves, or lines.  [default: as the terminal can]")
-@click.option("--keep", type=click.Path(path_type=Path), help="An empty folder, to keep the ledger and the logs in.")
-def _demo_command(
-    members: int, partitions: int, lease: float, seconds: float, seed: int, live: bool | None, keep: Path | None
-) -> None:
-    """Start real processes that share partitions; kill one, stop one, let one leave, and route keys all along.
-
-    Ends with what was measured and checked. Exits with 0 only if every check held; 1 if one failed or a process could
-    not start; 2 if it cannot run with these options; 130 if it was interrupted.
-    """
-    raise SystemExit(
-        demo.run(members=members, partitions=partitions, lease=lease, seconds=seconds, seed=seed, live=live, keep=keep)
-    )
-
-
-@main.command("explore")
-@click.option(
-    "--profile", type=click.Choice(sorted(PROFILES)), help="A named set of bounds, instead of the options below."
-)
-@click.option("--slots", type=click.IntRange(1, 4), default=2, show_default=True, help="Incarnations at once.")
-@click.option("--apart", type=click.IntRange(1, 6), default=2, show_default=True, help="Records between readers.")
-@click.option("--lease", type=click.IntRange(1, 6), default=2, show_default=True, help="The lease, in ticks.")
-@click.option("--leave/--no-leave", default=True, show_default=True, help="Whether members may leave in good order.")
-@click.option("--crash/--no-crash", default=True, show_default=True, help="Whether processes may crash.")
-@click.option(
-    "--births", type=click.IntRange(1), default=None, help="Incarnations over all time.  [default: any number]"
-)
-@click.option("--states", type=click.IntRange(1), default=None, help="Stop after this many states.")
-def _explore_command(
-    profile: str | None,
-    slots: int,
-    apart: int,
-    lease: int,
-    leave: bool,
-    crash: bool,
-    births: int | None,
-    states: int | None,
-) -> None:
-    """Walk every interleaving of a small group, running the shipped protocol.
-
-    Prints its bounds and how far it has come. When a rule is broken, prints the shortest way there and exits with 1.
-    """
-    for bounds in PROFILES[profile] if profile else (Bounds(slots, apart, lease, leave, crash, births, states),):
-        click.echo(f"explore: {bounds}")
-        report = _explore(bounds)
-        if report.trace is not None:
-            for line in transcript(report):
-                click.echo(line)
-            raise SystemExit(EXIT_BROKEN)
-
-
-def _explore(bounds: Bounds) -> Report:
-    progress, started = _Progress(), monotonic()
-
-    def tell(report: Report) -> None:
-        progress.tell(f"depth {report.depth}: {report.states:,} states, {report.steps:,} steps")
-
-    with _without_garbage_collector():
-        report = explore(bounds, tell)
-    progress.end()
-    verdict = "complete" if report.complete else "as far as it came"
-    if report.trace is not None:
-        verdict = "a rule is broken"
-    click.echo(f"  {verdict}: {report.states:,} states, {report.steps:,} steps, {monotonic() - started:.0f} s")
-    return report
-
-
-@main.command("simulate")
-@click.option("--seed", "first", type=str, help="Run this one seed (0x5eed or 24301) and print what happened.")
-@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many seeds to run.")
-@click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="The first of them.")
-@click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="Only groups with this one.")
-@click.option("--weather", type=click.Choice(["foul", "fair", "rewound"]), help="Only runs under this kind of faults.")
-@click.option(
-    "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes to use; all cores unless told."
-)
-def _simulate_command(
-    first: str | None, seeds: int, start: int, guarantee: str | None, weather: str | None, jobs: int
-) -> None:
-    """Run whole groups under faults in virtual time, and check every promise after every step.
-
-    A seed decides everything about its run, and the same seed is the same run anywhere. When a promise is broken,
-    prints the run's options and its last events, and exits with 1.
-    """
-    if first is not None:
-        result = _run_one(_seed(first), guarantee, weather)
-        click.echo(_summary(result))
-        if result.violation is not None:
-            _show(result, forced=guarantee is not None or weather is not None)
-            raise SystemExit(EXIT_BROKEN)
-        return
-    progress, started, done = _Progress(), monotonic(), 0
-    counts: Counter[str] = Counter()
-    with ProcessPoolExecutor(jobs) as pool:
-        chunks = [range(at, min(at + CHUNK, start + seeds)) for at in range(start, start + seeds, CHUNK)]
-        futures = [pool.submit(_run_some, chunk, guarantee, weather) for chunk in chunks]
-        for future in as_completed(futures):
-            for result in future.result():
-                done += 1
-                counts += result.counts
-                if result.violation is not None:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    progress.end()
-                    _show(result, forced=guarantee is not None or weather is not None)
-                    raise SystemExit(EXIT_BROKEN)
-            progress.tell(f"{done} of {seeds} seeds")
-    progress.end()
-    click.echo(f"simulate: {seeds} seeds from {start}: every promise held, {monotonic() - started:.0f} s")
-    click.echo("  " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())))
-
-
-def _seed(text: str) -> int:
-    try:
-        seed = int(text, 0)
-    except ValueError:
-        seed = -1
-    if seed < 0:  # Python's generator takes -5 for 5.
-        raise click.BadParameter(
-            f"a whole number from 0 such as 24301 or 0x5eed was wanted, not {text!r}", param_hint="--seed"
-        )
-    return seed
-
-
-def _run_one(seed: int, guarantee: str | None, weather: str | None) -> Result:
-    # Click has checked both words already.
-    return simulate(seed, guarantee=cast(Guarantee | None, guarantee), weather=cast(Weather | None, weather))
-
-
-def _run_some(seeds: range, guarantee: str | None, weather: str | None) -> list[Result]:
-    return [_run_one(seed, guarantee, weather) for seed in seeds]
-
-
-def _show(result: Result, *, forced: bool) -> None:
-    click.echo(result.transcript)
-    click.echo(str(result.options))
-    # The options that force a kind of run are part of what the seed means.
-    flags = f"--guarantee {result.options.guarantee} --weather {result.options.weather}" if forced else ""
-    replay = f"neli simulate --seed {result.seed:#x} {flags}".rstrip()
-    click.echo(f"FAIL {result.violation} at t={result.time:.3f}; replay: {replay}")
-
-
-def _summary(result: Result) -> str:
-    verdict = "FAIL" if result.violation is not None else f"healed after {result.converged_after:.1f} leases"
-    return f"seed={result.seed:#x} trace={result.trace}: {verdict}\n{result.options}"
-
-
-class _Progress:
-    """One line that changes in a terminal; elsewhere a line every ten seconds, so that a log shows it is alive."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stdout.isatty()
-        self._started = self._told = monotonic()
-
-    def tell(self, text: str) -> None:
-        now = monotonic()
-        line = f"  {now - self._started:5.0f} s  {text}"
-        if self._terminal:
-            click.echo(f"\r{line:78}", nl=False)
-        elif now > self._told + 10:
-            self._told = now
-            click.echo(line)
-
-    def end(self) -> None:
-        if self._terminal:
-            click.echo(f"\r{'':78}\r", nl=False)
-
-
-@contextmanager
-def _without_garbage_collector() -> Iterator[None]:
-    """Millions of small values that never change hold no cycles; looking for some would take longer than exploring."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

@@ -36,6 +36,7 @@ from neli_router.leading.lease import Lease
 from neli_router.leading.runtime import THREADS, Runtime
 from neli_router.leading.tenancy import not_leading
 from neli_router.leading.wishes import WISH_MAX, Desire, unheard
+from neli_router.pump import Tap
 from neli_router.router import Router
 
 __all__ = ["Member"]
@@ -48,11 +49,19 @@ class Member:
     LedgerUnusable, LedgerRewound, Unsupported. What ends a member later is raised by every call from then on.
 
     `on_event` is called with Acquired, Revoked and Fenced, on threads of the member. If it raises, the member leaves.
+    `tap` reads along whatever the member reads, for who shows a group to people.
     """
 
-    def __init__(self, config: Config, *, on_event: Handler | None = None, runtime: Runtime = THREADS) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        on_event: Handler | None = None,
+        tap: Tap | None = None,
+        runtime: Runtime = THREADS,
+    ) -> None:
         require_supported_platform()
-        self._engine = Engine(config, on_event, runtime)
+        self._engine = Engine(config, on_event, runtime, tap)
         self._tenancy = self._engine.tenancy
         self._layout = self._engine.settings.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)

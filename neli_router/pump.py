@@ -14,13 +14,13 @@ The pump has no thread and no clock of its own: a member gives it both, a simula
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable
 from neli_router.induction.fold import State
-from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode, encode
+from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Record, Snapshot, decode, encode
 from neli_router.induction.snapshots import BadSnapshot, restore
 from neli_router.ledgers.base import READ_MAX, Entry, Ledger
 from neli_router.protocol import (
@@ -37,7 +37,7 @@ from neli_router.protocol import (
     Trim,
 )
 
-__all__ = ["POLL_MAX", "Pump", "newest_state"]
+__all__ = ["POLL_MAX", "Pump", "Tap", "newest_state"]
 
 POLL_MAX = 0.5
 """The longest wait for a record. Longer saves nothing; shorter notices sooner that a ledger cannot be read."""
@@ -61,6 +61,16 @@ stand before the genesis, written by who did not know yet that the ledger was ma
 Driven = TypeVar("Driven", bound=Machine)
 
 
+class Tap(Protocol):
+    """Somebody who reads along, on the pump's thread. Must be quick, must not raise."""
+
+    def begin(self, state: State, now: float) -> None:
+        """What follows continues `state`."""
+
+    def read(self, records: Sequence[tuple[int, Record | None]], now: float) -> None:
+        """These came next; None stands for what does not decode."""
+
+
 class Pump(Generic[Driven]):
     """Drives one machine. `turn` belongs to one thread; `post` may be called from any.
 
@@ -77,16 +87,20 @@ class Pump(Generic[Driven]):
         pause: Callable[[float], None],
         publish: Callable[[Driven, float], None],
         tell: Callable[[Effect], None],
+        tap: Tap | None = None,
     ) -> None:
         self._ledger, self._clock, self._pause = ledger, clock, pause
-        self._publish, self._tell = publish, tell
+        self._publish, self._tell, self._tap = publish, tell, tap
         self._inbox: deque[Input] = deque()
         self._away: set[str] = set()
         self.fresh_at = -inf
         """When a read last brought all that there was. What the machine knows is as old as this."""
         state = newest_state(ledger)
         ledger.seek(state.at)
-        self.machine = begin(state, clock())
+        now = clock()
+        self.machine = begin(state, now)
+        if tap is not None:
+            tap.begin(state, now)
 
     def post(self, event: Input) -> None:
         """Let the machine take `event` soon. From any thread."""
@@ -112,7 +126,10 @@ class Pump(Generic[Driven]):
             self._note_back("read")
             if len(entries) < READ_MAX:  # After a full batch there may be more, and the machine lags behind.
                 self.fresh_at = self._clock()
-            self._step(Read([(entry.offset, decode(entry.payload)) for entry in entries]))
+            records = [(entry.offset, decode(entry.payload)) for entry in entries]
+            if self._tap is not None and records:
+                self._tap.read(records, self._clock())
+            self._step(Read(records))
         if offsets := self._ledger.acknowledged():
             self._step(Acknowledged(offsets))
 
@@ -158,6 +175,8 @@ class Pump(Generic[Driven]):
         except (LedgerRewound, LedgerUnusable) as error:
             self._step(Broken(error))
         else:
+            if self._tap is not None:
+                self._tap.begin(state, self._clock())
             self._step(Restart(state))
 
     def _note_away(self, what: str, error: LedgerUnavailable) -> None:

@@ -35,7 +35,7 @@ PURE_STANDARD = frozenset(
 IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
 """I/O and doors to it; and `hash` and `id`, which differ from one process to the next."""
 
-OPTIONAL = ("ledgers.kafka", "ledgers.redis", "ownership.redis", "status", "spark")
+OPTIONAL = ("agent.server", "ledgers.kafka", "ledgers.redis", "ownership.redis", "spark")
 """Modules that need a package which a user may not have. They are imported inside functions only."""
 
 
@@ -73,7 +73,23 @@ ROOMS = (
         ("testing",),
         imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "ledgers.memory", "pump", "sim", "testing"),
     ),
-    Room(("cli", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),
+    # What one group did and does, for people: folded from the records that a member reads anyway.
+    Room(("status",), imports=(*PURE, "pump", "status")),
+    Room(("fence",), imports=("errors", "fence")),
+    Room(("layers",), imports=(*PURE, "config", "layers", "logs")),
+    # What an agent and its clients say to each other; the clients know no member, and the server no client.
+    Room(("agent.wire",), imports=PURE, packages=frozenset({"msgspec"})),
+    Room(
+        ("agent.client", "agent.streams", "agent.leases", "agent.calls", "agent.__init__"),
+        imports=(*PURE, "agent", "clock"),
+        packages=frozenset({"httpx", "msgspec"}),
+    ),
+    Room(
+        ("agent",),
+        imports=(*PURE, *FRONT, "agent", "clock", "config", "layers", "logs", "pump", "status"),
+        packages=frozenset({"msgspec", "prometheus_client", "starlette", "structlog", "uvicorn"}),
+    ),
+    Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),
     # The door. It stands aside of the arrows: whoever imports any module has passed through it.
     Room(("__init__",), imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "pump")),
 )

@@ -37,7 +37,7 @@ def test_one_seed_prints_its_options_and_its_trace_and_is_the_same_twice() -> No
 
 def test_a_seed_that_is_no_number_is_refused_with_an_example() -> None:
     code, output = run("simulate", "--seed", "tuesday")
-    assert (2, True) == (code, "a whole number such as 24301 or 0x5eed was wanted, not 'tuesday'" in output)
+    assert (2, True) == (code, "a whole number from 0 such as 24301 or 0x5eed was wanted, not 'tuesday'" in output)
 
 
 @pytest.mark.parametrize(

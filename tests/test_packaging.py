@@ -82,7 +82,9 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(wheel: ZipFile) -> None:
     assert "neli-router" == metadata["Name"]
     assert ">=3.11" == metadata["Requires-Python"]
     assert "Apache-2.0" == metadata["License-Expression"]
-    assert sorted(PROJECT["dependencies"]) == sorted(metadata.get_all("Requires-Dist", []))
+    needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert sorted(PROJECT["dependencies"]) == sorted(needed)
+    assert sorted(PROJECT["optional-dependencies"]) == sorted(metadata.get_all("Provides-Extra", []))
     assert "neli = neli_router.cli:main" in wheel.read(f"{folder}/entry_points.txt").decode()
     assert (ROOT / "LICENSE").read_bytes() == wheel.read(f"{folder}/licenses/LICENSE")
 

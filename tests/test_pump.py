@@ -139,6 +139,7 @@ class Rig:
 
     def __init__(self, tape: Tape) -> None:
         self.tape, self.now = tape, 0.0
+        self.tapped: list[Any] = []
         self.journal: list[Any] = []
         self.pauses: list[float] = []
         self.pump = Pump(
@@ -148,9 +149,16 @@ class Rig:
             pause=self.pauses.append,
             publish=lambda machine, now: self.journal.append("publish"),
             tell=self.journal.append,
+            tap=self,
         )
         self.machine = self.pump.machine
         tape.timeouts.clear()
+
+    def begin(self, state: State, now: float) -> None:
+        self.tapped.append((now, state))
+
+    def read(self, records: Sequence[tuple[int, Record | None]], now: float) -> None:
+        self.tapped.append((now, records))
 
     @property
     def events(self) -> list[Input]:
@@ -302,6 +310,20 @@ def test_what_is_known_is_as_old_as_the_last_read_that_brought_all() -> None:
 # Effects
 
 
+def test_who_taps_a_pump_reads_whatever_its_machine_does() -> None:
+    tape = Tape(genesis(), None, join("a"))
+    rig = Rig(tape)
+    rig.turn(2)
+    rig.now = 1.0
+    tape.payloads.append(encode(beat("a")))
+    rig.turn()
+    assert [
+        (0.0, State()),
+        (0.0, [(1, genesis()), (2, None), (3, join("a"))]),
+        (1.0, [(4, beat("a"))]),
+    ] == rig.tapped
+
+
 def test_the_standing_is_published_before_any_effect_is_carried_out() -> None:
     """No thread of the program may still find a partition led when its Handover is on the way."""
     rig = Rig(Tape())
@@ -438,6 +460,10 @@ def test_a_machine_that_was_left_behind_restarts_from_the_newest_snapshot() -> N
         for event in rig.turn().events
         if isinstance(event, Restart | Read)
     ]
+
+
+def test_who_taps_a_pump_is_told_of_a_restart() -> None:
+    assert [(0.0, State()), (0.0, founded(None, join("a")))] == behind().turn().tapped
 
 
 @pytest.mark.parametrize(

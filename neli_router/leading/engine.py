@@ -31,7 +31,7 @@ from neli_router.leading.tenancy import Tenancy
 from neli_router.leading.wishes import Desire
 from neli_router.ledgers.base import Ledger
 from neli_router.protocol import NO_STANDING, Close, Effect, Input, Stopped
-from neli_router.pump import Pump
+from neli_router.pump import Pump, Tap
 from neli_router.routing.feed import Feed
 
 __all__ = ["BREAK_OFF_MAX", "FLUSH_MAX", "Engine"]
@@ -52,10 +52,10 @@ FLUSH_MAX = 0.5
 class Engine:
     """One member. `turn` and `run` belong to its own thread; all else may be called from any."""
 
-    def __init__(self, config: Config, on_event: Handler | None, runtime: Runtime) -> None:
+    def __init__(self, config: Config, on_event: Handler | None, runtime: Runtime, tap: Tap | None = None) -> None:
         self.settings = config.settings()
         self.name = f"neli-{self.settings.name}"
-        self._config, self.runtime = config, runtime
+        self._config, self.runtime, self._tap = config, runtime, tap
         self.tenancy = Tenancy(self.settings.name, runtime)
         self.journal = Journal(self.settings.name, f"{self.name}-journal", self.tenancy.notify)
         self.barrier = self.tenancy.barrier = Barrier(
@@ -158,6 +158,7 @@ class Engine:
                 pause=self.runtime.pause,
                 publish=self._publish,
                 tell=self._tell,
+                tap=self._tap,
             )
         except BaseException:
             self._let_go()

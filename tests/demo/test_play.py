@@ -31,6 +31,8 @@ class Demo:
     def __init__(self, folder: Path, **options: object) -> None:
         given = {"seconds": 1.0, "lease": 0.4, "live": False, **options}
         program = (
+            "import signal\n"  # A shell that starts tests in the background has them ignore it.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from pathlib import *\n"  # For `keep`, as `repr` writes it.
             "from neli_router import demo\n"
             f"raise SystemExit(demo.run(**{given}))"

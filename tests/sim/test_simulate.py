@@ -15,7 +15,8 @@ from typing import get_args
 import pytest
 from click.testing import CliRunner
 
-from neli_router import cli
+from neli_router.cli import main
+from neli_router.commands import proofs
 from neli_router.induction.records import Guarantee
 from neli_router.induction.tenure import Tenure
 from neli_router.sim.faults import Faults
@@ -42,7 +43,7 @@ def run(seed: int, guarantee: Guarantee | None = None, weather: Weather | None =
 
 
 def neli(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(cli.main, ("simulate", *arguments))
+    result = CliRunner().invoke(main, ("simulate", *arguments))
     return result.exit_code, result.output
 
 
@@ -293,7 +294,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> int:
     """Nobody waits, and nobody heeds what it sent; the answer is the first seed that shows it."""
     monkeypatch.setattr(Tenure, "_free", lambda *_: True)
     # Threads see what is patched here on every platform; processes of a pool do not.
-    monkeypatch.setattr(cli, "ProcessPoolExecutor", ThreadPoolExecutor)
+    monkeypatch.setattr(proofs, "ProcessPoolExecutor", ThreadPoolExecutor)
     return next(seed for seed in SEEDS if simulate(seed).violation is not None)
 
 

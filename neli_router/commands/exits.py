@@ -1,0 +1,37 @@
+"""Exit codes: what a script may go by.
+
+    0 done   1 something is broken   2 asked wrongly   3 nobody owns it   4 no agent   5 refused   75 lost meanwhile
+
+They are a part of the interface, as names of commands are: a code keeps its meaning for ever.
+"""
+
+__all__ = [
+    "EXIT_BROKEN",
+    "EXIT_CANNOT_START",
+    "EXIT_LOST",
+    "EXIT_NO_AGENT",
+    "EXIT_NO_OWNER",
+    "EXIT_REFUSED",
+    "EXIT_USAGE",
+]
+
+EXIT_BROKEN = 1
+"""A promise was broken, or a check failed; what was printed shows how."""
+
+EXIT_USAGE = 2
+"""The command line or the configuration is not usable. Click's own."""
+
+EXIT_NO_OWNER = 3
+"""Nobody owns the key now, or it is not led here."""
+
+EXIT_NO_AGENT = 4
+"""No agent answered at the address."""
+
+EXIT_REFUSED = 5
+"""The agent, or the ledger, refused."""
+
+EXIT_LOST = 75
+"""`neli run`: the role was lost while the command ran, which was stopped. sysexits' EX_TEMPFAIL: run it again."""
+
+EXIT_CANNOT_START = 127
+"""`neli run`: the command cannot be started. As a shell says it; 126 if it is there and not executable."""
