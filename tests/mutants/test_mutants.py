@@ -21,7 +21,7 @@ PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
 COMMAND = re.compile(r"^caught-by: neli (?P<arguments>.+)$", re.MULTILINE)
 SECONDS_MAX = 600
 
-pytestmark = pytest.mark.exhaustive
+each_patch = pytest.mark.parametrize("patch", PATCHES, ids=[patch.stem for patch in PATCHES])
 
 
 def neli(arguments: str, package: Path) -> subprocess.CompletedProcess[str]:
@@ -61,7 +61,14 @@ def mutate(patch: Path, folder: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=[patch.stem for patch in PATCHES])
+@each_patch
+def test_it_still_applies_and_says_what_catches_it(patch: Path, tmp_path: Path) -> None:
+    mutate(patch, tmp_path)
+    assert COMMAND.search(patch.read_text()) is not None
+
+
+@pytest.mark.exhaustive
+@each_patch
 def test_a_broken_protocol_is_caught_and_the_shipped_one_passes(patch: Path, tmp_path: Path) -> None:
     found = COMMAND.search(patch.read_text())
     assert found is not None, f"{patch.name} does not say what catches it"
