@@ -31,7 +31,7 @@ from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Ledger, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 
-__all__ = ["PROTOCOLS", "Config", "open", "require_promises"]
+__all__ = ["PROTOCOLS", "Config", "open", "public_address", "require_promises"]
 
 PROTOCOLS = ("induction",)
 
@@ -111,7 +111,7 @@ class Config:
 
     def __repr__(self) -> str:
         values = self._values()
-        ledger = _without_secrets(values.pop("ledger"))
+        ledger = public_address(str(values.pop("ledger")))
         return f"Config({ledger!r}, {', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def _values(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ _EXAMPLES = "sqlite:///var/lib/jobs/ledger.db, sqlite:ledger.db or memory://jobs
 def _parsed(address: str) -> tuple[str, str, list[str]]:
     """The scheme, the place that the driver understands, and what is wrong with the address."""
     scheme, colon, rest = address.partition(":")
-    shown = _without_secrets(address)
+    shown = public_address(address)
     if not colon or "/" in scheme:
         return "", "", [f"ledger={shown!r:.200} does not say what kind of ledger it is: write {_EXAMPLES}"]
     if scheme not in _DRIVERS:
@@ -207,9 +207,14 @@ def _parsed(address: str) -> tuple[str, str, list[str]]:
     return scheme, place, []
 
 
-def _without_secrets(address: object) -> str:
-    """The address for people: what stands before an @ may be a password."""
-    return re.sub(r"//[^/]*@", "//***@", str(address))
+def public_address(address: str) -> str:
+    """A ledger's address for people. Before the last @ stands who we are there, and perhaps by which password."""
+    if re.match(r"sqlite:(?!//[^/])", address):
+        return address  # A file has no password, and its name may have an @.
+    before, at, after = address.rpartition("@")
+    scheme = re.match(r"[a-z][a-z0-9+.-]*:(//)?", before)
+    place = f"{scheme.group() if scheme else ''}***@{after}" if at else address
+    return re.sub(r"(?i)([?&;][^=&;]*(?:pass|secret|token|key)[^=&;]*=)[^&;]*", r"\1***", place)
 
 
 def _unknown(what: str, name: object, known: Iterable[str], within: str = "") -> str:

@@ -107,6 +107,7 @@ def test_a_password_in_an_address_is_never_shown() -> None:
     assert "secret" not in repr(made)
     assert "memory://***@jobs" in repr(made)
     assert "secret" not in "".join(problems_of(ledger="//user:secret@host/jobs"))
+    assert "secret" not in "".join(problems_of(ledger="redis://user:a/secret@host/jobs"))
 
 
 def test_a_configuration_is_a_value() -> None:

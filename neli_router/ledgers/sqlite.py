@@ -154,7 +154,9 @@ class SqliteLedger:
 
     def _last_offset(self, connection: sqlite3.Connection) -> int:
         row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
-        last = 0 if row is None else int(row[0])
+        last = 0 if row is None else row[0]
+        if not isinstance(last, int):  # Of a damaged file anything may be read.
+            raise damaged(self._file.path, "what should be the number of its last record is no number")
         if last < self._highest:
             raise self._file.condemn(
                 f"the last record in {self._file.path} is at offset {last}, and there was one at {self._highest}"
@@ -182,7 +184,7 @@ class SqliteLedger:
         for expected, (offset, payload, checksum) in enumerate(rows, start=first):
             if offset != expected:
                 raise self._file.condemn(f"the record at offset {expected} is missing among its neighbours")
-            if zlib.crc32(payload) != checksum:
+            if not isinstance(payload, bytes) or zlib.crc32(payload) != checksum:
                 raise damaged(self._file.path, f"the record at offset {offset} does not match its checksum")
             entries.append(Entry(offset, payload))
         self._position = entries[-1].offset + 1

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from neli_router.errors import Closed, LedgerRewound, LedgerUnavailable, LedgerUnusable
-from neli_router.ledgers.sqlite_faults import explain, is_busy, refuse_unusable_place
+from neli_router.ledgers.sqlite_faults import damaged, explain, is_busy, refuse_unusable_place
 from neli_router.ledgers.sqlite_layout import recognise
 
 __all__ = ["SqliteFile"]
@@ -83,6 +83,8 @@ class SqliteFile:
                 except BaseException as error:
                     # Even for KeyboardInterrupt: a transaction left open would stop the appends of the whole group.
                     self._roll_back()
+                    if isinstance(error, UnicodeDecodeError):
+                        raise damaged(self.path, "a text in it is not UTF-8") from error
                     if not isinstance(error, sqlite3.Error):
                         raise
                     if not is_busy(error) or time.monotonic() >= give_up_at:

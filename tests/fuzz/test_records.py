@@ -1,0 +1,118 @@
+"""Records from anywhere: every one that can be made is read as it was written, and nothing that is read does harm.
+
+    a class --its own bounds--> any record --encode--> bytes --cut, spliced, flipped--> decode --> Record | None
+
+tests/induction/test_records.py has the format and its limits, and changes one field or one byte of a few records. Here
+the records themselves are drawn, from the bounds that their classes declare, so that a new kind of record, or a new
+field, is fuzzed from its first day.
+"""
+
+from contextlib import suppress
+from typing import Any, get_args
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from neli_router.induction.fold import fold
+from neli_router.induction.records import Record, Snapshot, decode, encode
+from neli_router.induction.snapshots import BadSnapshot, restore, snapshot
+from neli_router.keyspace import SLOTS_MAX, Layout
+from tests.induction.scenes import founded, join
+
+LAW = settings(deadline=None, max_examples=150, derandomize=True)
+
+LAYOUTS = st.builds(
+    lambda slots, partitions, tags: Layout(slots=slots, partitions=min(slots, partitions), tags=tags),
+    st.integers(1, SLOTS_MAX),
+    st.integers(1, 64),
+    st.booleans(),
+)
+
+
+def values_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
+    """Anything that a field of this type may hold."""
+    match kind:
+        case inspect.StructType(cls=cls) if cls is Layout:
+            return LAYOUTS  # Its parts depend on each other, which their types do not say.
+        case inspect.StructType(cls=cls, fields=fields):
+            return st.builds(cls, **{field.name: values_of(field.type) for field in fields})
+        case inspect.IntType(ge=least, le=most):
+            return st.integers(least, most)
+        case inspect.FloatType(ge=least, gt=above, le=most):
+            bound = above if least is None else least
+            return st.floats(bound, most, exclude_min=above is not None, allow_nan=False, allow_infinity=False)
+        case inspect.StrType(pattern=pattern) if pattern is not None:
+            return st.from_regex(pattern.replace("$", r"\Z"))
+        case inspect.StrType(min_length=least, max_length=most):
+            return st.text(min_size=least or 0, max_size=most)
+        case inspect.LiteralType(values=values):
+            return st.sampled_from(sorted(values, key=str))
+        case inspect.ListType(item_type=item):
+            return st.lists(values_of(item), max_size=5)
+        case inspect.DictType(key_type=key, value_type=value):
+            return st.dictionaries(values_of(key), values_of(value), max_size=5)
+        case inspect.TupleType(item_types=items):
+            return st.tuples(*map(values_of, items))
+        case inspect.UnionType(types=types):
+            return st.one_of(*map(values_of, types))
+        case inspect.NoneType():
+            return st.none()
+    raise AssertionError(f"a record has a field of a type that is not fuzzed yet: {kind}")
+
+
+RECORDS: st.SearchStrategy[Record] = st.one_of(*(values_of(inspect.type_info(kind)) for kind in get_args(Record)))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """The bytes of a record after an accident: pieces lost, doubled, overwritten, or taken from another record."""
+    payload = encode(draw(RECORDS))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(payload)))
+        end = draw(st.integers(start, min(len(payload), start + 16)))
+        other = encode(draw(RECORDS))
+        piece = draw(st.binary(max_size=8) | st.just(payload[start:end] * 2) | st.just(other[start : start + 16]))
+        payload = payload[:start] + piece + payload[end:]
+    return payload
+
+
+@LAW
+@given(RECORDS)
+def test_any_record_is_read_as_it_was_written(record: Record) -> None:
+    payload = encode(record)
+    assert record == decode(payload)
+    assert b"\n" not in payload
+
+
+@LAW
+@given(damaged())
+def test_whatever_is_left_of_a_record_is_one_or_none(payload: bytes) -> None:
+    record = decode(payload)
+    assert record is None or record == decode(encode(record))
+
+
+@LAW
+@given(st.lists(RECORDS | damaged().map(decode), max_size=8))
+def test_any_records_fold_and_each_takes_its_offset(records: list[Record | None]) -> None:
+    """Whoever can append must not be able to stop those who read."""
+    state = founded(join("a"), join("b"))
+    for offset, record in enumerate(records, start=state.at):
+        state = fold(state, offset, record)
+        assert offset + 1 == state.at
+    if state.genesis is not None:  # Whatever came of it can be written down, and started from.
+        assert state == restore(snapshot("z", state))
+
+
+@LAW
+@given(values_of(inspect.type_info(Snapshot)))
+def test_a_snapshot_of_anything_is_restored_or_refused(record: Snapshot) -> None:
+    with suppress(BadSnapshot):
+        assert record.upto == restore(record).at
+
+
+@LAW
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=9))
+def test_json_that_is_no_record_is_none(value: Any) -> None:
+    assert decode(msgspec.json.encode(value)) is None
