@@ -19,7 +19,9 @@
     |   '-- Forked              this process is a fork: reopen before use
     |-- NotLeading          waited for leadership in vain
     |-- Closed              used after `close()`
-    '-- Unsupported         this platform cannot keep the promises
+    |-- Unsupported         this platform cannot keep the promises
+    |-- fence.Refused       a higher fencing term was admitted: a newer owner writes there
+    '-- fence.FenceMisused  what was given to the fence is no term or no transaction (also a TypeError)
 
 A message says what was wanted, what was found and what to do; the three parts stay as attributes.
 """

@@ -1,0 +1,65 @@
+"""The fence for connections whose methods are awaited: psycopg's AsyncConnection, aiosqlite, and their like.
+
+    await fence.admit(connection, "invoices", lease.term)      the same statement, the same answers, the same tally
+
+A transaction belongs to one task at a time, as with any of these libraries. A task that is cancelled while it waits for
+another transaction leaves its own to be rolled back, and the fence as it was.
+"""
+
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from neli_router.fence.refusals import Refused, tally
+from neli_router.fence.statements import Driver, checked, driver_of, explain, number, plain_rows
+
+__all__ = ["admit", "admitted", "install"]
+
+
+async def install(connection: Any, *, paramstyle: str | None = None) -> None:
+    """As `neli_router.fence.install`."""
+    driver = driver_of(connection, paramstyle)
+    async with _cursor(connection, driver) as cursor:
+        await cursor.execute(driver.create())
+
+
+async def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None = None) -> None:
+    """As `neli_router.fence.admit`."""
+    resource, term = checked(resource, term)
+    driver = driver_of(connection, paramstyle)
+    driver.require_transaction(connection)
+    async with _cursor(connection, driver) as cursor:
+        try:
+            await cursor.execute(*driver.admit(resource, term))
+        except Exception as error:
+            explain(error)
+            raise
+        if cursor.rowcount == 1:
+            tally.count(refused=False)
+            return
+        await cursor.execute(*driver.admitted(resource))
+        held = number(await cursor.fetchone())
+    tally.count(refused=True)
+    raise Refused.of(resource, term, held)
+
+
+async def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
+    """As `neli_router.fence.admitted`."""
+    resource, _ = checked(resource, 0)
+    driver = driver_of(connection, paramstyle)
+    async with _cursor(connection, driver) as cursor:
+        await cursor.execute(*driver.admitted(resource))
+        return number(await cursor.fetchone())
+
+
+@asynccontextmanager
+async def _cursor(connection: Any, driver: Driver) -> AsyncIterator[Any]:
+    cursor = connection.cursor()
+    if inspect.isawaitable(cursor):  # psycopg has it at once, aiosqlite asks its thread for it.
+        cursor = await cursor
+    plain_rows(cursor, driver.library)
+    try:
+        yield cursor
+    finally:
+        await cursor.close()

@@ -1,0 +1,88 @@
+"""What a fence answers, and how often: the two errors, and the tally that metrics read.
+
+    admit --term >= admitted--> admitted += 1
+          --term <  admitted--> refused  += 1, raise Refused          a zombie was stopped
+          --not a term, no transaction--> raise FenceMisused          a program is wrong; counted nowhere
+
+A refused write is rolled back, and a count kept in the same database would be rolled back with it. So the tally lives
+in the process that was refused, and that process tells whoever gathers metrics. A fork starts with an empty one, or
+the parent's refusals would be told twice.
+"""
+
+import os
+import threading
+
+from neli_router.errors import NeliError
+
+__all__ = ["FenceMisused", "Refused", "Tally", "tally"]
+
+
+class Refused(NeliError):
+    """A higher term was admitted to `resource`: whoever holds `term` owns it no longer, and must not write."""
+
+    def __init__(
+        self,
+        wanted: str,
+        found: str,
+        remedy: str,
+        *,
+        resource: str = "",
+        term: int = 0,
+        admitted: int | None = None,
+    ) -> None:
+        super().__init__(wanted, found, remedy)
+        self.resource, self.term, self.admitted = resource, term, admitted
+
+    @classmethod
+    def of(cls, resource: str, term: int, admitted: int | None) -> "Refused":
+        return cls(
+            f"term {term} was to be admitted to {resource!r}",
+            f"{'a higher one' if admitted is None else f'term {admitted}'} was already",
+            "roll this transaction back and stop the work: a newer owner has taken it over",
+            resource=resource,
+            term=term,
+            admitted=admitted,
+        )
+
+    def __reduce__(self) -> tuple[type["Refused"], tuple[str, str, str], dict[str, object]]:  # type: ignore[override]
+        fields = {"resource": self.resource, "term": self.term, "admitted": self.admitted}
+        return type(self), (self.wanted, self.found, self.remedy), fields
+
+
+class FenceMisused(NeliError, TypeError):
+    """What was given to the fence is no term, no resource's name, or no connection that it can guard."""
+
+
+class Tally:
+    """How many terms this process had admitted and refused. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._admitted = self._refused = 0
+
+    @property
+    def admitted(self) -> int:
+        return self._admitted
+
+    @property
+    def refused(self) -> int:
+        return self._refused
+
+    def count(self, *, refused: bool) -> None:
+        with self._lock:  # `+=` is three steps, and two threads that take them together would count one.
+            if refused:
+                self._refused += 1
+            else:
+                self._admitted += 1
+
+    def forget(self) -> None:
+        """Start from nothing, with a lock of one's own: another thread may have held the old one during a fork."""
+        self._lock = threading.Lock()
+        self._admitted = self._refused = 0
+
+
+tally = Tally()
+"""Of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=tally.forget)

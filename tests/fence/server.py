@@ -1,0 +1,102 @@
+"""A PostgreSQL of one's own: made in a temporary folder, reached by its Unix socket, ended by its process number.
+
+    initdb --> folder/data       postgres -k folder --> folder/.s.PGSQL.5432       SIGINT --> gone, with the folder
+
+PostgreSQL refuses to run as root, so root becomes the user that Debian made for it, or nobody. A machine without it
+skips what needs it; where CI=true, that is a failure.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+__all__ = ["PATIENCE", "postgresql"]
+
+PATIENCE = 60.0
+
+
+@contextmanager
+def postgresql() -> Iterator[str]:
+    """How to connect to it, in libpq's words."""
+    programs = _programs()
+    user = _user()
+    # Not pytest's folder: other users cannot enter it, and a socket's path may have 107 bytes only.
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    try:
+        if user is not None:
+            os.chown(folder, user, -1)
+        data = str(folder / "data")
+        made = subprocess.run(
+            [programs / "initdb", "-D", data, "-U", "neli", "--auth=trust", "--no-locale", "-E", "UTF8", "--no-sync"],
+            cwd=folder,
+            user=user,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert 0 == made.returncode, made.stderr
+        settings = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off"}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (folder / "log").open("w") as log:
+            server = subprocess.Popen(
+                [programs / "postgres", "-D", data, *options],
+                cwd=folder,
+                user=user,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            address = f"host={folder} user=neli dbname=postgres"
+            _wait(server, address, folder / "log")
+            yield address
+        finally:
+            server.send_signal(signal.SIGINT)  # Its "fast" shutdown, which does not wait for clients.
+            try:
+                server.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _programs() -> Path:
+    found = shutil.which("initdb")
+    places = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not places:
+        if os.environ.get("CI") == "true":
+            pytest.fail("PostgreSQL is not installed, and in CI nothing that needs it may be skipped")
+        pytest.skip("PostgreSQL is not installed")
+    return places[-1]
+
+
+def _user() -> int | None:
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall()}
+    return names.get("postgres", names.get("nobody"))
+
+
+def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while True:
+        try:
+            psycopg.connect(address).close()
+        except psycopg.OperationalError:
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < give_up_at, log.read_text()
+            time.sleep(0.02)
+        else:
+            return

@@ -1,0 +1,313 @@
+"""The fence on SQLite: what it admits, what it refuses, what it is told wrongly, and that it ends with its transaction.
+
+What two connections do at once is in test_races.py, for both databases; `fence` needs no server for anything here.
+"""
+
+import os
+import pickle
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from neli_router import fence
+from neli_router.errors import NeliError
+from neli_router.fence import RESOURCE_MAX, TERM_MAX, FenceMisused, Refused, Tally
+from neli_router.fence.statements import driver_of
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "work.db"
+
+
+@pytest.fixture
+def connection(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path)) as opened:
+        fence.install(opened)
+        opened.commit()
+        yield opened
+
+
+# What it admits
+
+
+def test_a_resource_starts_without_a_term_and_admits_any(connection: sqlite3.Connection) -> None:
+    assert fence.admitted(connection, "invoices") is None
+    fence.admit(connection, "invoices", 0)
+    assert 0 == fence.admitted(connection, "invoices")
+
+
+def test_equal_and_higher_terms_are_admitted_and_remembered(connection: sqlite3.Connection) -> None:
+    for term in (7, 7, 9, TERM_MAX):
+        fence.admit(connection, "invoices", term)
+        assert term == fence.admitted(connection, "invoices")
+
+
+def test_a_lower_term_is_refused_and_changes_nothing(connection: sqlite3.Connection) -> None:
+    fence.admit(connection, "invoices", 9)
+    with pytest.raises(Refused) as caught:
+        fence.admit(connection, "invoices", 7)
+    assert ("invoices", 7, 9) == (caught.value.resource, caught.value.term, caught.value.admitted)
+    assert 9 == fence.admitted(connection, "invoices")
+
+
+def test_a_refusal_says_what_was_wanted_what_was_found_and_what_to_do(connection: sqlite3.Connection) -> None:
+    fence.admit(connection, "invoices", 9)
+    with pytest.raises(NeliError) as caught:
+        fence.admit(connection, "invoices", 7)
+    expected = (
+        "term 7 was to be admitted to 'invoices', but term 9 was already: roll this transaction back and stop the "
+        "work: a newer owner has taken it over"
+    )
+    assert expected == str(caught.value)
+
+
+def test_a_refusal_survives_the_way_to_another_process() -> None:
+    refused = pickle.loads(pickle.dumps(Refused.of("invoices", 7, 9)))  # noqa: S301 - pickled one line before.
+    assert ("invoices", 7, 9) == (refused.resource, refused.term, refused.admitted)
+    assert str(Refused.of("invoices", 7, 9)) == str(refused)
+
+
+def test_resources_know_nothing_of_each_other(connection: sqlite3.Connection) -> None:
+    fence.admit(connection, "invoices", 9)
+    fence.admit(connection, "orders", 7)
+    fence.admit(connection, "Invoices", 1)
+    expected = [9, 7, 1]
+    assert expected == [fence.admitted(connection, name) for name in ("invoices", "orders", "Invoices")]
+
+
+def test_a_name_is_text_and_never_a_part_of_the_statement(connection: sqlite3.Connection) -> None:
+    name = "'); DROP TABLE neli_fence; -- %s ? :1 {term} ö"
+    fence.admit(connection, name, 3)
+    assert 3 == fence.admitted(connection, name)
+
+
+# Whose transaction it is
+
+
+def test_it_neither_commits_nor_rolls_back(connection: sqlite3.Connection, path: Path) -> None:
+    fence.admit(connection, "invoices", 7)
+    assert connection.in_transaction
+    with closing(sqlite3.connect(path)) as other:
+        assert fence.admitted(other, "invoices") is None
+    connection.rollback()
+    assert fence.admitted(connection, "invoices") is None
+
+
+def test_after_a_refusal_the_transaction_is_still_the_callers(connection: sqlite3.Connection) -> None:
+    with connection:
+        fence.admit(connection, "orders", 1)
+        fence.admit(connection, "invoices", 9)
+        with pytest.raises(Refused):
+            fence.admit(connection, "invoices", 7)
+    assert 1 == fence.admitted(connection, "orders")
+
+
+def test_a_write_that_was_refused_is_rolled_back_with_what_came_before_it(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE notes (body TEXT)")
+    with connection:
+        fence.admit(connection, "notes", 9)
+
+    def write_too_early() -> None:
+        with connection:
+            connection.execute("INSERT INTO notes VALUES ('too early')")
+            fence.admit(connection, "notes", 7)
+
+    with pytest.raises(Refused):
+        write_too_early()
+    assert [] == connection.execute("SELECT * FROM notes").fetchall()
+
+
+def test_a_connection_that_commits_each_statement_is_refused_before_it_does(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as by_itself:
+        fence.install(by_itself)
+        with pytest.raises(FenceMisused, match="autocommit mode"):
+            fence.admit(by_itself, "invoices", 7)
+        assert fence.admitted(by_itself, "invoices") is None
+        by_itself.execute("BEGIN IMMEDIATE")
+        fence.admit(by_itself, "invoices", 7)
+        by_itself.execute("COMMIT")
+        assert 7 == fence.admitted(by_itself, "invoices")
+
+
+# The table
+
+
+def test_making_the_table_again_keeps_what_was_admitted(connection: sqlite3.Connection) -> None:
+    fence.admit(connection, "invoices", 7)
+    fence.install(connection)
+    assert 7 == fence.admitted(connection, "invoices")
+
+
+def test_many_may_make_the_table_at_once(path: Path) -> None:
+    barrier = threading.Barrier(8)
+    failures: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            with closing(sqlite3.connect(path, timeout=30)) as own:
+                barrier.wait()
+                fence.install(own)
+                own.commit()
+        except BaseException as error:  # noqa: BLE001 - told to the main thread, which asserts that there is none.
+            failures.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [] == failures
+
+
+def test_without_the_table_the_drivers_error_says_how_to_make_it(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as bare, pytest.raises(sqlite3.OperationalError) as caught:
+        fence.admit(bare, "invoices", 7)
+    assert ["neli: `install(connection)` of neli_router.fence makes the table; commit it"] == caught.value.__notes__
+
+
+# What it is told wrongly
+
+
+@pytest.mark.parametrize(
+    "term", [True, False, 7.0, -1, TERM_MAX + 1, "7", None, 10**1000], ids=lambda term: f"{term}"[:9]
+)
+def test_what_is_no_term_is_refused(connection: sqlite3.Connection, term: Any) -> None:
+    with pytest.raises(FenceMisused, match="a term was wanted") as caught:
+        fence.admit(connection, "invoices", term)
+    assert isinstance(caught.value, TypeError)
+    assert type(term).__name__ in caught.value.found
+    assert fence.admitted(connection, "invoices") is None
+
+
+@pytest.mark.parametrize(
+    "resource", ["", "n" * (RESOURCE_MAX + 1), "two\nlines", "nul\0", "\ud800", b"bytes", 7, None], ids=ascii
+)
+def test_what_is_no_name_is_refused_and_not_shown(connection: sqlite3.Connection, resource: Any) -> None:
+    with pytest.raises(FenceMisused, match="1 to 200 characters") as caught:
+        fence.admit(connection, resource, 7)
+    assert not resource or str(resource) not in str(caught.value)
+    with pytest.raises(FenceMisused):
+        fence.admitted(connection, resource)
+
+
+def test_the_longest_name_is_fine(connection: sqlite3.Connection) -> None:
+    fence.admit(connection, "n" * RESOURCE_MAX, 7)
+    assert 7 == fence.admitted(connection, "n" * RESOURCE_MAX)
+
+
+def test_what_is_no_connection_is_refused() -> None:
+    with pytest.raises(FenceMisused, match="which has no cursors"):
+        fence.admit(object(), "invoices", 7)
+
+
+# Drivers
+
+
+class Derived(sqlite3.Connection):
+    """As an application or a library of instruments would derive one."""
+
+
+def test_a_class_that_derives_from_a_drivers_connection_is_known(path: Path) -> None:
+    with closing(sqlite3.connect(path, factory=Derived)) as derived:
+        fence.install(derived)
+        fence.admit(derived, "invoices", 7)
+        assert 7 == fence.admitted(derived, "invoices")
+
+
+class Wrapped:
+    """A connection of a library that nobody knows."""
+
+    def __init__(self, inner: sqlite3.Connection, *, autocommit: bool = False) -> None:
+        self.cursor, self.autocommit = inner.cursor, autocommit
+
+
+@pytest.mark.parametrize("paramstyle", ["qmark", "named"])
+def test_a_driver_that_nobody_knows_works_by_its_paramstyle(connection: sqlite3.Connection, paramstyle: str) -> None:
+    wrapped = Wrapped(connection)
+    with pytest.raises(FenceMisused, match="say paramstyle="):
+        fence.admit(wrapped, "invoices", 7)
+    fence.install(wrapped, paramstyle=paramstyle)
+    fence.admit(wrapped, "invoices", 7, paramstyle=paramstyle)
+    assert 7 == fence.admitted(wrapped, "invoices", paramstyle=paramstyle)
+    with pytest.raises(Refused):
+        fence.admit(wrapped, "invoices", 6, paramstyle=paramstyle)
+
+
+def test_a_driver_that_nobody_knows_is_refused_in_autocommit_mode(connection: sqlite3.Connection) -> None:
+    with pytest.raises(FenceMisused, match="autocommit mode"):
+        fence.admit(Wrapped(connection, autocommit=True), "invoices", 7, paramstyle="qmark")
+
+
+@pytest.mark.parametrize(
+    ("paramstyle", "values", "parameters"),
+    [
+        ("qmark", "(?, ?)", ("invoices", 7)),
+        ("format", "(%s, %s)", ("invoices", 7)),
+        ("numeric", "(:1, :2)", ("invoices", 7)),
+        ("named", "(:resource, :term)", {"resource": "invoices", "term": 7}),
+        ("pyformat", "(%(resource)s, %(term)s)", {"resource": "invoices", "term": 7}),
+    ],
+)
+def test_every_paramstyle_of_the_standard_is_spelled(paramstyle: str, values: str, parameters: object) -> None:
+    order = driver_of(SimpleNamespace(cursor=print), paramstyle).admit("invoices", 7)
+    assert f"VALUES {values} ON" in order.statement
+    assert parameters == order.parameters
+
+
+def test_a_paramstyle_that_does_not_exist_is_refused(connection: sqlite3.Connection) -> None:
+    with pytest.raises(FenceMisused, match="'dollar'"):
+        fence.admit(connection, "invoices", 7, paramstyle="dollar")
+
+
+@pytest.mark.parametrize("shape", [sqlite3.Row, lambda cursor, row: {"term": row[0]}, lambda cursor, row: None])
+def test_how_the_caller_likes_its_rows_does_not_matter(connection: sqlite3.Connection, shape: Any) -> None:
+    connection.row_factory = shape
+    fence.admit(connection, "invoices", 9)
+    assert 9 == fence.admitted(connection, "invoices")
+    with pytest.raises(Refused) as caught:
+        fence.admit(connection, "invoices", 7)
+    assert 9 == caught.value.admitted
+
+
+# The tally
+
+
+def test_what_was_admitted_and_refused_is_counted(connection: sqlite3.Connection) -> None:
+    before = fence.tally.admitted, fence.tally.refused
+    fence.admit(connection, "invoices", 9)
+    for term in (7, 8):
+        with pytest.raises(Refused):
+            fence.admit(connection, "invoices", term)
+    with pytest.raises(FenceMisused):
+        fence.admit(connection, "invoices", -1)
+    assert (1, 2) == (fence.tally.admitted - before[0], fence.tally.refused - before[1])
+
+
+def test_threads_that_count_at_once_lose_nothing() -> None:
+    tally = Tally()
+
+    def count() -> None:
+        for _ in range(2000):
+            tally.count(refused=True)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (0, 8000) == (tally.admitted, tally.refused)
+
+
+def test_a_forked_child_counts_from_nothing(connection: sqlite3.Connection) -> None:
+    fence.admit(connection, "invoices", 9)
+    assert fence.tally.admitted
+    if (child := os.fork()) == 0:
+        os._exit(fence.tally.admitted + fence.tally.refused)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,0 +1,285 @@
+"""The fence on a real PostgreSQL: two transactions at once, who waits for whom, and who is refused.
+
+     older, term 7   ---- admit ------------------------------ blocked ...... Refused
+     newer, term 9   ------------ admit ---- write --- COMMIT ----^
+
+That somebody waits is asked of the server (`pg_blocking_pids`), not guessed from the time that it takes.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import class_row, dict_row, scalar_row
+
+from neli_router import fence
+from neli_router.fence import TERM_MAX, FenceMisused, Refused, asynchronous
+from tests.fence.server import PATIENCE
+
+pytestmark = pytest.mark.postgresql
+
+Connection = psycopg.Connection[Any]
+Either = Connection | psycopg.AsyncConnection[Any]
+
+
+@contextmanager
+def two(address: str) -> Iterator[tuple[Connection, Connection]]:
+    with psycopg.connect(address) as older, psycopg.connect(address) as newer:
+        yield older, newer
+
+
+@contextmanager
+def beside(act: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """`act` on another thread, for it is to block."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(act)
+
+
+def wait_until_blocked(address: str, blocked: Either, by: Either) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    pids = blocked.info.backend_pid, by.info.backend_pid
+    with psycopg.connect(address, autocommit=True) as watching:
+        while True:
+            row = watching.execute("SELECT %s = ANY(pg_blocking_pids(%s))", (pids[1], pids[0])).fetchone()
+            if row == (True,):
+                return
+            assert time.monotonic() < give_up_at, "it was not blocked"
+            time.sleep(0.005)
+
+
+def admitted(address: str, resource: str = "notes") -> int | None:
+    with psycopg.connect(address) as connection:
+        return fence.admitted(connection, resource)
+
+
+def write(connection: Connection, term: int, body: str) -> None:
+    """An owner's whole transaction: the fence, and what it protects."""
+    with connection.transaction():
+        fence.admit(connection, "notes", term)
+        connection.execute(
+            "INSERT INTO notes VALUES ('a', %s, 0) ON CONFLICT (id) DO UPDATE SET body = excluded.body", (body,)
+        )
+
+
+def bodies(address: str) -> list[str]:
+    with psycopg.connect(address) as connection:
+        return [row[0] for row in connection.execute("SELECT body FROM notes").fetchall()]
+
+
+def test_it_admits_and_refuses_by_the_same_statement(address: str) -> None:
+    with psycopg.connect(address) as connection:
+        for term in (0, 7, 7, 9, TERM_MAX):
+            fence.admit(connection, "notes", term)
+        with pytest.raises(Refused) as caught:
+            fence.admit(connection, "notes", 9)
+    assert ("notes", 9, TERM_MAX) == (caught.value.resource, caught.value.term, caught.value.admitted)
+    assert TERM_MAX == admitted(address)
+
+
+@pytest.mark.parametrize("first", [None, 5])
+def test_a_zombie_waits_for_the_newer_owner_and_is_then_refused(address: str, first: int | None) -> None:
+    """Also when nobody was admitted before, so that there is no row yet to wait for."""
+    with two(address) as (older, newer):
+        if first is not None:
+            write(older, first, "first")
+        with newer.transaction():
+            fence.admit(newer, "notes", 9)
+            with beside(lambda: write(older, 7, "zombie")) as zombie:
+                wait_until_blocked(address, older, newer)
+                newer.execute("INSERT INTO notes VALUES ('b', 'new', 9)")
+                newer.execute("COMMIT; BEGIN")
+                with pytest.raises(Refused) as caught:
+                    zombie.result(PATIENCE)
+    assert (7, 9) == (caught.value.term, caught.value.admitted)
+    assert "zombie" not in bodies(address)
+    assert 9 == admitted(address)
+
+
+def test_the_newer_owner_waits_for_an_older_write_that_is_not_committed_and_then_sees_it(address: str) -> None:
+    """So the newer owner reads *after* it was admitted: what the older wrote until then is there, and no more comes."""
+    with two(address) as (older, newer):
+        seen: list[Any] = []
+
+        def take_over() -> None:
+            with newer.transaction():
+                fence.admit(newer, "notes", 9)
+                seen.extend(newer.execute("SELECT body FROM notes").fetchall())
+
+        fence.admit(older, "notes", 7)
+        older.execute("INSERT INTO notes VALUES ('a', 'last words', 7)")
+        with beside(take_over) as taking:
+            wait_until_blocked(address, newer, older)
+            older.commit()
+            taking.result(PATIENCE)
+        assert [("last words",)] == seen
+        with pytest.raises(Refused):
+            write(older, 7, "zombie")
+
+
+def test_a_rollback_restores_the_fence_for_who_waited(address: str) -> None:
+    with two(address) as (older, newer):
+        write(older, 7, "first")
+        fence.admit(newer, "notes", 9)
+        with beside(lambda: write(older, 7, "second")) as writing:
+            wait_until_blocked(address, older, newer)
+            newer.rollback()
+            writing.result(PATIENCE)
+    assert ["second"] == bodies(address)
+    assert 7 == admitted(address)
+
+
+def test_the_first_admission_ever_that_is_rolled_back_leaves_nothing(address: str) -> None:
+    with two(address) as (older, newer):
+        fence.admit(newer, "notes", 9)
+        with beside(lambda: write(older, 7, "first")) as writing:
+            wait_until_blocked(address, older, newer)
+            newer.rollback()
+            writing.result(PATIENCE)
+    assert 7 == admitted(address)
+
+
+def test_resources_do_not_wait_for_each_other(address: str) -> None:
+    with two(address) as (older, newer):
+        fence.admit(newer, "notes", 9)
+        older.execute("SET lock_timeout = '1ms'")
+        fence.admit(older, "orders", 7)
+
+
+@pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
+def test_a_stricter_isolation_refuses_in_the_servers_words(address: str, level: psycopg.IsolationLevel) -> None:
+    """A zombie whose snapshot is older than the newer owner's commit: to be tried again, and then Refused."""
+    with two(address) as (older, newer):
+        older.isolation_level = level
+        older.execute("SELECT * FROM notes")
+        write(newer, 9, "new")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            fence.admit(older, "notes", 7)
+        older.rollback()
+        with pytest.raises(Refused):
+            fence.admit(older, "notes", 7)
+    assert ["new"] == bodies(address)
+
+
+def test_a_connection_that_commits_each_statement_is_refused_before_it_does(address: str) -> None:
+    with psycopg.connect(address, autocommit=True) as by_itself:
+        with pytest.raises(FenceMisused, match="autocommit mode"):
+            fence.admit(by_itself, "notes", 7)
+        assert admitted(address) is None
+        with by_itself.transaction():
+            fence.admit(by_itself, "notes", 7)
+    assert 7 == admitted(address)
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_many_may_make_the_table_at_once(address: str, autocommit: bool) -> None:
+    with psycopg.connect(address) as connection:
+        connection.execute("DROP TABLE neli_fence")
+    barrier = threading.Barrier(8)
+
+    def make(_: int) -> None:
+        with psycopg.connect(address, autocommit=autocommit) as own:
+            barrier.wait()
+            fence.install(own)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(8)))
+    assert admitted(address) is None
+
+
+def test_without_the_table_the_drivers_error_says_how_to_make_it(address: str) -> None:
+    with psycopg.connect(address) as connection:
+        connection.execute("DROP TABLE neli_fence")
+        with pytest.raises(psycopg.errors.UndefinedTable) as caught:
+            fence.admit(connection, "notes", 7)
+    assert ["neli: `install(connection)` of neli_router.fence makes the table; commit it"] == caught.value.__notes__
+
+
+def test_the_table_itself_refuses_what_no_term_can_be(address: str) -> None:
+    with psycopg.connect(address) as connection, pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute("INSERT INTO neli_fence VALUES ('notes', -1)")
+
+
+@pytest.mark.parametrize("factory", [dict_row, scalar_row, class_row(dict)])
+def test_how_the_caller_likes_its_rows_does_not_matter(address: str, factory: Any) -> None:
+    with psycopg.connect(address, row_factory=factory) as connection:
+        fence.admit(connection, "notes", 9)
+        assert 9 == fence.admitted(connection, "notes")
+        with pytest.raises(Refused) as caught:
+            fence.admit(connection, "notes", 7)
+    assert 9 == caught.value.admitted
+
+
+def test_a_users_own_update_is_fenced_by_the_row_that_it_changes(address: str) -> None:
+    """The recipe of docs/fencing.md: the comparison is made again after the wait for the newer transaction."""
+    recipe = "UPDATE notes SET body = %(body)s, fence = %(term)s WHERE id = %(id)s AND fence <= %(term)s"
+    with two(address) as (older, newer):
+        older.execute("INSERT INTO notes VALUES ('a', 'first', 5)")
+        older.commit()
+        assert 1 == newer.execute(recipe, {"id": "a", "body": "new", "term": 9}).rowcount
+        with beside(lambda: older.execute(recipe, {"id": "a", "body": "zombie", "term": 7}).rowcount) as zombie:
+            wait_until_blocked(address, older, newer)
+            newer.commit()
+            assert 0 == zombie.result(PATIENCE)
+    assert ["new"] == bodies(address)
+
+
+# Awaited connections
+
+
+def test_the_awaited_form_admits_refuses_and_waits_alike(address: str) -> None:
+    async def script() -> Refused:
+        older = await psycopg.AsyncConnection.connect(address, row_factory=dict_row)
+        newer = await psycopg.AsyncConnection.connect(address)
+        async with older, newer:
+            assert await asynchronous.admitted(older, "notes") is None
+            await older.rollback()
+            await asynchronous.admit(newer, "notes", 9)
+            zombie = asyncio.create_task(asynchronous.admit(older, "notes", 7))
+            await asyncio.to_thread(wait_until_blocked, address, older, newer)
+            await newer.commit()
+            with pytest.raises(Refused) as caught:
+                await zombie
+            await older.rollback()
+            assert 9 == await asynchronous.admitted(older, "notes")
+            await asynchronous.install(older)
+        return caught.value
+
+    refused = asyncio.run(script())
+    assert ("notes", 7, 9) == (refused.resource, refused.term, refused.admitted)
+
+
+def test_a_task_that_is_cancelled_while_it_waits_leaves_the_fence_as_it_was(address: str) -> None:
+    async def script() -> None:
+        older = await psycopg.AsyncConnection.connect(address)
+        newer = await psycopg.AsyncConnection.connect(address)
+        async with older:
+            await asynchronous.admit(older, "notes", 7)
+            taking = asyncio.create_task(asynchronous.admit(newer, "notes", 9))
+            await asyncio.to_thread(wait_until_blocked, address, newer, older)
+            taking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            await newer.close()
+
+    asyncio.run(script())
+    assert 7 == admitted(address)
+
+
+def test_an_awaited_connection_in_autocommit_mode_is_refused_and_a_missing_table_explained(address: str) -> None:
+    async def script() -> list[str]:
+        async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
+            with pytest.raises(FenceMisused, match="autocommit mode"):
+                await asynchronous.admit(connection, "notes", 7)
+            await connection.execute("DROP TABLE neli_fence")
+            with pytest.raises(psycopg.errors.UndefinedTable) as caught:
+                async with connection.transaction():
+                    await asynchronous.admit(connection, "notes", 7)
+            return caught.value.__notes__
+
+    assert 1 == len(asyncio.run(script()))

@@ -1,0 +1,244 @@
+"""The fence on SQLite when two are there at once, and a process that is stopped inside its work and wakes up too late.
+
+    zombie   lease.check()  SIGSTOP ........................ SIGCONT  BEGIN IMMEDIATE  admit(7) --> Refused
+    newer                            admit(9)  write  COMMIT
+
+The same with PostgreSQL, where the server holds the lock and the zombie may have begun its transaction already.
+"""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import neli_router
+from neli_router import fence
+from neli_router.fence import FenceMisused, Refused, asynchronous
+
+ROOT = Path(neli_router.__file__).parents[1]
+PATIENCE = 60.0
+
+ZOMBIE = """
+import sqlite3, sys
+import psycopg
+from neli_router import fence
+
+kind, address = sys.argv[1:]
+if kind == "sqlite":
+    connection = sqlite3.connect(address, timeout=60)
+else:
+    connection = psycopg.connect(address)
+print("working under term 7", flush=True)
+sys.stdin.readline()
+try:
+    if kind == "sqlite":
+        connection.execute("BEGIN IMMEDIATE")
+    fence.admit(connection, "notes", 7)
+    connection.execute("INSERT INTO notes VALUES ('z', 'zombie', 7)")
+    connection.commit()
+except fence.Refused as refused:
+    connection.rollback()
+    print(refused.term, "refused by", refused.admitted, fence.tally.refused, flush=True)
+else:
+    print("written", flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "work.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE notes (id TEXT PRIMARY KEY, body TEXT NOT NULL, fence BIGINT NOT NULL)")
+        fence.install(connection)
+        connection.commit()
+    return path
+
+
+@contextmanager
+def zombie(kind: str, address: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that is about to write under term 7, and stopped."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ZOMBIE, kind, address],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert "working under term 7\n" == process.stdout.readline()
+        os.kill(process.pid, signal.SIGSTOP)
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        # What it waits for is there from now on; that it does not go on is the signal's doing alone.
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def woken(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    os.kill(process.pid, signal.SIGCONT)
+    return process.stdout.readline()
+
+
+def take_over(connection: Any) -> None:
+    """What a new owner does: raise the fence and commit it; then read, and write."""
+    fence.admit(connection, "notes", 9)
+    connection.commit()
+    assert [] == connection.execute("SELECT * FROM notes").fetchall()
+    fence.admit(connection, "notes", 9)
+    connection.execute("INSERT INTO notes VALUES ('n', 'newer', 9)")
+    connection.commit()
+
+
+def test_a_process_that_was_stopped_in_its_work_is_refused_when_it_wakes_up(path: Path) -> None:
+    with zombie("sqlite", str(path)) as process, closing(sqlite3.connect(path)) as newer:
+        take_over(newer)
+        assert "7 refused by 9 1\n" == woken(process)
+        assert [("newer",)] == newer.execute("SELECT body FROM notes").fetchall()
+
+
+@pytest.mark.postgresql
+def test_a_process_that_was_stopped_in_its_work_is_refused_by_postgresql_too(address: str) -> None:
+    with zombie("postgresql", address) as process, psycopg.connect(address) as newer:
+        take_over(newer)
+        assert "7 refused by 9 1\n" == woken(process)
+        assert [("newer",)] == newer.execute("SELECT body FROM notes").fetchall()
+
+
+def test_a_process_that_nobody_succeeded_writes_when_it_wakes_up(path: Path) -> None:
+    with zombie("sqlite", str(path)) as process:
+        assert "written\n" == woken(process)
+
+
+def test_a_zombie_waits_for_the_newer_transaction_and_is_then_refused(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as newer, ThreadPoolExecutor(1) as pool:
+
+        def write() -> None:
+            with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as older:
+                older.execute("BEGIN IMMEDIATE")
+                fence.admit(older, "notes", 7)
+
+        newer.execute("BEGIN IMMEDIATE")
+        fence.admit(newer, "notes", 9)
+        writing = pool.submit(write)
+        assert not writing.done()
+        newer.execute("COMMIT")
+        with pytest.raises(Refused):
+            writing.result(PATIENCE)
+
+
+def test_a_transaction_that_is_still_open_makes_others_busy_and_leaves_the_fence_as_it_was(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as older:
+        older.execute("BEGIN IMMEDIATE")
+        fence.admit(older, "notes", 7)
+        with closing(sqlite3.connect(path, timeout=0)) as newer:
+            with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+                fence.admit(newer, "notes", 9)
+            newer.rollback()
+            older.execute("ROLLBACK")
+            assert fence.admitted(newer, "notes") is None
+            fence.admit(newer, "notes", 1)
+            newer.commit()
+
+
+def test_who_has_read_before_the_newer_committed_cannot_admit_on_what_it_read(path: Path) -> None:
+    """Without IMMEDIATE a transaction begins with its first read, and SQLite refuses to let it write on old pages."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as older, closing(sqlite3.connect(path)) as newer:
+        older.execute("BEGIN")
+        assert fence.admitted(older, "notes") is None
+        fence.admit(newer, "notes", 9)
+        newer.commit()
+        with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+            fence.admit(older, "notes", 7)
+        older.execute("ROLLBACK")
+        older.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Refused):
+            fence.admit(older, "notes", 7)
+
+
+def test_many_owners_at_once_leave_the_highest_term(path: Path) -> None:
+    def own(term: int) -> bool:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                fence.admit(connection, "notes", term)
+            except Refused:
+                connection.execute("ROLLBACK")
+                return False
+            connection.execute("INSERT INTO notes VALUES (?, 'written', ?)", (str(term), term))
+            connection.execute("COMMIT")
+            return True
+
+    terms = [(7 * place) % 40 for place in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        written = {term for term, wrote in zip(terms, pool.map(own, terms), strict=True) if wrote}
+    with closing(sqlite3.connect(path)) as connection:
+        rows = [row[0] for row in connection.execute("SELECT fence FROM notes ORDER BY rowid")]
+        assert 39 == fence.admitted(connection, "notes")
+    assert sorted(rows) == rows
+    assert written == set(rows)
+
+
+# Awaited connections
+
+
+class Awaited:
+    """SQLite as aiosqlite offers it: every method is awaited, `cursor` too. (Ours runs them where it stands.)"""
+
+    def __init__(self, inner: sqlite3.Connection | sqlite3.Cursor) -> None:
+        self._inner: Any = inner
+
+    @property
+    def rowcount(self) -> int:
+        return int(self._inner.rowcount)
+
+    async def cursor(self) -> "Awaited":
+        return Awaited(self._inner.cursor())
+
+    async def execute(self, statement: str, parameters: Any = ()) -> None:
+        self._inner.execute(statement, parameters)
+
+    async def fetchone(self) -> Any:
+        return self._inner.fetchone()
+
+    async def close(self) -> None:
+        self._inner.close()
+
+
+def test_the_awaited_form_gives_the_same_answers(path: Path) -> None:
+    async def script() -> Refused:
+        with closing(sqlite3.connect(path)) as inner:
+            connection = Awaited(inner)
+            with pytest.raises(FenceMisused, match="say paramstyle="):
+                await asynchronous.admit(connection, "notes", 9)
+            await asynchronous.install(connection, paramstyle="qmark")
+            await asynchronous.admit(connection, "notes", 9, paramstyle="qmark")
+            assert inner.in_transaction
+            assert 9 == await asynchronous.admitted(connection, "notes", paramstyle="qmark")
+            with pytest.raises(Refused) as caught:
+                await asynchronous.admit(connection, "notes", 7, paramstyle="qmark")
+            inner.rollback()
+            assert await asynchronous.admitted(connection, "notes", paramstyle="qmark") is None
+        return caught.value
+
+    before = fence.tally.admitted, fence.tally.refused
+    refused = asyncio.run(script())
+    assert ("notes", 7, 9) == (refused.resource, refused.term, refused.admitted)
+    assert (1, 1) == (fence.tally.admitted - before[0], fence.tally.refused - before[1])
