@@ -1,0 +1,151 @@
+"""The file: one `neli.toml`, found, read with care, and remembered with its lines.
+
+    --config, NELI_CONFIG      must be there
+    ./neli.toml                the first that is there ...
+    /etc/neli/neli.toml        ... and one that is there but cannot be read is an error, never passed over
+
+    ledger = "sqlite:///var/lib/jobs/ledger.db"       the member's options
+    lease = 0.5
+
+    [layout]                                          how keys are spread
+    partitions = 64
+
+    [agent]                                           how the agent serves
+    listen = "127.0.0.1:7635"
+    token_file = "/etc/neli/token"
+
+Only one file is read. Two that are merged are two places to look for one mistake.
+
+tomllib does not tell on which line a value stands, so the text is searched for it, by its heading and its name. That is
+right for what people write, and says nothing rather than something wrong where it may not be: in a text with values of
+several lines.
+"""
+
+import errno
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["PLACES", "SIZE_MAX", "Document", "Unreadable", "find", "load", "read_checked"]
+
+PLACES = ("neli.toml", "/etc/neli/neli.toml")
+"""Where to look when nobody says."""
+
+SIZE_MAX = 1 << 20
+"""Bytes. A configuration has a few hundred; what is larger is another file."""
+
+_HEADING = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")
+_NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_.-]+)[\"']?\s*=")
+
+
+class Unreadable(ValueError):
+    """The file cannot be used; the text says why and what to do, without what is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file's options as they stand there, by table; without a path, there is none."""
+
+    path: str = ""
+    tables: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    lines: Mapping[str, int] = field(default_factory=dict, repr=False)
+
+    def where(self, key: str) -> str:
+        """Where the option `key` was said."""
+        return f"{self.path} line {self.lines[key]}" if key in self.lines else self.path
+
+
+def find(named: str | None, environ: Mapping[str, str], places: Sequence[str]) -> tuple[str, str]:
+    """The path of the file to read and who named it; both are empty if there is none."""
+    if named:
+        return named, "flag --config"
+    if named := environ.get("NELI_CONFIG"):
+        return named, "environment NELI_CONFIG"
+    return next(((place, "the default place") for place in places if os.path.lexists(place)), ("", ""))
+
+
+def load(path: str, named_by: str) -> Document:
+    """The file's content. Raises Unreadable."""
+    what = f"the configuration {path!r:.200} ({named_by})"
+    text = read_checked(path, what, SIZE_MAX)[0].removeprefix(b"\xef\xbb\xbf")
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        raise Unreadable(f"{what} is not UTF-8: see line {line}, and save it as UTF-8") from None
+    try:
+        tables = tomllib.loads(decoded)
+    except tomllib.TOMLDecodeError as error:
+        raise Unreadable(f"{what} is not TOML: {_without_text(str(error))}") from None
+    except (ValueError, RecursionError, OverflowError):
+        # A number of five thousand digits, a list in a list in a list: tomllib leaves them to Python.
+        raise Unreadable(f"{what} cannot be read: it has a number too long or a list too deep; take it out") from None
+    return Document(path, tables, _lines(decoded))
+
+
+def read_checked(path: str, what: str, size_max: int) -> tuple[bytes, os.stat_result]:
+    """The bytes of a regular file of at most `size_max` bytes, and the status of the very file that was read.
+
+    Raises Unreadable, which says `what` was wanted.
+    """
+    try:
+        # Without waiting: opening a named pipe would hang until somebody writes into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{what} cannot be read: {_reason(error)}") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise Unreadable(f"{what} is {kind}: name a file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(size_max + 1)
+    except OSError as error:
+        raise Unreadable(f"{what} cannot be read: {_reason(error)}") from None
+    finally:
+        os.close(descriptor)
+    if len(content) > size_max:
+        raise Unreadable(f"{what} is larger than {size_max} bytes: name another file")
+    return content, status
+
+
+def _reason(error: OSError | ValueError) -> str:
+    # Never the error's own text: it repeats the path, which the caller may not want to be seen.
+    match error:
+        case FileNotFoundError():
+            return "there is no such file; correct the path"
+        case PermissionError():
+            return "this user may not read it; change its mode or its owner"
+        case OSError(errno=errno.ENAMETOOLONG | errno.ENOTDIR | errno.ELOOP):
+            return "there can be no file of that name; correct the path"
+        case OSError(errno=number) if number is not None:
+            return os.strerror(number)
+        case _:
+            return "that is no path; correct it"
+
+
+def _without_text(complaint: str) -> str:
+    """tomllib's words and its place, but no piece of the file, which may be the one with the password."""
+    place = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)", complaint)
+    where = "at its end" if place is None or place.group(1) is None else f"line {place[1]}, column {place[2]}"
+    words = complaint[: place.start()] if place else complaint
+    return f"{where}: {re.sub(chr(39) + '.*' + chr(39), '...', words).strip()[:80]}"
+
+
+def _lines(text: str) -> Mapping[str, int]:
+    """Key -> line, of the first place that looks like it."""
+    if '"""' in text or "'''" in text:
+        return {}
+    found: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if heading := _HEADING.match(line):
+            table = f"{heading[1]}."
+            found.setdefault(heading[1], number)
+        elif name := _NAME.match(line):
+            found.setdefault(table + name[1], number)
+    return found
