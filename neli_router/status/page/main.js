@@ -1,0 +1,161 @@
+/* The page: one status in, everything shown from it.
+
+   /v1/events --status, changed--> paint(status) --> facts, map, details, time line, members
+                                      between two: the lease bars run down, the clock says how long ago
+
+   A status is the whole truth and replaces the one before. Paints wait for the next frame, so that a burst of changes
+   costs one.
+*/
+
+import { Colours } from "./colours.js";
+import { Detail, whyNobody } from "./detail.js";
+import { History } from "./history.js";
+import { PartitionMap } from "./map.js";
+import { MembersTable } from "./members.js";
+import { Stream } from "./stream.js";
+import { startTheme } from "./theme.js";
+import { Timeline } from "./timeline.js";
+import { Wishes } from "./wishes.js";
+import { lasting, make, many, say, whole } from "./words.js";
+
+const TICK_MS = 200;
+const REDRAW_MS = 5000;
+
+const at = (id) => document.getElementById(id);
+const colours = new Colours();
+const history = new History();
+let newest = null;
+let receivedAt = 0;
+let waiting = false;
+let keptMember = null;
+
+startTheme(at("theme"));
+
+const map = new PartitionMap(at("map"), colours, {
+  onShow: (place) => detail.pass(place),
+  onKeep: (place) => {
+    detail.keep(place);
+    map.mark(place);
+  },
+});
+const light = (name) => map.light(name || keptMember);
+const members = new MembersTable(at("members"), at("members-count"), at("members-none"), colours, {
+  onLight: light,
+  onKeep: (name) => {
+    keptMember = keptMember === name ? null : name;
+    members.keep(keptMember);
+    light(keptMember ?? name);
+  },
+  onWish: (wish, about) => wishes.ask(wish, about),
+});
+const detail = new Detail(at("detail"), colours, { onWish: (wish, about) => wishes.ask(wish, about) });
+const timeline = new Timeline(
+  { list: at("moves"), strip: at("strip"), from: at("strip-from"), count: at("moves-count"), news: at("news") },
+  colours,
+  { onShow: light },
+);
+const wishes = new Wishes(
+  {
+    unlock: at("unlock"), form: at("token-form"), field: at("token"), dialog: at("wish"), title: at("wish-title"),
+    weightRow: at("wish-weight-row"), weight: at("wish-weight"), summary: at("wish-summary"), moves: at("wish-moves"),
+    error: at("wish-error"), confirm: at("wish-confirm"), toast: at("toast"), tokenError: at("token-error"),
+    again: at("wish-token"), againRow: at("wish-token-row"),
+  },
+  {
+    onAllowed: (allowed) => {
+      document.body.classList.toggle("allowed", allowed);
+      detail.allowed = allowed;
+      detail.render();
+    },
+  },
+);
+
+function paint() {
+  waiting = false;
+  const status = newest;
+  colours.know(status.members.map((member) => member.name));
+  history.know(status, Date.now() - (performance.now() - receivedAt));
+  header(status);
+  map.show(status, history);
+  detail.show(status, history);
+  timeline.show(history);
+  members.show(status, receivedAt);
+}
+
+function header(status) {
+  const { partitions } = status.table;
+  say(at("agent"), status.agent);
+  say(at("address"), `${status.table.address} \u00b7 neli ${status.version}`);
+  document.title = `${status.agent} \u00b7 NELI`;
+  const unowned = partitions.filter((partition) => partition.owner === null).length;
+  const moving = partitions.filter(({ owner, target }) => owner !== null && target !== null && owner !== target).length;
+  const facts = [
+    ["partitions", "Owned", `${whole(partitions.length - unowned)} of ${whole(partitions.length)}`, unowned > 0],
+    ["moving", "In handover", whole(moving), false],
+    ["led", "Led here", whole(status.led), false],
+    ["members", "Members", whole(status.members.length), status.members.length === 0],
+    ["member", "This member", status.member, !["member", "joining"].includes(status.member)],
+    ["guarantee", "Guarantee", status.guarantee, false],
+    ["lease", "Lease", lasting(status.lease), false],
+    ["at", "Read up to", whole(status.table.at), false],
+  ];
+  for (const [key, title, text, alarms] of facts) {
+    let fact = at(`fact-${key}`);
+    if (fact === null) {
+      fact = make("div", { id: `fact-${key}` }, make("dt", { textContent: title }), make("dd"));
+      at("facts").append(fact);
+    }
+    say(fact.lastChild, text);
+    fact.classList.toggle("alarms", alarms);
+  }
+  const why = at("why");
+  why.hidden = status.why === "" && unowned === 0;
+  if (!why.hidden) {
+    const holes = unowned ? `${many(unowned, "partition")} ${unowned === 1 ? "is" : "are"} nobody's` : "The table cannot be believed";
+    say(why, `${holes}: ${whyNobody(status)}`);
+  }
+}
+
+function connection() {
+  const words = {
+    connecting: "connecting",
+    live: "live",
+    silent: "silent",
+    lost: "not connected",
+  };
+  at("connection").dataset.is = stream.is;
+  document.body.classList.toggle("stale", !isKnown());
+  say(at("connection-text"), words[stream.is]);
+  since();
+}
+
+/* Apart from the word, which is read out to those who listen: this one is another every second. */
+function since() {
+  const past = (performance.now() - stream.seenAt) / 1000;
+  say(at("connection-since"), isKnown() || stream.seenAt === null ? "" : `, last seen ${lasting(Math.max(1, Math.round(past)))} ago`);
+}
+
+const isKnown = () => ["live", "connecting"].includes(stream.is);
+
+const stream = new Stream("/v1/events", {
+  onStatus: (status) => {
+    newest = status;
+    receivedAt = performance.now();
+    if (!waiting) {
+      waiting = true;
+      requestAnimationFrame(paint);
+    }
+  },
+  onConnection: connection,
+});
+stream.open();
+
+setInterval(() => {
+  if (document.hidden) return;
+  stream.tick(performance.now());
+  since();
+  members.tick(performance.now(), isKnown());
+}, TICK_MS);
+setInterval(() => {
+  if (!document.hidden && newest !== null) timeline.draw();
+}, REDRAW_MS);

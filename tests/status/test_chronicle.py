@@ -1,0 +1,181 @@
+"""The chronicle: records go in by name of nobody, and what people want to know comes out by name.
+
+Incarnations are single letters, and each member is called by a word; partition 0 stands at the left.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neli_router.induction.fold import State
+from neli_router.induction.records import Handover, Leave, Record, Snapshot, Weigh
+from neli_router.induction.snapshots import snapshot
+from neli_router.status import chronicle
+from neli_router.status.chronicle import DELAYS_MAX, MOVES_MAX, Chronicle, Move
+from tests.induction.scenes import Plot, beat, expire, folded, founded, genesis, join, plots, story
+
+LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
+
+ALICE, BOB = join("a", "alice"), join("b", "bob")
+GIVE = (Handover(by="a", partition=1, term=1001), Handover(by="a", partition=3, term=1001))
+"""What brings two members to two partitions each; the next record stands at offset 5."""
+
+
+def reading(*records: Record | None, now: float = 0.0) -> Chronicle:
+    """A chronicle that has read `records` from the ledger's beginning."""
+    one = Chronicle()
+    one.begin(State(), now)
+    read_on(one, *records, now=now)
+    return one
+
+
+def read_on(one: Chronicle, *records: Record | None, now: float = 0.0) -> None:
+    at = one.state.at
+    one.read([(at + place, record) for place, record in enumerate(records)], now)
+
+
+def spelled(moves: Sequence[Move]) -> list[str]:
+    """Such as "4: 1,3 alice -> bob, handover by alice"."""
+    return [
+        f"{move.offset}: {','.join(map(str, move.partitions))} {move.source} -> {move.target}, "
+        f"{move.cause} by {move.by or '?'}"
+        for move in moves
+    ]
+
+
+def test_the_first_member_takes_what_nobody_owned() -> None:
+    assert ["1: 0,1,2,3 None -> alice, join by alice"] == spelled(reading(genesis(), ALICE).moves)
+
+
+def test_a_handover_is_a_move_of_its_one_partition() -> None:
+    moves = reading(genesis(), ALICE, BOB, *GIVE).moves
+    assert [
+        "3: 1 alice -> bob, handover by alice",
+        "4: 3 alice -> bob, handover by alice",
+    ] == spelled(moves[1:])
+
+
+def test_a_dead_member_is_called_by_its_name_when_it_has_gone() -> None:
+    one = reading(genesis(), ALICE, BOB, *GIVE, expire("b", "a", 1))
+    assert ["5: 0,2 alice -> bob, expire by bob"] == spelled(one.moves[3:])
+
+
+def test_the_last_one_who_leaves_gives_to_nobody() -> None:
+    one = reading(genesis(), ALICE, Leave(by="a"))
+    assert ["2: 0,1,2,3 alice -> None, leave by alice"] == spelled(one.moves[1:])
+
+
+def test_who_comes_back_under_its_name_has_moved_nothing() -> None:
+    one = reading(genesis(), ALICE, join("c", "alice", at=2))
+    assert {"c": "alice"} == {key: seat.name for key, seat in one.state.seats.items()}
+    assert 1 == len(one.moves)
+    assert 1 == one.counts["replaced"]
+
+
+def test_a_wish_is_counted_and_moves_nothing_before_its_handovers() -> None:
+    one = reading(genesis(), ALICE, BOB, Weigh(by="a", name="bob", weight=0))
+    assert 1 == one.counts["wishes"]
+    assert 1 == len(one.moves)
+
+
+def test_moves_say_when_they_were_read() -> None:
+    one = reading(genesis(), now=5.0)
+    read_on(one, ALICE, now=7.5)
+    assert [7.5] == [move.read_at for move in one.moves]
+
+
+def test_a_beat_tells_when_it_was_heard_and_how_far_its_writer_had_read() -> None:
+    one = reading(genesis(), ALICE, now=1.0)
+    assert {} == dict(one.vitals)
+    read_on(one, beat("a", founded()), now=2.5)
+    vital = one.vitals["a"]
+    assert (2.5, 1, 2) == (vital.heard_at, vital.at, vital.offset)
+    assert 1 == vital.lag
+
+
+def test_the_beat_of_one_who_has_gone_is_no_sign_of_life() -> None:
+    one = reading(genesis(), ALICE, BOB, beat("a"), Leave(by="a"), beat("a"))
+    assert {} == dict(one.vitals)
+    assert 1 == one.counts["beats"]
+
+
+def test_only_beats_of_the_own_member_are_timed() -> None:
+    one = reading(genesis(), ALICE, BOB)
+    one.set_own(lambda: "b")
+    read_on(one, beat("a", sent_at=1.0), beat("b", sent_at=1.25), now=1.5)
+    assert [0.25] == list(one.beat_delays)
+
+
+def test_each_kind_of_record_is_counted() -> None:
+    whole = snapshot("a", folded(genesis(), ALICE))
+    assert isinstance(whole, Snapshot)
+    one = reading(genesis(), ALICE, whole, None, BOB, expire("a", "b", 99), expire("a", "b", 4), Leave(by="a"))
+    expected = {"records": 8, "skipped": 1, "joins": 2, "suspicions": 2, "expired": 1, "leaves": 1, "snapshots": 1}
+    assert expected == {kind: one.counts[kind] for kind in expected}
+
+
+def test_a_restart_tells_what_moved_unread_and_not_who_moved_it() -> None:
+    one = reading(genesis(), ALICE, BOB)
+    later = founded(ALICE, BOB, *GIVE, expire("b", "a", 1))
+    one.begin(later, 3.0)
+    assert ["5: 0,1,2,3 alice -> bob, other by ?"] == spelled(one.moves[1:])
+    assert 1 == one.counts["restarts"]
+
+
+def test_a_ledger_made_anew_has_moved_nothing() -> None:
+    one = reading(genesis(), ALICE)
+    one.begin(folded(genesis("z", lease=9.0), join("z", "zoe")), 3.0)
+    assert ["1: 0,1,2,3 None -> alice, join by alice"] == spelled(one.moves)
+    assert "zoe" == one.state.seats["z"].name
+
+
+def test_what_was_told_never_changes() -> None:
+    one = reading(genesis(), ALICE)
+    told = one.told
+    read_on(one, BOB, *GIVE)
+    assert (1, 2, 1) == (len(told.moves), told.state.at, told.counts["joins"])
+
+
+def test_only_the_newest_moves_are_kept() -> None:
+    one = reading(genesis())
+    for number in range(MOVES_MAX):
+        seat = f"m{number}"
+        read_on(one, join(seat, at=one.state.at), Leave(by=seat))
+    assert MOVES_MAX == len(one.moves)
+    assert f"m{MOVES_MAX - 1}" == one.moves[-1].source
+    assert 8 * MOVES_MAX == one.counts["moves"]
+
+
+def test_moves_of_many_partitions_are_kept_for_less_long() -> None:
+    one = reading(genesis())
+    one._moved = chronicle.PARTITIONS_MAX  # As if so many had been moved before.
+    read_on(one, ALICE, Leave(by="a"))
+    assert ["2: 0,1,2,3 alice -> None, leave by alice"] == spelled(one.moves)
+
+
+def test_delays_that_nobody_takes_are_bounded() -> None:
+    one = reading(genesis(), ALICE)
+    one.set_own("a")
+    read_on(one, *[beat("a")] * (DELAYS_MAX + 1))
+    assert DELAYS_MAX == len(one.beat_delays)
+
+
+@LAW
+@given(plots, st.lists(st.integers(0, 40), max_size=5))
+def test_however_records_come_the_moves_lead_from_nobody_to_the_owners(drawn: list[Plot], cuts: list[int]) -> None:
+    entries = story(drawn)
+    one = Chronicle()
+    one.begin(State(), 0.0)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(entries)), len(entries)]
+    for low, high in pairwise(edges):
+        one.read(entries[low:high], float(low))
+    assert folded(*(record for _, record in entries)) == one.state
+    shown: dict[int, str | None] = {}
+    for move in one.moves:
+        for partition in move.partitions:
+            assert shown.get(partition) == move.source
+            shown[partition] = move.target
+    names = {seat.incarnation: seat.name for seat in one.state.seats.values()}
+    assert [owner and names[owner] for owner in one.state.owners] == [shown.get(place) for place in range(4)]

@@ -1,0 +1,88 @@
+"""The preview: what a wish is said to move is what it moves, once all that was under way has happened."""
+
+from hypothesis import given, settings
+
+from neli_router.induction.fold import State
+from neli_router.induction.records import Drain, Handover, Pin, Record, Undrain, Unpin, Weigh
+from neli_router.status.preview import moves_of
+from tests.induction.scenes import Plot, folded, founded, join, plots, story
+
+LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
+
+PAIR = founded(
+    join("a", "alice"),
+    join("b", "bob"),
+    Handover(by="a", partition=1, term=1001),
+    Handover(by="a", partition=3, term=1001),
+)
+"""alice owns 0 and 2, bob 1 and 3."""
+
+WISHES: tuple[Record, ...] = (
+    Drain(by="x", name="a"),
+    Undrain(by="x", name="a"),
+    Pin(by="x", partition=1, name="b"),
+    Unpin(by="x", partition=1),
+    Weigh(by="x", name="c", weight=7),
+)
+
+
+def settled(state: State) -> State:
+    """After every Handover that is due."""
+    for partition, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True)):
+        if owner is not None and owner != target:
+            state = folded(Handover(by=owner, partition=partition, term=state.terms[partition]), state=state)
+    return state
+
+
+def test_a_drain_moves_all_that_its_member_owns() -> None:
+    assert [(0, "alice", "bob"), (2, "alice", "bob")] == moves_of(PAIR, Drain(by="x", name="alice"))
+
+
+def test_a_pin_moves_its_partition_and_what_keeps_the_balance() -> None:
+    moves = moves_of(PAIR, Pin(by="x", partition=0, name="bob"))
+    assert (0, "alice", "bob") == moves[0]
+    assert [("bob", "alice")] == [(source, target) for _, source, target in moves[1:]]
+
+
+def test_a_pin_to_who_owns_it_moves_nothing() -> None:
+    assert [] == moves_of(PAIR, Pin(by="x", partition=0, name="alice"))
+
+
+def test_a_pin_to_who_is_not_there_moves_nothing_yet() -> None:
+    assert [] == moves_of(PAIR, Pin(by="x", partition=0, name="carol"))
+
+
+def test_what_stays_because_of_the_wish_is_no_move() -> None:
+    """alice was to give 0 and 2 away; once the drain is taken back she keeps them."""
+    drained = folded(Drain(by="x", name="alice"), state=PAIR)
+    assert [] == moves_of(drained, Undrain(by="x", name="alice"))
+
+
+def test_what_is_under_way_is_not_told_again() -> None:
+    drained = folded(Drain(by="x", name="alice"), state=PAIR)
+    assert [] == moves_of(drained, Weigh(by="x", name="alice", weight=0))
+
+
+def test_without_members_there_is_nobody_to_move_anything_to() -> None:
+    assert [] == moves_of(founded(), Pin(by="x", partition=0, name="alice"))
+
+
+def test_a_preview_changes_nothing() -> None:
+    before = PAIR.digest
+    moves_of(PAIR, Drain(by="x", name="alice"))
+    assert before == PAIR.digest
+
+
+@LAW
+@given(plots)
+def test_what_is_told_is_what_comes_true(drawn: list[Plot]) -> None:
+    state = folded(*(record for _, record in story(drawn)))
+    for wish in WISHES:
+        told = {partition: target for partition, _, target in moves_of(state, wish)}
+        was, now = settled(state), settled(folded(wish, state=state))
+        names = {seat.incarnation: seat.name for seat in state.seats.values()}
+        for partition, (before, after) in enumerate(zip(was.owners, now.owners, strict=True)):
+            if partition in told:
+                assert (after and names[after]) == told[partition]
+            else:
+                assert after in (before, state.owners[partition])
