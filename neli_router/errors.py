@@ -18,6 +18,7 @@
     |   |-- StaleTable          the table is older than `max_age`, or there is none yet
     |   '-- Forked              this process is a fork: reopen before use
     |-- NotLeading          waited for leadership in vain
+    |-- NoAgent             no agent answered at its address
     |-- Closed              used after `close()`
     |-- Unsupported         this platform cannot keep the promises
     |-- fence.Refused       a higher fencing term was admitted: a newer owner writes there
@@ -44,6 +45,7 @@ __all__ = [
     "LedgerUnusable",
     "LookupFailed",
     "NeliError",
+    "NoAgent",
     "NoOwner",
     "NotLeading",
     "Replaced",
@@ -138,6 +140,10 @@ class Forked(LookupFailed):
 
 class NotLeading(NeliError, TimeoutError):
     """Leadership did not come in the time allowed."""
+
+
+class NoAgent(NeliError):
+    """No agent answered at the address: none listens, it may not be spoken to, or it hangs."""
 
 
 class Closed(NeliError):

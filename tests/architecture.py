@@ -80,13 +80,16 @@ ROOMS = (
     # What an agent and its clients say to each other; the clients know no member, and the server no client.
     Room(("agent.wire",), imports=PURE, packages=frozenset({"msgspec"})),
     Room(
-        ("agent.client", "agent.streams", "agent.leases", "agent.calls", "agent.__init__"),
+        (
+            *("agent.client", "agent.asynchronous", "agent.following", "agent.async_following"),
+            *("agent.doors", "agent.leases", "agent.calls", "agent.__init__"),
+        ),
         imports=(*PURE, "agent", "clock"),
         packages=frozenset({"httpx", "msgspec"}),
     ),
     Room(
         ("agent",),
-        imports=(*PURE, *FRONT, "agent", "clock", "config", "layers", "logs", "pump", "status"),
+        imports=(*PURE, *FRONT, "agent", "clock", "config", "fence", "layers", "logs", "pump", "status"),
         packages=frozenset({"msgspec", "prometheus_client", "starlette", "structlog", "uvicorn"}),
     ),
     Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),

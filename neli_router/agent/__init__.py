@@ -1,0 +1,40 @@
+"""The agent: one per host, a member of the group on behalf of programs that are too short-lived to be one.
+
+    a task, a script, a person --HTTP over a Unix socket--> agent (a Member) --ledger--> the group
+
+Client and AsyncClient ask it; `neli agent` is it. They need httpx, which a program that is a member itself does not:
+so they are imported when they are asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from neli_router.errors import NoAgent
+
+if TYPE_CHECKING:
+    from neli_router.agent.asynchronous import AsyncClient
+    from neli_router.agent.client import Client
+    from neli_router.agent.leases import AgentLease, AsyncAgentLease
+
+__all__ = ["AgentLease", "AsyncAgentLease", "AsyncClient", "Client", "NoAgent"]
+
+_HOMES = {
+    "AgentLease": "leases",
+    "AsyncAgentLease": "leases",
+    "AsyncClient": "asynchronous",
+    "Client": "client",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise ModuleNotFoundError(
+            "httpx was wanted, to ask an agent, but it is not installed: pip install 'neli-router[client]'",
+            name="httpx",
+        ) from None

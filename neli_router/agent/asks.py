@@ -1,0 +1,191 @@
+"""What clients ask for, decoded: from the query of an address, or from a body of JSON.
+
+    key=K | key64=B | role=N --> a key or a role     exactly one, and at most KEY_MAX characters of it
+    timeout=S  limit=N       --> a number            in its bounds
+    {"name": ...}            --> WishAsked           only what this wish knows
+
+Whatever arrives was written by others. It is taken as it was meant or refused, and never quietly bent: the usual way to
+decode a query would replace a byte that is no text by a question mark, and name the owner of another key. No refusal
+repeats a key, because it may be personal.
+"""
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from neli_router.agent.wire import KEY_MAX, OwnersAsked, Refusal, WishAsked
+from neli_router.errors import BadKey, ConfigError, NeliError
+from neli_router.keyspace import Key, Layout, Role
+
+__all__ = ["Place", "Refused", "bad_request", "keys_of", "number", "owners_asked", "place", "queried", "wish_asked"]
+
+FIELDS_MAX = 16
+"""Parameters of one query. None needs more than two."""
+
+ROLE_DIGITS_MAX = 18
+"""More make no role that anybody counts up to, and Python takes its time to read very long numbers."""
+
+NUMBER = re.compile(r"-?[0-9]+")
+Asked = TypeVar("Asked")
+
+_owners: msgspec.json.Decoder[OwnersAsked] = msgspec.json.Decoder(OwnersAsked)
+_wishes: msgspec.json.Decoder[WishAsked] = msgspec.json.Decoder(WishAsked)
+
+
+class Refused(Exception):
+    """A request is answered with `answer`, which is no error of the library's own."""
+
+    def __init__(self, answer: Refusal) -> None:
+        super().__init__(answer.found)
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a key or a role belongs. A role has no slot."""
+
+    partition: int
+    slot: int | None
+    role: Role
+
+
+def bad_request(wanted: str, found: str, remedy: str) -> Refused:
+    return Refused(Refusal("BadRequest", wanted, found, remedy))
+
+
+def queried(query: bytes, known: Collection[str]) -> dict[str, str]:
+    """The parameters of a query, each given once. Raises Refused for one that is not `known`."""
+    if not query:
+        return {}
+    try:
+        text = query.decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=FIELDS_MAX)
+    except UnicodeDecodeError:
+        pairs = None  # Raised below: this error holds the key, and would travel along as the context of ours.
+    except ValueError:
+        raise bad_request(
+            f"a query of NAME=VALUE was wanted, of at most {FIELDS_MAX} parameters",
+            "this one is made otherwise",
+            "encode each value as for a URL, and put & between the parameters",
+        ) from None
+    if pairs is None:
+        raise BadKey(
+            "a query of UTF-8 text was wanted",
+            "it has bytes that are no such text",
+            "give a key that is no text as key64, in URL-safe base64",
+        )
+    found = dict(pairs)
+    for name in found:
+        if name not in known:
+            nearest = get_close_matches(name, known, 1, cutoff=0.5)
+            guess = f"did you mean {nearest[0]}? " if nearest else ""
+            there = ", ".join(sorted(known)) or "none"
+            raise bad_request("a known parameter was wanted", f"found {name!r:.60}", f"{guess}There is {there}")
+    if len(found) < len(pairs):
+        raise bad_request("each parameter was wanted once", "one was given twice", "POST /v1/owners takes many keys")
+    return found
+
+
+def place(found: dict[str, str], layout: Layout) -> Place:
+    """Of the key, key64 or role. Raises BadKey unless there is exactly one."""
+    given = [name for name in ("key", "key64", "role") if name in found]
+    if len(given) != 1:
+        there = " and ".join(given) or "none"
+        raise BadKey("one of key, key64 and role was wanted", f"found {there}", "give exactly one of them")
+    (name,) = given
+    text = found[name]
+    if name == "role":
+        role = _role(text)
+        return Place(layout.partition_of_role(role), None, role)
+    key = text if name == "key" else _bytes_of(text)
+    if len(key) > KEY_MAX:
+        raise _too_long(len(key))
+    slot = layout.slot(key)
+    return Place(layout.partition_of_slot(slot), slot, key)
+
+
+def number(found: dict[str, str], name: str, *, default: float, most: float) -> float:
+    """A parameter that is a number from 0 to `most`."""
+    text = found.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text) if len(text) <= 40 else math.nan
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= most:
+        raise bad_request(
+            f"{name} was to be a number from 0 to {most:g}", f"found {text!r:.40}", "give it in seconds, or as a count"
+        )
+    return value
+
+
+def owners_asked(body: bytes) -> OwnersAsked:
+    return _decoded(_owners, body, '{"keys": ["customer-7"]}')
+
+
+def keys_of(asked: OwnersAsked) -> list[Key]:
+    return [*asked.keys, *map(_bytes_of, asked.keys64)]
+
+
+def wish_asked(body: bytes, kind: str) -> WishAsked:
+    """What a wish needs, and nothing that it would silently leave aside."""
+    asked = _decoded(_wishes, body, '{"name": "host-1"}')
+    needed = {"pin": ("partition", "name"), "unpin": ("partition",)}.get(kind, ("name",))
+    taken = (*needed, "weight") if kind == "weigh" else needed
+    problems = [f"{kind} needs a {part}: give one" for part in needed if getattr(asked, part) is None]
+    problems += [
+        f"{kind} takes no {part}: leave it out"
+        for part in ("name", "partition", "weight")
+        if part not in taken and getattr(asked, part) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return asked
+
+
+def _decoded(decoder: "msgspec.json.Decoder[Asked]", body: bytes, example: str) -> Asked:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        # It names a place and a type, never a value: keys stay out of it. A name of an unknown field it does repeat.
+        found = "a field that is not known" if "unknown field" in str(error) else str(error)[:200]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = "it is no JSON"
+    raise bad_request("a body of JSON was wanted", found, f"send something like {example}")
+
+
+def _role(text: str) -> Role:
+    if NUMBER.fullmatch(text):
+        if len(text) > ROLE_DIGITS_MAX:
+            raise BadKey(
+                f"a role was wanted: a number of at most {ROLE_DIGITS_MAX} digits, or a name",
+                f"found a number of {len(text)} characters",
+                "count roles from 0, or give a name that is no number",
+            )
+        return int(text)
+    if len(text) > KEY_MAX:
+        raise _too_long(len(text))
+    return text
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        # Padding may be left out, as many do in addresses; what is no base64 must not pass for what is left of it.
+        bare = text.encode("ascii").rstrip(b"=")
+        return base64.b64decode(bare + b"=" * (-len(bare) % 4), b"-_", validate=True)
+    except (UnicodeEncodeError, binascii.Error):
+        pass  # Raised below: this error holds the key.
+    raise BadKey("a key64 was wanted: URL-safe base64", "found something else", "encode the key's bytes that way")
+
+
+def _too_long(size: int) -> NeliError:
+    return BadKey(f"a key of at most {KEY_MAX} characters was wanted", f"found one of {size}", "use a shorter key")

@@ -1,0 +1,241 @@
+"""The wire: what an agent and its clients say to each other, as JSON over HTTP.
+
+    GET  /v1/owner?key=K | key64=B | role=N      OwnerView      key64 is URL-safe base64, for keys that are no text
+    POST /v1/owners           OwnersAsked        OwnersView
+    GET  /v1/lease?role=N                        LeaseView      whether this host leads it now
+    GET  /v1/leadership?role=N&timeout=S         LeaseView      waits until it does, at most S seconds
+    GET  /v1/leadership/events?role=N            a stream: waiting, acquired, renewed, revoked, fenced, ended
+    GET  /v1/watch[?key=K | key64=B | role=N]    a stream: owner (OwnerView), for each change
+    GET  /v1/table                               TableView
+    GET  /v1/members                             MembersView
+    GET  /v1/moves?limit=N                       MovesView      the newest last
+    GET  /v1/status                              StatusView     all of it, for the page
+    GET  /v1/events                              a stream: status (StatusView) first, then changed (StatusView)
+    POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
+    GET  /health  /ready  /metrics               for whoever watches processes
+
+Whoever streams `leadership/events` *holds* the role from `acquired` on: it is handed over only when the stream was
+closed, or after `drain_timeout`. A role that is a number is written so; anything else is a name.
+
+Anything but 200 is an `Refusal`, which carries the error as it was raised: what was wanted, found, and what to do.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from neli_router import errors
+from neli_router.errors import ConfigError, NeliError
+
+__all__ = [
+    "BODY_MAX",
+    "EVENTS",
+    "KEY_MAX",
+    "STATUS_OF",
+    "Cause",
+    "LeaseView",
+    "MemberView",
+    "MembersView",
+    "MoveView",
+    "MovesView",
+    "OwnerView",
+    "OwnersAsked",
+    "OwnersView",
+    "PartitionView",
+    "Refusal",
+    "StatusView",
+    "TableView",
+    "WishAsked",
+    "WishView",
+    "raised",
+    "refusal",
+]
+
+BODY_MAX = 1 << 20
+"""Bytes of a request's body: some ten thousand keys. More would let one client take the agent's memory."""
+
+KEY_MAX = 8192
+"""Characters of a key in an address, within what every HTTP library carries."""
+
+EVENTS = ("waiting", "acquired", "renewed", "revoked", "fenced", "ended")
+"""Of `leadership/events`; the data of each is a LeaseView."""
+
+
+class _View(msgspec.Struct, frozen=True, omit_defaults=False, forbid_unknown_fields=False):
+    """A newer agent may say more than an older client knows."""
+
+
+class OwnerView(_View, frozen=True):
+    """Who owns a partition; `name` is None if nobody does, and then `why` says why."""
+
+    partition: int
+    name: str | None
+    address: str = ""
+    term: int = 0
+    slot: int | None = None
+    """Where the key hashed to; None for a role."""
+    at: int = 0
+    """The offset up to which the agent has read."""
+    age: float = 0.0
+    """How long ago it last read all there was, in seconds."""
+    why: str = ""
+
+
+class OwnersAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    keys: list[str] = []
+    keys64: list[str] = []
+
+
+class OwnersView(_View, frozen=True):
+    """The owners of `keys`, then of `keys64`, in their order."""
+
+    owners: list[OwnerView]
+    at: int
+    age: float
+
+
+class LeaseView(_View, frozen=True):
+    """Whether the agent's member leads a role. `remaining` was true when it answered: count from before asking."""
+
+    partition: int
+    leads: bool
+    member: str
+    term: int = 0
+    remaining: float = 0.0
+    drain_timeout: float = 0.0
+    why: str = ""
+    """Why it does not lead, or was revoked or fenced."""
+
+
+class PartitionView(_View, frozen=True):
+    """`owner` and `target` are places in the list of members, or None."""
+
+    owner: int | None
+    term: int
+    target: int | None
+    pinned: str | None = None
+    load: float = 0.0
+
+
+class TableView(_View, frozen=True):
+    address: str
+    slots: int
+    partitions: list[PartitionView]
+    at: int
+    age: float
+
+
+class MemberView(_View, frozen=True):
+    name: str
+    address: str
+    zone: str
+    weight: int
+    """As it counts now, an operator's word before the member's own."""
+    incarnation: str
+    partitions: int
+    load: float
+    lease_left: float | None
+    """By the agent's clock, from when it read the member's last Beat; None if it has read none yet."""
+    lag: int | None
+    """How many records the member had still to read when it last beat."""
+    drained: bool
+    joined: int
+    """The offset at which it joined."""
+
+
+class MembersView(_View, frozen=True):
+    members: list[MemberView]
+    at: int
+    age: float
+
+
+Cause = Literal["join", "leave", "expire", "handover", "drain", "undrain", "pin", "unpin", "weigh", "load", "other"]
+
+
+class MoveView(_View, frozen=True):
+    """At `offset`, partitions went from `source` to `target`, as of the record `cause` by `by`."""
+
+    offset: int
+    ago: float
+    """Seconds since the agent read it."""
+    partitions: list[int]
+    source: str | None
+    target: str | None
+    cause: Cause
+    by: str
+
+
+class MovesView(_View, frozen=True):
+    moves: list[MoveView]
+
+
+class StatusView(_View, frozen=True):
+    """All that the page shows."""
+
+    agent: str
+    """The name of the agent's member."""
+    version: str
+    guarantee: str
+    lease: float
+    member: str
+    """What the agent's member is doing: reading, founding, waiting, joining, member, leaving, stopped."""
+    table: TableView
+    members: list[MemberView]
+    moves: list[MoveView]
+    why: str = ""
+    """Why partitions are unowned, or the table cannot be believed."""
+    led: int = 0
+
+
+class WishAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`weight` None lets a member count with its own again."""
+
+    name: str | None = None
+    partition: int | None = None
+    weight: int | None = None
+    preview: bool = False
+
+
+class WishView(_View, frozen=True):
+    """What the wish moves, or would: partitions that are to go from one member to another."""
+
+    done: bool
+    moves: list[MoveView]
+
+
+class Refusal(_View, frozen=True):
+    """An error, as it was raised: `kind` is its class in `neli_router.errors`."""
+
+    kind: str
+    wanted: str
+    found: str
+    remedy: str
+
+
+STATUS_OF: Mapping[str, int] = {
+    "BadKey": 400,
+    "ConfigError": 400,
+    "BadRequest": 400,
+    "TokenWanted": 401,
+    "NotFound": 404,
+    "NoOwner": 404,
+    "TooLarge": 413,
+    "NotLeading": 409,
+}
+"""The HTTP status of each kind; 503 for all others, which may heal by themselves."""
+
+
+def refusal(error: NeliError) -> Refusal:
+    """`error` as it goes over the wire."""
+    return Refusal(type(error).__name__, error.wanted, error.found, error.remedy)
+
+
+def raised(answer: Refusal) -> NeliError:
+    """The error of `answer`, as the agent raised it, of the nearest class that this side knows."""
+    if answer.kind == "ConfigError":
+        return ConfigError(answer.remedy.split("; "))
+    kind = getattr(errors, answer.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, NeliError)):
+        kind = NeliError
+    return kind(answer.wanted, answer.found, answer.remedy)

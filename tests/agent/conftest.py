@@ -1,0 +1,24 @@
+"""What the tests of the agent share: an agent that is a member, alone in its group."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neli_router.agent.options import Options
+from tests.agent.running import TOKEN, Running, configured, running
+
+
+@pytest.fixture(name="socket")
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "agent.sock")
+
+
+@pytest.fixture(name="agent", scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """On both kinds of socket. Shared by a module's tests, which leave it as they found it."""
+    folder = tmp_path_factory.mktemp("agent")
+    options = Options(socket=str(folder / "agent.sock"), tcp="127.0.0.1:0", token=TOKEN)
+    with running(configured(folder), options) as agent:
+        agent.await_ready()
+        yield agent

@@ -1,0 +1,149 @@
+"""An agent on a thread of this process: a real server on a real socket, over a real SQLite file."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import uvicorn
+
+from neli_router.agent.options import Options, Reload
+from neli_router.agent.server import Agent
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.keyspace import Layout
+
+__all__ = ["LEASE", "PATIENCE", "TOKEN", "Events", "Running", "configured", "running", "until"]
+
+PATIENCE = 20.0
+LEASE = 0.4
+PARTITIONS = 8
+TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
+
+Answer = TypeVar("Answer")
+
+
+def configured(folder: Path, name: str = "a", **options: Any) -> Config:
+    ledger = f"sqlite://{folder}/ledger.db"
+    chosen: dict[str, Any] = {"lease": LEASE, "layout": Layout(partitions=PARTITIONS), "drain_timeout": 5.0, **options}
+    return Config(ledger, name=name, **chosen)
+
+
+def until(holds: Callable[[], object], what: str = "it") -> None:
+    """Wait for what changes without telling."""
+    give_up_at, pause = host_clock() + PATIENCE, threading.Event()
+    while not holds():
+        assert host_clock() < give_up_at, f"{what} did not come true"
+        pause.wait(0.005)
+
+
+class Events:
+    """A stream of events, read as it comes."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        assert answer.status_code == 200, answer.read()
+        self._lines = answer.iter_lines()
+
+    def next(self) -> tuple[str, dict[str, Any]]:
+        name = ""
+        for line in self._lines:
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                return name, json.loads(line.removeprefix("data: "))
+        return "", {}
+
+    def next_called(self, *names: str) -> dict[str, Any]:
+        """The next one of these names; others are passed over."""
+        while True:
+            name, view = self.next()
+            assert name, f"the stream ended, and none of {names} came"
+            if name in names:
+                return view
+
+
+class Running:
+    """One agent, its loop and its thread."""
+
+    def __init__(self, config: Config, options: Options, reload: Reload | None = None) -> None:
+        self._config, self.options, self._reload = config, options, reload
+        self._ready = threading.Event()
+        self.error: BaseException | None = None
+        self.agent: Agent
+        self._thread = threading.Thread(target=self._run, name=f"agent-{config.name}")
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+
+    def stop(self) -> None:
+        """Ask it to, as SIGTERM does. It ends when it is done."""
+        with suppress(RuntimeError):  # It has ended, and its loop with it.
+            self.loop.call_soon_threadsafe(self.agent.stop)
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+    def on_loop(self, ask: Callable[[], Answer]) -> Answer:
+        async def asked() -> Answer:
+            return ask()
+
+        return asyncio.run_coroutine_threadsafe(asked(), self.loop).result(PATIENCE)
+
+    @contextmanager
+    def client(self, **options: Any) -> Iterator[httpx.Client]:
+        """One that comes over the Unix socket."""
+        transport = httpx.HTTPTransport(uds=self.options.socket)
+        with httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE, **options) as client:
+            yield client
+
+    @contextmanager
+    def events(self, path: str, **query: Any) -> Iterator[Events]:
+        with self.client() as client, client.stream("GET", path, params=query or None) as answer:
+            yield Events(answer)
+
+    def is_ready(self) -> bool:
+        with self.client() as client:
+            return client.get("/ready").status_code == 200
+
+    def await_ready(self) -> None:
+        until(self.is_ready, "the agent's readiness")
+
+    def _run(self) -> None:
+        async def main() -> None:
+            self.loop = asyncio.get_running_loop()
+            self.agent = Agent(self._config, self.options, reload=self._reload)
+            serving = asyncio.create_task(self.agent.serve())
+            started = asyncio.create_task(self.agent.started.wait())
+            await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
+            self._ready.set()
+            started.cancel()
+            await serving
+
+        try:
+            with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
+                runner.run(main())
+        except BaseException as error:  # noqa: BLE001 - for the test to look at.
+            self.error = error
+        finally:
+            self._ready.set()
+
+
+@contextmanager
+def running(config: Config, options: Options, *, reload: Reload | None = None) -> Iterator[Running]:
+    one = Running(config, options, reload)
+    one.start()
+    try:
+        if one.error is not None:
+            raise one.error
+        yield one
+    finally:
+        if one.error is None:
+            one.stop()
+            one.stop()  # Not to wait for what a failed test has left open.
+        one.join()

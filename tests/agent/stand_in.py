@@ -1,0 +1,213 @@
+"""A stand-in for the agent: the wire, spoken by a real HTTP server on a real socket, with answers that a test sets.
+
+    test --says--> StandIn --HTTP--> Client
+
+The real agent answers what its group is like, so no test could make it hang, break off or contradict itself at a moment
+of its choice. What the two say to each other when all is well is tested with the real one.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from neli_router.agent.wire import (
+    STATUS_OF,
+    LeaseView,
+    MembersView,
+    MemberView,
+    MoveView,
+    OwnersAsked,
+    OwnersView,
+    OwnerView,
+    PartitionView,
+    Refusal,
+    StatusView,
+    TableView,
+    WishAsked,
+    WishView,
+)
+
+__all__ = ["StandIn", "eventually", "standing_in", "whenever"]
+
+PATIENCE = 20.0
+
+
+class StandIn:
+    """Two partitions: `alpha` owns number 0, nobody owns number 1. All attributes are the test's to set."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.wishes: list[tuple[str, WishAsked]] = []
+        self.lease = LeaseView(0, False, "alpha", why="beta leads it")
+        self.token = ""
+        self.refusal: Refusal | None = None
+        self.body: bytes | None = None
+        self.hangs = False
+        self.held = 0
+        """Streams of leadership that are open."""
+        self._streams: list[asyncio.Queue[tuple[str, msgspec.Struct] | None]] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def leads(self, *, term: int = 7, remaining: float = 30.0, drain_timeout: float = 10.0) -> None:
+        """From now on the stand-in's member leads, and says so to whoever waits."""
+        self.lease = LeaseView(0, True, "alpha", term, remaining, drain_timeout)
+        self.say("acquired", self.lease)
+
+    def say(self, name: str, view: msgspec.Struct | None = None, *, why: str = "") -> None:
+        """Send an event to every stream."""
+        said = (name, view or LeaseView(0, False, "alpha", self.lease.term, why=why))
+        self._put(said)
+
+    def hang_up(self) -> None:
+        """Break every stream off, without a word."""
+        self._put(None)
+
+    def _put(self, said: tuple[str, msgspec.Struct] | None) -> None:
+        assert self.loop is not None
+        for stream in list(self._streams):
+            self.loop.call_soon_threadsafe(stream.put_nowait, said)
+
+    # Answers
+
+    async def answer(self, request: Request) -> Response:
+        self.requests.append(request.url.path)
+        while self.hangs:  # noqa: ASYNC110 - the test sets it, on another thread.
+            await asyncio.sleep(0.01)
+        if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
+            return _refused(Refusal("TokenWanted", "a token was wanted", "there is none", "give one"))
+        if self.refusal is not None:
+            return _refused(self.refusal)
+        if self.body is not None:
+            return Response(self.body)
+        match request.url.path.removeprefix("/v1/"):
+            case "owner":
+                key = request.query_params.get("key") or request.query_params.get("key64") or ""
+                return _json(_owner(key))
+            case "owners":
+                asked = msgspec.json.decode(await request.body(), type=OwnersAsked)
+                return _json(OwnersView([_owner(key) for key in [*asked.keys, *asked.keys64]], 9, 0.1))
+            case "lease":
+                return _json(self.lease)
+            case "leadership/events":
+                first = ("acquired" if self.lease.leads else "waiting", self.lease)
+                return StreamingResponse(self._events(first), media_type="text/event-stream")
+            case "watch":
+                return StreamingResponse(self._events(("owner", _owner(""))), media_type="text/event-stream")
+            case "table":
+                return _json(_TABLE)
+            case "members":
+                return _json(MembersView([_ALPHA], 9, 0.1))
+            case "status":
+                return _json(StatusView("alpha", "1", "exclusive", 3.0, "member", _TABLE, [_ALPHA], []))
+            case wish:
+                self.wishes.append((wish, msgspec.json.decode(await request.body(), type=WishAsked)))
+                moved = MoveView(10, 0.0, [0], "alpha", "beta", "drain", "alpha")
+                return _json(WishView(not self.wishes[-1][1].preview, [moved]))
+
+    async def _events(self, first: tuple[str, msgspec.Struct]) -> AsyncIterator[bytes]:
+        queue: asyncio.Queue[tuple[str, msgspec.Struct] | None] = asyncio.Queue()
+        self._streams.append(queue)
+        self.held += 1
+        try:
+            yield b":\n\n"
+            said: tuple[str, msgspec.Struct] | None = first
+            while said is not None:
+                yield b"event: %b\ndata: %b\n\n" % (said[0].encode(), msgspec.json.encode(said[1]))
+                said = await queue.get()
+            raise ConnectionError("the test breaks the stream off")
+        finally:
+            self._streams.remove(queue)
+            self.held -= 1
+
+
+@contextmanager
+def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
+    """A stand-in that serves on a Unix socket below `path`, or on a free port of loopback; and its address."""
+    agent = StandIn()
+    app = Starlette(routes=[Route("/{rest:path}", agent.answer, methods=["GET", "POST"])])
+    where: dict[str, Any] = {"host": "127.0.0.1", "port": 0} if path is None else {"uds": str(path / "agent.sock")}
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="critical",
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            timeout_graceful_shutdown=1,
+            **where,
+        )
+    )
+
+    async def serve() -> None:
+        agent.loop = asyncio.get_running_loop()
+        await server.serve()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    eventually(lambda: server.started)
+    try:
+        if path is not None:
+            yield agent, f"unix:{path}/agent.sock"
+        else:
+            port = server.servers[0].sockets[0].getsockname()[1]
+            yield agent, f"http://127.0.0.1:{port}"
+    finally:
+        agent.hangs = False
+        server.should_exit = True
+        agent.hang_up()
+        thread.join(PATIENCE)
+
+
+@contextmanager
+def whenever(ready: Callable[[], object], then: Callable[[], object]) -> Iterator[None]:
+    """Inside, another thread does `then()` as soon as `ready()`."""
+
+    def wait() -> None:
+        eventually(ready)
+        then()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def eventually(ready: Callable[[], object]) -> None:
+    """Wait until `ready()`; fails after a time in which anything would have happened."""
+    give_up_at = monotonic() + PATIENCE
+    pause = threading.Event()
+    while not ready():
+        assert monotonic() < give_up_at, "it never came to be"
+        pause.wait(0.002)
+
+
+_ALPHA = MemberView("alpha", "http://alpha:1", "", 100, "i1", 1, 0.0, 2.5, 0, False, 3)
+_TABLE = TableView("memory://x", 16, [PartitionView(0, 4, 0), PartitionView(None, 0, None)], 9, 0.1)
+
+
+def _owner(key: str) -> OwnerView:
+    if "nobody" in key or key == "bm9ib2R5":
+        return OwnerView(1, None, slot=1, at=9, why="no member is left")
+    return OwnerView(0, "alpha", "http://alpha:1", 4, 0, 9, 0.1)
+
+
+def _json(view: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(view), media_type="application/json")
+
+
+def _refused(refusal: Refusal) -> Response:
+    return Response(msgspec.json.encode(refusal), status_code=STATUS_OF.get(refusal.kind, 503))

@@ -1,0 +1,95 @@
+"""Where the agent is looked for, and which texts are an address."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from neli_router.agent.address import PATH_MAX, Address, default_address, distrust, parse
+from neli_router.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("unix:/run/neli/agent.sock", Address(path="/run/neli/agent.sock")),
+        ("unix:///run/neli/agent.sock", Address(path="/run/neli/agent.sock")),
+        ("/run/a b/agent.sock", Address(path="/run/a b/agent.sock")),
+        ("http://127.0.0.1:7635", Address(host="127.0.0.1", port=7635)),
+        ("http://localhost/", Address(host="localhost", port=7635)),
+        ("http://[::1]:80", Address(host="::1", port=80)),
+    ],
+)
+def test_an_address_is_read_and_spelled_so_that_it_is_read_again(text: str, address: Address) -> None:
+    assert (address, address) == (parse(text), parse(str(parse(text))))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is none of them"),
+        ("agent.sock", "is none of them"),
+        ("https://127.0.0.1", "is none of them"),
+        ("http://user:secret@127.0.0.1", "is none of them"),
+        ("http://127.0.0.1:7635/v1", "is none of them"),
+        ("http://127.0.0.1:port", "not usable"),
+        ("http://127.0.0.1:99999", "not usable"),
+        ("/run/neli/", "names a folder"),
+        ("/run/\0", "no zero byte"),
+        ("/" + "x" * PATH_MAX, f"room for {PATH_MAX} bytes"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_what_would_be_one(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        parse(text)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_environment_says_where_the_agent_is() -> None:
+    told = {"NELI_AGENT": "unix:/x.sock", "XDG_RUNTIME_DIR": "/run/user/7"}
+    assert "unix:/x.sock" == default_address(told)
+    del told["NELI_AGENT"]
+    assert "/run/user/7/neli/agent.sock" == default_address(told)
+
+
+def test_without_a_word_it_is_in_a_folder_of_the_system_or_of_the_user() -> None:
+    assert default_address({}, uid=7) in {"/run/neli/agent.sock", "/tmp/neli-7/agent.sock"}  # noqa: S108 - it is that.
+
+
+def test_only_loopback_and_sockets_stay_on_the_host() -> None:
+    texts = ["/x.sock", "http://127.3.2.1", "http://[::1]", "http://localhost", "http://10.0.0.1", "http://example"]
+    assert [True, True, True, True, False, False] == [parse(text).is_loopback for text in texts]
+
+
+def test_a_folder_that_somebody_else_made_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neli_router.agent.address._SHARED", str(tmp_path))
+    folder = tmp_path / "neli-1"
+    address = Address(path=str(folder / "agent.sock"))
+    assert "" == distrust(address)
+    folder.mkdir(mode=0o700)
+    assert "" == distrust(address)
+    assert "belongs to another user" in distrust(address, uid=folder.stat().st_uid + 1)
+    folder.chmod(0o777)
+    assert "others may write" in distrust(address)
+
+
+def test_a_socket_of_another_user_is_not_trusted(tmp_path: Path) -> None:
+    address = Address(path=str(tmp_path / "agent.sock"))
+    (tmp_path / "agent.sock").touch()
+    owner = tmp_path.stat().st_uid
+    assert "" == distrust(address, uid=owner)
+    if owner == 0:
+        os.chown(address.path, 1234, -1)
+    stranger = (tmp_path / "agent.sock").stat().st_uid + 1
+    assert "its socket belongs to another user" in distrust(address, uid=stranger)
+
+
+def test_root_trusts_the_socket_of_a_service_but_not_one_that_anybody_could_have_made(tmp_path: Path) -> None:
+    """As one that a service of another user made; a test that runs as root makes it so."""
+    socket = tmp_path / "agent.sock"
+    socket.touch()
+    if socket.stat().st_uid == 0:
+        os.chown(socket, 1234, -1)
+    assert "" == distrust(Address(path=str(socket)), uid=0)
+    tmp_path.chmod(0o1777)
+    assert "its socket belongs to another user" in distrust(Address(path=str(socket)), uid=0)

@@ -1,0 +1,326 @@
+"""What an agent answers, over a real socket."""
+
+import base64
+
+import httpx
+import msgspec
+import pytest
+
+from neli_router.agent import wire
+from neli_router.agent.wire import (
+    KEY_MAX,
+    LeaseView,
+    MembersView,
+    MovesView,
+    OwnersView,
+    OwnerView,
+    StatusView,
+    TableView,
+)
+from neli_router.keyspace import Layout
+from tests.agent.running import LEASE, PARTITIONS, Running
+
+LAYOUT = Layout(partitions=PARTITIONS)
+KEYS = ["customer-7", "", "a b+c%&=#/?", "line\nline\r\n", "\0", "käse", "\N{PILE OF POO}", "{a}b", "x" * KEY_MAX]
+
+
+def refused(answer: httpx.Response) -> wire.Refusal:
+    assert answer.status_code != 200
+    assert "application/json" == answer.headers["content-type"]
+    found = msgspec.json.decode(answer.content, type=wire.Refusal)
+    assert wire.STATUS_OF.get(found.kind, 503) == answer.status_code
+    return found
+
+
+# Owners
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_any_text_is_a_key(agent: Running, key: str) -> None:
+    with agent.client() as client:
+        found = msgspec.json.decode(client.get("/v1/owner", params={"key": key}).content, type=OwnerView)
+    assert ("a", LAYOUT.slot(key), LAYOUT.partition(key)) == (found.name, found.slot, found.partition)
+    assert found.term > 0
+    assert 0 <= found.age < 10
+
+
+@pytest.mark.parametrize("key", [b"", b"\xff\xfe", b"customer-7", bytes(range(256)), b"\x00" * KEY_MAX])
+@pytest.mark.parametrize("padding", ["", "="])
+def test_bytes_are_a_key_too(agent: Running, key: bytes, padding: str) -> None:
+    text = base64.urlsafe_b64encode(key).decode()
+    with agent.client() as client:
+        answer = client.get("/v1/owner", params={"key64": text if padding else text.rstrip("=")})
+    assert LAYOUT.slot(key) == msgspec.json.decode(answer.content, type=OwnerView).slot
+
+
+@pytest.mark.parametrize(
+    ("role", "partition"), [("3", 3), ("11", 3), ("-1", 7), ("nightly", LAYOUT.partition("nightly"))]
+)
+def test_a_role_is_a_number_or_a_name(agent: Running, role: str, partition: int) -> None:
+    with agent.client() as client:
+        found = msgspec.json.decode(client.get("/v1/owner", params={"role": role}).content, type=OwnerView)
+    assert ("a", None, partition) == (found.name, found.slot, found.partition)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "key=Mr.+Secret&role=1",
+        "key=Mr.+Secret&key64=AAAA",
+        "key=%ff%feSecret",
+        "key64=Secret!",
+        "key64=S",
+        "key64=%E2%82%AC",
+        f"key=Secret{'x' * KEY_MAX}",
+        f"key64={'A' * (2 * KEY_MAX)}",
+        "role=1111111111111111111",
+        f"role=Secret{'x' * KEY_MAX}",
+    ],
+)
+def test_what_is_no_key_is_refused_and_not_repeated(agent: Running, query: str) -> None:
+    with agent.client() as client:
+        answer = client.get(f"/v1/owner?{query}")
+    found = refused(answer)
+    assert "BadKey" == found.kind
+    assert "Secret" not in answer.text
+    assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ("ky=Secret", "did you mean key?"),
+        ("key=Secret&key=Secret", "POST /v1/owners"),
+        ("Secret", "encode each value"),
+        ("&".join(f"key{i}=1" for i in range(20)), "encode each value"),
+    ],
+)
+def test_a_query_that_makes_no_sense_is_refused(agent: Running, query: str, hint: str) -> None:
+    with agent.client() as client:
+        answer = client.get(f"/v1/owner?{query}")
+    found = refused(answer)
+    assert "BadRequest" == found.kind
+    assert hint in found.remedy
+    assert "Secret" not in answer.text
+
+
+def test_many_keys_have_their_owners_in_their_order(agent: Running) -> None:
+    raw = [b"\xff", b"customer-7"]
+    body: dict[str, list[str]] = {"keys": KEYS * 100, "keys64": [base64.urlsafe_b64encode(key).decode() for key in raw]}
+    with agent.client() as client:
+        found = msgspec.json.decode(client.post("/v1/owners", json=body).content, type=OwnersView)
+    asked: list[str | bytes] = [*KEYS * 100, *raw]
+    assert [LAYOUT.slot(key) for key in asked] == [owner.slot for owner in found.owners]
+    assert {"a"} == {owner.name for owner in found.owners}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b"", "it is no JSON"),
+        (b"{", "it is no JSON"),
+        (b"\xff\xfe", "it is no JSON"),
+        (b'{"keys": ["\xff"]}', "it is no JSON"),
+        (b"[" * 100_000, "Expected `object`, got `array`"),
+        (b'{"keys": [' + b"[" * 100_000, "Expected `str`, got `array` - at `$.keys[0]`"),
+        (b'{"keys": "Secret"}', "Expected `array`, got `str` - at `$.keys`"),
+        (b'{"keys": ["Secret", 7]}', "Expected `str`, got `int` - at `$.keys[1]`"),
+        (b'{"Secret": []}', "a field that is not known"),
+        (b"null", "Expected `object`, got `null`"),
+    ],
+)
+def test_a_body_that_is_not_what_was_asked_for_is_refused(agent: Running, body: bytes, found: str) -> None:
+    with agent.client() as client:
+        answer = client.post("/v1/owners", content=body)
+    assert ("BadRequest", found) == (refused(answer).kind, refused(answer).found)
+    assert "Secret" not in answer.text
+
+
+def test_more_keys_than_one_request_may_have_are_refused(agent: Running) -> None:
+    with agent.client() as client:
+        assert "TooLarge" == refused(client.post("/v1/owners", json={"keys": [""] * 70_001})).kind
+
+
+# What is led here
+
+
+def test_a_lease_says_how_long_it_holds(agent: Running) -> None:
+    with agent.client() as client:
+        found = msgspec.json.decode(client.get("/v1/lease", params={"role": "nightly"}).content, type=LeaseView)
+    assert (True, "a", LAYOUT.partition("nightly")) == (found.leads, found.member, found.partition)
+    assert 0 < found.remaining <= LEASE
+    assert 5.0 == found.drain_timeout
+
+
+@pytest.mark.parametrize("query", ["", "role=1&role=2", "key=1", "rol=1"])
+def test_a_lease_is_of_one_role(agent: Running, query: str) -> None:
+    with agent.client() as client:
+        assert refused(client.get(f"/v1/lease?{query}")).kind in {"BadKey", "BadRequest"}
+
+
+def test_waiting_for_leadership_ends_at_once_where_it_is_led(agent: Running) -> None:
+    with agent.client() as client:
+        answer = client.get("/v1/leadership", params={"role": "3", "timeout": "0"})
+    assert msgspec.json.decode(answer.content, type=LeaseView).leads
+
+
+@pytest.mark.parametrize("timeout", ["-1", "nan", "inf", "1e9", "soon", "", "1" * 100])
+def test_a_timeout_is_a_number_of_seconds(agent: Running, timeout: str) -> None:
+    with agent.client() as client:
+        found = refused(client.get("/v1/leadership", params={"role": "3", "timeout": timeout}))
+    assert ("BadRequest", "timeout was to be a number from 0 to 3600") == (found.kind, found.wanted)
+
+
+# The group
+
+
+def test_the_table_and_the_members_fit_together(agent: Running) -> None:
+    with agent.client() as client:
+        table = msgspec.json.decode(client.get("/v1/table").content, type=TableView)
+        members = msgspec.json.decode(client.get("/v1/members").content, type=MembersView).members
+    assert PARTITIONS == len(table.partitions)
+    assert ["a"] == [members[partition.owner or 0].name for partition in table.partitions[:1]]
+    assert ["a"] == [member.name for member in members]
+    (member,) = members
+    assert (PARTITIONS, 1, False) == (member.partitions, member.weight, member.drained)
+    assert member.lease_left is None or 0 <= member.lease_left <= LEASE
+
+
+def test_moves_say_what_went_where_and_why(agent: Running) -> None:
+    with agent.client() as client:
+        move = msgspec.json.decode(client.get("/v1/moves").content, type=MovesView).moves[0]
+        none = msgspec.json.decode(client.get("/v1/moves", params={"limit": "0"}).content, type=MovesView).moves
+    assert (list(range(PARTITIONS)), None, "a", "join", "a") == (
+        move.partitions,
+        move.source,
+        move.target,
+        move.cause,
+        move.by,
+    )
+    assert [] == none
+
+
+def test_the_status_has_all_of_it(agent: Running) -> None:
+    with agent.client() as client:
+        status = msgspec.json.decode(client.get("/v1/status").content, type=StatusView)
+    assert ("a", "exclusive", LEASE, "member", PARTITIONS, "") == (
+        status.agent,
+        status.guarantee,
+        status.lease,
+        status.member,
+        status.led,
+        status.why,
+    )
+    assert (PARTITIONS, 1) == (len(status.table.partitions), len(status.members))
+    assert status.moves
+
+
+def test_an_agent_that_is_a_member_is_well_and_ready(agent: Running) -> None:
+    with agent.client() as client:
+        assert [200, 200] == [client.get(path).status_code for path in ("/health", "/ready")]
+        assert 200 == client.head("/health").status_code
+
+
+# Wishes
+
+
+def test_a_wish_is_previewed_and_then_granted(agent: Running) -> None:
+    with agent.client() as client:
+        seen = client.post("/v1/drain", json={"name": "a", "preview": True}).json()
+        assert [False] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
+        done = client.post("/v1/drain", json={"name": "a"}).json()
+        assert [True] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
+        client.post("/v1/undrain", json={"name": "a"})
+        assert [False] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
+    assert (False, True) == (seen["done"], done["done"])
+    assert seen["moves"] == done["moves"]
+
+
+def test_pins_and_weights_are_shown_where_they_count(agent: Running) -> None:
+    with agent.client() as client:
+        assert 200 == client.post("/v1/pin", json={"name": "a", "partition": 3}).status_code
+        assert 200 == client.post("/v1/weigh", json={"name": "a", "weight": 9}).status_code
+        status = client.get("/v1/status").json()
+        assert ["a", 9] == [status["table"]["partitions"][3]["pinned"], status["members"][0]["weight"]]
+        assert 200 == client.post("/v1/unpin", json={"partition": 3}).status_code
+        assert 200 == client.post("/v1/weigh", json={"name": "a", "weight": None}).status_code
+        status = client.get("/v1/status").json()
+    assert [None, 1] == [status["table"]["partitions"][3]["pinned"], status["members"][0]["weight"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "problem"),
+    [
+        ("pin", {"name": "b", "partition": 1}, "no member is called 'b': the members are a"),
+        ("drain", {"name": "b", "preview": True}, "no member is called 'b': the members are a"),
+        ("weigh", {"name": "b", "weight": 1}, "no member is called 'b': the members are a"),
+        ("pin", {"name": "a", "partition": 99}, "there is no partition 99: they count from 0 to 7"),
+        ("pin", {"name": "a"}, "pin needs a partition: give one"),
+        ("unpin", {"partition": 1, "name": "a"}, "unpin takes no name: leave it out"),
+        ("drain", {"name": "a", "weight": 3}, "drain takes no weight: leave it out"),
+        ("drain", {}, "drain needs a name: give one"),
+        ("weigh", {"name": "a", "weight": -1}, "weight=-1 must be a whole number from 0 to 1000000"),
+        ("drain", {"name": "a\n"}, "a member's name must be printable text of 1 to 256 characters, got 'a\\n'"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_refused(
+    agent: Running, kind: str, body: dict[str, object], problem: str
+) -> None:
+    with agent.client() as client:
+        found = refused(client.post(f"/v1/{kind}", json=body))
+    assert "ConfigError" == found.kind
+    assert problem in found.remedy
+
+
+def test_what_is_taken_back_need_not_be_known(agent: Running) -> None:
+    with agent.client() as client:
+        assert 200 == client.post("/v1/undrain", json={"name": "long-gone"}).status_code
+
+
+# What there is not
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "remedy"),
+    [
+        ("GET", "/v1/ownr", "/v1/owner"),
+        ("GET", "/v1/owner/", "/v1/owner"),
+        ("POST", "/v1/owner", "send GET"),
+        ("GET", "/v1/drain", "send POST"),
+        ("DELETE", "/health", "send GET"),
+        ("OPTIONS", "/v1/status", "send GET"),
+        ("HEAD", "/v1/events", ""),
+        ("GET", "/assets/../wire.py", ""),
+        ("GET", "/assets/%2e%2e/chronicle.py", ""),
+    ],
+)
+def test_an_unknown_path_or_method_says_what_there_is(agent: Running, method: str, path: str, remedy: str) -> None:
+    with agent.client() as client:
+        answer = client.request(method, path)
+    assert 404 == answer.status_code
+    if method != "HEAD":
+        assert "NotFound" == refused(answer).kind
+        assert remedy in refused(answer).remedy
+    assert "access-control-allow-origin" not in answer.headers
+
+
+# The page and the metrics
+
+
+def test_the_metrics_are_prometheus_own_text(agent: Running) -> None:
+    with agent.client() as client:
+        answer = client.get("/metrics")
+    assert 200 == answer.status_code
+    assert "neli_partitions_led 8.0" in answer.text
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_the_page_may_load_nothing_from_elsewhere_and_is_never_out_of_date(agent: Running) -> None:
+    with agent.client() as client:
+        page = client.get("/")
+        again = client.get("/", headers={"if-none-match": page.headers["etag"]})
+    assert (200, "text/html; charset=utf-8") == (page.status_code, page.headers["content-type"])
+    assert page.headers["content-security-policy"].startswith("default-src 'self'")
+    assert ("no-cache", "nosniff") == (page.headers["cache-control"], page.headers["x-content-type-options"])
+    assert (304, b"") == (again.status_code, again.content)

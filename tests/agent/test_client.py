@@ -1,0 +1,423 @@
+"""The client's questions and leases, over real sockets."""
+
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neli_router.agent import Client, NoAgent
+from neli_router.agent.calls import EVENT_MAX, Events
+from neli_router.agent.wire import LeaseView, Refusal, WishAsked
+from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
+from tests.agent.stand_in import StandIn, eventually, standing_in, whenever
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Iterator[tuple[StandIn, Client]]:
+    with standing_in(tmp_path) as (agent, address), Client(address) as client:
+        yield agent, client
+
+
+# Questions
+
+
+def test_an_owner_is_named_by_key_or_by_role(place: tuple[StandIn, Client]) -> None:
+    _, client = place
+    assert ["alpha"] * 4 == [
+        client.owner("customer 7&x=\n").name,
+        client.owner(b"\xff").name,
+        client.owner_of_role(3).name,
+        client.owner("x" * 100_000).name,
+    ]
+
+
+def test_owners_come_in_the_order_of_their_keys_and_one_without_says_why(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    views = client.owners(["a", "nobody", b"\xff"])
+    assert ["alpha", None, "alpha"] == [view.name for view in views]
+    assert "no member is left" == views[1].why
+    # More than one request may carry.
+    assert 30_000 == len(client.owners(f"customer-{number:030}" for number in range(30_000)))
+    assert agent.requests.count("/v1/owners") > 2
+
+
+def test_a_key_that_nobody_owns_raises_why_and_not_the_key(place: tuple[StandIn, Client]) -> None:
+    _, client = place
+    with pytest.raises(NoOwner, match="no member is left") as caught:
+        client.owner("nobody-known")
+    assert "nobody-known" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["\ud800", 7, None])
+def test_what_is_no_key_is_refused_before_it_is_asked(place: tuple[StandIn, Client], key: object) -> None:
+    agent, client = place
+    with pytest.raises(BadKey):
+        client.owner(key)  # type: ignore[arg-type]
+    assert [] == agent.requests
+
+
+@pytest.mark.parametrize("role", ["7", " 7", "-1", True, "", b"\xff"])
+def test_a_role_that_the_wire_would_take_for_another_is_refused(place: tuple[StandIn, Client], role: str) -> None:
+    with pytest.raises(BadKey):
+        place[1].lease(role)
+
+
+def test_a_refusal_is_raised_as_the_agent_raised_it(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    agent.refusal = Refusal("LedgerUnavailable", "w", "f", "r")
+    with pytest.raises(LedgerUnavailable) as caught:
+        client.members()
+    assert ("w", "f", "r") == (caught.value.wanted, caught.value.found, caught.value.remedy)
+
+
+def test_wishes_and_previews_are_told_apart(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    done = [client.drain("a", preview=True).done, client.pin(3, "b").done, client.weigh("c", None).done]
+    assert [False, True, True] == done
+    assert [
+        ("drain", WishAsked(name="a", preview=True)),
+        ("pin", WishAsked(name="b", partition=3)),
+        ("weigh", WishAsked(name="c")),
+    ] == agent.wishes
+
+
+def test_a_watch_tells_each_change_until_it_is_closed_from_another_thread(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    with client.watch("k") as watch:
+        views = iter(watch)
+        assert "alpha" == next(views).name
+        closer = threading.Thread(target=watch.close)
+        closer.start()
+        assert [] == list(views)
+        closer.join()
+    eventually(lambda: agent.held == 0)
+
+
+def test_keys_and_tokens_stay_out_of_logs_and_representations(
+    place: tuple[StandIn, Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, client = place
+    with caplog.at_level("DEBUG"):
+        client.owner("Jane-Doe")
+        other = Client(str(client.address), token="hush-hush-hush")  # noqa: S106 - of a test.
+    told = f"{caplog.text} {client!r} {other!r}"
+    assert [False, False] == [secret in told for secret in ("Jane-Doe", "hush")]
+
+
+# Nobody there
+
+
+def test_no_agent_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(NoAgent, match=r"agent.sock, but there is no socket: start one with `neli agent`"):
+        Client(f"{tmp_path}/agent.sock").members()
+
+
+def test_a_stale_socket_is_told_from_none(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{tmp_path}/agent.sock")
+    with pytest.raises(NoAgent, match="its socket is stale"):
+        Client(f"{tmp_path}/agent.sock").members()
+
+
+def test_a_port_where_nothing_listens_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(NoAgent, match="nothing listens there"):
+            Client(f"http://127.0.0.1:{taken.getsockname()[1]}").members()
+
+
+def test_what_is_no_socket_is_told(tmp_path: Path) -> None:
+    (tmp_path / "agent.sock").write_text("")
+    with pytest.raises(NoAgent, match=r"stale|no socket that takes"):
+        Client(f"{tmp_path}/agent.sock").members()
+
+
+def test_a_socket_of_another_user_is_told(tmp_path: Path) -> None:
+    """In a process without root's rights, for which there is no other way to be refused."""
+    with standing_in(tmp_path) as (_, address):
+        os.chmod(tmp_path / "agent.sock", stat.S_IRUSR)  # noqa: PTH101 - it is a socket.
+        tmp_path.chmod(0o711)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                if os.getuid() == 0:
+                    os.setuid(65534)
+                Client(address).members()
+            except NoAgent as error:
+                code = 0 if error.found == "this user may not open its socket" else 2
+            finally:
+                os._exit(code)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_an_agent_that_hangs_is_given_up(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    agent.hangs = True
+    with Client(str(client.address), timeout=0.1) as hasty, pytest.raises(NoAgent, match="did not answer in time"):
+        hasty.members()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"\xff", b""])
+def test_whatever_else_listens_there_is_no_agent(place: tuple[StandIn, Client], body: bytes) -> None:
+    agent, client = place
+    agent.body = body
+    with pytest.raises(NoAgent, match="is no agent of this version"):
+        client.members()
+
+
+def test_over_tcp_a_missing_or_wrong_token_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NELI_TOKEN", raising=False)
+    with standing_in() as (agent, address):
+        agent.token = "correct-horse"  # noqa: S105 - of a test.
+        with Client(address) as client, pytest.raises(NeliError, match=r"none was given: .*NELI_TOKEN.*--token-file"):
+            client.members()
+        stranger = Client(address, token="other")  # noqa: S106 - of a test.
+        with stranger as client, pytest.raises(NeliError, match="it knows another one"):
+            client.members()
+        monkeypatch.setenv("NELI_TOKEN", "correct-horse")
+        with Client(address) as client:
+            assert ["alpha"] == [member.name for member in client.members().members]
+
+
+def test_a_token_that_would_leave_the_host_or_break_a_header_is_refused() -> None:
+    for address, token in (("http://10.1.2.3", "t"), ("http://127.0.0.1", "a\r\nb"), ("http://127.0.0.1", "ü")):
+        with pytest.raises(ConfigError):
+            Client(address, token=token)
+
+
+def test_a_closed_client_says_so(place: tuple[StandIn, Client]) -> None:
+    _, client = place
+    client.members()
+    client.close()
+    client.close()
+    with pytest.raises(Closed):
+        client.members()
+
+
+def test_an_agent_that_was_restarted_is_asked_again_over_a_new_connection(tmp_path: Path) -> None:
+    with Client(f"{tmp_path}/agent.sock") as client:
+        for _ in range(2):
+            with standing_in(tmp_path):
+                assert 1 == len(client.members().members)
+
+
+def test_after_a_fork_the_child_connects_anew(place: tuple[StandIn, Client]) -> None:
+    _, client = place
+    client.members()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if client.owner("x").name == "alpha" else 2
+        finally:
+            os._exit(code)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert "alpha" == client.owner("x").name
+
+
+# Leases
+
+
+def test_a_lease_is_counted_from_before_it_was_asked_for(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    assert None is client.lease("nightly")
+    agent.leads(remaining=30.0)
+    lease = client.lease("nightly")
+    assert lease is not None
+    assert (7, 0, "alpha", True, True) == (
+        lease.term,
+        lease.partition,
+        lease.member,
+        lease.holds(),
+        lease.remaining() < 30,
+    )
+    assert ("nightly", False) == (lease.role, "nightly" in repr(lease))
+
+
+def test_leading_waits_is_renewed_and_gives_the_role_back(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    with pytest.raises(NotLeading, match="beta leads it"), client.leading("nightly", timeout=0.2):
+        raise AssertionError("nobody leads yet")
+    eventually(lambda: agent.held == 0)
+    with (
+        whenever(lambda: agent.held == 1, lambda: agent.leads(remaining=20)),
+        client.leading("nightly", timeout=10) as lease,
+    ):
+        before = lease.remaining()
+        agent.lease = LeaseView(0, True, "alpha", 7, 50.0, 10.0)
+        agent.say("renewed", agent.lease)
+        eventually(lambda: lease.remaining() > before + 10)
+        assert not lease.revoked
+        assert 1 == agent.held
+    eventually(lambda: agent.held == 0)
+    assert not lease.holds()
+
+
+def test_an_event_that_lay_around_renews_nothing(place: tuple[StandIn, Client]) -> None:
+    """Its rest was true when it was written. What the agent answers to a question asked now is what counts."""
+    agent, client = place
+    agent.leads(remaining=20)
+    with client.leading("nightly") as lease:
+        agent.lease = LeaseView(0, False, "alpha", 7)
+        asked = agent.requests.count("/v1/lease")
+        agent.say("renewed", LeaseView(0, True, "alpha", 7, 500.0))
+        eventually(lambda: agent.requests.count("/v1/lease") > asked)
+        assert lease.remaining() < 20
+
+
+def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    agent.leads()
+    with client.leading("nightly") as lease:
+        assert not lease.revoked.wait(0.01)
+        agent.say("revoked", why="beta is to have it")
+        assert (True, True) == (lease.revoked.wait(10), lease.holds())
+        # It is renewed while it finishes, although it does not lead any more in the sense that work may begin.
+        agent.lease = LeaseView(0, False, "alpha", 7, 90.0)
+        agent.say("renewed")
+        eventually(lambda: lease.remaining() > 60)
+
+
+def test_a_fenced_lease_is_lost_at_once_and_its_block_raises(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    agent.leads()
+    heard = threading.Event()
+    with pytest.raises(LeaseLost, match="was expired by beta"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
+        lease.on_news(heard.set)
+        agent.say("fenced", why="it was expired by beta")
+        assert (True, True) == (lease.revoked.wait(10), heard.wait(10))
+        with pytest.raises(LeaseLost):
+            lease.check()
+    assert 0.0 == lease.remaining()
+
+
+def test_a_broken_stream_is_asked_for_again_and_the_lease_lives_on(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    agent.leads()
+    with client.leading("nightly") as lease:
+        agent.hang_up()
+        eventually(lambda: agent.requests.count("/v1/leadership/events") == 2)
+        lease.check()
+
+
+def test_a_stream_that_comes_back_under_another_term_has_lost_the_lease(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    agent.leads()
+    with pytest.raises(LeaseLost, match="under term 8"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
+        agent.lease = LeaseView(0, True, "alpha", 8, 30.0)
+        agent.hang_up()
+        assert lease.revoked.wait(10)
+
+
+def test_a_lease_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> None:
+    with Client(f"{tmp_path}/agent.sock") as client:
+        with standing_in(tmp_path) as (agent, _):
+            agent.leads(remaining=2.5)
+            block = client.leading("nightly")
+            lease = block.__enter__()
+        assert lease.holds()
+        assert lease.revoked.wait(10)
+        with pytest.raises(LeaseLost, match="without being renewed"):
+            block.__exit__(None, None, None)
+
+
+def test_an_agent_that_ends_while_it_is_waited_for_raises(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    with (
+        whenever(lambda: agent.held == 1, lambda: agent.say("ended", why="stopped")),
+        pytest.raises(NoAgent, match="stopped"),
+        client.leading("nightly"),
+    ):
+        raise AssertionError("nobody leads")
+
+
+def test_an_agent_that_is_killed_while_it_is_waited_for_raises(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    with (
+        whenever(lambda: agent.held == 1, agent.hang_up),
+        pytest.raises(NoAgent, match="ended the con"),
+        client.leading("nightly"),
+    ):
+        raise AssertionError("nobody leads")
+
+
+def test_closing_the_client_loses_its_blocks(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    agent.leads()
+    with pytest.raises(LeaseLost, match="client was closed"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
+        client.close()
+        assert lease.revoked.wait(10)
+    eventually(lambda: agent.held == 0)
+
+
+def test_a_forked_child_has_no_lease_and_does_not_keep_the_stream(place: tuple[StandIn, Client]) -> None:
+    """The agent would count the child as a holder for as long as it has the parent's connection."""
+    agent, client = place
+    agent.leads()
+    reading, writing = os.pipe()
+    with client.leading("nightly") as lease:
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            held = lease.holds()
+            os.read(reading, 1)  # Until the parent is done.
+            os._exit(1 if held else 0)
+        os.close(reading)
+        lease.check()
+    eventually(lambda: agent.held == 0)
+    os.close(writing)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_events_are_whole_however_they_are_cut() -> None:
+    text = b":\r\n\r\nevent: owner\r\ndata: {}\r\n\r\nevent: two\ndata: a\ndata: b\n\nevent: rest"
+    for size in (1, 2, 3, 7, len(text)):
+        events = Events()
+        found = [event for at in range(0, len(text), size) for event in events.feed(text[at : at + size])]
+        assert [("owner", b"{}"), ("two", b"a\nb")] == found
+
+
+def test_an_event_that_never_ends_is_given_up() -> None:
+    events = Events()
+    with pytest.raises(ValueError, match="at most"):
+        events.feed(b"data: " + bytes(EVENT_MAX))
+
+
+# What is left
+
+
+def test_a_proxy_that_the_environment_names_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with standing_in() as (_, address), Client(address) as client:
+        assert ["alpha"] == [member.name for member in client.members().members]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="a listing of open descriptors is wanted")
+def test_clients_that_come_and_go_leave_no_descriptor_and_no_thread_behind(tmp_path: Path) -> None:
+    def visit() -> None:
+        with Client(address) as client:
+            client.members()
+            with client.leading("nightly") as lease:
+                lease.check()
+            client.watch().close()
+            client.watch()  # Nobody iterates it, and nobody closes it.
+        with pytest.raises(NoAgent):
+            Client(f"{tmp_path}/none.sock").members()
+
+    def open_now() -> tuple[int, int]:
+        return sum(1 for _ in Path("/proc/self/fd").iterdir()), threading.active_count()
+
+    with standing_in(tmp_path) as (agent, address):
+        agent.leads()
+        before = open_now()
+        for _ in range(20):
+            visit()
+        eventually(lambda: agent.held == 0)
+        # The stand-in's threads and sockets are of this process, too, and end a little later.
+        eventually(lambda: all(now <= then + 3 for now, then in zip(open_now(), before, strict=True)))

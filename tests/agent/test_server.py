@@ -1,0 +1,335 @@
+"""The agent as a process: how it starts, what it is told by signals, and how it ends."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from neli_router.agent.hub import HANGS_AFTER
+from neli_router.agent.options import Options, Reloaded
+from neli_router.agent.server import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, run
+from neli_router.errors import ConfigError, LedgerUnusable, NeliError, Replaced
+from neli_router.member import Member
+from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running, until
+
+MAIN = """
+import json, sys
+from pathlib import Path
+from neli_router.agent.options import Options
+from neli_router.agent.server import run
+from tests.agent.running import configured
+
+given = json.loads(sys.argv[1])
+raise SystemExit(run(configured(Path(given["folder"]), **given["config"]), Options(**given["options"])))
+"""
+
+
+@contextmanager
+def process(folder: Path, config: dict[str, Any] | None = None, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    given = {"folder": str(folder), "config": config or {}, "options": {"socket": f"{folder}/agent.sock", **options}}
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, json.dumps(given)], cwd=root, stderr=subprocess.PIPE, text=True
+    ) as agent:
+        try:
+            yield agent
+        finally:
+            agent.kill()
+
+
+def client(folder: Path) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=f"{folder}/agent.sock")
+    return httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE)
+
+
+def is_ready(folder: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as asker:  # httpx forgets a socket that nobody answers.
+        if asker.connect_ex(f"{folder}/agent.sock") != 0:
+            return False
+    with client(folder) as other:
+        return other.get("/ready").status_code == 200
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "would listen nowhere"),
+        ({"tcp": "127.0.0.1:0"}, "needs a token"),
+        ({"tcp": "127.0.0.1:0", "token": ""}, "needs a token"),
+        ({"tcp": "127.0.0.1:0", "token": "short"}, "at least 16 characters"),
+        ({"tcp": "127.0.0.1:0", "token": "x" * 20 + "\n"}, "printable ASCII"),
+        ({"tcp": "0.0.0.0:0", "token": TOKEN}, "allow_remote"),
+        ({"tcp": "nonsense", "token": TOKEN}, "HOST:PORT"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Options(**options)  # type: ignore[arg-type]
+
+
+def test_all_problems_of_the_options_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Options(tcp="0.0.0.0:0")
+    assert 2 == len(caught.value.problems)
+
+
+def test_a_token_is_in_no_repr() -> None:
+    told = repr([Options(tcp="127.0.0.1:0", token=TOKEN), Reloaded(token=TOKEN)])
+    assert TOKEN not in told
+    with pytest.raises(ConfigError) as caught:
+        Options(socket="/a", token="a secret word of mine")  # noqa: S106 - it opens nothing.
+    assert "secret" not in str(caught.value)
+
+
+# Starting
+
+
+def test_an_agent_whose_socket_is_held_does_not_join(tmp_path: Path) -> None:
+    options = Options(socket=str(tmp_path / "agent.sock"))
+    with running(configured(tmp_path), options) as first:
+        first.await_ready()
+        second = Running(configured(tmp_path, "b"), options)
+        second.start()
+        second.join()
+        assert type(second.error) is NeliError
+        assert f"process {os.getpid()} listens there already" in str(second.error)
+        assert ["a"] == [seat.name for seat in first.agent.member.state.seats.values()]
+
+
+def test_a_ledger_that_is_none_ends_the_agent_and_frees_its_socket(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_text("this is no database" * 100, encoding="ascii")
+    one = Running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock")))
+    one.start()
+    one.join()
+    assert isinstance(one.error, LedgerUnusable)
+    assert not (tmp_path / "agent.sock").exists()
+
+
+def test_an_agent_is_not_ready_before_it_is_a_member(tmp_path: Path) -> None:
+    options = Options(socket=str(tmp_path / "agent.sock"))
+    with running(configured(tmp_path, lease=5.0), options) as agent, agent.client() as asker:
+        ready, health = asker.get("/ready"), asker.get("/health")
+    assert (503, "NotReady", 200) == (ready.status_code, ready.json()["kind"], health.status_code)
+
+
+def test_an_agent_whose_members_thread_hangs_is_not_well(tmp_path: Path) -> None:
+    with running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock"))) as agent:
+        agent.await_ready()
+        stuck, free = threading.Event(), threading.Event()
+
+        def hang(now: float) -> None:
+            agent.agent.hub.turned_at = now - 2 * HANGS_AFTER
+            stuck.set()
+            free.wait(PATIENCE)
+
+        agent.agent.member.engine.oversee(hang)
+        assert stuck.wait(PATIENCE)
+        with agent.client() as asker:
+            answers = [asker.get(path) for path in ("/health", "/ready")]
+        free.set()
+        agent.agent.member.engine.neglect(hang)
+    assert [503, 503] == [answer.status_code for answer in answers]
+    assert ["the member's thread gives no sign"] == [answers[1].json()["found"]]
+
+
+# Ending
+
+
+def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None:
+    with Member(configured(tmp_path, "b")) as other, process(tmp_path, {"drain_timeout": 60.0}) as agent:
+        other.drain("b")
+        until(lambda: is_ready(tmp_path))
+        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
+            lines = answer.iter_lines()
+            while "event: acquired" != next(lines):
+                pass
+            other.undrain("b")
+            other.drain("a")
+            other.undrain("a")
+            agent.send_signal(signal.SIGTERM)
+            while "event: revoked" != next(lines):
+                pass
+            with client(tmp_path) as second:
+                ready = second.get("/ready")
+                assert (503, "this agent is being stopped") == (ready.status_code, ready.json()["found"])
+                assert 200 == second.get("/health").status_code
+                assert 503 == second.get("/v1/leadership?role=3").status_code
+            assert 3 not in other.led
+        assert EXIT_DONE == agent.wait(PATIENCE)
+        assert "" == (agent.stderr.read() if agent.stderr else None)
+        until(lambda: PARTITIONS == len(other.led))
+    assert not (tmp_path / "agent.sock").exists()
+
+
+def test_a_second_signal_does_not_wait_for_the_programs(tmp_path: Path) -> None:
+    with process(tmp_path, {"drain_timeout": 600.0}) as agent:
+        until(lambda: is_ready(tmp_path))
+        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
+            lines = answer.iter_lines()
+            while "event: acquired" != next(lines):
+                pass
+            agent.send_signal(signal.SIGINT)
+            while "event: revoked" != next(lines):
+                pass
+            agent.send_signal(signal.SIGTERM)
+            while "event: fenced" != next(lines):
+                pass
+            while "event: ended" != next(lines):
+                pass
+        assert EXIT_DONE == agent.wait(PATIENCE)
+
+
+def test_half_a_request_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with process(tmp_path) as agent, socket.socket(socket.AF_UNIX) as broken:
+        until(lambda: is_ready(tmp_path))
+        broken.connect(f"{tmp_path}/agent.sock")
+        broken.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
+        agent.send_signal(signal.SIGTERM)
+        assert EXIT_DONE == agent.wait(PATIENCE)
+
+
+def test_a_member_that_is_replaced_ends_its_agent_with_that_error(tmp_path: Path) -> None:
+    with process(tmp_path) as agent:
+        until(lambda: is_ready(tmp_path))
+        with Member(configured(tmp_path)):
+            assert EXIT_REFUSED == agent.wait(PATIENCE)
+        assert agent.stderr is not None
+        assert "neli agent: Replaced: " in agent.stderr.read()
+    assert not (tmp_path / "agent.sock").exists()
+
+
+def test_clients_are_told_when_the_member_ends_by_itself(tmp_path: Path) -> None:
+    one = Running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock")))
+    one.start()
+    one.await_ready()
+    with one.events("/v1/leadership/events", role="3") as events:
+        events.next_called("acquired")
+        with Member(configured(tmp_path)):
+            ended = events.next_called("ended")
+            one.join()
+    assert "was to be the only one called 'a'" in ended["why"]
+    assert isinstance(one.error, Replaced)
+
+
+def test_a_port_in_use_is_an_exit_code_and_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        assert EXIT_REFUSED == run(configured(tmp_path), Options(tcp=address, token=TOKEN))
+    assert "another process holds that port" in capfd.readouterr().err
+
+
+def test_a_socket_that_cannot_be_is_an_exit_code_and_a_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert EXIT_USAGE == run(configured(tmp_path), Options(socket="relative.sock"))
+    assert "must be an absolute path" in capfd.readouterr().err
+
+
+# Reading the configuration again
+
+
+def test_a_configuration_is_read_again_while_the_agent_runs(tmp_path: Path) -> None:
+    level = logging.getLogger("neli_router").level
+    found = Reloaded(token="another-token-of-ours", weight=7, log_level="error")  # noqa: S106 - it opens nothing.
+    options = Options(socket=str(tmp_path / "agent.sock"), tcp="127.0.0.1:0", token=TOKEN)
+    try:
+        with running(configured(tmp_path), options, reload=lambda: found) as agent:
+            agent.await_ready()
+            agent.on_loop(agent.agent.reload)
+            until(lambda: {"a": 7} == agent.agent.member.state.weights)
+            codes = [
+                httpx.get(
+                    f"http://{agent.agent.tcp_address}/v1/owner?key=a", headers={"authorization": f"Bearer {token}"}
+                ).status_code
+                for token in (TOKEN, found.token)
+            ]
+            assert [401, 200] == codes
+            assert logging.ERROR == logging.getLogger("neli_router").level
+    finally:
+        logging.getLogger("neli_router").setLevel(level)
+
+
+def test_the_weight_that_it_joined_with_needs_no_wish(tmp_path: Path) -> None:
+    weights = iter([7, 1])
+    socket_path = str(tmp_path / "agent.sock")
+    with running(
+        configured(tmp_path), Options(socket=socket_path), reload=lambda: Reloaded(weight=next(weights))
+    ) as agent:
+        agent.await_ready()
+        agent.on_loop(agent.agent.reload)
+        until(lambda: {"a": 7} == agent.agent.member.state.weights)
+        agent.on_loop(agent.agent.reload)
+        until(lambda: {} == agent.agent.member.state.weights)
+
+
+def test_a_weight_that_a_wish_overrules_is_told_of_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = Options(socket=str(tmp_path / "agent.sock"))
+    with Member(configured(tmp_path, "b")) as other:
+        other.weigh("a", 7)
+        with running(configured(tmp_path), options) as agent:
+            agent.await_ready()
+        assert "agent.weight_overruled weight=1 counts_with=7 remedy='neli weigh a own'" in caplog.text
+        caplog.clear()
+        with running(configured(tmp_path, weight=7), options) as agent:
+            agent.await_ready()
+        assert "agent.weight_overruled" not in caplog.text
+
+
+@pytest.mark.parametrize("slip", ["configuration", "token", "level", "weight"])
+def test_a_slip_in_the_configuration_changes_nothing(
+    tmp_path: Path, slip: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reload() -> Reloaded:
+        if slip == "configuration":
+            raise ConfigError(["leese is no known option"])
+        slips = {"token": {"token": "Secret"}, "level": {"log_level": "lowd"}, "weight": {"weight": -3}}
+        return Reloaded(**slips[slip])  # type: ignore[arg-type]
+
+    with running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock")), reload=reload) as agent:
+        agent.await_ready()
+        agent.on_loop(agent.agent.reload)
+        until(lambda: "agent.reload_refused" in caplog.text)
+        assert agent.is_ready()
+    assert "Secret" not in caplog.text
+
+
+def test_sighup_without_a_configuration_to_read_is_no_end(tmp_path: Path) -> None:
+    with process(tmp_path) as agent:
+        until(lambda: is_ready(tmp_path))
+        agent.send_signal(signal.SIGHUP)
+        assert is_ready(tmp_path)
+        agent.send_signal(signal.SIGTERM)
+        assert EXIT_DONE == agent.wait(PATIENCE)
+
+
+# What is kept quiet
+
+
+def test_no_key_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock"))) as agent:
+        agent.await_ready()
+        with agent.client() as asker:
+            asker.get("/v1/owner?key=MrSecret")
+            asker.get("/v1/owner?key=MrSecret&role=1")
+            asker.get("/v1/MrSecret")
+            asker.post("/v1/owners", json={"keys": ["MrSecret"]})
+    ours = [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
+    assert ours
+    assert not [line for line in ours if "MrSecret" in line]

@@ -1,0 +1,181 @@
+"""The sockets: whose they are, what was there before, and what is left behind."""
+
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neli_router.agent.sockets import PATH_MAX, is_loopback, listen_tcp, listen_unix, parse_port
+from neli_router.errors import ConfigError, NeliError
+
+HOLDER = """
+import socket, sys
+holder = socket.socket(socket.AF_UNIX)
+holder.bind(sys.argv[1])
+holder.listen()
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def dead_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as once:
+        once.bind(str(path))
+
+
+def test_a_socket_and_its_folder_are_their_users_alone(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "agent.sock"
+    umask = os.umask(0)
+    try:
+        with listen_unix(str(path)):
+            assert [0o700, 0o600, 0o600] == [mode(path.parent), mode(path), mode(Path(f"{path}.lock"))]
+            assert 0 == os.umask(0)
+    finally:
+        os.umask(umask)
+    assert [] == list(path.parent.iterdir())
+
+
+def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    dead_socket(path)
+    with listen_unix(str(path)), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+
+
+def test_a_stale_lock_file_holds_up_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    Path(f"{path}.lock").write_text("999999\n", encoding="ascii")
+    with listen_unix(str(path)):
+        pass
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_socket_that_another_process_holds_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert b"listening\n" == holder.stdout.readline()
+        wanted = f"{path}, but process {holder.pid} listens there already: use that agent, stop it"
+        with pytest.raises(NeliError, match=re.escape(wanted)), listen_unix(str(path)):
+            pass
+        assert path.is_socket()
+        holder.communicate()
+
+
+def test_of_two_agents_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
+    """The second finds the lock held, whatever the first has come to."""
+    path = tmp_path / "agent.sock"
+    with listen_unix(str(path)):
+        path.unlink()
+        with pytest.raises(NeliError, match=f"process {os.getpid()} listens there already"), listen_unix(str(path)):
+            pass
+
+
+def test_at_the_end_only_the_own_socket_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    with listen_unix(str(path)):
+        path.unlink()
+        dead_socket(path)
+    assert path.is_socket()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link", "dangling"])
+def test_what_is_no_socket_is_never_touched(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "agent.sock", tmp_path / "other.sock"
+    if kind == "file":
+        path.write_text("precious", encoding="ascii")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(other)
+    if kind == "link":
+        dead_socket(other)
+    with pytest.raises(NeliError, match="something is there that is no socket"), listen_unix(str(path)):
+        pass
+    assert os.path.lexists(path)
+    assert (kind == "link") == other.exists()
+
+
+def test_a_path_that_the_kernel_has_no_room_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"at most {PATH_MAX} bytes, got 20"), listen_unix("/" + "x" * 200):
+        pass
+    longest = f"{tmp_path}/{'x' * (PATH_MAX - 1 - len(str(tmp_path)))}"
+    with listen_unix(longest), socket.socket(socket.AF_UNIX) as client:
+        client.connect(longest)
+
+
+def test_a_relative_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be an absolute path"), listen_unix("agent.sock"):
+        pass
+
+
+def test_a_folder_in_which_others_could_replace_the_socket_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(NeliError, match="other users may replace what is in it"), listen_unix(f"{folder}/agent.sock"):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="ascii")
+    with pytest.raises(NeliError, match="the system refused: Not a directory"), listen_unix(f"{tmp_path}/file/a/b"):
+        pass
+
+
+def test_a_port_in_use_is_told() -> None:
+    with listen_tcp("127.0.0.1", 0) as one:
+        port = one.getsockname()[1]
+        wanted = f"the agent was to listen on 127.0.0.1 port {port}, but another process holds that port"
+        with pytest.raises(NeliError, match=wanted), listen_tcp("127.0.0.1", port):
+            pass
+
+
+def test_an_address_that_this_host_does_not_have_is_told() -> None:
+    with pytest.raises(NeliError, match="the system refused"), listen_tcp("192.0.2.1", 0):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:7635", ("127.0.0.1", 7635)),
+        ("localhost:0", ("127.0.0.1", 0)),
+        ("[::1]:80", ("::1", 80)),
+        ("127.8.9.1:1", ("127.8.9.1", 1)),
+    ],
+)
+def test_a_port_of_loopback_is_taken(text: str, expected: tuple[str, int]) -> None:
+    assert expected == parse_port(text)
+
+
+@pytest.mark.parametrize("text", ["", "7635", ":7635", "127.0.0.1", "127.0.0.1:", "::1:80", "127.0.0.1:99999", "a:b"])
+def test_what_is_no_host_and_port_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="must be HOST:PORT"):
+        parse_port(text)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1", "localhost.example.org:1"])
+def test_an_address_that_others_can_reach_needs_to_be_wanted(text: str) -> None:
+    with pytest.raises(ConfigError, match="allow_remote"):
+        parse_port(text)
+    assert parse_port(text, allow_remote=True)[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("localhost", True), ("LOCALHOST", True), ("127.0.0.1", True), ("::1", True), ("evil.org", False), ("", False)],
+)
+def test_a_name_of_this_host_is_known(host: str, expected: bool) -> None:
+    assert expected == is_loopback(host)

@@ -1,0 +1,33 @@
+"""What the tests of the page share: one browser for all, and a page for each that must have nothing to complain of."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from selenium import webdriver
+
+from tests.status.browsing import Page, missing, started
+
+
+@pytest.fixture(name="browser", scope="session")
+def one_browser() -> Iterator[webdriver.Chrome]:
+    if why := missing():
+        # Where nobody can have forgotten to install one, a test that is left out is a test that failed.
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+    driver = started()
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(name="page")
+def spotless(browser: webdriver.Chrome) -> Iterator[Page]:
+    page = Page(browser)
+    page.complaints()
+    page.hosts()
+    yield page
+    complaints, hosts = page.complaints(), page.hosts()
+    page.close()
+    assert [] == complaints
+    assert {page.address.removeprefix("http://")} == hosts

@@ -1,0 +1,402 @@
+"""The status page in a real browser, before a group that the test makes up: what it shows, and how it is used.
+
+Each test also fails on any error in the console, and on any request to another host (see conftest.py).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from neli_router.agent import page as files
+from neli_router.agent.wire import MoveView, PartitionView, Refusal, StatusView, WishAsked
+from tests.agent.running import until
+from tests.status.browsing import Keys, Page
+from tests.status.stand_in import TOKEN, StandIn, after_takeover, group
+
+pytestmark = pytest.mark.browser
+
+NOBODY = PartitionView(None, 0, None)
+REFUSAL = Refusal("ConfigError", "a drain was wanted", "the ledger is full", "make room")
+
+
+@pytest.fixture(name="agent")
+def stand_in() -> Iterator[StandIn]:
+    """Three members, worker-0 to worker-2; partition n belongs to worker-(n mod 3)."""
+    with StandIn(group(3, 16)) as agent:
+        yield agent
+
+
+@pytest.fixture(name="view")
+def opened(page: Page, agent: StandIn) -> Page:
+    page.open(agent.address)
+    return page
+
+
+@pytest.fixture(name="allowed")
+def unlocked(view: Page) -> Page:
+    view.unlock(TOKEN)
+    return view
+
+
+def changed(view: StatusView, partition: int, cell: PartitionView) -> StatusView:
+    cells = list(view.table.partitions)
+    cells[partition] = cell
+    return replace(view, table=replace(view.table, partitions=cells, at=view.table.at + 1))
+
+
+def named(view: StatusView, place: int, name: str) -> StatusView:
+    members = list(view.members)
+    members[place] = replace(members[place], name=name)
+    return replace(view, members=members)
+
+
+# What it shows
+
+
+def test_a_large_group_is_shown_whole(page: Page) -> None:
+    large = group()
+    with StandIn(large) as agent:
+        page.open(agent.address)
+        expected = [large.members[cell.owner].name for cell in large.table.partitions if cell.owner is not None]
+        assert expected == page.owners()
+        assert [member.name for member in large.members] == page.members()
+        assert "4\u202f096 of 4\u202f096" == page.run(
+            "return document.querySelector('#fact-partitions dd').textContent"
+        )
+
+
+def test_a_member_is_shown_with_its_lease_weight_load_and_lag(view: Page) -> None:
+    cells = view.texts('tr[data-member="worker-1"] > *')
+    assert "worker-1" == cells[0]
+    assert cells[1].endswith("s")  # What is left runs down while we look.
+    assert ["5", "1", "4", "1", "eu-west-1b", "10.0.0.2:7400", "2"] == cells[2:9]
+
+
+def test_a_lease_that_ran_out_is_said_to_have(view: Page, agent: StandIn) -> None:
+    members = list(agent.view.members)
+    members[1] = replace(members[1], lease_left=0.0)
+    members[2] = replace(members[2], lease_left=None)
+    agent.tell(replace(agent.view, members=members))
+    view.await_text('tr[data-member="worker-1"] .lease', "ran out")
+    view.await_text('tr[data-member="worker-2"] .lease', "not heard yet")
+
+
+def test_a_takeover_is_followed_without_a_reload(view: Page, agent: StandIn) -> None:
+    agent.tell(after_takeover(agent.view, dead=1, heir=2))
+    until(lambda: "worker-1" not in view.owners(), "the takeover")
+    assert ["worker-0", "worker-2", "worker-2"] * 5 + ["worker-0"] == view.owners()
+    assert ["worker-0", "worker-2"] == view.members()
+    assert "worker-1 \u2192 worker-2 5 partitions \u00b7 expired by worker-2" in view.text("#moves li")
+    assert "term 1760000000009413" in view.text("#moves li")
+    assert "5 partitions from worker-1 to worker-2, expired by worker-2" == view.text("#news")
+    assert view.was_never_reloaded
+
+
+def test_why_a_partition_is_nobodys_is_said_above_and_beside_it(view: Page, agent: StandIn) -> None:
+    agent.tell(replace(changed(agent.view, 5, NOBODY), why="no member of the group is alive"))
+    view.await_text("#why", "1 partition is nobody's: no member of the group is alive")
+    view.click_cell(5)
+    assert "nobody" in view.text("#detail")
+    assert "Why no member of the group is alive" in view.text("#detail")
+    assert "partition 5, owned by nobody" == view.label(5)
+
+
+def test_a_handover_under_way_and_a_pin_are_shown(view: Page, agent: StandIn) -> None:
+    agent.tell(changed(agent.view, 4, PartitionView(1, 9, 2, "worker-2")))
+    until(lambda: "being handed to worker-2, pinned to worker-2" in view.label(4), "the handover")
+    assert "1" == view.text("#fact-moving dd")
+    view.click_cell(4)
+    assert "Going to worker-2 Pinned to worker-2" in view.text("#detail")
+
+
+def test_a_group_without_members_or_table_says_so(page: Page) -> None:
+    bare = group(3, 16, moves=False)
+    bare = replace(bare, members=[], member="reading", table=replace(bare.table, partitions=[]), why="nothing was read")
+    with StandIn(bare) as agent:
+        page.open(agent.address)
+        page.await_text("#map", "No group was read from the ledger yet.")
+        assert "The table cannot be believed: nothing was read" == page.text("#why")
+        assert "Nobody is a member yet." == page.text("#members-none")
+        assert "Nothing has moved since this agent began to read." == page.text("#moves")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<img src=x onerror='window.isHurt=1'>", "<script>window.isHurt=1</script>", '"><b>bold</b>', "a\u202eb&lt;"],
+)
+def test_a_hostile_name_is_shown_as_text(view: Page, agent: StandIn, name: str) -> None:
+    hostile = named(agent.view, 1, name)
+    move = MoveView(9999, 0.0, [1], name, name, "other", name)
+    agent.tell(replace(changed(hostile, 0, NOBODY), agent=name, why=name, moves=[move]))
+    until(lambda: name == view.run("return document.querySelector('#agent').textContent"), "the name")
+    shown = view.run("return [...document.querySelectorAll('#members .name')].map((one) => one.textContent)")
+    assert ["worker-0", name, "worker-2"] == shown
+    assert name in str(view.run("return document.querySelector('#moves').textContent"))
+    view.click_cell(4)
+    assert name in str(view.run("return document.querySelector('#detail').textContent"))
+    assert 0 == view.count("main img, main b, main script")
+    assert view.run("return window.isHurt === undefined")
+
+
+def test_nothing_inline_is_in_the_page_and_the_browser_holds_it_to_that(view: Page) -> None:
+    assert 0 == view.count("script:not([src]), style, [style*='url'], [onclick]")
+    headers = dict(files.load()["/"].headers)
+    assert b"default-src 'self'" in headers[b"content-security-policy"]
+
+
+def test_a_narrow_window_is_not_scrolled_sideways(view: Page) -> None:
+    view.resize(420, 900)
+    until(lambda: view.run("return document.documentElement.scrollWidth <= innerWidth"), "a page that fits")
+    assert [str(place) for place in (0, 4, 8, 12)] == view.texts(".row-label")
+
+
+def test_it_is_dark_where_the_system_is_and_as_somebody_chose_elsewhere(view: Page) -> None:
+    light = view.style("body", "backgroundColor"), view.style(":root", "backgroundColor")
+    view.prefer("dark")
+    dark = view.style("body", "backgroundColor"), view.style(":root", "backgroundColor")
+    assert light != dark
+    view.click("#theme")
+    assert light == (view.style("body", "backgroundColor"), view.style(":root", "backgroundColor"))
+    view.prefer("light")
+    view.click("#theme")
+    assert dark == (view.style("body", "backgroundColor"), view.style(":root", "backgroundColor"))
+    assert "Theme: dark" == view.element("#theme").get_attribute("aria-label")
+
+
+def test_who_is_drained_is_draining_until_it_has_given_all(view: Page, agent: StandIn) -> None:
+    members = list(agent.view.members)
+    members[1] = replace(members[1], drained=True)
+    drained = replace(agent.view, members=members)
+    agent.tell(changed(drained, 1, PartitionView(1, 9, 2)))
+    view.await_text('tr[data-member="worker-1"]', "draining")
+    agent.tell(changed(drained, 1, PartitionView(2, 10, 2)))
+    view.await_text('tr[data-member="worker-1"]', "drained")
+    assert "3 members, 1 drained" == view.text("#members-count")
+
+
+# By keyboard
+
+
+def test_the_map_is_walked_by_keys_and_is_one_stop_of_the_tab_key(view: Page) -> None:
+    assert 1 == view.count('#map [tabindex="0"]')
+    view.focus('[data-partition="0"]')
+    walk = [Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT, Keys.ARROW_DOWN, Keys.ARROW_UP, Keys.END, Keys.HOME]
+    seen = []
+    for key in walk:
+        view.press(key)
+        seen.append(view.focused())
+    below = str(1 + int(view.element("#map").get_attribute("aria-colcount") or 0))  # By the width of the window.
+    assert ["1", "2", "1", below, "1", "15", "0"] == seen
+    assert "Partition 0" in view.text("#detail")
+    view.press(Keys.ARROW_LEFT)
+    assert "0" == view.focused()
+    view.press(Keys.TAB)
+    assert not view.focused().isdigit()
+
+
+def test_what_has_the_focus_is_seen_to(view: Page) -> None:
+    for selector in ('[data-partition="3"]', "#theme", "#unlock", "button.name", "thead button"):
+        view.focus(selector)
+        view.press(Keys.SHIFT)  # From now on it is the keyboard that is used.
+        assert "none" != view.style(":focus", "outlineStyle"), selector
+
+
+def test_enter_keeps_a_partition_and_escape_lets_it_go(view: Page) -> None:
+    view.focus('[data-partition="0"]')
+    view.press(Keys.ARROW_RIGHT, Keys.ENTER, Keys.ARROW_RIGHT)
+    assert "Partition 2" in view.text("#detail")
+    view.focus("#theme")
+    assert "Partition 1" in view.text("#detail")
+    view.focus('[data-partition="2"]')
+    view.press(Keys.ESCAPE)
+    view.focus("#theme")
+    assert "Point at a cell" in view.text("#detail")
+
+
+def test_members_are_walked_by_arrows_and_one_is_kept(view: Page) -> None:
+    view.focus('tr[data-member="worker-0"] .name')
+    view.press(Keys.ARROW_DOWN, Keys.ENTER)
+    assert "worker-1" == view.focused()
+    view.focus("#theme")
+    assert 5 == view.count("#map.dimmed .lit")
+    view.focus('tr[data-member="worker-1"] .name')
+    view.press(Keys.ESCAPE)
+    view.focus("#theme")
+    assert 0 == view.count("#map.dimmed")
+
+
+def test_members_are_sorted_by_what_is_pressed_and_keep_the_focus(view: Page, agent: StandIn) -> None:
+    assert ["worker-0", "worker-1", "worker-2"] == view.members()
+    view.click("thead th:nth-child(6) button")
+    view.click("thead th:nth-child(6) button")
+    assert ["worker-2", "worker-1", "worker-0"] == view.members()
+    assert "descending" == view.element("thead th:nth-child(6)").get_attribute("aria-sort")
+    view.focus('tr[data-member="worker-0"] .name')
+    members = [replace(member, lag=100 - place) for place, member in enumerate(agent.view.members)]
+    agent.tell(replace(agent.view, members=members))
+    until(lambda: view.members() == ["worker-0", "worker-1", "worker-2"], "the new order")
+    assert "worker-0" == view.focused()
+
+
+# Wishes
+
+
+def test_without_a_token_there_is_nothing_to_change(view: Page) -> None:
+    view.click_cell(1)
+    assert not view.is_shown("td.acts")
+    assert 0 == view.count("#pin-to")
+
+
+def test_a_wrong_token_is_refused_and_stays_to_be_mended(view: Page) -> None:
+    view.give_token("not-this-one")
+    view.await_text("#token-error", "Found another one was given", "Remedy give the right one")
+    assert "not-this-one" == view.element("#token").get_property("value")
+    assert "Read-only" == view.text("#unlock")
+    view.press(TOKEN, Keys.ENTER)
+    view.await_text("#unlock", "Forget token")
+    assert view.is_shown("td.acts")
+
+
+def test_escape_closes_the_form_of_the_token(view: Page) -> None:
+    view.click("#unlock")
+    assert "token" == view.focused()
+    view.press(Keys.ESCAPE)
+    assert not view.is_shown("#token-form")
+    assert "unlock" == view.focused()
+
+
+def test_a_token_is_forgotten_when_asked_to(allowed: Page) -> None:
+    allowed.click("#unlock")
+    assert "Read-only" == allowed.text("#unlock")
+    assert not allowed.is_shown("td.acts")
+    assert 0 == allowed.run("return sessionStorage.length")
+
+
+@pytest.mark.parametrize(
+    ("steps", "wish", "expected"),
+    [
+        (['tr[data-member="worker-1"] .drain'], "drain", {"name": "worker-1"}),
+        (['tr[data-member="worker-1"] .acts button + button'], "weigh", {"name": "worker-1", "weight": 1}),
+        (['[data-partition="3"]', ".pinning button"], "pin", {"name": "worker-0", "partition": 3}),
+        (['[data-partition="5"]', ".pinning button + button"], "unpin", {"partition": 5}),
+    ],
+)
+def test_each_wish_shows_its_moves_before_it_is_made(
+    allowed: Page, agent: StandIn, steps: list[str], wish: str, expected: dict[str, Any]
+) -> None:
+    agent.moved = [MoveView(1, 0.0, [1, 4, 5, 6], "worker-1", "worker-2", "drain", "x")]
+    for step in steps:
+        allowed.click(step)
+    allowed.await_text("#wish-summary", "This will move 4 partitions:")
+    assert "worker-1 \u2192 worker-2 4 partitions: 1, 4\u20136" == allowed.text("#wish-moves")
+    assert [(f"/v1/{wish}", WishAsked(**expected, preview=True))] == agent.asked
+    allowed.click("#wish-confirm")
+    allowed.await_hidden("#wish")
+    assert (f"/v1/{wish}", WishAsked(**expected)) == agent.asked[-1]
+    assert allowed.text("#toast").endswith(": done")
+
+
+def test_what_was_chosen_survives_the_next_status(allowed: Page, agent: StandIn) -> None:
+    allowed.click_cell(3)
+    allowed.focus("#pin-to")
+    allowed.press("worker-2")
+    assert "worker-2" == allowed.element("#pin-to").get_property("value")
+    agent.tell(changed(agent.view, 3, PartitionView(0, 77, 0, load=9.0)))
+    allowed.await_text("#detail", "Term 77")
+    assert "worker-2" == allowed.element("#pin-to").get_property("value")
+    assert "pin-to" == allowed.focused()
+
+
+def test_who_is_drained_can_be_undrained(allowed: Page, agent: StandIn) -> None:
+    members = list(agent.view.members)
+    members[1] = replace(members[1], drained=True)
+    agent.tell(replace(agent.view, members=members))
+    allowed.await_text('tr[data-member="worker-1"]', "drained", "Undrain\u2026")
+    allowed.click('tr[data-member="worker-1"] .drain')
+    allowed.await_text("#wish-summary", "This will move nothing now.")
+    assert "/v1/undrain" == agent.asked[-1][0]
+
+
+def test_escape_leaves_a_wish_unmade(allowed: Page, agent: StandIn) -> None:
+    allowed.focus('tr[data-member="worker-1"] .drain')
+    allowed.press(Keys.ENTER)
+    allowed.await_text("#wish-summary", "This will move nothing now.")
+    allowed.press(Keys.ESCAPE)
+    assert not allowed.is_shown("#wish")
+    assert "Drain worker-1" == allowed.focused()
+    assert [True] == [asked.preview for _, asked in agent.asked]
+
+
+def test_a_weight_is_typed_and_confirmed_by_keys_alone(allowed: Page, agent: StandIn) -> None:
+    allowed.focus('tr[data-member="worker-2"] .acts button + button')
+    allowed.press(Keys.ENTER)
+    assert "wish-weight" == allowed.focused()
+    allowed.press(Keys.BACKSPACE, "7")
+    until(lambda: agent.asked and agent.asked[-1][1].weight == 7, "the preview of the new weight")
+    until(lambda: allowed.element("#wish-confirm").is_enabled(), "the answer")
+    allowed.press(Keys.ENTER, Keys.ENTER)
+    allowed.await_hidden("#wish")
+    assert ("/v1/weigh", WishAsked(name="worker-2", weight=7)) == agent.asked[-1]
+
+
+def test_a_refused_preview_says_why_and_keeps_what_was_typed(allowed: Page, agent: StandIn) -> None:
+    allowed.click('tr[data-member="worker-2"] .acts button + button')
+    agent.refusal = REFUSAL
+    allowed.press(Keys.BACKSPACE, "9")
+    allowed.await_text("#wish-error", "Wanted a drain was wanted Found the ledger is full Remedy make room")
+    assert "9" == allowed.element("#wish-weight").get_property("value")
+    assert not allowed.element("#wish-confirm").is_enabled()
+    agent.refusal = None
+    allowed.press("9")
+    allowed.await_hidden("#wish-error")
+    until(lambda: agent.asked[-1][1].weight == 99, "the next preview")
+
+
+def test_a_refused_wish_stays_with_its_preview_and_can_be_made_again(allowed: Page, agent: StandIn) -> None:
+    agent.moved = [MoveView(1, 0.0, [1], "worker-1", "worker-2", "drain", "x")]
+    allowed.click('tr[data-member="worker-1"] .drain')
+    allowed.await_text("#wish-summary", "This will move 1 partition:")
+    agent.refusal = REFUSAL
+    allowed.click("#wish-confirm")
+    allowed.await_text("#wish-error", "Found the ledger is full", "Remedy make room")
+    assert "worker-1 \u2192 worker-2 1 partition: 1" == allowed.text("#wish-moves")
+    agent.refusal = None
+    allowed.click("#wish-confirm")
+    allowed.await_hidden("#wish")
+    assert ("/v1/drain", WishAsked(name="worker-1")) == agent.asked[-1]
+
+
+def test_a_token_that_no_longer_opens_is_replaced_where_the_wish_is(view: Page, agent: StandIn) -> None:
+    view.run("sessionStorage.setItem('neli.token', 'of-yesterday')")
+    view.open(agent.address)
+    view.click('tr[data-member="worker-1"] .drain')
+    view.await_text("#wish-error", "Found another one was given")
+    assert "wish-token" == view.focused()
+    view.press(TOKEN, Keys.ENTER)
+    view.await_text("#wish-summary", "This will move nothing now.")
+    assert [("/v1/drain", WishAsked(name="worker-1", preview=True))] == agent.asked
+
+
+# The stream
+
+
+def test_a_stream_that_ended_is_said_to_have_and_comes_back_by_itself(view: Page, agent: StandIn) -> None:
+    agent.cut()
+    view.await_word("not connected")
+    view.await_text('tr[data-member="worker-0"] .lease', "not known")
+    view.await_text("#connection-since", "last seen")
+    agent.view = after_takeover(agent.view, dead=1, heir=2)
+    agent.mend()
+    view.await_word("live")
+    until(lambda: view.members() == ["worker-0", "worker-2"], "what happened meanwhile")
+    assert view.was_never_reloaded
+
+
+def test_a_stream_that_says_nothing_is_said_to_be_silent(view: Page, agent: StandIn) -> None:
+    agent.is_mute = True
+    view.await_word("silent")
+    view.await_text('tr[data-member="worker-0"] .lease', "not known")
+    agent.tell(agent.view)
+    view.await_word("live")
