@@ -18,9 +18,24 @@ import click
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
+    "agent": ("agenting", "agent_command", "Be a member of the group for all programs of this host."),
+    "completion": ("completing", "completion_command", "Print the shell's completion of these commands."),
+    "config": ("configuring", "config_command", "Show the effective configuration, and where each value comes from."),
     "demo": ("proofs", "demo_command", "Start real processes that share partitions, and kill one."),
+    "doctor": ("doctoring", "doctor_command", "Check ledger, clocks and lease, and say what to change."),
+    "drain": ("wishing", "drain_command", "Let a member own nothing."),
     "explore": ("proofs", "explore_command", "Walk every interleaving of a small group."),
+    "group": ("deleting", "group_command", "Delete a group that nobody uses."),
+    "members": ("asking", "members_command", "Print who is in the group."),
+    "owner": ("asking", "owner_command", "Print which member owns each key."),
+    "pin": ("wishing", "pin_command", "Give a partition to a certain member."),
+    "run": ("running", "run_command", "Run a command only while a role is led here."),
     "simulate": ("proofs", "simulate_command", "Run whole groups under faults in virtual time."),
+    "table": ("asking", "table_command", "Print who owns each partition."),
+    "undrain": ("wishing", "undrain_command", "Take a drain back."),
+    "unpin": ("wishing", "unpin_command", "Take a pin back."),
+    "watch": ("asking", "watch_command", "Print each change of an owner."),
+    "weigh": ("wishing", "weigh_command", "Let a member count with another weight."),
 }
 """Name -> the module in `commands/`, what it is called there, and what it does in one line."""
 
