@@ -1,0 +1,33 @@
+"""An agent in a process of its own, for the benchmark: pinned to one core, over a ledger in a folder.
+
+    python -m benchmarks._agent FOLDER CORE
+
+It ends as any agent does, by SIGTERM.
+"""
+
+import os
+import sys
+
+from neli_router.agent.options import Options
+from neli_router.agent.server import run
+from neli_router.config import Config
+from neli_router.keyspace import Layout
+
+__all__ = ["LEASE", "PARTITIONS", "configured", "main"]
+
+LEASE = 1.0
+PARTITIONS = 256
+
+
+def configured(folder: str, name: str) -> Config:
+    return Config(f"sqlite://{folder}/ledger.db", name=name, lease=LEASE, layout=Layout(partitions=PARTITIONS))
+
+
+def main(folder: str, core: int) -> int:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})  # Before there are threads, which inherit it.
+    return run(configured(folder, "agent"), Options(socket=f"{folder}/agent.sock"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], int(sys.argv[2])))

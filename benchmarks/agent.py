@@ -1,0 +1,371 @@
+"""What an agent's answers cost: look-ups, changes that reach those who wait, and a thousand clients that do.
+
+    this process: clients --raw HTTP over the Unix socket--> an agent in a process of its own, on one core
+         '---- a member "other" of the same group, which gives partitions to the agent and takes them back
+
+The clients are bare sockets and write the same bytes each time, so that they cost little beside what they measure; they
+run on the other cores, if there are any.
+
+    owner_request_ms_p50        one client, one look-up after the other
+    requests_per_second         look-ups by fifty clients, each with one on the way
+    hurt                        p95 of a good client beside slow and broken ones, over its p95 without them
+    idle_core_share             of a core, by the agent with a thousand clients waiting: a third each of long polls,
+                                streams of leadership, and watches; nothing happens
+    bare_core_share             the same with nobody waiting
+    change_ms_p95               from the append of the Handover to the `owner` event of a client that watches,
+    acquired_ms_p95             to the `acquired` of one that waits to lead, by a stream,
+    polled_ms_p95               and to the answer of a long poll; all while the thousand others wait
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
+from statistics import median, quantiles
+from typing import cast
+
+import uvicorn
+
+from benchmarks import Figures
+from benchmarks._agent import LEASE, PARTITIONS, configured
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.leading.runtime import Threads
+from neli_router.ledgers.base import Entry, Ledger, Promise
+from neli_router.member import Member
+
+__all__ = ["REQUEST", "run", "started_agent", "until_ready"]
+
+PATIENCE = 60.0
+CLIENTS = 50
+
+ROLE = 0
+"""Goes to and fro. All other partitions that anybody waits for are pinned to the other member, and stay."""
+WAITED_FOR = range(1, 33)
+
+PACE = 0.001
+"""Between two look-ups of the good client among bad ones."""
+
+SLOW, DEAF, BROKEN = 30, 10, 20
+"""Clients that send a byte now and then; that ask for much and do not read it; that send nonsense and hang up."""
+LOOK_UP = b"GET /v1/owner?key=customer-7 HTTP/1.1\r\nhost: agent\r\n\r\n"
+REQUEST = b"GET %b HTTP/1.1\r\nhost: agent\r\n\r\n"
+
+
+class Stamped:
+    """A ledger that remembers when the last Handover was appended: the moment before, on the host's clock."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.handed_over_at = 0.0
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        return self._ledger.promises
+
+    @property
+    def address(self) -> str:
+        return self._ledger.address
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+        now = host_clock()
+        self._ledger.append(payloads, lasting=lasting)
+        if any(b'"kind":"handover"' in payload for payload in payloads):
+            self.handed_over_at = now
+
+    def acknowledged(self) -> list[int]:
+        return self._ledger.acknowledged()
+
+    def read(self, timeout: float) -> list[Entry]:
+        return self._ledger.read(timeout)
+
+    def seek(self, offset: int) -> None:
+        self._ledger.seek(offset)
+
+    def start(self) -> int:
+        return self._ledger.start()
+
+    def tip(self) -> int:
+        return self._ledger.tip()
+
+    def trim(self, before: int) -> None:
+        self._ledger.trim(before)
+
+    def wake(self) -> None:
+        self._ledger.wake()
+
+    def close(self) -> None:
+        self._ledger.close()
+
+
+class Stamping(Threads):
+    """The runtime of real life, with such a ledger."""
+
+    stamped: Stamped
+
+    def ledger(self, config: Config) -> Ledger:
+        self.stamped = Stamped(super().ledger(config))
+        return self.stamped
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks agent", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--requests", type=int, default=3000, help="look-ups by the one client")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of look-ups by fifty clients")
+    parser.add_argument("--changes", type=int, default=60, help="changes of owner that are waited for")
+    parser.add_argument("--waiting", type=int, default=1000, help="clients that wait while nothing happens")
+    parser.add_argument("--idle-seconds", type=float, default=10.0, help="for how long nothing happens")
+    chosen = parser.parse_args(options)
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    with tempfile.TemporaryDirectory(prefix="neli-") as folder, started_agent(folder, cores[-1]) as process:
+        if len(cores) > 1:
+            os.sched_setaffinity(0, set(cores[:-1]))
+        loop = uvicorn.Config("", log_config=None).get_loop_factory()
+        with asyncio.Runner(loop_factory=loop) as runner:
+            figures = runner.run(_measure(f"{folder}/agent.sock", folder, process, chosen))
+        if len(cores) > 1:
+            os.sched_setaffinity(0, set(cores))
+    return {**figures, "clients": CLIENTS, "partitions": PARTITIONS, "lease_s": LEASE}
+
+
+@contextmanager
+def started_agent(folder: str, core: int) -> Iterator[int]:
+    """Its process number."""
+    program = [sys.executable, "-m", "benchmarks._agent", folder, str(core)]
+    with subprocess.Popen(program, cwd=Path(__file__).resolve().parent.parent) as process:
+        try:
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(PATIENCE)
+
+
+async def _measure(path: str, folder: str, process: int, chosen: argparse.Namespace) -> Figures:
+    await until_ready(path)
+    one = await _alone(path, chosen.requests)
+    many = await _together(path, chosen.seconds)
+    hurt = await _hurt(path, chosen.requests)
+    runtime = Stamping()
+    with await asyncio.to_thread(Member, configured(folder, "other"), runtime=runtime) as other:
+        await asyncio.to_thread(_gather, other)
+        bare = await _core_share(process, chosen.idle_seconds)
+        async with AsyncExitStack() as stack:
+            for number in range(chosen.waiting):
+                stack.callback((await _wait(path, number)).close)
+            await asyncio.sleep(1.0)
+            waiting = await _waiting(path)
+            idle = await _core_share(process, chosen.idle_seconds)
+            changes = [await _change(path, other, runtime) for _ in range(chosen.changes)]
+    watched, acquired, polled = ([1e3 * took[kind] for took in changes] for kind in range(3))
+    return {
+        "owner_request_ms_p50": 1e3 * median(one),
+        "owner_request_ms_p99": 1e3 * quantiles(one, n=100)[98],
+        "requests_per_second": many,
+        "hurt": hurt,
+        "idle_core_share": idle,
+        "bare_core_share": bare,
+        "change_ms_p50": median(watched),
+        "change_ms_p95": quantiles(watched, n=20)[18],
+        "acquired_ms_p95": quantiles(acquired, n=20)[18],
+        "polled_ms_p95": quantiles(polled, n=20)[18],
+        "waiting": waiting,
+    }
+
+
+async def until_ready(path: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            await asyncio.sleep(0.05)
+            try:
+                reader, writer = await asyncio.open_unix_connection(path)
+            except OSError:
+                continue
+            writer.write(REQUEST % b"/ready")
+            line = await reader.readline()
+            writer.close()
+            if b" 200 " in line:
+                return
+
+
+async def _alone(path: str, requests: int, pace: float = 0.0) -> list[float]:
+    reader, writer = await asyncio.open_unix_connection(path)
+    took = []
+    for _ in range(requests):
+        started = time.perf_counter()
+        writer.write(LOOK_UP)
+        answer = await _answer(reader)
+        took.append(time.perf_counter() - started)
+        assert answer.startswith(b'{"partition"'), answer
+        if pace:
+            await asyncio.sleep(pace)
+    writer.close()
+    return took
+
+
+async def _hurt(path: str, requests: int) -> float:
+    """The p95 of a good client among bad ones, over its p95 without."""
+    before = await _alone(path, requests, PACE)
+    kinds = [*[_be_slow] * SLOW, *[_be_deaf] * DEAF, *[_be_broken] * BROKEN]
+    bad = [asyncio.create_task(_again_and_again(kind, path)) for kind in kinds]
+    await asyncio.sleep(2.0)  # Until all are at it.
+    beside = await _alone(path, requests, PACE)
+    for task in bad:
+        task.cancel()
+    await asyncio.gather(*bad, return_exceptions=True)
+    return quantiles(beside, n=20)[18] / quantiles(before, n=20)[18]
+
+
+async def _again_and_again(kind: Callable[[asyncio.StreamWriter], Awaitable[None]], path: str) -> None:
+    while True:
+        _, writer = await asyncio.open_unix_connection(path)
+        with suppress(OSError):
+            await kind(writer)
+        writer.transport.abort()
+
+
+async def _be_slow(writer: asyncio.StreamWriter) -> None:
+    for place in range(len(LOOK_UP)):
+        writer.write(LOOK_UP[place : place + 1])
+        await asyncio.sleep(0.1)
+
+
+async def _be_deaf(writer: asyncio.StreamWriter) -> None:
+    body = b'{"keys":[%b]}' % b",".join(b'"%d"' % number for number in range(5000))
+    writer.write(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    writer.transport.pause_reading()  # type: ignore[attr-defined] # A stream's transport reads, too.
+    await asyncio.sleep(10.0)
+
+
+async def _be_broken(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\0\xff nonsense\r\n\r\n" if id(writer) % 2 else LOOK_UP[:30])
+    await asyncio.sleep(0.2)
+
+
+async def _together(path: str, seconds: float) -> float:
+    clients = [await _Asker.connected(path) for _ in range(CLIENTS)]
+    await asyncio.sleep(1.0)  # Until all are at it.
+    before, started = sum(client.answers for client in clients), time.perf_counter()
+    await asyncio.sleep(seconds)
+    answers, took = sum(client.answers for client in clients) - before, time.perf_counter() - started
+    for client in clients:
+        client.transport.close()
+    return answers / took
+
+
+class _Asker(asyncio.Protocol):
+    """Asks again as soon as it is answered. Answers are of one kind, so it need not parse them to know their end."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self._said = b""
+
+    @classmethod
+    async def connected(cls, path: str) -> "_Asker":
+        _, asker = await asyncio.get_running_loop().create_unix_connection(cls, path)
+        return asker
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name.
+        self.transport.write(LOOK_UP)
+
+    def data_received(self, data: bytes) -> None:
+        self._said += data
+        if self._said.endswith(b"}"):
+            assert self._said.startswith(b"HTTP/1.1 200"), self._said
+            self.answers += 1
+            self._said = b""
+            self.transport.write(LOOK_UP)
+
+
+async def _wait(path: str, number: int) -> asyncio.StreamWriter:
+    """One client that waits for what is led elsewhere, or for a change of it."""
+    kinds = (b"/v1/leadership?timeout=3600&role=%d", b"/v1/leadership/events?role=%d", b"/v1/watch?role=%d")
+    role = WAITED_FOR[number % len(WAITED_FOR)]
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(REQUEST % (kinds[number % 3] % role))
+    if number % 3:
+        assert b" 200 " in await reader.readline()
+    return writer
+
+
+async def _waiting(path: str) -> int:
+    """How many clients wait, by the agent's own count."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(REQUEST % b"/metrics")
+    told = (await _answer(reader)).splitlines()
+    writer.close()
+    return sum(
+        int(float(line.split()[1])) for line in told if line.startswith((b"neli_waiting_clients ", b"neli_streams "))
+    )
+
+
+async def _core_share(process: int, seconds: float) -> float:
+    before, started = _processor_seconds(process), time.perf_counter()
+    await asyncio.sleep(seconds)
+    return (_processor_seconds(process) - before) / (time.perf_counter() - started)
+
+
+def _processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _gather(other: Member) -> None:
+    """Until both are members, and what is waited for is the other's."""
+    for partition in (ROLE, *WAITED_FOR):
+        other.pin(partition, "other")
+    _until_led(other, {ROLE, *WAITED_FOR})
+
+
+def _until_led(other: Member, partitions: set[int]) -> None:
+    give_up_at = host_clock() + PATIENCE
+    while not partitions <= set(other.led):
+        assert host_clock() < give_up_at, "the other member does not lead what is pinned to it"
+        time.sleep(0.01)
+
+
+async def _change(path: str, other: Member, runtime: Stamping) -> tuple[float, float, float]:
+    """One change of leader: seconds until a watcher, a stream of leadership and a long poll knew."""
+    clients = []
+    for kind in (b"/v1/watch?role=%d", b"/v1/leadership/events?role=%d", b"/v1/leadership?timeout=60&role=%d"):
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(REQUEST % (kind % ROLE))
+        clients.append((reader, writer))
+    (watching, _), (streaming, _), (polling, _) = clients
+    await watching.readuntil(b'"name":"other"')
+    await streaming.readuntil(b"event: waiting")
+
+    async def told(reader: asyncio.StreamReader, what: bytes) -> float:
+        await reader.readuntil(what)
+        return host_clock()
+
+    waits = asyncio.gather(
+        told(watching, b'"name":"agent"'), told(streaming, b"event: acquired"), told(polling, b'"leads":true')
+    )
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.to_thread(other.pin, ROLE, "agent")
+        watched, acquired, polled = (at - runtime.stamped.handed_over_at for at in await waits)
+        clients[1][1].close()  # Or the agent would not hand it over.
+        await asyncio.to_thread(other.pin, ROLE, "other")
+        await watching.readuntil(b'"name":"other"')
+        await asyncio.to_thread(_until_led, other, {ROLE})
+    for _, writer in clients:
+        writer.close()
+    return watched, acquired, polled
+
+
+async def _answer(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    return await reader.readexactly(length)

@@ -1,0 +1,222 @@
+"""How soon the status page is there, and how soon it shows that a killed member's partitions are another one's.
+
+    opens    a stand-in for the agent (4096 partitions, 200 members) --GET / ... events--> Chromium: all of it drawn
+    follows  kill -9 of a member --> a survivor's Expire in the ledger --> an agent --event--> Chromium: it is shown
+                                     |<------------------------- follows_ms ----------------->|
+
+Shown means: in the browser, at the beginning of a frame, the document says so, in the labels of the cells and in the
+rows of the members. A script that looks at each frame stamps the wall clock, which the processes of a host share. The
+Expire is stamped in this process, by a member of the same group, when it reads it, some milliseconds after the append.
+
+    opens_ms            from the start of the navigation until all is shown, the median; opens_ms_max the slowest
+    follows_ms          from the Expire until the page of a real agent shows it, the median; follows_ms_max the slowest
+    killed_ms           the same from just before the kill; most of it is the lease
+    follows_large_ms    from the stand-in's telling of a takeover until it is shown among 4096 partitions
+
+The bounds: opens_ms under 2000, follows_ms under 300. It needs Debian's chromium and chromium-driver.
+"""
+
+import argparse
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from selenium import webdriver
+
+from benchmarks import Figures
+from benchmarks._agent import LEASE, PARTITIONS, configured
+from neli_router.agent.wire import StatusView
+from neli_router.induction.fold import State
+from neli_router.induction.records import Expire, Record
+from neli_router.member import Member
+from tests.status.browsing import missing, started
+from tests.status.stand_in import StandIn, after_takeover, group
+
+__all__ = ["run"]
+
+PATIENCE = 60.0
+ROOT = Path(__file__).resolve().parent.parent
+
+AGENT = """
+import sys
+from benchmarks._agent import configured
+from neli_router.agent.options import Options
+from neli_router.agent.server import run
+
+folder, address = sys.argv[1:]
+token = "a-token-that-nobody-uses"
+raise SystemExit(run(configured(folder, "agent"), Options(socket=f"{folder}/agent.sock", tcp=address, token=token)))
+"""
+
+VICTIM = """
+import sys
+from benchmarks._agent import configured
+from neli_router.member import Member
+
+member = Member(configured(sys.argv[1], sys.argv[2]))
+sys.stdin.read()
+member.close()
+"""
+
+WATCH = """
+window.shown = {};
+const look = () => {
+  const cells = [...document.querySelectorAll('[data-partition]')];
+  const names = [...document.querySelectorAll('#members tbody .name')].map((one) => one.textContent);
+  const owned = cells.filter((cell) => cell.ariaLabel?.includes(', owner ')).length;
+  const owners = new Set(cells.map((cell) => /, owner (.*), term /.exec(cell.ariaLabel)?.[1]));
+  const members = new Set(names);
+  const key = `${owned} ${[...members].filter((name) => owners.has(name)).length} ${members.size}`;
+  window.newest = { key, members, owners };
+  for (const name of window.gone ?? []) {
+    if (!members.has(name) && !owners.has(name)) window.shown[`without ${name}`] ??= Date.now();
+  }
+  window.shown[key] ??= performance.now();
+  requestAnimationFrame(look);
+};
+requestAnimationFrame(look);
+"""
+"""Notes, for each frame, how many cells are owned, and by how many of how many members; and since when who is gone."""
+
+
+class Hearer:
+    """A tap that notes when each Expire was read, on the wall clock."""
+
+    def __init__(self) -> None:
+        self.expired_at: list[float] = []
+
+    def begin(self, state: State, now: float) -> None:
+        pass
+
+    def read(self, records: Sequence[tuple[int, Record | None]], now: float) -> None:
+        self.expired_at += [time.time() for _, record in records if isinstance(record, Expire)]
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks page", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--opens", type=int, default=7, help="how often the large page is opened")
+    parser.add_argument("--kills", type=int, default=7, help="members that are killed")
+    parser.add_argument("--partitions", type=int, default=4096, help="of the large group")
+    parser.add_argument("--members", type=int, default=200, help="of the large group")
+    chosen = parser.parse_args(options)
+    if why := missing():
+        raise SystemExit(f"python -m benchmarks page: {why}")
+    large = group(chosen.members, chosen.partitions)
+    driver = started()
+    try:
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
+        with StandIn(large) as agent:
+            opens = [_open(driver, agent.address, large) for _ in range(chosen.opens)]
+            told = [_tell(driver, agent, chosen.members - 2 - place) for place in range(min(10, chosen.members - 2))]
+            driver.get("about:blank")
+        with tempfile.TemporaryDirectory(prefix="neli-") as folder:
+            follows, killed = _kill(driver, folder, chosen.kills)
+            driver.get("about:blank")
+    finally:
+        driver.quit()
+    return {
+        "opens_ms": median(opens),
+        "opens_ms_max": max(opens),
+        "follows_ms": median(follows),
+        "follows_ms_max": max(follows),
+        "killed_ms": median(killed),
+        "follows_large_ms": median(told),
+        "follows_large_ms_max": max(told),
+        "large_partitions": chosen.partitions,
+        "large_members": chosen.members,
+        "partitions": PARTITIONS,
+        "lease_s": LEASE,
+    }
+
+
+def _open(driver: webdriver.Chrome, address: str, view: StatusView) -> float:
+    driver.get(address)
+    key = f"{len(view.table.partitions)} {len(view.members)} {len(view.members)}"
+    return _stamp(driver, key)
+
+
+def _tell(driver: webdriver.Chrome, agent: StandIn, dead: int) -> float:
+    """A takeover in the large group."""
+    name = agent.view.members[dead].name
+    _await_gone(driver, name)
+    view = after_takeover(agent.view, dead, 0)
+    told_at = time.time() * 1000
+    agent.tell(view)
+    return _stamp(driver, f"without {name}") - told_at
+
+
+def _kill(driver: webdriver.Chrome, folder: str, kills: int) -> tuple[list[float], list[float]]:
+    """From each Expire, and from each kill, until it was shown."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    hearer = Hearer()
+    follows, killed = [], []
+    with _process(AGENT, folder, address) as agent, Member(configured(folder, "hearer"), tap=hearer) as member:
+        _await(lambda: _answers(address))
+        driver.get(f"http://{address}")
+        for number in range(kills):
+            name = f"victim-{number}"
+            with _process(VICTIM, folder, name) as victim:
+                _await(lambda: _shares(member.state, name))  # noqa: B023 - it is called at once.
+                _await_gone(driver, name)
+                before, killed_at = len(hearer.expired_at), time.time() * 1000
+                victim.kill()
+                shown_at = _stamp(driver, f"without {name}")
+            _await(lambda: len(hearer.expired_at) > before)  # noqa: B023 - as above.
+            follows.append(shown_at - hearer.expired_at[before] * 1000)
+            killed.append(shown_at - killed_at)
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(PATIENCE)
+    return follows, killed
+
+
+def _shares(state: State, name: str) -> bool:
+    """Whether `name` owns its share, and nothing is being handed over: that would be news of its own."""
+    holder = state.holder(name)
+    return holder is not None and holder.incarnation in state.owners and state.owners == state.targets
+
+
+def _await_gone(driver: webdriver.Chrome, name: str) -> None:
+    """Let the page, which shows `name`, note when it no longer does."""
+    _await(lambda: driver.execute_script("return newest.members.has(arguments[0])", name))
+    driver.execute_script("window.gone = [arguments[0]]", name)
+
+
+def _stamp(driver: webdriver.Chrome, key: str) -> float:
+    """When `key` was first shown, in milliseconds."""
+    _await(lambda: driver.execute_script("return window.shown?.[arguments[0]] ?? null", key) is not None)
+    return float(driver.execute_script("return shown[arguments[0]]", key))
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as asker:
+        return asker.connect_ex((host, int(port))) == 0
+
+
+def _await(holds: Callable[[], object]) -> None:
+    give_up_at, pause = time.monotonic() + PATIENCE, threading.Event()
+    while not holds():
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(f"what the page was to show did not come within {PATIENCE:g} s")
+        pause.wait(0.01)
+
+
+@contextmanager
+def _process(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -1,0 +1,264 @@
+"""How soon `neli run` has killed its command once the role is lost, and how soon that runs elsewhere after a kill.
+
+    two hosts: each an agent and `neli run --role nightly --keep -- COMMAND`, in real processes on one SQLite ledger
+    COMMAND: a dozen processes, two of which leave its group; all ignore SIGTERM, and all hold one lock of the kernel
+
+Whoever gets the lock knows that every one of them is gone, however deep it hid. The agent's own log says when its
+member was fenced, by the same clock.
+
+    gone_ms_max          from Fenced until the last process is gone; negative if that was before, which it may be
+                         because a client counts the lease from before it asked
+    gone_ms_max@cut      the ledger takes no more records, so the lease runs out
+    gone_ms_max@overdue  the role was to go elsewhere, and the command did not end within the drain timeout
+    elsewhere_leases_p95 from kill -9 of the agent and of `neli run` until COMMAND has begun on the other host, over
+                         the lease
+    overlaps             how often COMMAND began while a process of it was left anywhere
+
+The default takes about two minutes; `--quick` takes less than one.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from statistics import median, quantiles
+from typing import TypeVar
+
+from benchmarks import Figures
+from neli_router.agent import Client
+from neli_router.errors import NeliError
+
+__all__ = ["run"]
+
+PATIENCE = 60.0
+PAUSE = 0.001
+ROLE = 1
+Found = TypeVar("Found")
+PARTITIONS = 4
+DRAIN_TIMEOUT = 0.3
+NELI = "from neli_router.cli import main; main(prog_name='neli')"
+
+COMMAND = """
+began=$EPOCHREALTIME
+trap '' TERM INT HUP
+exec 9>>lock
+flock --nonblock 9 || echo overlap >> overlaps
+for number in 1 2 3 4 5 6 7 8; do (while :; do sleep 1; done) & done
+for number in 1 2; do setsid bash -c 'while :; do sleep 1; done' & done
+echo "$began $NELI_MEMBER" >> begun
+while :; do sleep 1; done
+"""
+
+
+class Host:
+    """One host's processes: the agent, and `neli run` if it is to run COMMAND."""
+
+    def __init__(self, folder: Path, name: str, lease: float) -> None:
+        self._folder, self.name, self._lease = folder, name, lease
+        self.socket, self._log = f"{folder}/{name}.sock", folder / f"{name}.log"
+        self._agent = self._run = None  # type: subprocess.Popen[bytes] | None
+        self.start_agent()
+
+    def start_agent(self) -> None:
+        group = ("--ledger", f"sqlite:///{self._folder}/ledger.db", "--name", self.name, "--lease", f"{self._lease}")
+        layout = ("--layout-slots", "16", "--layout-partitions", f"{PARTITIONS}")
+        rest = ("--drain-timeout", f"{DRAIN_TIMEOUT}", "--socket", self.socket, "--log-format", "json")
+        self._agent = self._neli("agent", *group, *layout, *rest)
+
+    def start_run(self) -> None:
+        _until(self._answers, f"an answer of {self.name}")  # `neli run` takes an agent that never answered for none.
+        options = ("--role", f"{ROLE}", "--keep", "--grace", f"{PATIENCE}", "--agent", self.socket)
+        self._run = self._neli("run", *options, "--", "bash", "-c", COMMAND)
+
+    def _answers(self) -> bool:
+        try:
+            with Client(self.socket) as client:
+                return bool(client.status().agent)
+        except NeliError:
+            return False
+
+    def kill(self) -> float:
+        """The agent and `neli run`, at once; when that was."""
+        processes = [process for process in (self._agent, self._run) if process is not None]
+        killed_at = time.time()
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+        self._agent = self._run = None
+        return killed_at
+
+    def fenced_since(self, when: float) -> float | None:
+        """When the agent's member was fenced, by its log."""
+        for line in self._log.read_text().splitlines():
+            noted = json.loads(line) if line.startswith("{") else {}
+            if noted.get("event") == "leader.fenced":
+                at = datetime.fromisoformat(noted["time"]).timestamp()
+                if at >= when:
+                    return at
+        return None
+
+    def _neli(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        root = str(Path(__file__).resolve().parent.parent)
+        with self._log.open("a") as log:
+            environment = {**os.environ, "PYTHONPATH": root}
+            program = [sys.executable, "-c", NELI, *arguments]
+            return subprocess.Popen(program, cwd=self._folder, env=environment, stderr=log)
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lease", type=float, default=1.0, help="seconds")
+    parser.add_argument("--trials", type=int, default=10, help="of each kind")
+    parser.add_argument("--quick", action="store_true", help="4 trials of each kind")
+    chosen = parser.parse_args(options)
+    trials = 4 if chosen.quick else max(2, chosen.trials)
+    overlaps = 0
+    with _hosts(chosen.lease) as (folder, hosts):
+        hosts[0].start_run()
+        cut = [_cut(folder, hosts, chosen.lease) for _ in range(trials)]
+        overdue = [_overdue(folder, hosts) for _ in range(trials)]
+        overlaps += _count(folder / "overlaps")
+    with _hosts(chosen.lease) as (folder, hosts):
+        for host in hosts:
+            host.start_run()
+        elsewhere = [_elsewhere(folder, hosts) / chosen.lease for _ in range(trials)]
+        overlaps += _count(folder / "overlaps")
+    return {
+        "gone_ms_max": 1e3 * max(*cut, *overdue),
+        "gone_ms_max@cut": 1e3 * max(cut),
+        "gone_ms_median@cut": 1e3 * median(cut),
+        "gone_ms_max@overdue": 1e3 * max(overdue),
+        "gone_ms_median@overdue": 1e3 * median(overdue),
+        "elsewhere_leases_median": median(elsewhere),
+        "elsewhere_leases_p95": quantiles(elsewhere, n=20, method="inclusive")[18],
+        "elsewhere_leases_max": max(elsewhere),
+        "overlaps": overlaps,
+        "trials": trials,
+        "lease_s": chosen.lease,
+    }
+
+
+def _cut(folder: Path, hosts: Sequence[Host], lease: float) -> float:
+    """Nobody can write for more than a lease; seconds from Fenced until the command is gone."""
+    _settle(folder, hosts, hosts[0])
+    started_at, count = time.time(), _count(folder / "begun")
+    writer = sqlite3.connect(folder / "ledger.db", isolation_level=None, timeout=PATIENCE)
+    try:
+        writer.execute("BEGIN IMMEDIATE")
+        gone_at = _await_gone(folder)
+        time.sleep(max(0.0, started_at + 1.2 * lease - time.time()))
+        writer.execute("ROLLBACK")
+    finally:
+        writer.close()
+    fenced_at = _until(lambda: hosts[0].fenced_since(started_at), "Fenced")
+    _until(lambda: _count(folder / "begun") > count, "the command once more")
+    return gone_at - fenced_at
+
+
+def _overdue(folder: Path, hosts: Sequence[Host]) -> float:
+    """The role is to go to a host that runs nothing; seconds from Fenced until the command is gone."""
+    _settle(folder, hosts, hosts[0])
+    started_at, count = time.time(), _count(folder / "begun")
+    with Client(hosts[1].socket) as client:
+        client.pin(ROLE, hosts[1].name)
+    gone_at = _await_gone(folder)
+    fenced_at = _until(lambda: hosts[0].fenced_since(started_at), "Fenced")
+    with Client(hosts[0].socket) as client:
+        client.pin(ROLE, hosts[0].name)
+    _until(lambda: _count(folder / "begun") > count, "the command once more")
+    return gone_at - fenced_at
+
+
+def _elsewhere(folder: Path, hosts: Sequence[Host]) -> float:
+    """Seconds from the kill of the host that runs the command until the other one does."""
+    name = _settle(folder, hosts)
+    victim = next(host for host in hosts if host.name == name)
+    count = _count(folder / "begun")
+    killed_at = victim.kill()
+    _until(lambda: _count(folder / "begun") > count, "the command on the other host")
+    began_at, _ = _last_begun(folder)
+    victim.start_agent()
+    victim.start_run()
+    return began_at - killed_at
+
+
+def _settle(folder: Path, hosts: Sequence[Host], at: Host | None = None) -> str:
+    """Wait until all are members, nothing is on its way, and the command runs: `at` a host, or where it does."""
+
+    def is_settled() -> bool:
+        try:
+            return all(_is_at_rest(folder, host, len(hosts), at) for host in hosts)
+        except NeliError:
+            return False
+
+    def is_settled_for_long() -> bool:
+        for _ in range(10):
+            if not is_settled():
+                return False
+            time.sleep(0.02)
+        return True
+
+    _until(is_settled_for_long, "a group at rest")
+    return _last_begun(folder)[1]
+
+
+def _is_at_rest(folder: Path, host: Host, count: int, at: Host | None) -> bool:
+    with Client(host.socket) as client:
+        status = client.status()
+        partitions = status.table.partitions
+        if at is not None and len(status.members) == count and partitions[ROLE].pinned != at.name:
+            client.pin(ROLE, at.name)
+            return False
+    if len(status.members) < count or any(one.owner is None or one.owner != one.target for one in partitions):
+        return False
+    owner = partitions[ROLE].owner
+    return owner is not None and _last_begun(folder)[1] == status.members[owner].name
+
+
+def _await_gone(folder: Path) -> float:
+    """When the kernel's lock is free: every process that had it open is gone."""
+    with (folder / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return time.time()
+
+
+def _last_begun(folder: Path) -> tuple[float, str]:
+    lines = (folder / "begun").read_text().splitlines() if (folder / "begun").exists() else []
+    moment, _, name = lines[-1].partition(" ") if lines else ("0", "", "")
+    return float(moment), name
+
+
+def _count(path: Path) -> int:
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def _until(look: Callable[[], Found | None], what: str) -> Found:
+    give_up_at = time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < give_up_at, f"{what} did not come"
+        time.sleep(PAUSE)
+    return found
+
+
+@contextmanager
+def _hosts(lease: float) -> Iterator[tuple[Path, list[Host]]]:
+    with tempfile.TemporaryDirectory(prefix="neli-run-") as name, ExitStack() as stack:
+        folder = Path(name)
+        hosts: list[Host] = []
+        stack.callback(_await_gone, folder)  # The guardians end the commands once their `neli run` is gone.
+        for host in ("alpha", "beta"):
+            hosts.append(Host(folder, host, lease))
+            stack.callback(hosts[-1].kill)
+        yield folder, hosts
