@@ -22,8 +22,8 @@ demo: $(CORE)/ready ## Three processes share 256 partitions, one is killed, and 
 test: $(DEV)/ready ## Every test this machine can run: proofs, simulations and killed processes too
 	$(DEV)/bin/python -m pytest
 
-test-core: $(DEV)/ready ## The tests that need neither a server nor patience (under three minutes)
-	$(DEV)/bin/python -m pytest -m "not exhaustive and not process"
+test-core: $(DEV)/ready ## The tests that need neither a server, a browser nor patience (some five minutes)
+	$(DEV)/bin/python -m pytest -m "not exhaustive and not process and not browser and not postgresql"
 
 check: $(DEV)/ready ## Format, lint, types and which module may import which
 	$(DEV)/bin/ruff format --check .
