@@ -71,6 +71,10 @@ class Stamped:
         return self._ledger.promises
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        return self._ledger.doubts
+
+    @property
     def address(self) -> str:
         return self._ledger.address
 
@@ -85,6 +89,9 @@ class Stamped:
 
     def read(self, timeout: float) -> list[Entry]:
         return self._ledger.read(timeout)
+
+    def age(self) -> float:
+        return self._ledger.age()
 
     def seek(self, offset: int) -> None:
         self._ledger.seek(offset)

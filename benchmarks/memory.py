@@ -129,6 +129,10 @@ class Unhurried:
         return self._ledger.promises
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        return self._ledger.doubts
+
+    @property
     def address(self) -> str:
         return self._ledger.address
 
@@ -143,6 +147,9 @@ class Unhurried:
         entries = self._ledger.read(0.0)
         self.received += len(entries)
         return entries
+
+    def age(self) -> float:
+        return self._ledger.age()
 
     def seek(self, offset: int) -> None:
         self._ledger.seek(offset)

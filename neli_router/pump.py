@@ -22,8 +22,9 @@ from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable, 
 from neli_router.induction.fold import State
 from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Record, Snapshot, decode, encode
 from neli_router.induction.snapshots import BadSnapshot, restore
-from neli_router.ledgers.base import READ_MAX, Entry, Ledger
+from neli_router.ledgers.base import Entry, Ledger
 from neli_router.protocol import (
+    TICK,
     Acknowledged,
     Append,
     Away,
@@ -123,13 +124,15 @@ class Pump(Generic[Driven]):
         except (LedgerRewound, LedgerUnusable) as error:
             self._step(Broken(error))
         else:
-            self._note_back("read")
-            if len(entries) < READ_MAX:  # After a full batch there may be more, and the machine lags behind.
-                self.fresh_at = self._clock()
+            age = self._ledger.age()
+            if age < inf:
+                self.fresh_at = max(self.fresh_at, self._clock() - age)
+            if entries or age < inf:
+                self._note_back("read")
             records = [(entry.offset, decode(entry.payload)) for entry in entries]
             if self._tap is not None and records:
                 self._tap.read(records, self._clock())
-            self._step(Read(records))
+            self._step(Read(records) if records or age < inf else TICK)  # Woken, and not known to be at the tip.
         if offsets := self._ledger.acknowledged():
             self._step(Acknowledged(offsets))
 
@@ -233,8 +236,11 @@ def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State
     members = False
     position = low
     ledger.seek(low)
-    while position < tip and (entries := ledger.read(RETRY_EVERY)):
-        position = entries[-1].offset + 1
+    while position < tip:
+        entries = ledger.read(RETRY_EVERY)
+        if not entries and ledger.age() < inf:
+            break  # What stood there is gone.
+        position = entries[-1].offset + 1 if entries else position
         for entry in entries:
             record = decode(entry.payload) if _may_matter(entry, members=members) else None
             members |= isinstance(record, BY_MEMBERS)

@@ -78,6 +78,7 @@ class Flaky(Threads):
 
 class FlakyLedger:
     promises: frozenset[Promise] = MemoryLedger.promises
+    doubts = ()
     address = "flaky"
 
     def __init__(self, runtime: Flaky) -> None:
@@ -91,6 +92,9 @@ class FlakyLedger:
 
     def read(self, timeout: float) -> list[Entry]:
         return self._whole.read(min(timeout, 0.02))
+
+    def age(self) -> float:
+        return self._inner.age()
 
     def seek(self, offset: int) -> None:
         self._inner.seek(offset)

@@ -6,6 +6,7 @@ The ledger here is a tape that a test can write on, cut off and break; the clock
 import threading
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import pytest
@@ -48,6 +49,7 @@ class Tape:
     """A ledger of which everything can be seen. The first record stands at offset 1."""
 
     promises: frozenset[Promise] = frozenset()
+    doubts: tuple[str, ...] = ()
     address = "tape"
 
     def __init__(self, *records: Record | None, first: int = 1) -> None:
@@ -61,6 +63,7 @@ class Tape:
         self.trimmed: list[int] = []
         self.lasting: list[bool] = []
         self.woken = 0
+        self.all = False
         self.on_read: Callable[[], None] = lambda: None
 
     def _fail(self, what: str) -> None:
@@ -88,7 +91,11 @@ class Tape:
         ]
         self.reads += len(entries)
         self.position += len(entries)
+        self.all = len(entries) < READ_MAX
         return entries
+
+    def age(self) -> float:
+        return 0.0 if self.all else inf
 
     def seek(self, offset: int) -> None:
         self.position = offset if offset > 0 or self.first > 1 else self.first

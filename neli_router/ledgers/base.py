@@ -50,6 +50,10 @@ class Ledger(Protocol):
         """What this driver, as configured, can be relied upon for."""
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """What people should know: a sentence for each thing in the set-up that endangers a promise or a newcomer."""
+
+    @property
     def address(self) -> str:
         """Where the ledger is, for people: no secrets in it."""
 
@@ -66,9 +70,14 @@ class Ledger(Protocol):
     def read(self, timeout: float) -> list[Entry]:
         """The next entries in order, at most READ_MAX; waits up to `timeout` seconds for the first.
 
-        Empty means: at the tip. Fewer than READ_MAX means: there were no more when the ledger was asked. A ledger that
-        cannot read raises instead, because silence would look like peace. A position below `start()` raises
-        LedgerTrimmed.
+        Empty means: at the tip, or woken; `age` tells which. A ledger that cannot read raises instead, because silence
+        would look like peace. A position below `start()` raises LedgerTrimmed.
+        """
+
+    def age(self) -> float:
+        """How many seconds ago all that was read so far was all there was; infinity if there is known to be more.
+
+        Counted from before the ledger was asked, so that nobody takes an old answer for a new one.
         """
 
     def seek(self, offset: int) -> None:

@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from math import inf
 
 from neli_router.errors import Closed, LedgerTrimmed, LedgerUnusable
 from neli_router.ledgers.base import READ_MAX, Entry, Promise
@@ -78,6 +79,7 @@ class MemoryLedger:
     """One member's handle of a MemoryLog. Used by one thread at a time, except for `wake`."""
 
     promises = frozenset({Promise.NEVER_REWINDS})
+    doubts = ()
     address = "memory"
 
     def __init__(self, log: MemoryLog) -> None:
@@ -87,6 +89,7 @@ class MemoryLedger:
         self._acknowledged: list[int] = []
         self._woken = False
         self._closed = False
+        self._all = False
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
         self._require_open()
@@ -113,9 +116,13 @@ class MemoryLedger:
                     "start again from a snapshot, at or above that offset",
                 )
             entries = self._log.entries(self._position) if self._position < self._log.tip else []
+            self._all = len(entries) < READ_MAX
         if entries:
             self._position = entries[-1].offset + 1
         return entries
+
+    def age(self) -> float:
+        return 0.0 if self._all else inf
 
     def seek(self, offset: int) -> None:
         self._position = max(FIRST, offset)  # Nothing was ever below the first offset, so nothing is missed there.

@@ -37,6 +37,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Sequence
+from math import inf
 
 from neli_router.errors import LedgerTrimmed, LedgerUnavailable
 from neli_router.ledgers.base import READ_MAX, Entry, Promise
@@ -69,6 +70,7 @@ class SqliteLedger:
     """
 
     promises = frozenset({Promise.DURABLE, Promise.NEVER_REWINDS})
+    doubts = ()
 
     def __init__(
         self, path: str | os.PathLike[str], *, create: bool = True, group: str = "neli", busy_max: float = 0.25
@@ -77,6 +79,7 @@ class SqliteLedger:
         self._highest = 0  # The highest offset known to have existed.
         self._trim_before = FIRST
         self._acknowledged: list[int] = []
+        self._all_at = -inf  # When we last looked and it was all there was.
         try:
             self._position = self.start()
             self._doorbell = Doorbell(str(self._file.path))
@@ -119,11 +122,16 @@ class SqliteLedger:
         give_up_at = time.monotonic() + timeout
         woken = False
         while True:
+            asked_at = time.monotonic()
             entries = self._file.run("a read", self._entries)
+            self._all_at = asked_at if len(entries) < READ_MAX else -inf
             patience = give_up_at - time.monotonic()
             if entries or woken or patience <= 0:
                 return entries
             woken = self._doorbell.wait(patience)
+
+    def age(self) -> float:
+        return time.monotonic() - self._all_at
 
     def seek(self, offset: int) -> None:
         self._position = max(FIRST, offset)  # Nothing was ever below the first offset, so nothing is missed there.

@@ -15,6 +15,7 @@ has stepped and sent nothing since it last asked for the time, and the process t
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 
 from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.ledgers.base import READ_MAX, Entry, Promise
@@ -116,6 +117,7 @@ class SimulatedLedger:
     """One process's handle. `on_send` sees what is appended, `on_return` hears when a call has read the log."""
 
     promises = frozenset(Promise)
+    doubts = ()
     address = "simulated"
 
     def __init__(
@@ -137,6 +139,7 @@ class SimulatedLedger:
         """What the read that waited returns or raises."""
         self.mute_until = self.deaf_until = self.hold_until = 0.0
         self._position = 0
+        self._all = False
         self._visible = [self._world.now] * len(log.offsets)
         self._flights: deque[tuple[float, list[bytes]]] = deque()
         self._landed_at = 0.0
@@ -194,6 +197,9 @@ class SimulatedLedger:
             self.direct = isinstance(answer, LedgerTrimmed)
             raise answer
         return self._return(answer)
+
+    def age(self) -> float:
+        return 0.0 if self._all else inf
 
     def seek(self, offset: int) -> None:
         self._position = offset
@@ -280,6 +286,7 @@ class SimulatedLedger:
     def _return(self, entries: list[Entry]) -> list[Entry]:
         if entries:
             self._position = entries[-1].offset + 1
+        self._all = len(entries) < READ_MAX
         return entries
 
     def _seen(self) -> int:

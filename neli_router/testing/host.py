@@ -43,7 +43,7 @@ class Line:
     def __init__(self, log: MemoryLog, is_cut: Callable[[], bool]) -> None:
         self._inner, self._is_cut = MemoryLedger(log), is_cut
 
-    promises = MemoryLedger.promises
+    promises, doubts = MemoryLedger.promises, MemoryLedger.doubts
     address = "memory://test"
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
@@ -54,6 +54,9 @@ class Line:
 
     def read(self, timeout: float) -> list[Entry]:
         return self._whole().read(0.0)
+
+    def age(self) -> float:
+        return self._inner.age()
 
     def seek(self, offset: int) -> None:
         self._inner.seek(offset)
