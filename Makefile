@@ -11,7 +11,7 @@ LOCK := .make/lock
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: bench check clean demo explore format help lock test test-core
+.PHONY: bench check clean demo explore format help kafka lock test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ test: $(DEV)/ready ## Every test this machine can run: proofs, simulations and k
 	$(DEV)/bin/python -m pytest
 
 test-core: $(DEV)/ready ## The tests that need neither a server, a browser nor patience (some five minutes)
-	$(DEV)/bin/python -m pytest -m "not exhaustive and not process and not browser and not postgresql"
+	$(DEV)/bin/python -m pytest -m "not exhaustive and not process and not browser and not postgresql and not kafka and not redis"
 
 check: $(DEV)/ready ## Format, lint, types and which module may import which
 	$(DEV)/bin/ruff format --check .
@@ -37,13 +37,16 @@ bench: $(DEV)/ready ## Every benchmark, one table each
 explore: $(CORE)/ready ## Every reachable state within the full bounds (under two hours)
 	$(CORE)/bin/neli explore --profile full
 
+kafka: $(DEV)/ready ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
+	$(DEV)/bin/python -m tests.servers.kafka
+
 format: $(DEV)/ready ## Lay out and tidy the code
 	$(DEV)/bin/ruff check --fix .
 	$(DEV)/bin/ruff format .
 
 lock: $(LOCK)/ready ## Compile requirements/ from pyproject.toml anew, to the latest versions
 	$(call compile,core.txt,pyproject.toml)
-	$(call compile,dev.txt,pyproject.toml --extra agent --group dev)
+	$(call compile,dev.txt,pyproject.toml --extra agent --extra kafka --extra redis --group dev)
 	$(call compile,build.txt,--group build)
 	$(call compile,lock.txt,--group lock)
 

@@ -3,24 +3,16 @@
     Config("sqlite:///var/lib/jobs/ledger.db", lease=0.5)   Config.of({"ledger": "memory://jobs", ...})
        |                                                       '-- an option that we do not know: the nearest is named
        |-- every problem at once --> ConfigError
-       '-- open(config) --> Ledger                             the only place that knows the drivers, imported lazily
-
-Addresses of ledgers:
-
-    sqlite:///var/lib/ledger.db   one file, from the root         sqlite:ledger.db   from the working directory
-    memory://jobs                 all members in this process that name it so share one log, until the process ends
+       '-- open(config) --> Ledger                             by its address: see `ledgers/addresses.py`
 
 A member without a name of its own gets a fresh one each time it is opened. Host name and process number would not do:
 in containers every process is number 1, and a server that loads the program before it forks would give all workers the
 parent's. Of two live members with one name, only the newer goes on.
 """
 
-import difflib
 import os
-import re
 import socket
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
@@ -28,10 +20,10 @@ from neli_router.errors import ConfigError
 from neli_router.induction.records import Guarantee
 from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
+from neli_router.ledgers.addresses import open_ledger, owners_problems, problems_of, public_address, unknown
 from neli_router.ledgers.base import Ledger, Promise
-from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 
-__all__ = ["PROTOCOLS", "Config", "open", "public_address", "require_promises"]
+__all__ = ["PROTOCOLS", "Config", "open", "require_promises"]
 
 PROTOCOLS = ("induction",)
 
@@ -48,7 +40,7 @@ class Config:
     """
 
     ledger: str
-    """Where the group's ledger is: `sqlite:///absolute/path`, `sqlite:relative/path` or `memory://name`."""
+    """Where the group's ledger is: `sqlite:///absolute/path`, `kafka://host:9092/group` ...: `ledgers/addresses.py`."""
     _: KW_ONLY
     name: str | None = None
     """Who this member is to the others. With one that outlives a restart, a member gets its partitions back at once and
@@ -76,6 +68,9 @@ class Config:
     """Run an `exclusive` group on a ledger that may lose records it has shown: then two may lead at once."""
     max_age: float | None = 10.0
     """For look-ups: when the ledger was last read longer ago than this, they raise. None goes on with what is known."""
+    ownership: str | None = None
+    """Where this member tells what it leads, for `Router.from_redis` and whoever else asks there:
+    `redis://host:6379/group`, as in `ledgers/redis_address.py`. None tells nobody."""
 
     def __post_init__(self) -> None:
         if problems := self._problems():
@@ -85,14 +80,14 @@ class Config:
     def of(cls, options: Mapping[str, Any]) -> "Config":
         """The configuration with these options, as a file would hold them; `layout` may be a mapping, too."""
         known = [field.name for field in fields(cls)]
-        problems = [_unknown("option", name, known) for name in options if name not in known]
+        problems = [unknown("option", name, known) for name in options if name not in known]
         chosen = {name: value for name, value in options.items() if name in known}
         if "ledger" not in chosen:
             problems.append("no ledger is named: say where it is, such as ledger='sqlite:///var/lib/jobs/ledger.db'")
             chosen["ledger"] = "memory://nowhere"
         if isinstance(chosen.get("layout"), Mapping):
             layout, sizes = chosen.pop("layout"), Layout.__struct_fields__
-            problems += [_unknown("option", name, sizes, "layout.") for name in layout if name not in sizes]
+            problems += [unknown("option", name, sizes, "layout.") for name in layout if name not in sizes]
             try:
                 chosen["layout"] = Layout(**{name: value for name, value in layout.items() if name in sizes})
             except ConfigError as error:
@@ -112,6 +107,8 @@ class Config:
     def __repr__(self) -> str:
         values = self._values()
         ledger = public_address(str(values.pop("ledger")))
+        if values["ownership"] is not None:
+            values["ownership"] = public_address(str(values["ownership"]))
         return f"Config({ledger!r}, {', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def _values(self) -> dict[str, Any]:
@@ -124,9 +121,11 @@ class Config:
                 if not fits(values[name]):
                     problems.append(f"{name}={values[name]!r:.60} must be {wanted}")
                     values[name] = _STAND_INS[name]  # So that the rest can be checked, too.
-        problems += _parsed(values["ledger"])[2]
+        problems += problems_of(values["ledger"])
+        if values["ownership"] is not None:
+            problems += owners_problems("ownership", values["ownership"])
         if values["protocol"] not in PROTOCOLS:
-            problems.append(_unknown("protocol", values["protocol"], PROTOCOLS))
+            problems.append(unknown("protocol", values["protocol"], PROTOCOLS))
         try:
             _settings(values, name="fresh" if values["name"] is None else values["name"])
         except ConfigError as error:
@@ -138,33 +137,19 @@ class Config:
 
 def open(config: Config, *, create: bool = True) -> Ledger:  # noqa: A001 - `config.open(...)` is how it reads.
     """The ledger of `config`; `create=False` refuses to make one. Raises LedgerUnusable or LedgerUnavailable."""
-    scheme, place, _ = _parsed(config.ledger)
-    return _DRIVERS[scheme](place, create)
+    return open_ledger(config.ledger, create=create, patience=config.lease)
 
 
 def require_promises(config: Config, ledger: Ledger) -> None:
     """Raise ConfigError if `ledger` cannot be relied upon for what a member with `config` promises."""
     if config.guarantee == "exclusive" and Promise.NEVER_REWINDS not in ledger.promises and not config.accept_rewinds:
+        why = f" ({'; '.join(ledger.doubts)})" if ledger.doubts else ""
         problem = (
             f"guarantee='exclusive' needs a ledger that never rewinds, and {ledger.address} may lose records that were "
-            "read, so that two members could lead at once: choose another ledger or guarantee='available', or say "
-            "accept_rewinds=True and fence every act that matters"
+            f"read, so that two members could lead at once{why}: mend that, choose another ledger or "
+            "guarantee='available', or say accept_rewinds=True and fence every act that matters"
         )
         raise ConfigError([problem])
-
-
-def _open_sqlite(path: str, create: bool) -> Ledger:
-    from neli_router.ledgers.sqlite import SqliteLedger  # noqa: PLC0415 - only who uses a driver pays for it.
-
-    return SqliteLedger(path, create=create)
-
-
-def _open_memory(name: str, create: bool) -> Ledger:  # noqa: ARG001 - as above; nothing to find, always made.
-    with _naming:
-        return MemoryLedger(_logs.setdefault(name, MemoryLog()))
-
-
-_DRIVERS: Mapping[str, Callable[[str, bool], Ledger]] = {"memory": _open_memory, "sqlite": _open_sqlite}
 
 
 def _is_number(value: object) -> bool:
@@ -175,6 +160,7 @@ _STAND_INS: Mapping[str, Any] = {**{field.name: field.default for field in field
 
 _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("ledger", "address", "zone", "protocol", "guarantee"), lambda value: isinstance(value, str), "text"),
+    (("ownership",), lambda value: value is None or isinstance(value, str), "an address, or None to tell nobody"),
     (("name",), lambda value: value is None or isinstance(value, str), "text, or None for a fresh one"),
     (("layout",), lambda value: isinstance(value, Layout), "a Layout(slots=..., partitions=..., tags=...)"),
     (("lease", "drain_timeout"), _is_number, "a number of seconds, at least 0"),
@@ -187,42 +173,6 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 )
 """What a program may get wrong although the type checker knows better: most configurations come out of a file."""
 
-_EXAMPLES = "sqlite:///var/lib/jobs/ledger.db, sqlite:ledger.db or memory://jobs"
-
-
-def _parsed(address: str) -> tuple[str, str, list[str]]:
-    """The scheme, the place that the driver understands, and what is wrong with the address."""
-    scheme, colon, rest = address.partition(":")
-    shown = public_address(address)
-    if not colon or "/" in scheme:
-        return "", "", [f"ledger={shown!r:.200} does not say what kind of ledger it is: write {_EXAMPLES}"]
-    if scheme not in _DRIVERS:
-        return "", "", [_unknown("kind of ledger", scheme, _DRIVERS)]
-    host, slashes, place = "", rest.startswith("//"), rest.removeprefix("//")
-    if scheme == "sqlite" and slashes and not place.startswith("/"):
-        host = place.partition("/")[0]
-    if host or not place or not place.isprintable():
-        what = f"names the host {host!r}, and a file has none" if host else "does not say where it is"
-        return "", "", [f"ledger={shown!r:.200} {what}: write {_EXAMPLES}"]
-    return scheme, place, []
-
-
-def public_address(address: str) -> str:
-    """A ledger's address for people. Before the last @ stands who we are there, and perhaps by which password."""
-    if re.match(r"sqlite:(?!//[^/])", address):
-        return address  # A file has no password, and its name may have an @.
-    before, at, after = address.rpartition("@")
-    scheme = re.match(r"[a-z][a-z0-9+.-]*:(//)?", before)
-    place = f"{scheme.group() if scheme else ''}***@{after}" if at else address
-    return re.sub(r"(?i)([?&;][^=&;]*(?:pass|secret|token|key)[^=&;]*=)[^&;]*", r"\1***", place)
-
-
-def _unknown(what: str, name: object, known: Iterable[str], within: str = "") -> str:
-    known = sorted(known)
-    nearest = difflib.get_close_matches(str(name), known, 1, cutoff=0.5)
-    guess = f"did you mean {within}{nearest[0]}? " if nearest else ""
-    return f"{within}{name!s:.60} is no known {what}: {guess}There is {', '.join(known)}"
-
 
 def _settings(values: Mapping[str, Any], *, name: str) -> Settings:
     shared = {field: values[field] for field in Settings.__struct_fields__ if field in values}
@@ -232,18 +182,3 @@ def _settings(values: Mapping[str, Any], *, name: str) -> Settings:
 def _fresh_name() -> str:
     host = "".join(character for character in socket.gethostname() if character.isprintable())[:HOST_MAX]
     return f"{host or 'host'}-{os.getpid()}-{os.urandom(4).hex()}"
-
-
-_logs: dict[str, MemoryLog] = {}
-_naming = threading.Lock()
-
-
-def _forget_logs() -> None:
-    """In a forked child: the parent's logs cannot be shared with it, and whoever held the lock does not exist."""
-    global _naming  # noqa: PLW0603 - a lock that a fork left locked can only be replaced.
-    _naming = threading.Lock()
-    _logs.clear()
-
-
-if hasattr(os, "register_at_fork"):  # Windows has none, and must come as far as to be refused with a clear sentence.
-    os.register_at_fork(after_in_child=_forget_logs)

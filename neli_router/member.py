@@ -22,7 +22,7 @@ Nothing here runs on the caller's thread but the waiting, and nothing ever runs 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from neli_router.clock import require_supported_platform
 from neli_router.config import Config
@@ -30,7 +30,7 @@ from neli_router.induction.fold import State
 from neli_router.keyspace import Layout, Role
 from neli_router.leading import wishes
 from neli_router.leading.background import Background, Task
-from neli_router.leading.engine import Engine
+from neli_router.leading.engine import FLUSH_MAX, Engine
 from neli_router.leading.events import Handler
 from neli_router.leading.lease import Lease
 from neli_router.leading.runtime import THREADS, Runtime
@@ -38,6 +38,9 @@ from neli_router.leading.tenancy import not_leading
 from neli_router.leading.wishes import WISH_MAX, Desire, unheard
 from neli_router.pump import Tap
 from neli_router.router import Router
+
+if TYPE_CHECKING:
+    from neli_router.ownership.publisher import Publisher
 
 __all__ = ["Member"]
 
@@ -65,7 +68,10 @@ class Member:
         self._tenancy = self._engine.tenancy
         self._layout = self._engine.settings.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)
+        self._publisher = _publisher(config, self._engine)
         self._engine.start()
+        if self._publisher is not None:
+            runtime.start(self._publisher)
 
     # Leading
 
@@ -193,6 +199,8 @@ class Member:
         member leaves when that has ended. In a forked child it does nothing: the parent's member lives on.
         """
         self._engine.close(timeout)
+        if self._publisher is not None and not self._tenancy.must_not_wait and self._tenancy.void is None:
+            self._publisher.await_end(FLUSH_MAX)
 
     def await_closed(self, *, timeout: float | None = None) -> bool:
         """Wait until this member has ended, at most `timeout` seconds; whether it has. Raises what ended it, if not
@@ -231,3 +239,14 @@ class Member:
         if not desire.shown(tenancy.state):
             tenancy.require_alive()
             raise unheard(desire, timeout, tenancy.obstacle)
+
+
+def _publisher(config: Config, engine: Engine) -> "Publisher | None":
+    """What tells others what `engine` leads, if that is wanted."""
+    if config.ownership is None or engine.runtime.is_turned:
+        return None
+    from neli_router.ownership.opening import opener  # noqa: PLC0415 - only who publishes pays for it.
+    from neli_router.ownership.publisher import Publisher  # noqa: PLC0415 - as above.
+
+    name = f"{engine.name}-owners"
+    return Publisher(opener(config.ownership), engine.settings, engine.tenancy, engine.journal, name)

@@ -1,9 +1,9 @@
 """The router: who owns this key? Answered from memory, in about the time that hashing the key takes.
 
-    a ledger --reader, a thread of its own--.
-                                             v      a table, or why there is none
-    a member's pump ---------------------> feed ------------------------------------> Router.owner(key) --> Owner
-    a static table ---------------------------'                                               '--> or an error
+    a ledger, or owners in Redis --reader, a thread of its own--.
+                                                                v      a table, or why there is none
+    a member's pump ----------------------------------------> feed ---------------> Router.owner(key) --> Owner
+    a static table -----------------------------------------------'                         '--> or an error
 
 A look-up hashes the key and reads one row. It asks no clock, takes no lock and checks no flag. When the table becomes
 too old, when nobody is alive, when the process is forked or the router closed, somebody else takes the row away (see
@@ -34,6 +34,7 @@ from neli_router.ledgers.base import Ledger
 from neli_router.protocol import Notice
 from neli_router.routing.feed import Feed
 from neli_router.routing.fixed import FixedFeed
+from neli_router.routing.origin import Filler, Origin, in_redis
 from neli_router.routing.reader import Reader
 from neli_router.routing.refusal import At, Plight, Refused, View
 from neli_router.routing.table import Owner, Peer, Table
@@ -74,7 +75,7 @@ class Router:
 
     def __init__(
         self,
-        source: Config | str | Callable[[], Ledger] | Feed,
+        source: Config | str | Callable[[], Ledger] | Feed | Origin,
         *,
         layout: Layout | None = None,
         name: str | None = None,
@@ -86,15 +87,19 @@ class Router:
         if isinstance(source, Config):
             layout, name = layout or source.layout, name or source.name
             max_age = source.max_age if isinstance(max_age, EllipsisType) else max_age
-        self._start: Callable[[], Reader] | None = None
+        self._start: Callable[[], Filler] | None = None
         if isinstance(source, Feed):
             feed = source
         else:
             age = MAX_AGE if isinstance(max_age, EllipsisType) else max_age
-            feed = Feed("a ledger", layout=layout, max_age=age, tell=_log)
-            self._start = partial(Reader, feed, _opener(source), clock=host_clock, tell=_log)
+            if isinstance(source, Origin):
+                feed = source.feed(layout, age, _log)
+                self._start = partial(source.read, feed)
+            else:
+                feed = Feed("a ledger", layout=layout, max_age=age, tell=_log)
+                self._start = partial(Reader, feed, _opener(source), clock=host_clock, tell=_log)
         self._name, self._feed = name, feed
-        self._reader: Reader | None = None
+        self._reader: Filler | None = None
         self._rows, self._mask = (), 0
         feed.show_to(self._show)
         self._begin(wait=wait, timeout=timeout)
@@ -109,6 +114,24 @@ class Router:
     ) -> Self:
         """A router over a table that never changes: an owner for each partition of `layout`. Raises ConfigError."""
         return cls(FixedFeed(Table.static(owners, layout or Layout())), name=name)
+
+    @classmethod
+    def from_redis(
+        cls,
+        url: str,
+        *,
+        layout: Layout | None = None,
+        name: str | None = None,
+        max_age: float | None = MAX_AGE,
+        wait: bool = True,
+        timeout: float = AWAIT_MAX,
+    ) -> Self:
+        """A router over what owners tell in Redis, without a ledger: `redis://host:6379/group` and its like.
+
+        The members need the option `ownership` with that address. Otherwise as the constructor; `at.offset` is then
+        the number of the change that the table is as of. Raises ConfigError, LedgerUnusable.
+        """
+        return cls(in_redis(url), layout=layout, name=name, max_age=max_age, wait=wait, timeout=timeout)
 
     # Look-ups
 

@@ -57,15 +57,25 @@ ROOMS = (
     Room(PURE, imports=PURE, packages=PURE_PACKAGES, pure=True),
     Room(("clock",), imports=("errors",)),
     Room(("ledgers.base",), imports=("errors",)),
-    Room(("ledgers",), imports=(*PURE, "ledgers")),
+    Room(
+        ("ledgers",),
+        imports=(*PURE, "ledgers"),
+        packages=frozenset({"confluent_kafka", "redis"}),  # One each; OPTIONAL keeps them out of everybody else's way.
+    ),
     Room(("pump",), imports=(*PURE, "ledgers.base")),
     Room(("config",), imports=(*PURE, "clock", "ledgers")),
     Room(("logs",), packages=frozenset({"structlog"})),
     # A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
     Room(
         FRONT,
-        imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "logs", "pump"),
+        imports=(*PURE, *FRONT, "clock", "config", "ledgers.addresses", "ledgers.base", "logs", "ownership", "pump"),
         packages=frozenset({"mmh3", "structlog"}),
+    ),
+    # What a member leads, told to whoever asks outside of the ledger: between the two halves of the front.
+    Room(
+        ("ownership",),
+        imports=(*PURE, "clock", "leading", "ledgers", "ownership", "routing"),
+        packages=frozenset({"redis"}),
     ),
     Room(("sim",), imports=(*PURE, "ledgers.base", "pump", "sim"), packages=frozenset({"msgspec"})),
     # A group in memory, so it needs that one driver.
@@ -76,7 +86,7 @@ ROOMS = (
     # What one group did and does, for people: folded from the records that a member reads anyway.
     Room(("status",), imports=(*PURE, "pump", "status")),
     Room(("fence",), imports=("errors", "fence")),
-    Room(("layers",), imports=(*PURE, "config", "layers", "logs")),
+    Room(("layers",), imports=(*PURE, "config", "layers", "ledgers.addresses", "logs")),
     # What an agent and its clients say to each other; the clients know no member, and the server no client.
     Room(("agent.wire",), imports=PURE, packages=frozenset({"msgspec"})),
     Room(

@@ -1,6 +1,16 @@
-"""What all tests share: how to ask for transcripts to be written anew."""
+"""What all tests share: how to ask for transcripts to be written anew, and the servers, each started once.
+
+A test that needs a server says so by a fixture and a marker. Where the machine cannot have one, the test is skipped and
+says why; with CI=true that is a failure.
+"""
+
+import os
+from collections.abc import Iterator
 
 import pytest
+
+from tests.servers import redis as redis_servers
+from tests.servers.kafka import Kafka, missing
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -9,3 +19,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the answers of every transcript anew; commit a difference only if you can explain it",
     )
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[str]:
+    """The address of a broker that all tests share: HOST:PORT."""
+    if there := os.environ.get("NELI_TEST_KAFKA"):
+        yield there
+        return
+    require(missing())
+    with Kafka.started() as brokers:
+        yield brokers.bootstrap
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[str]:
+    """The address of a Redis that all tests share, with nothing behind the port: redis://HOST:PORT."""
+    if there := os.environ.get("NELI_TEST_REDIS"):
+        yield there
+        return
+    require(redis_servers.missing())
+    with redis_servers.Redis.started(settings={"appendonly": "yes", "appendfsync": "always"}) as server:
+        yield f"redis://127.0.0.1:{server.port}"
+
+
+def require(why_not: str) -> None:
+    """Skip the test if there is a reason, or fail it where every server must be had."""
+    if why_not and os.environ.get("CI") == "true":
+        pytest.fail(f"a server was wanted, but {why_not}")
+    if why_not:
+        pytest.skip(why_not)

@@ -73,7 +73,11 @@ ESSAY = '"""What it is for.\n\nHow it works.\n"""\n'
         ("induction.fold", "from neli_router.pump import Pump", "imports neli_router.pump: it may import errors"),
         ("induction.fold", "from neli_router import NoOwner", "imports neli_router: it may import errors"),
         ("ledgers.sqlite", "from neli_router.pump import Pump", "imports neli_router.pump: it may"),
-        ("ledgers.sqlite", "import requests", "imports requests: it may import of other packages none"),
+        (
+            "ledgers.sqlite",
+            "import requests",
+            "imports requests: it may import of other packages confluent_kafka, redis",
+        ),
         ("pump", "from neli_router.ledgers import memory", "imports neli_router.ledgers.memory: it may"),
         ("pump", "from neli_router.ledgers import memory, base", "imports neli_router.ledgers.memory: it may"),
         ("member", "import neli_router.ledgers.sqlite", "imports neli_router.ledgers.sqlite: it may"),

@@ -47,14 +47,15 @@ def test_all_problems_are_named_at_once() -> None:
     )
     known = (
         "accept_rewinds, address, beat, delay_max, drain_timeout, guarantee, layout, lease, ledger, max_age, name, "
-        "protocol, snapshot_every, weight, zone"
+        "ownership, protocol, snapshot_every, weight, zone"
     )
     expected = f"""
 leese is no known option: did you mean lease? There is {known}
 layout.partition is no known option: did you mean layout.partitions? There is partitions, slots, tags
 slots=0 must be a whole number of at least 1
 accept_rewinds='yes' must be True or False
-sqlit is no known kind of ledger: did you mean sqlite? There is memory, sqlite
+sqlit is no known kind of ledger: did you mean sqlite? There is kafka, memory, redis, redis+sentinel, redis+unix, \
+rediss, rediss+sentinel, sqlite
 induktion is no known protocol: did you mean induction? There is induction
 the member's name is empty: give each process a name of its own
 weight=-1 must be a whole number from 0 to 1000000: 1 for an equal share
@@ -88,7 +89,10 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ledger": "sqlite://var/jobs.db"}, "ledger='sqlite://var/jobs.db' names the host 'var', and a file has none"),
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
         ({"ledger": "memory://"}, "ledger='memory://' does not say where it is"),
-        ({"ledger": "kafka://broker/jobs"}, "kafka is no known kind of ledger: There is memory, sqlite"),
+        ({"ledger": "redi://host/jobs"}, "redi is no known kind of ledger: did you mean redis? There is kafka, "),
+        ({"ownership": 7}, "ownership=7 must be an address, or None to tell nobody"),
+        ({"ownership": "sqlite:jobs.db"}, "ownership='sqlite:jobs.db' is no address in Redis: write redis://"),
+        ({"ownership": "redis://host"}, "ownership='redis://host': a group was wanted"),
         ({"ledger": None}, "ledger=None must be text"),
     ],
 )

@@ -16,7 +16,8 @@ read first, the older owner could still write after that, and the new one would 
 
 `admit` neither commits nor rolls back. Equal terms are admitted, so an owner may write as often as it likes. It works
 with sqlite3, psycopg, psycopg2, pg8000 and, with `paramstyle`, any other driver of SQLite or PostgreSQL. For awaitable
-connections the same functions are in `neli_router.fence.asynchronous`. All may be called from any thread that
+connections the same functions are in `neli_router.fence.asynchronous`, and what guards keys in Redis is in
+`neli_router.fence.redis`. All may be called from any thread that
 may use the connection.
 """
 

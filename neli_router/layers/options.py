@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from neli_router.config import public_address
+from neli_router.ledgers.addresses import public_address
 
 __all__ = [
     "LOG_FORMATS",
@@ -101,7 +101,7 @@ class Option:
     def of_value(self, value: object) -> object:
         """The value itself, if it is one that this option may have. Raises Misfit."""
         if self.kind.fits(value):
-            return None if value == "none" and self.kind is PERHAPS_SECONDS else value
+            return None if value == "none" and self.kind in {PERHAPS_SECONDS, PERHAPS_TEXT} else value
         raise Misfit(self.kind.wanted)
 
 
@@ -134,6 +134,7 @@ def _one_of(*words: str) -> Kind:
 
 
 TEXT = Kind("text", str, lambda value: isinstance(value, str))
+PERHAPS_TEXT = Kind("text, or none", lambda text: "none" if text.lower() == "none" else text, TEXT.fits)
 SECONDS = Kind("a number of seconds, at least 0", _number, _is_number, "SECONDS")
 PERHAPS_SECONDS = Kind(
     "a number of seconds, or none", _perhaps_number, lambda value: value == "none" or _is_number(value), "SECONDS"
@@ -157,6 +158,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "snapshot_every", WHOLE, "Records between snapshots."),
         Option("", "protocol", TEXT, "How the members agree."),
         Option("", "accept_rewinds", SWITCH, "Run an exclusive group on a ledger that may lose records."),
+        Option("", "ownership", PERHAPS_TEXT, "The Redis that is told who leads what, such as redis://host:6379/jobs."),
         Option("", "max_age", PERHAPS_SECONDS, "When the table is too old for look-ups, in s; none for never."),
         Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, for ever."),
         Option("layout", "partitions", WHOLE, "Partitions that move between members. The group's."),
@@ -188,7 +190,7 @@ def shown(option: Option, value: object) -> str:
 
 def public_text(key: str, text: str) -> str:
     """The text of an option for people. An address that was written into the wrong option is one all the same."""
-    return public_address(text) if key == "ledger" or _URL.match(text) else text
+    return public_address(text) if key in {"ledger", "ownership"} or _URL.match(text) else text
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str) -> str:

@@ -19,8 +19,9 @@ from neli_router.config import Config
 from neli_router.errors import Closed, NeliError
 from neli_router.keyspace import Key, Layout, Role
 from neli_router.ledgers.base import Ledger
-from neli_router.router import AWAIT_MAX, Router
+from neli_router.router import AWAIT_MAX, MAX_AGE, Router
 from neli_router.routing.feed import Feed
+from neli_router.routing.origin import Origin, in_redis
 from neli_router.routing.refusal import At, View
 from neli_router.routing.table import Owner, Peer, Table
 from neli_router.routing.watch import Change, Gap
@@ -40,7 +41,7 @@ class AsyncRouter:
 
     def __init__(
         self,
-        source: Router | Config | str | Callable[[], Ledger] | Feed,
+        source: Router | Config | str | Callable[[], Ledger] | Feed | Origin,
         *,
         layout: Layout | None = None,
         name: str | None = None,
@@ -52,6 +53,13 @@ class AsyncRouter:
             self._hold(source)
         else:
             self._make = partial(Router, source, layout=layout, name=name, max_age=max_age, wait=False)
+
+    @classmethod
+    def from_redis(
+        cls, url: str, *, layout: Layout | None = None, name: str | None = None, max_age: float | None = MAX_AGE
+    ) -> Self:
+        """See Router. Raises ConfigError at once; nothing is opened before `open`."""
+        return cls(in_redis(url), layout=layout, name=name, max_age=max_age)
 
     async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Router.
         """Open the ledger and wait for a table, at most for `timeout` seconds. Raises as Router's constructor does."""

@@ -55,7 +55,7 @@ class Feed:
     ) -> None:
         if max_age is not None and not (type(max_age) in (int, float) and max_age > 0):
             raise ConfigError([f"max_age={max_age!r} must be a number of seconds above 0, or None for no limit"])
-        self.address, self.layout = address, layout
+        self.address, self.layout, self.kind = address, layout, "the ledger"
         self._max_age = math.inf if max_age is None else max_age
         self._clock, self._tell = clock, tell
         self._changed = threading.Condition()  # Reentrant: a signal handler may close a router at any moment.
@@ -283,7 +283,7 @@ class Feed:
 
     def _explain(self, plight: Plight, error: NeliError | None, wanted: str) -> NeliError:
         silent_for = self._clock() - self._heard_at
-        facts = Facts(self.address, self.at, self._max_age, silent_for, self._trouble, self._state, error)
+        facts = Facts(self.address, self.at, self._max_age, silent_for, self._trouble, self._state, error, self.kind)
         return explain(plight, wanted, facts)
 
     def _report(self, notice: Notice | None) -> None:

@@ -54,6 +54,8 @@ class Facts(NamedTuple):
     """What the driver said when it could not read; empty if it said nothing."""
     state: State
     error: NeliError | None
+    kind: str = "the ledger"
+    """What the address is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,14 @@ View = Table | Refused
 
 def explain(plight: Plight, wanted: str, facts: Facts) -> NeliError:
     """The error for a look-up that wanted something in this plight."""
-    address = facts.address
+    address, place = facts.address, f"{facts.kind} {facts.address}"
     match plight:
         case Plight.AWAITING:
-            found = f"the ledger {address} was not yet read up to its end{_because(facts)}"
+            found = f"{place} was not yet read up to its end{_because(facts)}"
             return StaleTable(wanted, found, "wait for it with `await_table`, or see why it cannot be read")
         case Plight.STALE:
             found = (
-                f"the ledger {address} was last read {facts.at.age:.1f} s ago, up to offset {facts.at.offset}, and "
+                f"{place} was last read {facts.at.age:.1f} s ago, up to offset {facts.at.offset}, and "
                 f"max_age is {facts.max_age:g} s{_because(facts)}"
             )
             return StaleTable(wanted, found, f"see why it cannot be read; {HEAL}")
@@ -88,7 +90,7 @@ def explain(plight: Plight, wanted: str, facts: Facts) -> NeliError:
             found = f"nobody is alive on {address} ({last})"
             return NoOwner(wanted, found, "start a member, or see why the members cannot reach the ledger")
         case Plight.FORKED:
-            found = "this process is a fork, and what reads the ledger stayed in its parent"
+            found = f"this process is a fork, and what reads {facts.kind} stayed in its parent"
             return Forked(wanted, found, "reopen the router here; if a member feeds it, open a member here")
         case Plight.CLOSED:
             return Closed(wanted, "this router was closed before", "look up before closing, or open another router")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from neli_router.config import public_address
 from neli_router.errors import ConfigError
 from neli_router.layers import OPTIONS, resolve
 from neli_router.layers.options import shown
+from neli_router.ledgers.addresses import public_address
 
 SECRET = "Tr0ub4dor&3-Tr0ub4dor"  # noqa: S105 - of a test.
 

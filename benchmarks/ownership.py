@@ -1,0 +1,177 @@
+"""What `Router.from_redis(...).owner(key)` costs beside a ledger's router, and how soon it sees a change.
+
+    a member --SQLite ledger--> router of the ledger --owner(key)--.
+       '-----publishes--> Redis --> router of the store --owner(key)--'--> the same keys, timed in turns
+    a claim --SAY--> Redis --message--> router's thread --> owner(key) says so: the clock runs for all of that
+    a table of --partitions --READ, one round trip--> a router that was just made has its first table
+
+The Redis is one of Debian's own, started for the run on loopback, unless --url names another. Each ratio is that of a
+run between two runs of the other router, as in `lookup`. A change is timed from before it is published until a thread
+that does nothing but look up finds the new owner; the thread that follows shares the interpreter with it, so the figure
+counts what a busy program would wait for. A load is timed from before the router is made, its connections included.
+"""
+
+import argparse
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import cycle
+from random import Random
+from statistics import median, quantiles
+
+from benchmarks import Figures
+from neli_router.config import Config
+from neli_router.keyspace import Layout
+from neli_router.ledgers.redis_address import parse
+from neli_router.member import Member
+from neli_router.ownership.base import Card, Claim
+from neli_router.ownership.redis import RedisOwners
+from neli_router.router import Router
+
+__all__ = ["run"]
+
+KEYS = 100_000
+KEYS_A_RUN = 1_000
+CHANGE_MAX = 10.0
+"""Seconds after which a change counts as lost."""
+
+Loop = Callable[[list[str]], object]
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks ownership", description=__doc__)
+    parser.add_argument("--url", help="redis://... or rediss://... of a group in a Redis that is there")
+    parser.add_argument("--rounds", type=int, default=301, help="ratios to take the median of")
+    parser.add_argument("--changes", type=int, default=1000, help="changes to time")
+    parser.add_argument("--loads", type=int, default=21, help="loads to take the median of")
+    parser.add_argument("--partitions", type=int, default=4096, help="M of the table that is loaded")
+    parser.add_argument("--members", type=int, default=8, help="owners of that table")
+    chosen = parser.parse_args(options)
+    with ExitStack() as stack:
+        url = chosen.url or stack.enter_context(_redis())
+        ratio = _owner_over_ledger_router(url, max(1, chosen.rounds))
+        changes = _changes(_beside(url, "changes"), max(2, chosen.changes))
+        loads = _loads(_beside(url, "load"), max(1, chosen.loads), chosen.partitions, max(1, chosen.members))
+    cuts = quantiles(changes, n=100, method="inclusive")
+    return {
+        "owner_over_ledger_router": ratio,
+        "change_ms_median": cuts[49],
+        "change_ms_p99": cuts[98],
+        "change_ms_max": max(changes),
+        "load_ms": median(loads),
+        "load_ms_max": max(loads),
+        "partitions_loaded": chosen.partitions,
+        "rounds": max(1, chosen.rounds),
+        "changes": len(changes),
+        "loads": len(loads),
+    }
+
+
+@contextmanager
+def _redis() -> Iterator[str]:
+    from tests.servers.redis import Redis, missing  # noqa: PLC0415 - only who has no Redis of its own needs it.
+
+    if why := missing():
+        raise SystemExit(f"a Redis was wanted, but {why}; or name one with --url")
+    with Redis.started() as redis:
+        yield redis.url("benchmark")
+
+
+def _owner_over_ledger_router(url: str, rounds: int) -> float:
+    keys = [f"customer-{n:011d}" for n in range(KEYS)]
+    Random(1).shuffle(keys)  # In the order in which they were made, the processor would fetch them ahead of time.
+    runs = cycle([keys[start : start + KEYS_A_RUN] for start in range(0, KEYS, KEYS_A_RUN)])
+    with ExitStack() as stack:
+        ledger = f"sqlite:{stack.enter_context(tempfile.TemporaryDirectory())}/ledger.db"
+        member = stack.enter_context(Member(Config(ledger, name="member", lease=0.5, ownership=url)))
+        of_ledger = stack.enter_context(Router(ledger))
+        of_store = stack.enter_context(Router.from_redis(url, wait=False))
+        _until(lambda: len(member.led) == member.layout.partitions and of_store.at.offset > 0)
+        _until(lambda: of_store.table.partitions == of_ledger.table.partitions)
+        base, timed = _looping_over(of_ledger), _looping_over(of_store)
+        ratios = []
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(rounds):
+                before, took, after = (_seconds(loop, next(runs)) for loop in (base, timed, base))
+                ratios.append(2 * took / (before + after))
+        finally:
+            gc.enable()
+    return median(ratios)
+
+
+def _changes(url: str, count: int) -> list[float]:
+    """Milliseconds from before a change is published until a look-up says so."""
+    layout, took = Layout(), []
+    with closing(_store(url)) as owners, ExitStack() as stack:
+        owners.publish(layout, _claim("0", dict.fromkeys(range(layout.partitions), 1)))
+        router = stack.enter_context(Router.from_redis(url))
+        owner, rng = router.owner, Random(1)
+        for change in range(1, count + 1):
+            key = f"customer-{rng.randrange(KEYS)}"
+            term = change + 1
+            claim = _claim(str(change % 8), {layout.partition(key): term})
+            started = time.perf_counter()
+            owners.publish(layout, claim)
+            while owner(key).term != term:
+                if time.perf_counter() > started + CHANGE_MAX:
+                    raise RuntimeError(f"change {change} was not seen within {CHANGE_MAX} s")
+                time.sleep(0)  # A look-up that never lets go of the interpreter would time its switch interval.
+            took.append((time.perf_counter() - started) * 1000)
+    return took
+
+
+def _loads(url: str, count: int, partitions: int, members: int) -> list[float]:
+    """Milliseconds from before a router is made until it has the whole table."""
+    layout, took = Layout(slots=max(16384, partitions), partitions=partitions), []
+    with closing(_store(url)) as owners:
+        for number in range(members):
+            owners.publish(layout, _claim(str(number), dict.fromkeys(range(number, partitions, members), 2**52)))
+        for _ in range(count):
+            started = time.perf_counter()
+            with Router.from_redis(url) as router:
+                router.owner("key")
+                took.append((time.perf_counter() - started) * 1000)
+    return took
+
+
+def _beside(url: str, name: str) -> str:
+    """Another group in the same Redis."""
+    place, mark, options = url.partition("?")
+    return f"{place}-{name}{mark}{options}"
+
+
+def _store(url: str) -> RedisOwners:
+    at, problems = parse(*url.split(":", 1))
+    if at is None:
+        raise SystemExit("; ".join(problems))
+    return RedisOwners(at)
+
+
+def _claim(name: str, led: dict[int, int]) -> Claim:
+    return Claim(f"holder-{name}", Card(name, f"{name}.example.org:7000"), 60.0, led, {})
+
+
+def _looping_over(router: Router) -> Loop:
+    def loop(keys: list[str]) -> None:
+        for key in keys:
+            router.owner(key)
+
+    return loop
+
+
+def _seconds(loop: Loop, keys: list[str]) -> float:
+    started = time.perf_counter()
+    loop(keys)
+    return time.perf_counter() - started
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + CHANGE_MAX
+    while not holds():
+        if time.monotonic() > give_up_at:
+            raise RuntimeError("the group did not come about")
+        time.sleep(0.01)

@@ -1,0 +1,148 @@
+"""The address of a ledger: which driver, and where. Drivers are imported when one is opened.
+
+sqlite:///var/lib/ledger.db        one file, from the root         sqlite:ledger.db   from the working directory
+memory://jobs                      all members in this process that name it so share one log, until it ends
+kafka://host:9092,host:9092/jobs   one topic of one partition; further settings: `kafka_address.py`
+redis://host:6379/jobs             one stream; also rediss, redis+unix, redis+sentinel: `redis_address.py`
+"""
+
+import difflib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from neli_router.errors import LedgerUnusable
+from neli_router.ledgers import kafka_address, redis_address
+from neli_router.ledgers.base import Ledger
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+
+__all__ = ["open_ledger", "owners_problems", "problems_of", "public_address", "unknown"]
+
+_EXAMPLES = (
+    "sqlite:///var/lib/jobs/ledger.db, kafka://localhost:9092/jobs, redis://localhost:6379/jobs or memory://jobs"
+)
+
+
+def problems_of(address: str) -> list[str]:
+    """A sentence for each thing that is wrong with `address`."""
+    scheme, colon, rest = address.partition(":")
+    shown = public_address(address)
+    if not colon or "/" in scheme:
+        return [f"ledger={shown!r:.200} does not say what kind of ledger it is: write {_EXAMPLES}"]
+    if scheme not in _DRIVERS:
+        return [unknown("kind of ledger", scheme, _DRIVERS)]
+    if scheme == "kafka":
+        return [f"ledger={shown!r:.200}: {problem}" for problem in kafka_address.parse(rest)[1]]
+    if scheme in redis_address.SCHEMES:
+        return [f"ledger={shown!r:.200}: {problem}" for problem in redis_address.parse(scheme, rest)[1]]
+    host, slashes, place = "", rest.startswith("//"), _place(rest)
+    if scheme == "sqlite" and slashes and not place.startswith("/"):
+        host = place.partition("/")[0]
+    if host or not place or not place.isprintable():
+        what = f"names the host {host!r}, and a file has none" if host else "does not say where it is"
+        return [f"ledger={shown!r:.200} {what}: write {_EXAMPLES}"]
+    return []
+
+
+def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
+    """The ledger at `address`, which has no problems. `patience`: see the drivers whose records wait for somebody."""
+    scheme, _, rest = address.partition(":")
+    return _DRIVERS[scheme](rest, create, patience)
+
+
+def public_address(address: str) -> str:
+    """A ledger's address for people. Before the last @ stands who we are there, and perhaps by which password."""
+    if re.match(r"sqlite:(?!//[^/])", address):
+        return address  # A file has no password, and its name may have an @.
+    before, at, after = address.rpartition("@")
+    scheme = re.match(r"[a-z][a-z0-9+.-]*:(//)?", before)
+    place = f"{scheme.group() if scheme else ''}***@{after}" if at else address
+    return re.sub(r"(?i)([?&;][^=&;]*(?:pass|secret|token|key)[^=&;]*=)[^&;]*", r"\1***", place)
+
+
+def owners_problems(option: str, url: object) -> list[str]:
+    """A sentence for each thing that is wrong with the address of a store of owners."""
+    if not isinstance(url, str):
+        return [f"{option} must be an address such as redis://localhost:6379/jobs, got a {type(url).__name__}"]
+    scheme, _, rest = url.partition(":")
+    shown = public_address(url)
+    if scheme not in redis_address.SCHEMES:
+        return [f"{option}={shown!r:.200} is no address in Redis: write redis://localhost:6379/jobs"]
+    return [f"{option}={shown!r:.200}: {problem}" for problem in redis_address.parse(scheme, rest)[1]]
+
+
+def unknown(what: str, name: object, known: Iterable[str], within: str = "") -> str:
+    """That there is no such thing, and which one was probably meant."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(str(name), known, 1, cutoff=0.5)
+    guess = f"did you mean {within}{nearest[0]}? " if nearest else ""
+    return f"{within}{name!s:.60} is no known {what}: {guess}There is {', '.join(known)}"
+
+
+def _open_sqlite(rest: str, create: bool, _patience: float) -> Ledger:
+    from neli_router.ledgers.sqlite import SqliteLedger  # noqa: PLC0415 - only who uses a driver pays for it.
+
+    return SqliteLedger(_place(rest), create=create)
+
+
+def _open_kafka(rest: str, create: bool, patience: float) -> Ledger:
+    try:
+        from neli_router.ledgers.kafka import KafkaLedger  # noqa: PLC0415 - as above, and it may not be installed.
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("confluent_kafka"):
+            raise
+        raise LedgerUnusable(
+            "confluent-kafka was wanted, for a ledger in Kafka",
+            "it is not installed",
+            "pip install 'neli-router[kafka]'",
+        ) from None
+    at, _ = kafka_address.parse(rest)
+    assert at is not None, "an address with problems is refused before it is opened"
+    return KafkaLedger(at, create=create, patience=patience)
+
+
+def _open_redis(scheme: str, rest: str, create: bool, _patience: float) -> Ledger:
+    try:
+        from neli_router.ledgers.redis import RedisLedger  # noqa: PLC0415 - as above.
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("redis"):
+            raise
+        raise LedgerUnusable(
+            "redis-py was wanted, for a ledger in Redis", "it is not installed", "pip install 'neli-router[redis]'"
+        ) from None
+    at, _ = redis_address.parse(scheme, rest)
+    assert at is not None, "an address with problems is refused before it is opened"
+    return RedisLedger(at, create=create)
+
+
+def _open_memory(rest: str, _create: bool, _patience: float) -> Ledger:
+    with _naming:  # Nothing to find: it is always made.
+        return MemoryLedger(_logs.setdefault(_place(rest), MemoryLog()))
+
+
+def _place(rest: str) -> str:
+    return rest.removeprefix("//")
+
+
+_DRIVERS: Mapping[str, Callable[[str, bool, float], Ledger]] = {
+    "kafka": _open_kafka,
+    "memory": _open_memory,
+    **{scheme: partial(_open_redis, scheme) for scheme in redis_address.SCHEMES},
+    "sqlite": _open_sqlite,
+}
+
+_logs: dict[str, MemoryLog] = {}
+_naming = threading.Lock()
+
+
+def _forget_logs() -> None:
+    """In a forked child: the parent's logs cannot be shared with it, and whoever held the lock does not exist."""
+    global _naming  # noqa: PLW0603 - a lock that a fork left locked can only be replaced.
+    _naming = threading.Lock()
+    _logs.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_logs)

@@ -1,0 +1,120 @@
+"""The address of a group in Kafka, taken apart.
+
+    kafka://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/GROUP[?setting=value&...]
+                                                     |
+                                                     '--> topic GROUP.ledger, and nothing else on the brokers
+
+    ?security.protocol=SASL_SSL&sasl.mechanism=SCRAM-SHA-512     any setting of librdkafka, by its name
+    ?config=/etc/neli/kafka.properties                           the same in a file, name=value a line
+    ?replication=3                                               of the topic, if this process makes it
+
+USER and PASSWORD are `sasl.username` and `sasl.password`. What an address says goes before what its file says. Settings
+that the protocol relies on are refused, because a group that reads committed records only, say, would look healthy
+until the first transaction of somebody else hangs.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+__all__ = ["KafkaAddress", "parse"]
+
+GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+"""What Kafka allows in a topic's name, with room for what we add to it."""
+
+SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+
+OURS: Mapping[str, str] = {
+    "acks": "a record counts when all in-sync replicas have it",
+    "auto.offset.reset": "a position that is gone is an error, never a jump",
+    "bootstrap.servers": "they stand at the front of the address",
+    "enable.auto.commit": "no consumer group takes part",
+    "enable.idempotence": "retries must not change the order",
+    "enable.partition.eof": "it tells that all was read",
+    "isolation.level": "one hanging transaction would stop every reader",
+    "message.timeout.ms": "it follows from the lease",
+    "transactional.id": "records are appended outside of transactions",
+}
+
+FILE_MAX = 64 * 1024
+
+
+@dataclass(frozen=True)
+class KafkaAddress:
+    """`client` holds the settings of every client, and perhaps secrets: it is never shown."""
+
+    servers: str
+    group: str
+    replication: int | None = None
+    client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def topic(self) -> str:
+        return f"{self.group}.ledger"
+
+    @property
+    def public(self) -> str:
+        return f"kafka://{self.servers}/{self.group}"
+
+
+def parse(rest: str) -> tuple[KafkaAddress | None, list[str]]:
+    """What stands behind `kafka:`, and a sentence for each thing that is wrong with it."""
+    problems: list[str] = []
+    place, _, query = rest.removeprefix("//").partition("?")
+    authority, _, group = place.partition("/")
+    user, at, servers = authority.rpartition("@")
+    if not servers or not all(SERVER.fullmatch(server) for server in servers.split(",")):
+        problems.append("brokers were wanted as HOST:PORT,HOST:PORT after kafka://")
+    if not GROUP.fullmatch(group):
+        problems.append(
+            "a group was wanted after the brokers, as in kafka://localhost:9092/jobs: 1 to 200 letters, digits and ._-"
+        )
+    said = dict(parse_qsl(query, keep_blank_values=True))
+    settings: dict[str, object] = {}
+    if (path := said.pop("config", None)) is not None:
+        settings.update(_read(path, problems))
+    if at:
+        name, _, password = user.partition(":")
+        settings |= {"sasl.username": unquote(name), "sasl.password": unquote(password)}
+    replication = said.pop("replication", None)
+    if replication is not None and not (
+        replication.isascii() and replication.isdigit() and 1 <= int(replication) <= 99
+    ):
+        problems.append("replication must be a whole number of 1 or more")
+        replication = None
+    settings.update(said)
+    for setting in settings:
+        if setting in OURS:
+            problems.append(f"the setting {setting} is not to be chosen: {OURS[setting]}")
+        elif not re.fullmatch(r"[a-z0-9.]+", setting):
+            problems.append(f"{setting!r:.60} is no setting of librdkafka: its names are lower-case words with dots")
+    if problems:
+        return None, problems
+    client = {"bootstrap.servers": servers, **settings}
+    return KafkaAddress(servers, group, int(replication) if replication else None, client), []
+
+
+def _read(path: str, problems: list[str]) -> dict[str, str]:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(FILE_MAX + 1)
+    except (OSError, ValueError) as error:
+        problems.append(f"the file of settings {path!r:.200} cannot be read ({type(error).__name__})")
+        return {}
+    if len(text) > FILE_MAX:
+        problems.append(f"the file of settings {path!r:.200} is longer than {FILE_MAX} characters")
+        return {}
+    settings: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()  # noqa: PLW2901 - what follows speaks of the line without its margin.
+        if not line or line.startswith(("#", "!")):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            problems.append(f"line {number} of {path!r:.200} is not name=value")
+            continue
+        settings[name.strip()] = value.strip()
+    return settings

@@ -1,0 +1,295 @@
+"""The feed: a consumer that reads ahead in a thread, and knows how old its knowledge is.
+
+    Consumer --poll--> reader (thread) --entries--> [ queue, bounded ] --read--> the pump
+    broker <--"what is your high watermark?"-- prober (thread, its own connection)
+                '--> all that there was at `asked` stood below `high`: age = now - asked, once that was read
+
+librdkafka tells nothing while its fetches fail, and what it hands over may have lain in its queue while this process
+was stopped. So neither silence nor records say how new our knowledge is; only an answer to a question does, counted
+from *before* it was asked. A read returns nothing only if everything below the last high watermark was read and an
+answer came within QUIET_MAX; else it raises LedgerUnavailable with the last complaint.
+
+A high watermark below what was read, an offset out of range, and a log that librdkafka finds truncated are signs of a
+rewound ledger. librdkafka does not find the last if the log has grown again meanwhile: see `kafka_seam.py`. A topic of
+another identity is a sign, too: after an outage, and after a broker said that there is no such topic, nothing is handed
+over before that was asked.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from math import inf
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
+from neli_router.ledgers.base import READ_MAX, Entry
+from neli_router.ledgers.kafka_address import KafkaAddress
+from neli_router.ledgers.kafka_faults import DENIED, LOST, UNKNOWN, explain, told
+from neli_router.ledgers.kafka_questions import Questions
+from neli_router.ledgers.kafka_seam import Seam
+from neli_router.ledgers.kafka_tip import Tip
+
+__all__ = ["Feed"]
+
+SLICE = 0.05
+"""Seconds of one poll: so long may a seek wait until the thread notices."""
+
+FETCH_WAIT = 0.1
+"""Seconds that a broker may hold an empty fetch."""
+
+PROBE_EVERY = 0.25
+PROBE_MAX = 1.0
+QUIET_MAX = 1.0
+"""Seconds without an answer after which a read does not take silence for peace. Members notice sooner by themselves."""
+
+FIRST_MAX = 5.0
+"""Seconds for the first answer after a seek."""
+
+ASK_MAX = 5.0
+AHEAD_MAX = 20 * READ_MAX
+"""Entries read ahead. A program that is slow to fold leaves the rest to the brokers."""
+
+CLOSE_MAX = 2.0
+
+
+class Feed:
+    """Entries of one topic in order."""
+
+    def __init__(self, at: KafkaAddress, questions: Questions, settings: Mapping[str, object]) -> None:
+        self._at, self._questions = at, questions
+        self._settings = {
+            "group.id": at.topic,  # The client insists on one. Nobody joins it.
+            **settings,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_uncommitted",
+            "fetch.wait.max.ms": int(FETCH_WAIT * 1000),
+            "fetch.error.backoff.ms": 20,
+            "error_cb": self._complained,
+        }
+        self._changed = threading.Condition()  # Reentrant, so a signal handler may call `wake` at any moment.
+        self._queue: deque[Entry] = deque()
+        self._seek_to: int | None = None
+        self._turn = 0
+        """Which seek the queue belongs to: what was polled before the newest one is dropped."""
+        self.next = 0
+        """The offset that follows what the thread has read."""
+        self._seam = Seam()
+        self._alive_at = self._sought_at = time.monotonic()
+        self._tip = Tip(self._sought_at)
+        self._settled = self._trimmed = self._woken = self._closing = False
+        self._broken = self._doubtful = self._ask_now = False
+        self._low = 0
+        self._trouble: KafkaError | None = None
+        self._fault: LedgerRewound | None = None
+        self._consumer = Consumer(self._settings)
+        self.seek(self.watermarks()[0])
+        self._threads = [
+            threading.Thread(target=work, name=f"neli-kafka-{name}-{at.group}", daemon=True)
+            for name, work in (("reader", self._read_ahead), ("prober", self._probe))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def read(self, timeout: float) -> list[Entry]:
+        """As the port says; and nothing, too, when woken. `age` tells which."""
+        give_up_at = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                if self._fault is not None:
+                    raise LedgerRewound(self._fault.wanted, self._fault.found, self._fault.remedy)
+                if self._queue and not self._doubtful:
+                    entries = [self._queue.popleft() for _ in range(min(READ_MAX, len(self._queue)))]
+                    self._settled = True
+                    self._changed.notify_all()
+                    return entries
+                if self._trimmed:
+                    raise LedgerTrimmed(
+                        f"the record at offset {self.next} was wanted",
+                        f"{self._at.public} starts at {self._low}",
+                        "start again from a snapshot, at or above that offset",
+                    )
+                self._settled |= self._is_all()
+                patience = (give_up_at if self._settled else self._sought_at + FIRST_MAX) - now
+                if self._woken or patience <= 0:
+                    self._woken = False
+                    self._require_life(now)
+                    return []
+                self._changed.wait(patience)
+
+    def age(self) -> float:
+        """How long ago all that was read so far was all; infinity while more is known to be there."""
+        with self._changed:
+            return time.monotonic() - self._tip.known_at if self._is_all() and not self._queue else inf
+
+    def seek(self, offset: int) -> None:
+        with self._changed:
+            self._turn += 1
+            self._queue.clear()
+            self.next = self._seek_to = offset
+            self._seam = Seam()
+            self._settled = self._trimmed = False
+            self._ask_now = True
+            self._alive_at = self._sought_at = time.monotonic()
+            self._tip.forget(self._sought_at)
+            self._changed.notify_all()
+
+    def watermarks(self) -> tuple[int, int]:
+        """The lowest offset retained and the one that the next record will have. Raises LedgerError."""
+        before, asked_at = self.next, time.monotonic()
+        try:
+            low, high = self._questions.watermarks(ASK_MAX)
+        except KafkaException as error:
+            raise explain(error.args[0], self._at, "the start and the tip") from error
+        self._answered(before, high, asked_at)
+        return low, high
+
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(CLOSE_MAX)  # It leaves by itself when its call into librdkafka returns.
+
+    def _is_all(self) -> bool:
+        return self._tip.is_all(self.next) and not self._doubtful
+
+    def _require_life(self, now: float) -> None:
+        quiet = now - self._alive_at
+        if quiet < QUIET_MAX and (self._settled or self._trouble is None):
+            return
+        if self._trouble is not None:
+            raise explain(self._trouble, self._at, "a read")
+        found = f"no broker has told of the topic for {quiet:.1f} s"
+        raise LedgerUnavailable(f"a read of {self._at.public} was wanted", found, "look after the brokers")
+
+    def _read_ahead(self) -> None:
+        while True:
+            with self._changed:
+                while len(self._queue) >= AHEAD_MAX and self._seek_to is None and not self._closing:
+                    self._changed.wait(SLICE)
+                if self._closing:
+                    break
+                turn, seek_to, self._seek_to = self._turn, self._seek_to, None
+            try:
+                if self._broken:
+                    self._renew()
+                    seek_to = self.next if seek_to is None else seek_to
+                if seek_to is not None:
+                    self._consumer.assign([TopicPartition(self._at.topic, 0, seek_to)])
+                first = self._consumer.poll(SLICE)
+                if first is not None:
+                    self._take(turn, [first, *self._consumer.consume(READ_MAX - 1, 0)])
+            except KafkaException as error:
+                self._complained(error.args[0])
+                self._start_anew()
+                time.sleep(SLICE)
+        self._consumer.close()
+
+    def _take(self, turn: int, messages: list[Message]) -> None:
+        records, complaint = [], None
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+            elif error.code() in LOST:
+                complaint = error
+            else:
+                self._complained(error)
+        with self._changed:
+            if turn != self._turn:
+                return
+            entries = [Entry(it.offset() or 0, it.value() or b"") for it in self._seam.take(records)]
+            if self._seam.found:
+                self._rewound(self._seam.found)
+            if self._seam.asked is not None:
+                self._seek_to = self._seam.asked
+            if entries:
+                self._queue.extend(entries)
+                self.next = entries[-1].offset + 1
+                self._alive_at, self._trouble = time.monotonic(), None
+                self._tip.reached(self.next)
+                self._changed.notify_all()
+        if complaint is not None:
+            self._examine(complaint)
+
+    def _examine(self, error: KafkaError) -> None:
+        """There is nothing at our position. Is it below the log, above it, or was the log cut in between?"""
+        low, high = self._questions.watermarks(ASK_MAX)
+        with self._changed:
+            if self.next < low:
+                self._trimmed, self._low = True, low
+            elif self.next > high or "truncat" in error.str().lower():
+                self._rewound(told(error))
+            else:
+                self._start_anew(low)
+            self._changed.notify_all()
+
+    def _probe(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._ask_now, PROBE_EVERY)
+                if self._closing:
+                    return
+                self._ask_now = False
+                before, asked_at = self.next, time.monotonic()
+            try:
+                high = self._questions.tip(PROBE_MAX)
+                if self._doubtful and (why := self._questions.changed_identity(ASK_MAX)):
+                    self._rewound(why)
+                    return
+            except KafkaException as error:
+                with self._changed:
+                    self._trouble = error.args[0]
+                    self._doubtful |= self._trouble.code() in UNKNOWN or asked_at - self._tip.asked_at > QUIET_MAX
+            else:
+                with self._changed:
+                    self._doubtful = False
+                    self._answered(before, high, asked_at)
+
+    def _answered(self, before: int, high: int, asked_at: float) -> None:
+        """A broker's answer to a question that was asked at `asked_at`, when the thread had read up to `before`."""
+        with self._changed:
+            if not self._tip.answered(high, asked_at, before=before, next=self.next):
+                if self._tip.found:
+                    self._rewound(self._tip.found)
+                return
+            if self.next >= high:
+                self._alive_at = time.monotonic()
+                if self._trouble is not None and self._trouble.code() not in DENIED:  # That is told only once.
+                    self._trouble = None
+            self._changed.notify_all()
+
+    def _complained(self, error: KafkaError) -> None:
+        with self._changed:
+            self._trouble = error
+            self._broken |= error.fatal()
+
+    def _start_anew(self, low: int = 0) -> None:
+        """Fetch again from where we are. Nothing is skipped, whatever was complained of."""
+        with self._changed:
+            self._seam.give_up(low)
+            self._seek_to = self.next if self._seek_to is None else self._seek_to
+
+    def _renew(self) -> None:
+        old, self._consumer = self._consumer, Consumer(self._settings)
+        self._broken = False
+        old.close()
+
+    def _rewound(self, found: str) -> None:
+        with self._changed:
+            self._fault = self._fault or LedgerRewound(
+                f"the ledger {self._at.public} with all its records was wanted",
+                found,
+                "stop every member of the group, find out what happened to the topic, and start them again",
+            )
+            self._changed.notify_all()

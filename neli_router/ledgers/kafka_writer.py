@@ -1,0 +1,97 @@
+"""The writer: a producer that keeps order, says what was acknowledged, and is replaced when it is broken for good.
+
+    append --produce--> queue --linger 0, acks=all, idempotent--> broker
+                          '--a record that waits for longer than `patience` is dropped      _delivered --> offsets
+                                                                                            '--> or why not
+
+A delivery that fails is told by the *next* append: by then it may have been tried for long, and what the caller must do
+is the same. Whether the record stands in the log after all, nobody knows; the protocol lives with that.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from neli_router.errors import LedgerUnavailable
+from neli_router.ledgers.kafka_address import KafkaAddress
+from neli_router.ledgers.kafka_faults import explain
+from neli_router.ledgers.kafka_topic import MESSAGE_MAX
+
+__all__ = ["Writer"]
+
+QUEUE_MAX = 100_000
+"""Records that may wait for a broker. They are dropped after `patience`, so it only bounds the memory."""
+
+PATIENCE_MIN = 5.0
+"""Seconds. What comes late harms nobody; a broker that is busy for a while should not cost records, too."""
+
+FLUSH_MAX = 1.0
+"""Seconds that `close` waits for what was appended last, such as a Leave."""
+
+
+class Writer:
+    """Appends to one topic, from one thread."""
+
+    def __init__(self, at: KafkaAddress, settings: Mapping[str, Any], *, patience: float) -> None:
+        self._at = at
+        self._settings = {
+            **settings,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "message.timeout.ms": int(max(PATIENCE_MIN, patience) * 1000),
+            "message.max.bytes": MESSAGE_MAX,
+            "queue.buffering.max.messages": QUEUE_MAX,
+            "compression.type": "lz4",
+            **at.client,
+        }
+        self._offsets: list[int] = []
+        self._failing: KafkaError | None = None
+        self._producer = Producer(self._settings)
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Queue them. Raises LedgerError if they cannot be, or if the last that were could not be delivered."""
+        try:
+            for payload in payloads:
+                self._producer.produce(self._at.topic, payload, partition=0, on_delivery=self._delivered)
+            self._producer.poll(0)
+        except BufferError as error:
+            raise LedgerUnavailable(
+                f"an append to {self._at.public} was wanted",
+                f"{QUEUE_MAX} records wait for a broker already",
+                "look after the brokers; it will be tried again",
+            ) from error
+        except KafkaException as error:
+            raise explain(self._heed(error), self._at, "an append") from error
+        if self._failing is not None:
+            raise explain(self._failing, self._at, "an append")
+
+    def acknowledged(self) -> list[int]:
+        """Of records appended since the last call, oldest first."""
+        try:
+            self._producer.poll(0)
+        except KafkaException as error:
+            self._failing = self._heed(error)
+        offsets, self._offsets = self._offsets, []
+        return offsets
+
+    def close(self) -> None:
+        try:
+            self._producer.flush(FLUSH_MAX)
+            self._producer.purge()
+            self._producer.flush(0)
+        except KafkaException:
+            return  # Broken for good: nothing that waits in it will be sent.
+
+    def _heed(self, error: KafkaException) -> KafkaError:
+        fault: KafkaError = error.args[0]
+        if fault.fatal():
+            self._producer = Producer(self._settings)
+        return fault
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        self._failing = error
+        offset = message.offset()
+        if error is None and offset is not None:
+            self._offsets.append(offset)

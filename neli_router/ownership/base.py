@@ -1,0 +1,109 @@
+"""The ownership port: a place outside of the ledger where owners say what they lead, for whoever only wants to ask.
+
+    members that lead --publish--> [ partition -> term, holder | holder -> name, address, expiry ] --table--> routers
+                                      '--each change--> follow ---------------------------------------------> routers
+
+A ledger tells its readers everything and asks them to fold it. A script, a proxy in another language or ten thousand
+processes of a batch job want one thing only: who owns this key? So members write the answer where it can be read by a
+single command. It is a copy, made by owners about themselves, and never proof of anything: terms, leases and the ledger
+decide who acts, and a fence who writes.
+
+What a driver promises: a lower term never replaces a higher one, whatever the order in which they arrive; a release
+takes back its own term only; and a holder that is not heard of for its `ttl` counts as gone, by the store's own clock,
+so that no two clocks are compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from neli_router.keyspace import Layout
+
+__all__ = ["Card", "Claim", "Holding", "Listing", "News", "Owners", "Receipt"]
+
+
+class Card(NamedTuple):
+    """A member, as it introduces itself."""
+
+    name: str
+    address: str
+    weight: int = 1
+    zone: str = ""
+
+
+class Holding(NamedTuple):
+    """Who holds a partition under `term`: the identity of a member's life. Empty: it was released."""
+
+    term: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one member says of itself: it leads `led`, and no longer what is in `released` (partition -> term)."""
+
+    holder: str
+    card: Card
+    ttl: float
+    """Seconds until it is forgotten if it says nothing more; 0 forgets it now."""
+    led: Mapping[int, int]
+    released: Mapping[int, int]
+
+
+class Receipt(NamedTuple):
+    """What came of a claim: `version` is that of the table afterwards, and `refused` are the partitions of which a
+    higher term was known."""
+
+    version: str
+    refused: Sequence[int]
+
+
+class News(NamedTuple):
+    """One change: what is now said of these partitions, and of who holds them."""
+
+    version: str
+    holdings: Mapping[int, Holding]
+    holders: Mapping[str, tuple[Card, int]]
+    """Holder -> its card, and when it expires, in milliseconds of the store's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All that is said, as of one moment."""
+
+    version: str
+    """Another one after each change of a partition, or of who there is: `next_of` it, unless something was missed."""
+    layout: Layout | None
+    """None if no member ever said anything."""
+    now_ms: int
+    """The store's clock."""
+    holders: Mapping[str, tuple[Card, int]]
+    holdings: Mapping[int, Holding] | None
+    """None if the version is the one that was known."""
+
+
+class Owners(Protocol):
+    """One group's store. Used by one thread at a time, except for `wake`. Each call may raise LedgerUnavailable (try
+    again) and LedgerUnusable (somebody must mend something first), in a bounded time."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people: no secrets in it."""
+
+    def publish(self, layout: Layout, claim: Claim) -> Receipt:
+        """Say it, in one step. Raises GroupMismatch if a later group has another layout."""
+
+    def table(self, known: str = "") -> Listing:
+        """Everything, in one round trip; without the partitions if `known` is the version still."""
+
+    def follow(self, timeout: float) -> list[News]:
+        """The changes since the last call, or since the first `table`; waits up to `timeout` seconds for one."""
+
+    def next_of(self, version: str) -> str:
+        """The version after this one."""
+
+    def wake(self) -> None:
+        """Make a `follow` that waits in another thread return, or the next one. From any thread."""
+
+    def close(self) -> None:
+        """Release everything. Twice is fine."""

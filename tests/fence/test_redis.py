@@ -1,0 +1,152 @@
+"""The fence in a real Redis: what it admits is written in the same step, and what it refuses is not written at all."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import neli_router.fence.redis as fence
+from neli_router.fence import TERM_MAX, FenceMisused, Refused, tally
+
+redis_py = pytest.importorskip("redis")
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def resource() -> str:
+    return f"invoices {uuid4().hex}"
+
+
+@pytest.fixture(params=[False, True], ids=["bytes", "text"])
+def client(redis: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    with closing(redis_py.Redis.from_url(redis, decode_responses=request.param)) as opened:
+        yield opened
+
+
+def text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def test_a_term_is_admitted_unless_a_higher_one_was(client: Any, resource: str) -> None:
+    assert fence.admitted(client, resource) is None
+    for term in (0, 7, 7, 9, 10, 2**53, 2**53 + 1, TERM_MAX):
+        fence.admit(client, resource, term)
+        assert term == fence.admitted(client, resource)
+    with pytest.raises(Refused) as caught:
+        fence.admit(client, resource, TERM_MAX - 1)  # A double could not tell the two apart.
+    refused = caught.value
+    assert (resource, TERM_MAX - 1, TERM_MAX) == (refused.resource, refused.term, refused.admitted)
+    assert TERM_MAX == fence.admitted(client, resource)
+
+
+@pytest.mark.parametrize(("held", "term"), [(10, 9), (100, 99), (10, 0), (2**63 - 1, 2**53), (19, 10), (2, 1)])
+def test_a_lower_term_is_refused_however_many_digits_it_has(client: Any, resource: str, held: int, term: int) -> None:
+    fence.admit(client, resource, held)
+    with pytest.raises(Refused):
+        fence.admit(client, resource, term)
+    assert held == fence.admitted(client, resource)
+
+
+def test_what_is_admitted_is_written_in_the_same_step(client: Any, resource: str) -> None:
+    key = f"key of {resource}"
+    answers = fence.admit(client, resource, 7, ("SET", key, "first"), ("APPEND", key, b"!"), ["GET", key])
+    assert ["6", "first!"] == [text(answer) for answer in answers[1:]]
+    fence.admit(client, resource, 9)
+    with pytest.raises(Refused):
+        fence.admit(client, resource, 7, ("SET", key, "zombie"))
+    assert "first!" == text(client.get(key))
+
+
+def test_a_zombie_among_many_threads_never_writes_after_a_newer_owner(client: Any, redis: str, resource: str) -> None:
+    key = f"log of {resource}"
+
+    def write(term: int) -> None:
+        with closing(redis_py.Redis.from_url(redis)) as own:
+            for _ in range(50):
+                try:
+                    fence.admit(own, resource, term, ("RPUSH", key, term))
+                except Refused:
+                    return
+
+    threads = [threading.Thread(target=write, args=(term,)) for term in range(1, 6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    written = [int(term) for term in client.lrange(key, 0, -1)]
+    assert sorted(written) == written
+    assert 50 == written.count(5)
+
+
+def test_resources_are_apart_and_their_names_may_hold_anything_printable(client: Any, resource: str) -> None:
+    names = [f"{resource}{tail}" for tail in ("", " ", "'; FLUSHALL", "}{", "ü", '"', "\\n", ":1")]
+    for term, name in enumerate(names):
+        fence.admit(client, name, term)
+    assert list(range(len(names))) == [fence.admitted(client, name) for name in names]
+
+
+@pytest.mark.parametrize("command", ["SET key value", b"SET", (), []])
+def test_what_is_no_command_is_refused_before_anything_is_sent(client: Any, resource: str, command: Any) -> None:
+    with pytest.raises(FenceMisused, match="each a tuple of its words"):
+        fence.admit(client, resource, 7, command)
+    with pytest.raises(FenceMisused, match="at most 1000 commands"):
+        fence.admit(client, resource, 7, *[("PING",)] * 1001)
+    assert fence.admitted(client, resource) is None
+
+
+@pytest.mark.parametrize("term", [-1, True, 1.0, "7", 2**63])
+def test_what_is_no_term_is_refused(client: Any, resource: str, term: Any) -> None:
+    with pytest.raises(FenceMisused, match="a term was wanted"):
+        fence.admit(client, resource, term)
+
+
+def test_an_error_of_a_command_is_the_clients_and_counts_nowhere(client: Any, resource: str) -> None:
+    before = tally.admitted, tally.refused
+    with pytest.raises(redis_py.ResponseError, match=r"Unknown Redis command|unknown command"):
+        fence.admit(client, resource, 7, ("NOSUCHCOMMAND", "x"))
+    assert before == (tally.admitted, tally.refused)
+
+
+def test_the_tally_counts_what_was_admitted_and_what_was_refused(client: Any, resource: str) -> None:
+    before = tally.admitted, tally.refused
+    fence.admit(client, resource, 9)
+    with pytest.raises(Refused):
+        fence.admit(client, resource, 8)
+    assert (before[0] + 1, before[1] + 1) == (tally.admitted, tally.refused)
+
+
+def test_a_pipeline_is_no_client(client: Any, resource: str) -> None:
+    for act in (fence.admit, lambda pipeline, name, _: fence.admitted(pipeline, name)):
+        with client.pipeline() as pipeline, pytest.raises(FenceMisused, match="as a pipeline does"):
+            act(pipeline, resource, 7)
+
+
+def test_the_awaited_form_does_the_same_and_each_form_refuses_the_others_client(
+    client: Any, redis: str, resource: str
+) -> None:
+    import redis.asyncio as redis_asyncio  # noqa: PLC0415 - it is here, or the test were skipped.
+
+    async def act() -> None:
+        own = redis_asyncio.Redis.from_url(redis)
+        try:
+            assert await fence.admitted_async(own, resource) is None
+            assert [b"PONG"] == await fence.admit_async(own, resource, 9, ("ECHO", "PONG"))
+            with pytest.raises(Refused):
+                await fence.admit_async(own, resource, 8)
+            assert 9 == await fence.admitted_async(own, resource)
+            with pytest.raises(FenceMisused, match="methods are awaited"):
+                fence.admit(own, resource, 9)
+            with pytest.raises(FenceMisused, match="methods are awaited"):
+                fence.admitted(own, resource)
+            for call in (fence.admit_async(client, resource, 9), fence.admitted_async(client, resource)):
+                with pytest.raises(FenceMisused, match="not awaited"):
+                    await call
+        finally:
+            await own.aclose()
+
+    asyncio.run(act())

@@ -1,0 +1,375 @@
+"""The ledger in Kafka, on real brokers: how it is set up, and what it does when they fail, lie or come back.
+
+tests/ledgers/test_contract.py    what every ledger keeps; here is what only this one can meet
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from neli_router import Config, Member, Router
+from neli_router.errors import (
+    ConfigError,
+    LedgerError,
+    LedgerRewound,
+    LedgerUnavailable,
+    LedgerUnusable,
+)
+from neli_router.ledgers.base import Entry, Promise
+from neli_router.ledgers.kafka import KafkaLedger
+from neli_router.ledgers.kafka_address import parse
+from tests.conftest import require
+from tests.servers.kafka import Kafka, missing
+
+pytestmark = pytest.mark.kafka
+
+PATIENCE = 60.0
+"""Seconds after which something that must happen has failed to. Never waited for when all is well."""
+
+
+def opened(brokers: str, group: str, *, create: bool = True, query: str = "") -> KafkaLedger:
+    address, problems = parse(f"//{brokers}/{group}{query}")
+    assert address is not None, problems
+    return KafkaLedger(address, create=create)
+
+
+def fresh() -> str:
+    return f"test-{uuid4().hex}"
+
+
+def make(brokers: str, group: str, *, partitions: int = 1, **settings: str) -> None:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(f"{group}.ledger", partitions, 1, config=named)])[f"{group}.ledger"].result(PATIENCE)
+
+
+def delete(brokers: str, group: str) -> None:
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.delete_topics([f"{group}.ledger"])[f"{group}.ledger"].result(PATIENCE)
+
+
+def take(ledger: KafkaLedger, count: int) -> list[Entry]:
+    """The next `count` entries, however many reads that takes, and whatever complaints."""
+    entries: list[Entry] = []
+    give_up_at = time.monotonic() + PATIENCE
+    while len(entries) < count and time.monotonic() < give_up_at:
+        try:
+            entries += ledger.read(1.0)
+        except LedgerUnavailable:
+            continue
+    assert count == len(entries)
+    return entries
+
+
+def complaint(ledger: KafkaLedger, kind: type[LedgerError] = LedgerUnavailable) -> LedgerError:
+    """What reading complains of, once it does."""
+    give_up_at = time.monotonic() + PATIENCE
+    while time.monotonic() < give_up_at:
+        try:
+            ledger.read(0.1)
+        except kind as error:
+            return error
+        except LedgerUnavailable:
+            continue
+    raise AssertionError(f"no {kind.__name__} in {PATIENCE} s")
+
+
+@contextmanager
+def one_node() -> Iterator[Kafka]:
+    require(missing())
+    with Kafka.started() as brokers:
+        yield brokers
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Kafka]:
+    """A broker that tests may freeze and kill."""
+    with one_node() as brokers:
+        yield brokers
+
+
+# How it is set up
+
+
+def test_one_replica_may_lose_records_and_says_so(kafka: str) -> None:
+    with closing(opened(kafka, fresh())) as ledger:
+        assert Promise.NEVER_REWINDS not in ledger.promises
+        assert "has 1 replica" in ledger.doubts[0]
+
+
+def test_an_exclusive_group_is_refused_on_it_unless_the_risk_is_accepted_by_name(kafka: str) -> None:
+    address = f"kafka://{kafka}/{fresh()}"
+    with pytest.raises(ConfigError, match=r"1 replica.*accept_rewinds=True"), Member(Config(address)):
+        pass
+    with Member(Config(address, accept_rewinds=True)) as member, member.leading("nightly", timeout=PATIENCE) as lease:
+        lease.check()
+
+
+def test_a_topic_with_two_partitions_is_refused(kafka: str) -> None:
+    group = fresh()
+    make(kafka, group, partitions=2)
+    with pytest.raises(LedgerUnusable, match="there is no order among them"):
+        opened(kafka, group)
+
+
+def test_a_topic_that_is_compacted_is_refused(kafka: str) -> None:
+    group = fresh()
+    make(kafka, group, cleanup_policy="compact")
+    with pytest.raises(LedgerUnusable, match="takes records out of the middle"):
+        opened(kafka, group)
+
+
+def test_a_short_retention_is_told(kafka: str) -> None:
+    group = fresh()
+    make(kafka, group, retention_ms="3600000")
+    with closing(opened(kafka, group)) as ledger:
+        assert any("keeps records for 1 h" in doubt for doubt in ledger.doubts)
+
+
+def test_who_may_not_make_the_topic_is_told_the_command_that_does(kafka: str) -> None:
+    with pytest.raises(LedgerUnusable, match=r"kafka-topics.sh --bootstrap-server .* --create --topic"):
+        opened(kafka, fresh(), create=False)
+
+
+def test_a_setting_that_librdkafka_does_not_know_is_named(kafka: str) -> None:
+    with pytest.raises(LedgerUnusable, match=r"no\.such\.setting"):
+        opened(kafka, fresh(), query="?no.such.setting=1")
+
+
+def test_settings_pass_through(kafka: str) -> None:
+    with closing(opened(kafka, fresh(), query="?client.id=jobs&socket.keepalive.enable=true")) as ledger:
+        ledger.append([b"one"])
+        assert [b"one"] == [entry.payload for entry in take(ledger, 1)]
+
+
+def test_no_broker_at_the_address_is_an_outage_that_names_it() -> None:
+    with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1:9"):
+        opened("127.0.0.1:9", fresh())
+
+
+def test_two_groups_share_the_brokers(kafka: str) -> None:
+    with closing(opened(kafka, fresh())) as one, closing(opened(kafka, fresh())) as other:
+        one.append([b"of one"])
+        other.append([b"of the other"])
+        assert [b"of one"] == [entry.payload for entry in take(one, 1)]
+        assert [b"of the other"] == [entry.payload for entry in take(other, 1)]
+
+
+# What only Kafka can do to us
+
+
+def test_a_transaction_that_hangs_stops_nobody(kafka: str) -> None:
+    group = fresh()
+    with closing(opened(kafka, group)) as ledger:
+        other = Producer({"bootstrap.servers": kafka, "transactional.id": group})
+        other.init_transactions(PATIENCE)
+        other.begin_transaction()
+        other.produce(f"{group}.ledger", b"never committed")
+        other.flush(PATIENCE)
+        ledger.append([b"after it"])
+        assert b"after it" == take(ledger, 2)[-1].payload
+        other.abort_transaction(PATIENCE)
+
+
+def test_a_topic_that_was_deleted_cannot_be_read_and_is_not_made_again(kafka: str) -> None:
+    group = fresh()
+    with closing(opened(kafka, group)) as ledger:
+        ledger.append([b"one"])
+        take(ledger, 1)
+        delete(kafka, group)
+        ledger.append([b"two"])
+        complaint(ledger)
+        with pytest.raises(LedgerUnusable):
+            opened(kafka, group, create=False)
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["shorter than before", "longer than before"])
+def test_a_topic_that_was_made_anew_is_a_rewound_ledger(kafka: str, more: int) -> None:
+    group = fresh()
+    with closing(opened(kafka, group)) as ledger:
+        ledger.append([b"one", b"two"])
+        take(ledger, 2)
+        delete(kafka, group)
+        complaint(ledger)
+        with closing(opened(kafka, group)) as anew:
+            anew.append([b"another"] * more)
+            take(anew, more)
+        complaint(ledger, LedgerRewound)
+        with pytest.raises(LedgerRewound):  # For good.
+            ledger.read(0)
+
+
+def test_a_client_that_is_broken_for_good_is_replaced(kafka: str) -> None:
+    with closing(opened(kafka, fresh())) as ledger:
+        ledger.append([b"one"])
+        take(ledger, 1)
+        before = ledger._feed._consumer
+        ledger._feed._complained(KafkaError(KafkaError._FATAL, "as if", True))
+        ledger.append([b"two"])
+        assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
+        assert before is not ledger._feed._consumer
+
+
+def test_what_a_frozen_broker_does_not_say_is_no_silence(node: Kafka) -> None:
+    with closing(opened(node.bootstrap, fresh())) as ledger:
+        ledger.append([b"one"])
+        take(ledger, 1)
+        node.nodes[0].freeze()
+        try:
+            error = complaint(ledger)
+            assert "was wanted, but" in str(error)
+            assert ledger.age() > 0.5
+        finally:
+            node.nodes[0].thaw()
+        ledger.append([b"two"])
+        assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
+
+
+def test_a_broker_that_is_killed_and_comes_back_is_read_on_from_the_same_place(node: Kafka) -> None:
+    with closing(opened(node.bootstrap, fresh())) as ledger:
+        ledger.append([b"one"])
+        take(ledger, 1)
+        node.nodes[0].kill()
+        complaint(ledger)
+        node.nodes[0].start()
+        node.wait()
+        ledger.append([b"two"])
+        assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
+
+
+@pytest.mark.process
+def test_a_log_that_lost_its_tail_to_an_unclean_election_is_rewound_even_if_it_is_longer_again() -> None:
+    """Node 1 leads, node 2 follows and is frozen until it is no longer in sync; then node 1 dies with the newest."""
+    require(missing())
+    group = fresh()
+    with Kafka.started(nodes=3) as cluster:
+        first, second = cluster.nodes[0], cluster.nodes[1]
+        settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+        topic = NewTopic(f"{group}.ledger", 1, replica_assignment=[[1, 2]], config=settings)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([topic])[f"{group}.ledger"].result(PATIENCE)
+        with closing(opened(cluster.bootstrap, group)) as ledger:
+            assert any("unclean.leader.election.enable" in doubt for doubt in ledger.doubts)
+            ledger.append([b"kept"])
+            take(ledger, 1)
+            second.freeze()
+            until(lambda: in_sync(admin, f"{group}.ledger") == [1])
+            ledger.append([b"lost"] * 5)
+            take(ledger, 5)
+            first.kill()
+            second.thaw()
+            until(lambda: in_sync(admin, f"{group}.ledger") == [2])
+            with closing(opened(cluster.bootstrap, group)) as other:
+                other.append([b"instead"] * 20)
+                take(other, 21)
+            complaint(ledger, LedgerRewound)
+
+
+def in_sync(admin: AdminClient, topic: str) -> list[int]:
+    return list(admin.list_topics(topic, timeout=PATIENCE).topics[topic].partitions[0].isrs)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.1)
+
+
+# Rights
+
+
+def test_who_may_what_is_told_right_by_right() -> None:
+    """These five are the least; with Create, it makes the topic."""
+    require(missing())
+    with Kafka.started(users={"admin": "secret of admin", "jobs": "secret"}) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, **kafka.as_admin})
+        query = "?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN"
+        with pytest.raises(LedgerUnavailable, match=r"check sasl\.username") as raised:
+            opened(f"jobs:wrong@{kafka.bootstrap}", "jobs", query=query)
+        assert "wrong@" not in str(raised.value)
+
+        def open_as_jobs() -> KafkaLedger:
+            return opened(f"jobs:secret@{kafka.bootstrap}", "jobs", query=query)
+
+        with pytest.raises(LedgerUnavailable, match="grant this user Describe"):
+            open_as_jobs()
+        grant(admin, AclOperation.CREATE, AclOperation.DESCRIBE)
+        with closing(open_as_jobs()) as ledger:
+            assert "the settings of jobs.ledger cannot be seen: grant DescribeConfigs on it" in ledger.doubts
+            assert Promise.NEVER_REWINDS not in ledger.promises
+        grant(admin, AclOperation.DESCRIBE_CONFIGS, AclOperation.WRITE)
+        with closing(open_as_jobs()) as ledger:
+            assert not any("cannot be seen" in doubt for doubt in ledger.doubts)
+            ledger.append([b"one", b"two"])
+            assert "authorization" in str(complaint(ledger))
+            grant(admin, AclOperation.READ)
+            assert [b"one", b"two"] == [entry.payload for entry in take(ledger, 2)]
+            ledger.trim(1)
+            until(lambda: is_refused(ledger))
+            assert 0 == ledger.start()
+        grant(admin, AclOperation.DELETE)
+        with closing(open_as_jobs()) as ledger:
+            ledger.tip()
+            ledger.trim(1)
+            until(lambda: ledger.start() == 1)
+
+
+def grant(admin: AdminClient, *operations: AclOperation) -> None:
+    rights = [
+        AclBinding(
+            restype=ResourceType.TOPIC,
+            name="jobs.ledger",
+            resource_pattern_type=ResourcePatternType.LITERAL,
+            principal="User:jobs",
+            host="*",
+            operation=operation,
+            permission_type=AclPermissionType.ALLOW,
+        )
+        for operation in operations
+    ]
+    for granted in admin.create_acls(rights).values():
+        granted.result(PATIENCE)
+
+
+def is_refused(ledger: KafkaLedger) -> bool:
+    try:
+        ledger.trim(1)
+    except LedgerUnavailable as error:
+        return "Delete" in str(error)
+    return False
+
+
+# Members
+
+
+def test_members_share_a_topic_and_a_router_follows(kafka: str) -> None:
+    config = Config(f"kafka://{kafka}/{fresh()}", accept_rewinds=True, lease=0.5, name="one")
+    with Member(config) as one, Router(config) as router:
+        with one.leading("nightly", timeout=PATIENCE):
+            until(lambda: owner_of(router) == "one")
+        with Member(Config(config.ledger, accept_rewinds=True, lease=0.5, name="two")) as two:
+            one.close()
+            with two.leading("nightly", timeout=PATIENCE) as lease:
+                lease.check()
+                until(lambda: owner_of(router) == "two")
+
+
+def owner_of(router: Router) -> str:
+    try:
+        return router.owner_of_role("nightly").name
+    except LookupError:
+        return ""

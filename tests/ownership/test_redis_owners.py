@@ -1,0 +1,545 @@
+"""Owners in Redis: what members tell there, what routers and plain commands read, and what becomes of it when Redis or
+a member is away.
+
+     members --SAY--> a Redis of the test's own --READ, messages--> Router.from_redis
+     claims ---'                                 '--HGET----------> redis-cli
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import mmh3
+import pytest
+
+from neli_router.config import Config
+from neli_router.errors import (
+    Closed,
+    ConfigError,
+    Forked,
+    GroupMismatch,
+    LedgerUnavailable,
+    LedgerUnusable,
+    NoOwner,
+    StaleTable,
+)
+from neli_router.keyspace import Layout
+from neli_router.member import Member
+from neli_router.router import Router
+from neli_router.routing.asynchronous import AsyncRouter
+from neli_router.routing.table import Owner, Peer
+from neli_router.routing.watch import Change
+from tests.conftest import require
+from tests.servers.redis import Redis, Sentinel, missing
+
+pytest.importorskip("redis")
+
+from neli_router.ledgers.redis_address import parse
+from neli_router.ownership.base import Card, Claim, Holding
+from neli_router.ownership.redis import RedisOwners
+from neli_router.ownership.redis_layout import news
+
+pytestmark = pytest.mark.redis
+
+PATIENCE = 20.0
+LAYOUT = Layout(slots=64, partitions=8)
+ALL = range(LAYOUT.partitions)
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    require(missing())
+    with Redis.started() as started:
+        yield started
+
+
+@pytest.fixture
+def owners(server: Redis) -> Iterator[RedisOwners]:
+    with closing(store(server.url("jobs"))) as opened:
+        yield opened
+
+
+def store(url: str) -> RedisOwners:
+    at, problems = parse(*url.split(":", 1))
+    assert at is not None, problems
+    return RedisOwners(at)
+
+
+def claim(
+    name: str, led: dict[int, int], *, released: dict[int, int] | None = None, ttl: float = 60.0, holder: str = ""
+) -> Claim:
+    return Claim(holder or f"id-of-{name}", Card(name, f"{name}:1"), ttl, led, released or {})
+
+
+def member(server: Redis, name: str, *, ledger: Path, url: str = "", **options: Any) -> Member:
+    """A member whose ledger is a file, so that Redis is its cache only."""
+    options = {"layout": LAYOUT, "lease": 0.5, **options}
+    return Member(
+        Config(f"sqlite://{ledger}", name=name, address=f"{name}:1", ownership=url or server.url("jobs"), **options)
+    )
+
+
+def until(holds: Callable[[], object]) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < give_up_at, "it did not come about"
+        time.sleep(0.005)
+
+
+def names(router: Router) -> list[str]:
+    """The owners' names by partition; "-" for none, and nothing at all while there is no table."""
+    try:
+        return [owner.name if owner else "-" for owner in router.table.partitions]
+    except (NoOwner, StaleTable):
+        return []
+
+
+# Terms
+
+
+def test_a_lower_term_never_replaces_a_higher_one_whatever_the_order(owners: RedisOwners) -> None:
+    rng = random.Random(5)
+    claims = [(partition, term, f"m{rng.randrange(4)}") for partition in ALL for term in range(1, 30)]
+    rng.shuffle(claims)
+    for partition, term, name in claims:
+        owners.publish(LAYOUT, claim(name, {partition: 2**52 + term}))
+    last = {partition: f"id-of-{name}" for partition, term, name in claims if term == 29}
+    assert {i: Holding(2**52 + 29, last[i]) for i in ALL} == owners.table().holdings
+
+
+def test_a_claim_says_which_partitions_a_higher_term_has(owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", {1: 10, 2: 20}))
+    assert (1,) == owners.publish(LAYOUT, claim("b", {1: 9, 2: 21, 3: 1})).refused
+    assert (2,) == owners.publish(LAYOUT, claim("c", {2: 21})).refused  # One term has one owner.
+    assert () == owners.publish(LAYOUT, claim("b", {2: 21})).refused
+    expected = {1: Holding(10, "id-of-a"), 2: Holding(21, "id-of-b"), 3: Holding(1, "id-of-b")}
+    assert expected == owners.table().holdings
+
+
+def test_a_release_takes_back_its_own_term_only_and_leaves_the_term_behind(owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", {1: 10, 2: 10}))
+    owners.publish(LAYOUT, claim("b", {2: 11}))
+    owners.publish(LAYOUT, claim("a", {}, released={1: 10, 2: 10, 3: 10}))
+    assert {1: Holding(10, ""), 2: Holding(11, "id-of-b")} == owners.table().holdings
+    assert (1,) == owners.publish(LAYOUT, claim("c", {1: 9})).refused
+
+
+def test_who_comes_with_another_layout_is_refused_unless_its_terms_are_all_higher(owners: RedisOwners) -> None:
+    """A ledger that was made anew gives higher terms than the one before it."""
+    owners.publish(LAYOUT, claim("a", {1: 10, 2: 20}))
+    other = Layout(slots=64, partitions=4)
+    for zombie in (claim("b", {1: 20}), claim("b", {1: 21, 2: 15}), claim("b", {}, released={1: 10})):
+        with pytest.raises(GroupMismatch, match="another group is there, with slots=64, partitions=8, tags=0"):
+            owners.publish(other, zombie)
+    owners.publish(other, claim("b", {1: 21, 2: 22}))
+    listing = owners.table()
+    assert other == listing.layout
+    assert {1: Holding(21, "id-of-b"), 2: Holding(22, "id-of-b")} == listing.holdings
+    assert ["id-of-b"] == list(listing.holders)
+
+
+def test_each_change_is_told_once_and_a_renewal_is_no_change(server: Redis, owners: RedisOwners) -> None:
+    with closing(store(server.url("jobs"))) as reader:
+        version = reader.table().version
+        for said, told in (
+            (claim("a", {1: 10}), {1: Holding(10, "id-of-a")}),
+            (claim("a", {1: 10}), None),
+            (claim("b", {1: 9}), {}),  # It is new, if nothing else.
+            (claim("a", {}, released={1: 10}), {1: Holding(10, "")}),
+            (claim("a", {}, ttl=0), {}),
+            (claim("a", {}, ttl=0), None),
+        ):
+            after = owners.publish(LAYOUT, said).version
+            heard = reader.follow(0.05 if told is None else PATIENCE)
+            assert ([] if told is None else [told]) == [one.holdings for one in heard]
+            if version != ":0":
+                assert after == (version if told is None else reader.next_of(version))
+            version = after
+        assert reader.table(version).holdings is None
+        assert reader.table("another").holdings is not None
+
+
+# Routers
+
+
+def test_a_router_names_the_owners_and_follows_each_change(server: Redis, owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+    partition = LAYOUT.partition("key")
+    with Router.from_redis(server.url("jobs"), name="a") as router:
+        kept = router.owner
+        assert Owner("a", "a:1", partition, 10) == router.owner("key") == router.owner(b"key") == kept("key")
+        assert ["key"] == router.mine(["key"])
+        assert LAYOUT == router.table.layout
+        with router.watch() as watch:
+            owners.publish(LAYOUT, claim("b", {partition: 11}))
+            change = watch.take(PATIENCE)
+            after = Owner("b", "b:1", partition, 11)
+            assert isinstance(change, Change)
+            assert (Owner("a", "a:1", partition, 10), after) == (change.before, change.after)
+            assert after == router.owner("key") == kept("key")
+        assert (Peer("a", "a:1", 1, ""), Peer("b", "b:1", 1, "")) == router.members
+        assert server.url("jobs") in repr(router)
+
+
+def test_a_router_before_any_member_says_so_and_waits_for_one(server: Redis, owners: RedisOwners) -> None:
+    with Router.from_redis(server.url("jobs")) as router:
+        with pytest.raises(NoOwner, match="no member ever joined"):
+            router.owner("key")
+        owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+        until(lambda: names(router) == ["a"] * 8)
+
+
+def test_a_partition_that_nobody_says_to_lead_has_no_owner_while_others_have(
+    server: Redis, owners: RedisOwners
+) -> None:
+    partition = LAYOUT.partition("key")
+    owners.publish(LAYOUT, claim("a", {i: 10 for i in ALL if i != partition}))
+    with Router.from_redis(server.url("jobs")) as router:
+        with pytest.raises(NoOwner, match="nobody who is alive has said to lead it: wait for its next owner"):
+            router.owner("key")
+        assert "a" == router.owner_of_role(partition + 1).name
+
+
+def test_who_says_nothing_for_its_time_is_no_owner_any_more(server: Redis, owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("b", {1: 10}))
+    owners.publish(LAYOUT, claim("a", {i: 10 for i in ALL if i != 1}, ttl=0.3))
+    with Router.from_redis(server.url("jobs")) as router:
+        assert ["a", "b", *("a",) * 6] == names(router)
+        until(lambda: names(router) == ["-", "b", *("-",) * 6])
+        assert (Peer("b", "b:1", 1, ""),) == router.members
+        owners.publish(LAYOUT, claim("a", {}))  # It says that it lives, and what it holds is its own again.
+        until(lambda: names(router) == ["a", "b", *("a",) * 6])
+
+
+def test_answers_go_on_while_redis_is_away_until_max_age_and_heal_by_themselves(
+    server: Redis, owners: RedisOwners
+) -> None:
+    server.settings["appendonly"] = "yes"
+    server.restart()
+    owners.close()
+    owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10), ttl=2.0))
+    with Router.from_redis(server.url("jobs"), max_age=3.0) as router:
+        server.kill()
+        started = time.monotonic()
+
+        def is_stale() -> bool:
+            try:
+                assert "a" == router.owner("key").name  # Also after its two seconds: nobody can say that it is gone.
+            except StaleTable:
+                return True
+            return False
+
+        until(is_stale)
+        with pytest.raises(StaleTable, match=r"the table of owners redis://.* and max_age is 3 s \(the last try: "):
+            router.owner("key")
+        assert time.monotonic() > started + 1.5
+        server.start()
+        owners.close()
+        until(lambda: names(router) == ["-"] * 8)
+        owners.publish(LAYOUT, claim("a", {}))
+        until(lambda: names(router) == ["a"] * 8)
+
+
+def test_a_frozen_redis_is_away(server: Redis, owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+    with Router.from_redis(server.url("jobs"), max_age=2.5) as router:
+        server.freeze()
+        try:
+            until(lambda: not names(router))
+        finally:
+            server.thaw()
+        until(lambda: names(router) == ["a"] * 8)
+
+
+@pytest.mark.parametrize("kind", ["pubsub", "normal"])
+def test_what_was_said_while_a_connection_was_broken_is_not_missed(
+    server: Redis, owners: RedisOwners, kind: str
+) -> None:
+    owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+    with Router.from_redis(server.url("jobs")) as router:
+        owners.close()
+        for term in range(11, 21):
+            server.cli("CLIENT", "KILL", "TYPE", kind)
+            with contextlib.suppress(LedgerUnavailable):
+                owners.publish(LAYOUT, claim(f"m{term}", dict.fromkeys(ALL, term)))
+        until(lambda: names(router)[:1] in (["m19"], ["m20"]))
+
+
+def test_a_message_that_was_lost_is_found_by_the_next_one(server: Redis, owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+    with Router.from_redis(server.url("jobs")) as router:
+        server.cli("ACL", "SETUSER", "mute", "on", "nopass", "~*", "+@all", "resetchannels")
+        server.cli("HSET", "jobs:owners:v1", "3", "12 id-of-a")
+        server.cli("HINCRBY", "jobs:layout:v1", "revision", "1")
+        owners.publish(LAYOUT, claim("b", {5: 11}))
+        until(lambda: router.table.partitions[5] == Owner("b", "b:1", 5, 11))
+        assert Owner("a", "a:1", 3, 12) == router.table.partitions[3]
+
+
+def test_a_router_of_a_redis_that_is_not_there_yet_waits_for_it(server: Redis, owners: RedisOwners) -> None:
+    url = server.url("jobs")
+    server.kill()
+    with Router.from_redis(url, wait=False) as router:
+        with pytest.raises(StaleTable, match=r"not yet read up to its end \(the last try: "):
+            router.owner("key")
+        server.start()
+        owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+        until(lambda: names(router) == ["a"] * 8)
+
+
+def test_a_later_group_with_another_layout_stops_a_router_of_the_one_before(server: Redis, owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+    with Router.from_redis(server.url("jobs")) as router:
+        owners.publish(Layout(slots=64, partitions=4), claim("b", {1: 21}))
+        until(lambda: router.error is not None)
+        with pytest.raises(GroupMismatch, match="slots=64, partitions=8, tags=off against slots=64, partitions=4"):
+            router.owner("key")
+
+
+def test_mistakes_in_an_address_are_raised_at_once(server: Redis) -> None:
+    for url, said in (
+        ("sqlite:x", "is no address in Redis"),
+        ("redis://host", "a group was wanted"),
+        ("redis://hidden:hidden@host/a b", "a group was wanted"),
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            Router.from_redis(url)
+        with pytest.raises(ConfigError, match="ownership="):
+            Config("memory://x", ownership=url)
+        assert "hidden" not in str(caught.value)
+    with pytest.raises(LedgerUnusable, match="WRONGPASS"):
+        Router.from_redis(server.url("jobs", who="nobody:hidden@"))
+    server.cli("HSET", "jobs:owners:v1", "0", "nonsense")
+    server.cli("HSET", "jobs:layout:v1", "slots", "64", "partitions", "8", "tags", "0")
+    with pytest.raises(LedgerUnusable, match="something else stands there"):
+        Router.from_redis(server.url("jobs"))
+
+
+def test_a_closed_router_says_so_and_a_reopened_one_goes_on(server: Redis, owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+    router = Router.from_redis(server.url("jobs"))
+    router.reopen()
+    assert "a" == router.owner("key").name
+    router.close()
+    router.close()
+    with pytest.raises(Closed):
+        router.owner("key")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_reopens_and_the_parent_goes_on(server: Redis, owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+    with Router.from_redis(server.url("jobs")) as router:
+        child = os.fork()
+        if not child:  # pragma: no cover - counted in another process.
+            steps = 0
+            with contextlib.suppress(BaseException):
+                try:
+                    router.owner("key")
+                except Forked:
+                    steps += 1
+                router.reopen()
+                steps += router.owner("key").name == "a"
+                router.close()
+                steps += 1
+            os._exit(steps)
+        assert 3 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        owners.publish(LAYOUT, claim("b", dict.fromkeys(ALL, 11)))
+        until(lambda: names(router) == ["b"] * 8)
+
+
+def test_the_asynchronous_router_reads_there_too(server: Redis, owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+
+    async def act() -> None:
+        async with AsyncRouter.from_redis(server.url("jobs"), name="a") as router:
+            assert "a" == router.owner("key").name
+            async with router.watch() as watch:
+                owners.publish(LAYOUT, claim("b", {5: 11}))
+                change = await watch.take(PATIENCE)
+                assert isinstance(change, Change)
+                assert Owner("b", "b:1", 5, 11) == change.after
+
+    asyncio.run(act())
+
+
+# Ways to get there
+
+
+def test_sockets_tls_and_users_with_few_rights_work(server: Redis) -> None:
+    server.cli("ACL", "SETUSER", "teller", "on", ">word", "~jobs:*", "&jobs:*", "-@all", *TELLER.split())
+    server.cli("ACL", "SETUSER", "asker", "on", ">word", "%R~jobs:*", "&jobs:*", "-@all", *ASKER.split())
+    with Redis.started(tls=True) as secure:
+        for tell, ask in (
+            (server.unix_url("jobs"), server.unix_url("jobs")),
+            (server.url("jobs", who="teller:word@"), server.url("jobs", who="asker:word@")),
+            (secure.url("jobs"), secure.url("jobs")),
+        ):
+            with closing(store(tell)) as owners, Router.from_redis(ask) as router:
+                owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10)))
+                until(lambda: names(router) == ["a"] * 8)
+    with closing(store(server.url("jobs", who="asker:word@"))) as owners:
+        with pytest.raises(LedgerUnusable, match="NOPERM"):
+            owners.publish(LAYOUT, claim("a", {1: 11}))
+        assert 10 == (owners.table().holdings or {})[1].term
+
+
+TELLER = "+hello +select +eval +time +hget +hmget +hgetall +hvals +hset +hdel +hincrby +del +publish"
+ASKER = "+hello +select +eval_ro +time +hmget +hgetall +subscribe"
+
+
+def test_a_failover_is_followed_by_members_and_routers(tmp_path: Path) -> None:
+    require(missing())
+    with (
+        Sentinel.started() as group,
+        Router.from_redis(group.url("jobs"), max_age=60.0, wait=False) as router,
+        member(group.master, "a", ledger=tmp_path / "ledger.db", url=group.url("jobs")),
+    ):
+        until(lambda: names(router) == ["a"] * 8)
+        group.master.kill()
+        new = group.await_failover()
+        until(lambda: router.at.age < 0.5)
+        new.cli("FLUSHALL")  # What it did not have is told again.
+        until(lambda: "8" == new.cli("HLEN", "jobs:owners:v1"))
+        until(lambda: names(router) == ["a"] * 8)
+
+
+# Members
+
+
+def test_anybody_can_read_who_owns_a_key_by_plain_commands(server: Redis, tmp_path: Path) -> None:
+    with member(server, "a", ledger=tmp_path / "ledger.db") as leading:
+        until(lambda: len(leading.led) == 8 and server.cli("HLEN", "jobs:owners:v1") == "8")
+        slots, partitions, tags = server.cli("HMGET", "jobs:layout:v1", "slots", "partitions", "tags").split("\n")
+        assert ("64", "8", "0") == (slots, partitions, tags)
+        slot = mmh3.hash("customer-7", 0, signed=False) % int(slots)
+        term, holder = server.cli("HGET", "jobs:owners:v1", str(slot % int(partitions))).split(" ")
+        expires_ms, card = server.cli("HGET", "jobs:holders:v1", holder).split(" ", 1)
+        lease = leading.lease("customer-7")
+        assert lease is not None
+        assert (str(lease.term), leading.incarnation) == (term, holder)
+        assert '{"name":"a","address":"a:1","weight":1,"zone":""}' == card
+        now_ms = int(server.cli("TIME").split("\n")[0]) * 1000
+        assert now_ms < int(expires_ms) < now_ms + 10_000
+        until(lambda: expires_ms != server.cli("HGET", "jobs:holders:v1", holder).split(" ", 1)[0])
+
+
+def test_routers_of_the_store_and_of_the_ledger_come_to_the_same_table(server: Redis, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    with (
+        member(server, "a", ledger=ledger) as first,
+        Router(f"sqlite://{ledger}") as true,
+        Router.from_redis(server.url("jobs"), wait=False) as told,
+    ):
+        until(lambda: len(first.led) == 8)
+        with member(server, "b", ledger=ledger) as second:
+            until(lambda: "b" in names(told) and true.table.partitions == told.table.partitions)
+            assert 4 == len(second.led)
+        until(lambda: names(told) == ["a"] * 8 and true.table.partitions == told.table.partitions)
+
+
+def test_a_handover_leaves_no_moment_without_an_owner(server: Redis, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.db"
+    with member(server, "a", ledger=ledger) as first, Router.from_redis(server.url("jobs"), wait=False) as router:
+        until(lambda: names(router) == ["a"] * 8)
+        with router.watch() as watch, member(server, "b", ledger=ledger) as second:
+            until(lambda: len(second.led) == 4 and sorted(names(router)) == ["a"] * 4 + ["b"] * 4)
+            changes = [watch.take(0) for _ in range(4)]
+            assert all(isinstance(change, Change) and change.after is not None for change in changes)
+            assert len(first.led) == 4
+
+
+def test_what_a_closed_member_led_is_taken_back_at_once(server: Redis, tmp_path: Path) -> None:
+    with Router.from_redis(server.url("jobs"), wait=False) as router:
+        with member(server, "a", ledger=tmp_path / "ledger.db"):
+            until(lambda: names(router) == ["a"] * 8)
+        until(lambda: server.cli("HLEN", "jobs:holders:v1") == "0")
+        assert all(held.endswith(" -") for held in server.cli("HVALS", "jobs:owners:v1").split("\n"))
+        until(lambda: names(router) == ["-"] * 8)
+        with pytest.raises(NoOwner, match="all of them left or were expired"):
+            router.owner("key")
+
+
+def test_a_partition_is_told_only_when_the_handler_has_prepared_it(server: Redis, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def prepare(event: object) -> None:
+        told.append(server.cli("EXISTS", "jobs:owners:v1"))
+
+    config = Config(f"sqlite://{tmp_path}/ledger.db", name="a", layout=LAYOUT, lease=0.5, ownership=server.url("jobs"))
+    with Member(config, on_event=prepare):
+        until(lambda: server.cli("HLEN", "jobs:owners:v1") == "8")
+    assert "0" == told[0]
+
+
+def test_a_redis_that_forgot_everything_is_told_again(server: Redis, tmp_path: Path) -> None:
+    with (
+        member(server, "a", ledger=tmp_path / "ledger.db"),
+        Router.from_redis(server.url("jobs"), wait=False, max_age=60.0) as router,
+    ):
+        until(lambda: names(router) == ["a"] * 8)
+        server.cli("FLUSHALL")
+        until(lambda: server.cli("HLEN", "jobs:owners:v1") == "8")
+        until(lambda: names(router) == ["a"] * 8)
+        server.restart()
+        until(lambda: server.cli("HLEN", "jobs:owners:v1") == "8")
+        until(lambda: names(router) == ["a"] * 8)
+
+
+def test_a_member_leads_whether_redis_is_there_or_not_and_the_log_says_so_once(
+    server: Redis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "neli_router")
+    server.kill()
+    with member(server, "a", ledger=tmp_path / "ledger.db") as leading:
+        assert leading.pulse(PATIENCE)
+        until(lambda: "ownership.unavailable" in caplog.text)
+        server.start()
+        until(lambda: server.cli("HLEN", "jobs:owners:v1") == "8")
+        until(lambda: "ownership.available" in caplog.text)
+        server.freeze()
+        try:
+            until(lambda: caplog.text.count("ownership.unavailable") == 2)
+            assert leading.pulse(0)
+        finally:
+            server.thaw()
+    assert 2 == caplog.text.count("ownership.unavailable")
+
+
+@pytest.mark.parametrize("name", ["a b", '"', "\\", "@x", "-", "12 id", "ü€𝄞", "{}[],:", "'; FLUSHALL", "x" * 200])
+def test_names_may_hold_anything_printable(server: Redis, tmp_path: Path, name: str) -> None:
+    config = Config(
+        f"sqlite://{tmp_path}/ledger.db",
+        name=name,
+        address=name,
+        zone=name,
+        layout=LAYOUT,
+        lease=0.5,
+        ownership=server.url("{jobs}"),
+    )
+    with Router.from_redis(server.url("{jobs}"), wait=False) as router, Member(config):
+        until(lambda: names(router) == [name] * 8)
+        assert (Peer(name, name, 1, name),) == router.members
+
+
+def test_what_a_later_release_says_more_is_passed_over(server: Redis, owners: RedisOwners) -> None:
+    owners.publish(LAYOUT, claim("a", {1: 10}))
+    server.cli("HSET", "jobs:owners:v1", "1", "11 id-of-a more words")
+    server.cli("HSET", "jobs:holders:v1", "id-of-a", '9999999999999 {"name":"a","more":{"x":[1]}}')
+    listing = owners.table()
+    assert {1: Holding(11, "id-of-a")} == listing.holdings
+    assert {"id-of-a": (Card("a", ""), 9999999999999)} == listing.holders
+    assert {1: Holding(12, "b")} == news(b"x:1\n1 12 b more", "jobs").holdings
+
+
+def test_what_is_not_ours_on_the_channel_is_said() -> None:
+    for message in (b"\xff", b"x:1\nno number", b"x:1\n@h 5 no json", b'x:1\n@h 5 {"name":7}'):
+        with pytest.raises(LedgerUnusable, match="something else stands there"):
+            news(message, "jobs")

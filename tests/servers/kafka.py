@@ -1,0 +1,308 @@
+"""A real Kafka for tests: brokers in KRaft mode, started from jars that Maven brings, and killed as tests please.
+
+    pom.xml --mvn--> .make/kafka-4.3.1/*.jar --StorageTool format--> a folder each --kafka.Kafka--> node 1 [2 3]
+
+    with Kafka.started(nodes=3) as kafka:
+        kafka.bootstrap                  "127.0.0.1:4711,127.0.0.1:4712,127.0.0.1:4713"
+        kafka.nodes[0].kill()            SIGKILL; .stop() SIGTERM, .freeze() SIGSTOP, .thaw() SIGCONT, .start() again
+
+Every node is broker and controller. The settings are Kafka's own but for what three brokers on one small machine need:
+ports, folders, and with more than one node a short broker session, so that a broker's death is noticed within a test.
+A test run makes each kind once; a topic for each test keeps them apart.
+
+`python -m tests.servers.kafka [NODES]` starts one for trying things out, until Ctrl-C.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["VERSION", "Kafka", "Node", "missing"]
+
+VERSION = "4.3.1"
+ROOT = Path(__file__).parents[2]
+JARS = ROOT / ".make" / f"kafka-{VERSION}"
+
+FETCH_MAX = 600.0
+"""Seconds that Maven may take on a machine that has none of the jars yet."""
+
+START_MAX = 90.0
+STOP_MAX = 20.0
+HEAP = "256m"
+
+
+def missing() -> str:
+    """Why there can be no Kafka here, or nothing."""
+    if shutil.which("java") is None:
+        return "java is not installed"
+    if not (JARS / "ready").exists() and shutil.which("mvn") is None:
+        return f"mvn is not installed, and {JARS} has no jars"
+    return ""
+
+
+def classpath() -> str:
+    """The jars, fetched by the first who asks."""
+    JARS.mkdir(parents=True, exist_ok=True)
+    with (JARS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (JARS / "ready").exists():
+            pom = Path(__file__).with_name("pom.xml")
+            made = subprocess.run(
+                ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={JARS}"],  # noqa: S607
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=FETCH_MAX,
+                check=False,
+            )
+            assert made.returncode == 0, f"mvn could not bring Kafka:\n{made.stdout[-2000:]}{made.stderr[-2000:]}"
+            (JARS / "ready").touch()
+    return f"{JARS}/*"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as listening:
+        listening.bind((host, 0))
+        return int(listening.getsockname()[1])
+
+
+class Node:
+    """One broker and controller. Started again, it keeps its data and its ports."""
+
+    def __init__(self, number: int, folder: Path, settings: dict[str, object], *, prefix: tuple[str, ...] = ()) -> None:
+        self.number, self.folder, self._prefix = number, folder, prefix
+        self.host, self.port = str(settings.pop("host")), int(str(settings.pop("port")))
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True)
+        self._properties = folder / "server.properties"
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._log = folder / "log"
+
+    def _java(self, *arguments: str, heap: str = HEAP) -> list[str]:
+        # The C1 compiler alone starts sooner and leaves the cores to the tests.
+        options = [f"-Xmx{heap}", f"-Xms{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+        return [*self._prefix, "java", *options, "-cp", classpath(), *arguments]
+
+    def format(self, cluster: str) -> None:
+        subprocess.run(
+            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties), heap="64m"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=START_MAX,
+            check=True,
+        )
+
+    def start(self) -> None:
+        assert self._process is None, "it runs already"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(self._properties)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it does not run"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # The group, because a prefix such as `ip netns exec` may stand before it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGCONT)
+            os.killpg(process.pid, how)
+        try:
+            process.wait(STOP_MAX)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(STOP_MAX)
+
+
+class Kafka:
+    """One to three nodes; `settings` are added to each node's.
+
+    With `users`, name to password, clients come by SASL PLAIN and have only the rights that they were given, but for
+    `admin`, who has all.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 1,
+        hosts: list[str] | None = None,
+        prefixes: list[tuple[str, ...]] | None = None,
+        settings: dict[str, object] | None = None,
+        users: dict[str, str] | None = None,
+    ) -> None:
+        hosts = hosts or ["127.0.0.1"] * nodes
+        prefixes = prefixes or [()] * nodes
+        # In a network namespace of its own, a port that is free here is free there.
+        ports = [(free_port(), free_port()) for _ in range(nodes)]
+        voters = ",".join(f"{number}@{hosts[number - 1]}:{ports[number - 1][1]}" for number in range(1, nodes + 1))
+        self._users = users
+        protocol = "SASL_PLAINTEXT" if users else "PLAINTEXT"
+        self.nodes = [
+            Node(
+                number,
+                folder / str(number),
+                {
+                    "host": host,
+                    "port": port,
+                    "process.roles": "broker,controller",
+                    "node.id": number,
+                    "controller.quorum.voters": voters,
+                    "listeners": f"{protocol}://{host}:{port},CONTROLLER://{host}:{controller}",
+                    "advertised.listeners": f"{protocol}://{host}:{port}",
+                    "controller.listener.names": "CONTROLLER",
+                    "log.dirs": folder / str(number) / "data",
+                    "offsets.topic.replication.factor": min(3, nodes),
+                    "offsets.topic.num.partitions": 1,
+                    "transaction.state.log.replication.factor": min(3, nodes),
+                    "transaction.state.log.min.isr": min(2, nodes),
+                    "transaction.state.log.num.partitions": 1,
+                    "group.initial.rebalance.delay.ms": 0,
+                    **(SHORT_SESSIONS if nodes > 1 else {}),
+                    **(_guarded(users) if users else {}),
+                    **(settings or {}),
+                },
+                prefix=prefix,
+            )
+            for number, (host, (port, controller), prefix) in enumerate(
+                zip(hosts, ports, prefixes, strict=True), start=1
+            )
+        ]
+
+    @property
+    def as_admin(self) -> dict[str, str]:
+        """Settings of a client that may do everything."""
+        if not self._users:
+            return {}
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "admin",
+            "sasl.password": self._users["admin"],
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{node.host}:{node.port}" for node in self.nodes)
+
+    @classmethod
+    @contextmanager
+    def started(cls, nodes: int = 1, **options: object) -> Iterator["Kafka"]:
+        """Brokers that answer, gone at the end."""
+        with tempfile.TemporaryDirectory(prefix="neli-kafka-") as folder:
+            kafka = cls(Path(folder), nodes=nodes, **options)  # type: ignore[arg-type]
+            try:
+                kafka.start()
+                yield kafka
+            finally:
+                for node in kafka.nodes:
+                    node.kill()
+
+    def start(self) -> None:
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        while cluster.startswith("-"):  # An identifier that looks like an option is taken for one.
+            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        for node in self.nodes:
+            node.format(cluster)
+            node.start()
+        self.wait()
+
+    def wait(self, *, brokers: int | None = None, seconds: float = START_MAX) -> None:
+        """Until `brokers` of them, all if None, are known to one that answers."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - a machine without it has no tests of Kafka.
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+        wanted = len(self.nodes) if brokers is None else brokers
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **self.as_admin})
+        give_up_at = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(KafkaException):
+                if len(admin.list_topics(timeout=1).brokers) >= wanted:
+                    return
+            dead = [node.number for node in self.nodes if not node.running]
+            if time.monotonic() >= give_up_at or len(self.nodes) - len(dead) < wanted:
+                logs = "\n".join(f"node {node.number}:\n{node.log()[-3000:]}" for node in self.nodes)
+                raise AssertionError(f"Kafka did not start within {seconds} s; ended: {dead}\n{logs}")
+            time.sleep(0.1)
+
+
+SHORT_SESSIONS: dict[str, object] = {
+    "broker.session.timeout.ms": 1500,
+    "broker.heartbeat.interval.ms": 300,
+    "controller.quorum.election.timeout.ms": 500,
+    "controller.quorum.fetch.timeout.ms": 1000,
+    "replica.lag.time.max.ms": 2000,
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "offsets.topic.num.partitions": 1,
+}
+"""By default a dead broker is noticed after nine seconds."""
+
+
+def _guarded(users: dict[str, str]) -> dict[str, object]:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+    return {
+        "inter.broker.listener.name": "SASL_PLAINTEXT",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+            f'{module} username="admin" password="{users["admin"]}" {known};'
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin;User:ANONYMOUS",  # The controllers' own listener knows no names.
+    }
+
+
+def main() -> None:
+    if why := missing():
+        sys.exit(f"a Kafka was wanted, but {why}")
+    with Kafka.started(int(sys.argv[1]) if len(sys.argv) > 1 else 1) as kafka:
+        print(f"Kafka {VERSION} at {kafka.bootstrap} (Ctrl-C ends it)", flush=True)  # noqa: T201
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()

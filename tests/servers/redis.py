@@ -1,0 +1,310 @@
+"""A real Redis for tests: Debian's redis-server, started as a test pleases, and killed, frozen and started again.
+
+    with Redis.started() as redis:                           on a free port of loopback and on a Unix socket
+        redis.url("jobs")                                    "redis://127.0.0.1:4711/jobs"
+        redis.kill()                                         SIGKILL; .freeze() SIGSTOP, .thaw() SIGCONT, .start() again
+        redis.cli("GET", "key")                              what redis-cli prints
+    Redis.started(settings={"appendonly": "yes"})            any setting of redis.conf
+    Redis.started(tls=True)                                  with certificates of its own making: .url(), .ca
+    with Sentinel.started(replicas=1) as group:              a master, its replicas and one sentinel
+        group.url("jobs")                                    "redis+sentinel://127.0.0.1:4712/jobs?service=mymaster"
+
+A server that is started again keeps its port and its folder, and so its data, if its settings have it keep any.
+
+`python -m tests.servers.redis` starts one for trying things out, until Ctrl-C.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+__all__ = ["Redis", "Sentinel", "missing"]
+
+START_MAX = 20.0
+STOP_MAX = 20.0
+PAUSE = 0.005
+
+
+def missing() -> str:
+    """Why there can be no Redis here, or nothing."""
+    absent = [program for program in ("redis-server", "redis-cli") if shutil.which(program) is None]
+    return f"{' and '.join(absent)} cannot be found: apt-get install redis-server redis-tools" if absent else ""
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+class Redis:
+    """One server. Started again, it keeps its port, its socket and its folder.
+
+    `prefix` stands before its command, such as `ip netns exec NAME`, where it then listens on `host`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tls: bool = False,
+        settings: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.tls, self.host, self.port, self._prefix = folder, tls, host, free_port(), prefix
+        self.socket = str(folder / "redis.sock")
+        self.ca = str(folder / "ca.crt")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = folder / "log"
+        self._program = "redis-server"
+        self.settings: dict[str, str] = {
+            "bind": host,
+            "protected-mode": "no",
+            "port": "0" if tls else str(self.port),
+            "unixsocket": self.socket,
+            "dir": str(folder),
+            "save": '""',
+            "appendonly": "no",
+            "daemonize": "no",
+            **(settings or {}),
+        }
+        if tls:
+            make_certificates(folder)
+            self.settings |= {
+                "tls-port": str(self.port),
+                "tls-cert-file": str(folder / "server.crt"),
+                "tls-key-file": str(folder / "server.key"),
+                "tls-ca-cert-file": self.ca,
+                "tls-auth-clients": "no",
+            }
+
+    @classmethod
+    @contextmanager
+    def started(
+        cls,
+        *,
+        tls: bool = False,
+        settings: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        prefix: tuple[str, ...] = (),
+    ) -> Iterator[Self]:
+        """A server that answers, gone at the end."""
+        # Not pytest's folder: a socket's path may have 107 bytes only.
+        with tempfile.TemporaryDirectory(prefix="neli-redis-") as folder:
+            redis = cls(Path(folder), tls=tls, settings=settings, host=host, prefix=prefix)
+            try:
+                redis.start()
+                yield redis
+            finally:
+                redis.kill()
+
+    def url(self, group: str, *, who: str = "") -> str:
+        if self.tls:
+            return f"rediss://{who}{self.host}:{self.port}/{group}?ca={self.ca}"
+        return f"redis://{who}{self.host}:{self.port}/{group}"
+
+    def unix_url(self, group: str, *, who: str = "") -> str:
+        return f"redis+unix://{who}{self.socket}?group={group}"
+
+    def start(self) -> None:
+        assert self._process is None, "it runs already"
+        lines = "".join(f"{name} {value}\n" for name, value in self.settings.items())
+        configuration = self.folder / f"{self._program}.conf"
+        if self._program == "redis-server" or not configuration.exists():  # A sentinel writes into its own.
+            configuration.write_text(lines)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._prefix, self._program, str(configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.wait()
+
+    def wait(self) -> None:
+        give_up_at = time.monotonic() + START_MAX
+        while "PONG" not in (said := self.cli("PING", check=False)) and "NOAUTH" not in said:
+            process = self._process
+            assert process is not None
+            assert process.poll() is None, self.log()
+            assert time.monotonic() < give_up_at, self.log()
+            time.sleep(PAUSE)
+
+    def cli(self, *words: str, check: bool = True, who: tuple[str, str] | None = None) -> str:
+        """What redis-cli prints, over the Unix socket."""
+        login = ["--user", who[0], "--pass", who[1], "--no-auth-warning"] if who else []
+        said = subprocess.run(
+            ["redis-cli", *self._where(), *login, *words],  # noqa: S607
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_MAX,
+            check=check,
+        )
+        # It ends with 0 whatever the server answers.
+        assert not (check and said.stdout.startswith(("ERR", "NO", "WRONG"))), said.stdout
+        return said.stdout.removesuffix("\n")
+
+    def _where(self) -> list[str]:
+        return ["-s", self.socket]
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """Killed, and there again."""
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        assert self._process is not None, "it does not run"
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None, "it does not run"
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            # The group, because a prefix may stand before it.
+            os.killpg(process.pid, signal.SIGCONT)
+            os.killpg(process.pid, how)
+        try:
+            process.wait(STOP_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_MAX)
+
+
+class _Watcher(Redis):
+    """One redis-sentinel."""
+
+    def __init__(self, folder: Path, master: Redis, *, down_after_ms: int) -> None:
+        super().__init__(folder)
+        self._program = "redis-sentinel"
+        for name in ("save", "appendonly", "unixsocket"):  # It knows none of them.
+            del self.settings[name]
+        name = "mymaster"
+        self.settings |= {
+            f"sentinel monitor {name}": f"127.0.0.1 {master.port} 1",
+            f"sentinel down-after-milliseconds {name}": str(down_after_ms),
+            f"sentinel failover-timeout {name}": "3000",
+        }
+
+    def _where(self) -> list[str]:
+        return ["-p", str(self.port)]
+
+
+class Sentinel:
+    """A master, replicas that follow it, and one sentinel that makes a replica the master when that is away."""
+
+    def __init__(self, folder: Path, *, replicas: int, down_after_ms: int, settings: Mapping[str, str]) -> None:
+        # Synchronised without waiting for more replicas, or a test would wait for it.
+        common = {"repl-diskless-sync-delay": "0", **settings}
+        self.master = Redis(folder / "master", settings=common)
+        self.replicas = [
+            Redis(folder / f"replica-{number}", settings={**common, "replicaof": f"127.0.0.1 {self.master.port}"})
+            for number in range(replicas)
+        ]
+        self.watcher = _Watcher(folder / "sentinel", self.master, down_after_ms=down_after_ms)
+
+    @classmethod
+    @contextmanager
+    def started(
+        cls, *, replicas: int = 1, down_after_ms: int = 500, settings: Mapping[str, str] | None = None
+    ) -> Iterator[Self]:
+        with tempfile.TemporaryDirectory(prefix="neli-redis-") as folder, ExitStack() as stack:
+            group = cls(Path(folder), replicas=replicas, down_after_ms=down_after_ms, settings=settings or {})
+            for server in (group.master, *group.replicas):
+                stack.callback(server.kill)
+                server.start()
+            group.await_replicas()
+            stack.callback(group.watcher.kill)
+            group.watcher.start()
+            _until(lambda: f"num-slaves\n{replicas}" in group.watcher.cli("SENTINEL", "MASTER", "mymaster"))
+            yield group
+
+    def url(self, group: str) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.watcher.port}/{group}?service=mymaster"
+
+    def await_replicas(self) -> None:
+        """Until all of them have what the master has."""
+        for replica in self.replicas:
+            _until(lambda: "master_link_status:up" in replica.cli("INFO", "replication"))  # noqa: B023 - called here.
+
+    def await_copies(self, *words: str) -> None:
+        """Until this command has the same answer on all of them. WAIT is no help: it waits for its own client only."""
+        for replica in self.replicas:
+            _until(lambda: replica.cli(*words) == self.master.cli(*words))  # noqa: B023 - called here.
+
+    def await_failover(self) -> Redis:
+        """Until a replica is the master, and the sentinel says so; that server."""
+        _until(lambda: str(self.master.port) not in self._named())
+        (new,) = [replica for replica in self.replicas if str(replica.port) in self._named()]
+        _until(lambda: "role:master" in new.cli("INFO", "replication"))
+        return new
+
+    def _named(self) -> str:
+        return self.watcher.cli("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
+
+
+def make_certificates(folder: Path) -> None:
+    """An authority (ca.crt), and a certificate of it for 127.0.0.1 (server.crt, server.key)."""
+    names = "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n"
+    (folder / "names").write_text(f"{names}authorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n")
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    commands = (
+        f"req -x509 {key} -keyout ca.key -out ca.crt -days 2 -subj /CN=tests -addext keyUsage=critical,keyCertSign",
+        f"req {key} -keyout server.key -out server.csr -subj /CN=127.0.0.1",
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -out server.crt -days 2 -extfile names",
+    )
+    for command in commands:
+        subprocess.run(
+            ["openssl", *command.split()],  # noqa: S607
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+        )
+
+
+def _until(condition: Callable[[], object]) -> None:
+    give_up_at = time.monotonic() + START_MAX
+    while not condition():
+        assert time.monotonic() < give_up_at, "it did not come about"
+        time.sleep(PAUSE)
+
+
+def main() -> None:
+    if why := missing():
+        sys.exit(f"a Redis was wanted, but {why}")
+    with Redis.started() as redis:
+        print(f"Redis at {redis.url('jobs')} and {redis.unix_url('jobs')} (Ctrl-C ends it)", flush=True)  # noqa: T201
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()
