@@ -11,7 +11,7 @@ LOCK := .make/lock
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: bench check clean demo explore format help kafka lock test test-core
+.PHONY: bench chaos check clean demo explore format help kafka lock test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ bench: $(DEV)/ready ## Every benchmark, one table each
 
 explore: $(CORE)/ready ## Every reachable state within the full bounds (under two hours)
 	$(CORE)/bin/neli explore --profile full
+
+chaos: $(DEV)/ready ## Ten minutes of faults on members and three brokers (needs root, for the network)
+	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
 kafka: $(DEV)/ready ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
 	$(DEV)/bin/python -m tests.servers.kafka

@@ -3,8 +3,9 @@
     balanced --kill -9 at a random moment--> survivors expire it, wait its lease out, take over --> restarted, balanced
                       |<---------------- takeover: until the last partition is led ---->|
 
-Real processes on one SQLite ledger. A takeover counts from just before the kill to the moment at which a survivor, by
-its own stamp, holds a lease of the last of the partitions that the dead one led; the processes of a host share a clock.
+Real processes on one ledger: an SQLite file, or a topic of a Kafka that is started for it (or is at NELI_TEST_KAFKA, as
+host:port). A takeover counts from just before the kill to the moment at which a survivor, by its own stamp, holds a
+lease of the last of the partitions that the dead one led; the processes of a host share a clock.
 A referee reads what each process notes about its leases and looks for two that hold one partition's at once.
 
 Then nobody is killed. The same group runs for minutes, beside one endless loop on each core, and every member that is
@@ -14,26 +15,27 @@ expired was expired wrongly.
     overlaps                        pairs of processes that might act for one partition at once, in all of the above
     false_expiries                  in the run without kills; `trial_false_expiries` counts survivors of the trials
 
+With `--peers`, something else is measured instead: the same kill, of ours and of three processes each that want one
+role from etcd, ZooKeeper and a lock of redis-py, as far as they can be had, all in one run. Each is at the smallest
+setting that gave no false expiry in a run without kills, `--seconds` long, beside one endless loop on each core: see
+`_peers/ladder.py` for the rule and the figures. It takes `--seconds` for each of the four, and more for every setting
+that proves too small.
+
 The default takes about nine minutes, five of which are the run without kills; `--quick` takes about one.
 """
 
 import argparse
-import os
 import random
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from benchmarks import Figures
-from benchmarks._processes.chronicle import Chronicle, History, history_of
-from benchmarks._processes.group import Group, Life
-from benchmarks._processes.notes import Acts
+from benchmarks._peers.ladder import compared
+from benchmarks._peers.ours import Sizes, balanced, brokers, busy_cores, takeover
+from benchmarks._processes.chronicle import History, history_of
 from neli_router.clock import host_clock
 from neli_router.induction.records import Expire
 
@@ -41,16 +43,9 @@ __all__ = ["run"]
 
 LEASES = (1.0, 0.3, 0.1)
 EXPIRY_LEASE = 0.3
-ROUNDS_PER_LEASE = 4
-"""How often a worker checks its leases and acts; what it acquires, it acts for at once."""
 
-BUSY = """
-import os
-parent = os.getppid()
-while os.getppid() == parent:
-    for _ in range(10_000_000):
-        pass
-"""
+PEERS_QUICK = 10.0
+"""Seconds without a kill for each setting, with `--quick`: enough to see that it runs, not to choose by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +58,36 @@ class Trials:
     false_expiries: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    members: int
-    partitions: int
-
-
 def run(options: Sequence[str]) -> Figures:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks failover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--lease", type=float, nargs="+", default=LEASES, help="seconds; several are tried in turn")
+    parser.add_argument("--ledger", choices=["sqlite", "kafka"], default="sqlite")
     parser.add_argument("--trials", type=int, default=30, help="kills at each lease")
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=300.0, help="of the run without kills; 0 leaves it out")
     parser.add_argument("--seed", type=int, default=1, help="draws who is killed, and when")
+    parser.add_argument(
+        "--peers", action="store_true", help="etcd, ZooKeeper and a Redis lock beside ours, and no more"
+    )
     parser.add_argument("--quick", action="store_true", help="5 kills at each lease, 20 seconds without any")
     chosen = parser.parse_args(options)
     if chosen.members < 2:
         parser.error(f"--members {chosen.members}: somebody must survive, so at least 2 are needed")
     trials, seconds = (5, 20.0) if chosen.quick else (max(1, chosen.trials), chosen.seconds)
-    sizes = Sizes(chosen.members, chosen.partitions)
-    rng = random.Random(chosen.seed)
-    by_lease = {lease: _trials(lease, trials, sizes, rng) for lease in chosen.lease}
+    with brokers() if chosen.ledger == "kafka" else nullcontext("") as kafka:
+        sizes = Sizes(chosen.members, chosen.partitions, kafka)
+        if chosen.peers:
+            return compared(
+                sizes, min(seconds, PEERS_QUICK) if chosen.quick else seconds, trials, random.Random(chosen.seed)
+            )
+        return _measured(sizes, chosen.lease, trials, seconds, random.Random(chosen.seed))
+
+
+def _measured(sizes: Sizes, leases: Sequence[float], trials: int, seconds: float, rng: random.Random) -> Figures:
+    by_lease = {lease: _trials(lease, trials, sizes, rng) for lease in leases}
     medians = {lease: median(found.takeovers) / lease for lease, found in by_lease.items()}
     maxima = {lease: max(found.takeovers) / lease for lease, found in by_lease.items()}
     overlaps = sum(found.overlaps for found in by_lease.values())
@@ -112,13 +113,13 @@ def run(options: Sequence[str]) -> Figures:
 
 def _trials(lease: float, trials: int, sizes: Sizes, rng: random.Random) -> Trials:
     """Kill a member, let it come back, and again."""
-    with _group(lease, sizes) as (group, chronicle):
+    with balanced(lease, sizes) as (group, chronicle):
         present = {life.name: life for life in group.lives}
         takeovers: list[float] = []
         for _ in range(trials):
             time.sleep(lease * rng.random())  # Beats are a sixth of that apart: any moment between two is as likely.
             victim = rng.choice(sorted(present))
-            takeovers.append(_takeover(group, present[victim]))
+            takeovers.append(takeover(group, present[victim]))
             present[victim] = group.start(victim)
             group.settle()
         group.leave()
@@ -126,56 +127,12 @@ def _trials(lease: float, trials: int, sizes: Sizes, rng: random.Random) -> Tria
     return Trials(takeovers, overlaps, len(history.departed_by(Expire)) - trials)
 
 
-def _takeover(group: Group, victim: Life) -> float:
-    """Kill `victim`; seconds until somebody else leads the last of its partitions."""
-    group.read_notes()
-    killed_at = victim.kill()
-    led_at: dict[int, float] = {}
-    for fresh in group.watch(f"the partitions of {victim.label} were to be led by others"):
-        acts = [note for label, notes in fresh.items() if label != victim.label for note in notes]
-        for note in acts:
-            if isinstance(note, Acts):
-                for partition in note.terms.keys() & victim.leads.keys():
-                    led_at.setdefault(partition, note.since)
-        if led_at.keys() >= victim.leads.keys():
-            break
-    return max(led_at.values()) - killed_at
-
-
 def _left_alone(seconds: float, sizes: Sizes) -> tuple[History, int]:
     """What the ledger says of a group that nobody touches, on a machine whose every core is busy; and overlaps."""
-    with _group(EXPIRY_LEASE, sizes) as (group, chronicle), _busy_cores():
+    with balanced(EXPIRY_LEASE, sizes) as (group, chronicle), busy_cores():
         end = host_clock() + seconds
         while host_clock() < end:
             group.read_notes()
             time.sleep(EXPIRY_LEASE)
         history, overlaps = history_of(chronicle.close()), len(group.referee.verdict().overlaps)
     return history, overlaps
-
-
-@contextmanager
-def _group(lease: float, sizes: Sizes) -> Iterator[tuple[Group, Chronicle]]:
-    """A group that shares everything evenly, and a reader of its ledger."""
-    with tempfile.TemporaryDirectory(prefix="neli-failover-") as folder:
-        pause = lease / ROUNDS_PER_LEASE
-        with Group(Path(folder), partitions=sizes.partitions, pause=pause, lease=lease) as group:
-            chronicle = Chronicle(group.ledger)
-            try:
-                for number in range(sizes.members):
-                    group.start(f"m{number + 1}")
-                group.settle()
-                yield group, chronicle
-            finally:
-                chronicle.close()
-
-
-@contextmanager
-def _busy_cores() -> Iterator[None]:
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(cores)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()

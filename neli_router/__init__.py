@@ -44,6 +44,7 @@ from neli_router.routing.watch import Change, Gap
 if TYPE_CHECKING:
     from neli_router.aio import AsyncMember
     from neli_router.routing.asynchronous import AsyncRouter
+    from neli_router.routing.groups import Groups, Leader, SharedHost
 
 __all__ = [
     "Acquired",
@@ -60,8 +61,10 @@ __all__ = [
     "Forked",
     "Gap",
     "GroupMismatch",
+    "Groups",
     "HandlerFailed",
     "Layout",
+    "Leader",
     "Lease",
     "LeaseLost",
     "LedgerError",
@@ -80,6 +83,7 @@ __all__ = [
     "Replaced",
     "Revoked",
     "Router",
+    "SharedHost",
     "StaleTable",
     "Table",
     "Unsupported",
@@ -97,4 +101,8 @@ def __getattr__(name: str) -> object:
             from neli_router.routing.asynchronous import AsyncRouter  # noqa: PLC0415 - see above.
 
             return AsyncRouter
+        case "Groups" | "Leader" | "SharedHost":
+            from neli_router.routing.groups import Groups, Leader, SharedHost  # noqa: PLC0415 - few ask several groups.
+
+            return {"Groups": Groups, "Leader": Leader, "SharedHost": SharedHost}[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

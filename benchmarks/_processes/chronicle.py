@@ -2,25 +2,32 @@
 
     ledger --a thread of this process, which is no member--> entries --fold--> history
 
-Members trim their ledger, so whoever wants all of it must read along from the start.
+Members trim their ledger, so whoever wants all of it must read along from the start. While the ledger cannot be read,
+the chronicle waits: what is written meanwhile is read when it is back.
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from neli_router.errors import LedgerUnavailable
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Expire, Join, Leave, decode
-from neli_router.ledgers.base import Entry
-from neli_router.ledgers.sqlite import SqliteLedger
+from neli_router.ledgers.addresses import open_ledger
+from neli_router.ledgers.base import Entry, Ledger
 
 __all__ = ["Chronicle", "Departure", "History", "history_of"]
 
 LOOK_EVERY = 0.5
 """The longest wait for a record, and so for the end."""
+
+END_MAX = 60.0
+"""Seconds that the opening and `close` wait for a ledger which cannot be read."""
+
+RETRY_EVERY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +54,20 @@ class History:
 
 
 class Chronicle:
-    """Keeps all that is written into the ledger in `path` until `close`, which raises what reading met."""
+    """Keeps all that is written into the ledger at `address` until `close`, which raises what reading met."""
 
-    def __init__(self, path: Path) -> None:
-        self._ledger = SqliteLedger(path)
+    def __init__(self, address: str) -> None:
+        self._ledger = _opened(address)
         self._entries: list[Entry] = []
         self._over = False
+        self._give_up_at = 0.0
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="chronicle", daemon=True)
         self._thread.start()
 
     def close(self) -> Sequence[Entry]:
         """Read to the end, and stop; returns all that was read. Twice is fine."""
+        self._give_up_at = time.monotonic() + END_MAX
         self._over = True
         self._ledger.wake()
         self._thread.join()
@@ -77,10 +86,38 @@ class Chronicle:
 
     def _run(self) -> None:
         try:
-            while (more := self._ledger.read(0 if self._over else LOOK_EVERY)) or not self._over:
-                self._entries += more
+            while not self._over:
+                self._look()
+            while (tip := self._tip()) is None or (self._entries and self._entries[-1].offset + 1 < tip):
+                self._look()
         except Exception as error:  # noqa: BLE001 - not to go on: `close` raises it on the thread that asked.
             self._error = error
+
+    def _look(self) -> None:
+        try:
+            self._entries += self._ledger.read(LOOK_EVERY)
+        except LedgerUnavailable:
+            if self._over and time.monotonic() >= self._give_up_at:
+                raise
+            time.sleep(RETRY_EVERY)
+
+    def _tip(self) -> int | None:
+        """The end of the ledger, if it can be told now."""
+        try:
+            return self._ledger.tip()
+        except LedgerUnavailable:
+            return None
+
+
+def _opened(address: str) -> Ledger:
+    give_up_at = time.monotonic() + END_MAX
+    while True:
+        try:
+            return open_ledger(address, create=True, patience=1.0)
+        except LedgerUnavailable:
+            if time.monotonic() >= give_up_at:
+                raise
+            time.sleep(RETRY_EVERY)
 
 
 def history_of(entries: Sequence[Entry]) -> History:

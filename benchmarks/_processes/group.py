@@ -9,12 +9,13 @@ Two lives of one name may run at once: the older finds that out by itself, and e
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -39,9 +40,21 @@ LOOK_EVERY = 0.01
 
 
 class Life:
-    """One process, from its start to its end."""
+    """One process, from its start to its end.
 
-    def __init__(self, folder: Path, name: str, number: int, config: dict[str, Any], pause: float) -> None:
+    `order` is the worker's, but for what this adds. `prefix` stands before its command, which it must become by `exec`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        number: int,
+        order: Mapping[str, Any],
+        *,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name, self.label = name, f"{name}.{number}"
         self.leads: dict[int, int] = {}
         """Partition -> term, as it last noted."""
@@ -49,11 +62,12 @@ class Life:
         self._complaints = folder / f"{self.label}.stderr"
         notes = folder / f"{self.label}.notes"
         self._reader = Reader(notes)
-        order = {"config": {**config, "name": name}, "notes": str(notes), "pause": pause}
+        order = {**order, "config": {**order["config"], "name": name}, "notes": str(notes)}
         with self._complaints.open("wb") as complaints:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks._processes.worker", json.dumps(order)],
+                [*prefix, sys.executable, "-m", "benchmarks._processes.worker", json.dumps(order)],
                 cwd=ROOT,
+                env={**os.environ, **(environment or {})},
                 stdin=subprocess.PIPE,
                 stderr=complaints,
             )
@@ -107,22 +121,39 @@ class Life:
 
 
 class Group:
-    """All lives on one ledger in `folder`. Whatever still runs at the end of the block is killed."""
+    """All lives on one ledger, by default a file in `folder`. Whatever still runs at the end of the block is killed.
 
-    def __init__(self, folder: Path, *, partitions: int, pause: float, **options: Any) -> None:
-        self.ledger = folder / "ledger.db"
+    `fence` is a database that they write to (see `writer`); without one, they only note.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        partitions: int,
+        pause: float,
+        ledger: str = "",
+        fence: Path | None = None,
+        **options: Any,
+    ) -> None:
+        self.ledger = ledger or f"sqlite://{folder / 'ledger.db'}"
         self.referee = Referee()
         self.lives: list[Life] = []
-        self._folder, self._pause, self._partitions = folder, pause, partitions
-        self._config = {"ledger": f"sqlite://{self.ledger}", "layout": {"partitions": partitions}, **options}
+        self._folder, self.partitions = folder, partitions
+        self._order = {
+            "config": {"ledger": self.ledger, "layout": {"partitions": partitions}, **options},
+            "pause": pause,
+            "fence": str(fence or ""),
+        }
         self._started: Counter[str] = Counter()
         self._latest: dict[int, tuple[int, str]] = {}
         """Partition -> the highest term under which anybody acted, and who."""
 
-    def start(self, name: str) -> Life:
-        """Start a process called `name`."""
+    def start(self, name: str, *, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Life:
+        """Start a process called `name`; see `Life` for what may be said of how."""
         self._started[name] += 1
-        life = Life(self._folder, name, self._started[name], self._config, self._pause)
+        number = self._started[name]
+        life = Life(self._folder, name, number, self._order, prefix=prefix, environment=environment)
         self.lives.append(life)
         return life
 
@@ -140,9 +171,9 @@ class Group:
         """Whether those who run share all partitions evenly, by the notes read so far."""
         running = [life.label for life in self.lives if life.is_running]
         shares = Counter(label for _, label in self._latest.values())
-        fair, rest = divmod(self._partitions, max(1, len(running)))
+        fair, rest = divmod(self.partitions, max(1, len(running)))
         return (
-            len(self._latest) == self._partitions
+            len(self._latest) == self.partitions
             and set(shares) == set(running)
             and all(shares[label] in (fair, fair + (rest > 0)) for label in running)
         )
@@ -161,6 +192,18 @@ class Group:
         for _ in self.watch("the group was to share everything evenly"):
             if self.is_balanced():
                 return
+
+    def led_from(self, moment: float) -> dict[int, float]:
+        """Wait until somebody acts for each partition at `moment` or later; when that began, or `moment` itself."""
+        led_at: dict[int, float] = {}
+        for fresh in self.watch("every partition was to be led"):
+            for note in (note for notes in fresh.values() for note in notes):
+                if isinstance(note, Acts) and note.until > moment:
+                    for partition in note.terms:
+                        led_at[partition] = max(moment, min(note.since, led_at.get(partition, note.since)))
+            if len(led_at) == self.partitions:
+                break
+        return led_at
 
     def leave(self) -> None:
         """Let all who run leave in good order, and hear their last words."""

@@ -2,6 +2,8 @@
 
     acts 12.031 12.488 0:1700000000000012 5:1700000000000044     may act for these, from one time to the other
     done 12.350 5:1700000000000044                               will never act for these again under these terms
+    wrote 12.401 0:1700000000000012                              the fence let it write for these (see `writer`)
+    refused 12.401 5:1700000000000044                            the fence did not
 
 **What a line claims.** The worker reads the clock (t0), asks every lease how long it still holds, and reads the clock
 again (t1). The shortest answer, r, was computed at some moment from t0 to t1, and so every lease holds from t1 until
@@ -21,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Acts", "Done", "Note", "Notebook", "Reader"]
+__all__ = ["Acts", "Done", "Note", "Notebook", "Reader", "Refused", "Wrote"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,26 @@ class Done:
     terms: Mapping[int, int]
 
 
-Note = Acts | Done
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """By `at`, the writer had written for these partitions under these terms."""
+
+    at: float
+    terms: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """By `at`, the writer had tried to write for these partitions under these terms, and a higher one stood there."""
+
+    at: float
+    terms: Mapping[int, int]
+
+
+Note = Acts | Done | Wrote | Refused
+
+_AT_ONE_TIME: Mapping[str, type[Done | Wrote | Refused]] = {"done": Done, "wrote": Wrote, "refused": Refused}
+_KINDS = {kind: word for word, kind in _AT_ONE_TIME.items()}
 
 
 class Notebook:
@@ -52,7 +73,7 @@ class Notebook:
 
     def write(self, note: Note) -> None:
         terms = " ".join(f"{partition}:{term}" for partition, term in note.terms.items())
-        head = f"acts {note.since!r} {note.until!r}" if isinstance(note, Acts) else f"done {note.at!r}"
+        head = f"acts {note.since!r} {note.until!r}" if isinstance(note, Acts) else f"{_KINDS[type(note)]} {note.at!r}"
         os.write(self._file, f"{head} {terms}\n".encode())
 
 
@@ -83,6 +104,5 @@ def _parsed(line: str) -> Note:
     if kind == "acts":
         since, until = times
         return Acts(since, until, terms)
-    assert kind == "done", f"no worker writes {kind!r}"
     (at,) = times
-    return Done(at, terms)
+    return _AT_ONE_TIME[kind](at, terms)

@@ -11,6 +11,9 @@ that share a moment are an overlap, unless they are of the same process and the 
 and joins again is as much somebody else as another process is. And along time, the terms of a partition may only rise:
 `regressions` are spans with a lower term than an earlier span had, or with the term of another process; `relapses` are
 spans under a term that their process had noted to be done with.
+
+A *gap* is a time, after its first span, in which nobody acted for a partition: no fault, but what a user waits for. And
+the referee counts what the fence refused: each such write is one that a lease alone would have let through.
 """
 
 from collections import defaultdict
@@ -18,9 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from benchmarks._processes.notes import Acts, Done, Note
+from benchmarks._processes.notes import Acts, Done, Note, Refused, Wrote
 
-__all__ = ["CLOCK_ERROR", "Overlap", "Referee", "Span", "Verdict"]
+__all__ = ["CLOCK_ERROR", "Gap", "Overlap", "Referee", "Span", "Verdict"]
 
 CLOCK_ERROR = 20e-6
 """How far two processes of one host may be apart in reading its clock. An overlap below that is none that was seen."""
@@ -55,6 +58,19 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Nobody acted for a partition from `since` to `until`."""
+
+    partition: int
+    since: float
+    until: float
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the notes show."""
 
@@ -69,6 +85,10 @@ class Verdict:
     """Partitions that changed hands without their holder's word."""
     processes: dict[int, set[str]] = field(default_factory=dict)
     """Partition -> who acted for it."""
+    gaps: Sequence[Gap] = ()
+    writes: int = 0
+    refusals: Sequence[tuple[str, int, int]] = ()
+    """The process, partition and term of each write that the fence refused."""
 
     @property
     def faults(self) -> list[str]:
@@ -86,19 +106,24 @@ class Referee:
     def __init__(self) -> None:
         self._spans: dict[tuple[str, int, int], list[Span]] = defaultdict(list)
         self._relapses: list[Span] = []
-        self._acts = 0
+        self._acts = self._writes = 0
+        self._refusals: list[tuple[str, int, int]] = []
 
     def hear(self, process: str, notes: Iterable[Note]) -> None:
         """Take `notes` into account, which go on where the last ones of `process` ended."""
         for note in notes:
             for partition, term in note.terms.items():
-                spans = self._spans[process, partition, term]
                 match note:
                     case Acts(since, until):
                         self._acts += 1
+                        spans = self._spans[process, partition, term]
                         self._extend(spans, Span(process, partition, term, since, until))
                     case Done(at):
-                        self._end(spans, at)
+                        self._end(self._spans[process, partition, term], at)
+                    case Wrote():
+                        self._writes += 1
+                    case Refused():
+                        self._refusals.append((process, partition, term))
 
     def verdict(self) -> Verdict:
         """What all that was heard until now shows."""
@@ -117,6 +142,9 @@ class Referee:
             handovers=sum(former.done for former, _ in changes),
             takeovers=sum(not former.done for former, _ in changes),
             processes={i: {span.process for span in spans} for i, spans in by_partition.items()},
+            gaps=[gap for spans in by_partition.values() for gap in _gaps(spans)],
+            writes=self._writes,
+            refusals=list(self._refusals),
         )
 
     def terms(self) -> set[tuple[int, int, str]]:
@@ -157,3 +185,12 @@ def _regressions(spans: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
                 yield highest, span
                 continue
         highest = span
+
+
+def _gaps(spans: Sequence[Span]) -> Iterator[Gap]:
+    """Every time between two of `spans`, which are in order of their beginning, that none of them covers."""
+    covered = spans[0].until if spans else 0.0
+    for span in spans:
+        if span.since > covered:
+            yield Gap(span.partition, covered, span.since)
+        covered = max(covered, span.until)

@@ -1,10 +1,14 @@
 """One member process: it acts for whatever it leads, again and again, and notes that it may before it does.
 
-    a round  |-- clock, ask every lease, clock, note what that allows (see `notes`), act --|   pause   |-- ...
+    a round  |-- clock, ask every lease, clock, note what that allows (see `notes`) --|   pause   |-- write --| ...
     Revoked  (waits for the end of a round)    |-- note to be done with these --> return --> they are handed over
 
 What it leads next it takes up at once: a round follows as soon as a lease is given. When its standard input ends, its
 parent has closed the group or is no more, and the worker leaves the group in good order.
+
+If there is a fence to write through, it writes at the end of the pause what it checked before it: so whenever it is
+stopped, it most likely is between a check and the act that this guards, and wakes up as the zombie that the fence is
+there for. What it has just taken up it writes for at once, because a new owner raises the fence before all else.
 
     exit codes: 0 asked to leave, 3 replaced by a newer process of its name, 1 anything else, which is on standard error
 """
@@ -14,10 +18,12 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks._processes.notes import Acts, Done, Notebook
+from benchmarks._processes.notes import Acts, Done, Notebook, Refused, Wrote
+from benchmarks._processes.writer import Writer
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import Replaced
@@ -37,8 +43,10 @@ nothing to wait for; but it must let the thread that returns have the processor.
 class Worker:
     """What the program does with its member."""
 
-    def __init__(self, notebook: Notebook) -> None:
-        self._notebook = notebook
+    def __init__(self, notebook: Notebook, writer: Writer | None = None) -> None:
+        self._notebook, self._writer = notebook, writer
+        self._checked: dict[int, int] = {}
+        """Partition -> term, for what the last round found to be led and the next will write for."""
         self._acting = threading.Lock()
         self._leases: dict[int, Lease] = {}
         self._coming: dict[int, int] = {}
@@ -57,6 +65,7 @@ class Worker:
             if isinstance(event, Revoked):
                 for partition in event.partitions:
                     self._leases.pop(partition, None)
+                    self._checked.pop(partition, None)
                 self._notebook.write(Done(host_clock(), event.terms))
         self._roused.set()
 
@@ -64,6 +73,7 @@ class Worker:
         """Act until told to stop. Raises what ends the member."""
         while not self._over:
             with self._acting:
+                self._write(self._checked)
                 self._take_up(member)
                 self._act()
                 wait = EAGER_PAUSE if self._coming else pause
@@ -94,16 +104,32 @@ class Worker:
         until = before + min((remaining[partition] for partition in terms), default=0.0)
         if after < until:
             self._notebook.write(Acts(after, until, terms))
+            fresh = {partition: term for partition, term in terms.items() if self._checked.get(partition) != term}
+            self._checked = terms
+            self._write(fresh)
             for partition, term in terms.items():
                 if self._coming.get(partition) == term:
                     del self._coming[partition]
+        else:
+            self._checked = {}
+
+    def _write(self, terms: Mapping[int, int]) -> None:
+        if self._writer is None or not terms:
+            return
+        written, refused = self._writer.write(terms)
+        if written:
+            self._notebook.write(Wrote(host_clock(), written))
+        if refused:
+            self._notebook.write(Refused(host_clock(), refused))
 
 
 def main(order: dict[str, Any]) -> int:
-    """Be the member that `order` describes: the options of its `config`, the file of its `notes`, its `pause`."""
+    """Be the member that `order` describes: the options of its `config`, the file of its `notes`, its `pause`,
+    and the database that is its `fence`, if there is one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group of processes, and the parent decides.
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    worker = Worker(Notebook(Path(order["notes"])))
+    notes = Path(order["notes"])
+    worker = Worker(Notebook(notes), Writer(Path(order["fence"]), notes.stem) if order["fence"] else None)
     threading.Thread(target=_await_the_parents_end, args=(worker,), daemon=True).start()
     try:
         with Member(Config.of(order["config"]), on_event=worker.on_event) as member:

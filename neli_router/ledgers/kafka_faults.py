@@ -9,14 +9,18 @@ where nobody sees them unless asked for.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable
 from neli_router.ledgers.kafka_address import KafkaAddress
 
-__all__ = ["DENIED", "LOST", "REFUSED", "SILENT", "UNKNOWN", "explain", "told"]
+__all__ = ["DENIED", "LOST", "REFUSED", "SILENT", "UNKNOWN", "answer", "explain", "sorted_out", "told"]
+
+Answer = TypeVar("Answer")
 
 _logger = logging.getLogger("neli_router.ledgers.kafka")
 _logger.addHandler(logging.NullHandler())
@@ -66,6 +70,30 @@ _FINAL = {
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.POLICY_VIOLATION,
 }
+
+
+def answer(asked: Future[Answer], timeout: float) -> Answer:
+    """What comes of it, or KafkaException."""
+    try:
+        return asked.result(timeout)
+    except TimeoutError as error:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker answered")) from error  # noqa: SLF001
+
+
+def sorted_out(
+    messages: list[Message], complain: Callable[[KafkaError], None]
+) -> tuple[list[Message], KafkaError | None]:
+    """The records of what a consumer hands over, and whether there was nothing at its position; the rest complains."""
+    records, lost = [], None
+    for message in messages:
+        error = message.error()
+        if error is None:
+            records.append(message)
+        elif error.code() in LOST:
+            lost = error
+        else:
+            complain(error)
+    return records, lost
 
 
 def told(error: KafkaError) -> str:

@@ -26,10 +26,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.ledgers.base import READ_MAX, Entry
 from neli_router.ledgers.kafka_address import KafkaAddress
-from neli_router.ledgers.kafka_faults import DENIED, LOST, UNKNOWN, explain, told
+from neli_router.ledgers.kafka_faults import DENIED, UNKNOWN, explain, sorted_out, told
 from neli_router.ledgers.kafka_questions import Questions
 from neli_router.ledgers.kafka_seam import Seam
-from neli_router.ledgers.kafka_tip import Tip
+from neli_router.ledgers.kafka_tip import QUIET_MAX, Tip
 
 __all__ = ["Feed"]
 
@@ -40,9 +40,10 @@ FETCH_WAIT = 0.1
 """Seconds that a broker may hold an empty fetch."""
 
 PROBE_EVERY = 0.25
-PROBE_MAX = 1.0
-QUIET_MAX = 1.0
-"""Seconds without an answer after which a read does not take silence for peace. Members notice sooner by themselves."""
+PROBE_MAX = 0.5
+PAUSE = 0.5
+HASTE_MAX = 0.2
+"""While there is no answer: librdkafka asks for a leader without any pause, and takes the brokers' processor time."""
 
 FIRST_MAX = 5.0
 """Seconds for the first answer after a seek."""
@@ -80,8 +81,7 @@ class Feed:
         self._seam = Seam()
         self._alive_at = self._sought_at = time.monotonic()
         self._tip = Tip(self._sought_at)
-        self._settled = self._trimmed = self._woken = self._closing = False
-        self._broken = self._doubtful = self._ask_now = False
+        self._settled = self._trimmed = self._woken = self._closing = self._broken = self._ask_now = False
         self._low = 0
         self._trouble: KafkaError | None = None
         self._fault: LedgerRewound | None = None
@@ -102,7 +102,7 @@ class Feed:
                 now = time.monotonic()
                 if self._fault is not None:
                     raise LedgerRewound(self._fault.wanted, self._fault.found, self._fault.remedy)
-                if self._queue and not self._doubtful:
+                if self._queue and not self._tip.doubtful:
                     entries = [self._queue.popleft() for _ in range(min(READ_MAX, len(self._queue)))]
                     self._settled = True
                     self._changed.notify_all()
@@ -161,7 +161,7 @@ class Feed:
             thread.join(CLOSE_MAX)  # It leaves by itself when its call into librdkafka returns.
 
     def _is_all(self) -> bool:
-        return self._tip.is_all(self.next) and not self._doubtful
+        return self._tip.is_all(self.next)
 
     def _require_life(self, now: float) -> None:
         quiet = now - self._alive_at
@@ -196,15 +196,7 @@ class Feed:
         self._consumer.close()
 
     def _take(self, turn: int, messages: list[Message]) -> None:
-        records, complaint = [], None
-        for message in messages:
-            error = message.error()
-            if error is None:
-                records.append(message)
-            elif error.code() in LOST:
-                complaint = error
-            else:
-                self._complained(error)
+        records, complaint = sorted_out(messages, self._complained)
         with self._changed:
             if turn != self._turn:
                 return
@@ -218,6 +210,7 @@ class Feed:
                 self.next = entries[-1].offset + 1
                 self._alive_at, self._trouble = time.monotonic(), None
                 self._tip.reached(self.next)
+                self._ask_now |= self._tip.failing  # Somebody answers again.
                 self._changed.notify_all()
         if complaint is not None:
             self._examine(complaint)
@@ -237,24 +230,33 @@ class Feed:
     def _probe(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._ask_now, PROBE_EVERY)
+                pause = PAUSE if self._tip.failing else PROBE_EVERY
+                self._changed.wait_for(lambda: self._closing or self._ask_now, pause)
                 if self._closing:
                     return
+                patience = HASTE_MAX if self._tip.failing and not self._ask_now else PROBE_MAX
                 self._ask_now = False
                 before, asked_at = self.next, time.monotonic()
             try:
-                high = self._questions.tip(PROBE_MAX)
-                if self._doubtful and (why := self._questions.changed_identity(ASK_MAX)):
-                    self._rewound(why)
+                # Any broker knows it, also while the partition has no leader; so it is asked first.
+                if self._tip.doubtful and not self._is_the_same():
                     return
+                high = self._questions.tip(patience)
             except KafkaException as error:
                 with self._changed:
                     self._trouble = error.args[0]
-                    self._doubtful |= self._trouble.code() in UNKNOWN or asked_at - self._tip.asked_at > QUIET_MAX
+                    self._tip.missed(asked_at, unknown=self._trouble.code() in UNKNOWN)
             else:
-                with self._changed:
-                    self._doubtful = False
-                    self._answered(before, high, asked_at)
+                self._answered(before, high, asked_at)
+
+    def _is_the_same(self) -> bool:
+        if why := self._questions.changed_identity(PROBE_MAX):
+            self._rewound(why)
+            return False
+        with self._changed:
+            self._tip.assured(time.monotonic())
+            self._changed.notify_all()
+        return True
 
     def _answered(self, before: int, high: int, asked_at: float) -> None:
         """A broker's answer to a question that was asked at `asked_at`, when the thread had read up to `before`."""

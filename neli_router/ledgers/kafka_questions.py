@@ -10,16 +10,14 @@ a fetch that waits for records; and confluent-kafka lets one thread at a time in
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from neli_router.ledgers.kafka_faults import answer
 from neli_router.ledgers.kafka_topic import topic_id
 
 __all__ = ["Questions"]
-
-Answer = TypeVar("Answer")
 
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -50,12 +48,7 @@ class Questions:
 
     def _offset(self, spec: OffsetSpec, timeout: float) -> int:
         (asked,) = self._admin.list_offsets({TopicPartition(self._topic, 0): spec}, request_timeout=timeout).values()
-        return int(_answer(asked, timeout).offset)
-
-
-def _answer(asked: Future[Answer], timeout: float) -> Answer:
-    """What comes of it, or KafkaException."""
-    try:
-        return asked.result(timeout)
-    except TimeoutError as error:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker answered")) from error  # noqa: SLF001
+        offset = int(answer(asked, timeout).offset)
+        if offset < 0:  # What librdkafka answers, without an error, for a partition whose broker said nothing.
+            raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "no broker knows the offset"))  # noqa: SLF001
+        return offset

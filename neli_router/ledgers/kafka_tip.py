@@ -4,6 +4,8 @@
                                   |
     next >= high ----------------'--> known_at = asked_at: so old is what was read so far, at the most
 
+    no answer for QUIET_MAX, or "no such topic" --> doubtful --the topic's identity was asked for--> assured
+
 An answer tells of the moment in which it was asked for, never of the one in which it came: in between, this process may
 have been stopped. An answer below what was read *before it was asked for* is a sign that the log lost records. It must
 come several times, because a new leader may be a moment behind what the old one showed.
@@ -11,7 +13,10 @@ come several times, because a new leader may be a moment behind what the old one
 
 from math import inf
 
-__all__ = ["Tip"]
+__all__ = ["QUIET_MAX", "Tip"]
+
+QUIET_MAX = 1.0
+"""Seconds without an answer after which silence is not taken for peace, and the topic may have been made anew."""
 
 REWOUND_LOOKS = 3
 """Answers in a row that must be below what was read."""
@@ -26,8 +31,19 @@ class Tip:
         self.known_at = -inf
         self.found = ""
         """How the log lost records, once that is certain."""
-        self._since = now
+        self.doubtful = self.failing = False
+        """Whether it may be another topic now; whether the last question had no answer."""
+        self._since = self._assured_at = now
         self._below = 0
+
+    def missed(self, asked_at: float, *, unknown: bool) -> None:
+        """A question of `asked_at` had no answer, or the one that there is no such topic."""
+        self.failing = True
+        self.doubtful |= unknown or asked_at - max(self.asked_at, self._assured_at) > QUIET_MAX
+
+    def assured(self, now: float) -> None:
+        """It is the topic that it was."""
+        self.doubtful, self._assured_at = False, now
 
     def forget(self, now: float) -> None:
         """What is read begins anew elsewhere."""
@@ -40,7 +56,7 @@ class Tip:
             if self._below >= REWOUND_LOOKS:
                 self.found = f"it ends at {high}, and records up to {before} were read"
             return False
-        self._below, self.high, self.asked_at = 0, high, asked_at
+        self._below, self.high, self.asked_at, self.failing = 0, high, asked_at, False
         self.reached(next)
         return True
 
@@ -51,4 +67,4 @@ class Tip:
 
     def is_all(self, next: int) -> bool:  # noqa: A002
         """Whether nothing above `next` is known to be there, by an answer that is younger than the beginning."""
-        return next >= self.high and self.known_at > -inf
+        return next >= self.high and self.known_at > -inf and not self.doubtful

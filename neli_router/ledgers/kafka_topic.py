@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable
 from neli_router.ledgers.base import Promise
 from neli_router.ledgers.kafka_address import KafkaAddress
-from neli_router.ledgers.kafka_faults import explain
+from neli_router.ledgers.kafka_faults import answer, explain
 
 __all__ = ["MESSAGE_MAX", "Facts", "require_topic", "topic_id"]
 
@@ -81,7 +81,7 @@ def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Fact
 def topic_id(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> str:
     """Which topic of that name it is: one made anew has another. Raises KafkaException."""
     (asked,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout).values()
-    return str(asked.result(timeout).topic_id)
+    return str(answer(asked, timeout).topic_id)
 
 
 class _Doubt(NamedTuple):
@@ -107,7 +107,7 @@ def _make(admin: AdminClient, at: KafkaAddress) -> None:
         [NewTopic(at.topic, 1, replication, config=settings)], request_timeout=ASK_MAX
     ).values()
     try:
-        made.result(ASK_MAX)
+        answer(made, ASK_MAX)
     except KafkaException as error:
         code = error.args[0].code()
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -152,7 +152,7 @@ def _doubts(admin: AdminClient, at: KafkaAddress, replicas: int) -> list[_Doubt]
     try:
         resource = ConfigResource(ConfigResource.Type.TOPIC, at.topic)
         (asked,) = admin.describe_configs([resource], request_timeout=ASK_MAX).values()
-        said = {name: entry.value for name, entry in asked.result(ASK_MAX).items()}
+        said = {name: entry.value for name, entry in answer(asked, ASK_MAX).items()}
     except KafkaException as error:
         if error.args[0].code() not in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}:
             raise explain(error.args[0], at, f"the settings of {at.topic}") from error

@@ -34,7 +34,7 @@ def entries(*records: Record) -> list[Entry]:
 def test_it_reads_to_the_end_what_was_written_before_it_came_and_after(ledger: SqliteLedger, tmp_path: Path) -> None:
     payloads = [f"{number}".encode() for number in range(3000)]
     ledger.append(payloads[:10])
-    with Chronicle(tmp_path / "ledger.db") as chronicle:
+    with Chronicle(f"sqlite://{tmp_path / 'ledger.db'}") as chronicle:
         ledger.append(payloads[10:])
         kept = chronicle.close()
         assert payloads == [entry.payload for entry in kept]
@@ -43,7 +43,7 @@ def test_it_reads_to_the_end_what_was_written_before_it_came_and_after(ledger: S
 
 def test_one_that_fell_behind_what_was_trimmed_says_so_in_the_end(ledger: SqliteLedger, tmp_path: Path) -> None:
     ledger.append([b"read"])
-    chronicle = Chronicle(tmp_path / "ledger.db")
+    chronicle = Chronicle(f"sqlite://{tmp_path / 'ledger.db'}")
     ledger.close()
     with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")

@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def run(tmp_path: Path) -> Callable[[str, float], tuple[Referee, History, Chaos]
 
     def run(guarantee: str, seconds: float) -> tuple[Referee, History, Chaos]:
         say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
-        options = {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
+        options: dict[str, Any] = {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
         with Group(tmp_path, partitions=PARTITIONS, pause=PAUSE, **options) as group:
             chaos = Chaos(group, NAMES, lease=LEASE, seed=SEED)
             with Chronicle(group.ledger) as chronicle:

@@ -1,0 +1,81 @@
+"""The rivals: who they are, why one cannot be had here, and which settings are worth trying, from the smallest.
+
+etcd        a lease's TTL        in whole seconds: one is the least there is
+zookeeper   a session's timeout  the server is started anew for each, with ticks to match
+redis_lock  a lock's TTL         begins at our lease, so that both are measured at equal TTL if that holds
+ours        a group's lease
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Protocol
+
+from benchmarks._peers.contest import Contest
+from benchmarks._peers.ours import Ours, Sizes
+from tests.servers import etcd, redis, zookeeper
+
+__all__ = ["Asked", "Rival", "ours", "rivals"]
+
+LEASES = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
+TTLS = (1.0, 2.0, 3.0, 5.0, 8.0)
+
+
+class Asked(Protocol):
+    """What can be asked of a group of ours, and of a contest of theirs."""
+
+    false_expiries: int
+
+    def look(self) -> None:
+        """Read what was noted, and count who was expired wrongly."""
+
+    def takeover(self, rng: random.Random) -> float:
+        """Kill whoever leads; seconds until another does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """One way to have a role. `at` starts it, at a setting in seconds, with processes that want the role."""
+
+    name: str
+    missing: str
+    """Why it cannot be had here; nothing if it can."""
+    settings: tuple[float, ...]
+    at: Callable[[float], AbstractContextManager[Asked]]
+
+
+def ours(sizes: Sizes) -> Rival:
+    return Rival("ours", "", LEASES, lambda lease: Ours(lease, sizes))
+
+
+def rivals() -> list[Rival]:
+    no_kazoo = "" if find_spec("kazoo") else "kazoo is not installed"
+    no_redis = "" if find_spec("redis") else "redis-py is not installed"
+    return [
+        Rival("etcd", etcd.missing(), TTLS, _etcd),
+        Rival("zookeeper", zookeeper.missing() or no_kazoo, LEASES, _zookeeper),
+        Rival("redis_lock", redis.missing() or no_redis, LEASES, _redis),
+    ]
+
+
+@contextmanager
+def _etcd(ttl: float) -> Iterator[Asked]:
+    with etcd.Etcd.started() as server, Contest("etcd", server.address, ttl) as contest:
+        yield contest
+
+
+@contextmanager
+def _zookeeper(session: float) -> Iterator[Asked]:
+    with (
+        zookeeper.ZooKeeper.started(session) as server,
+        Contest("zookeeper", server.address, session) as contest,
+    ):
+        yield contest
+
+
+@contextmanager
+def _redis(ttl: float) -> Iterator[Asked]:
+    with redis.Redis.started() as server, Contest("redis_lock", server.socket, ttl) as contest:
+        yield contest

@@ -1,0 +1,58 @@
+"""A role from ZooKeeper: kazoo's recipe of an election.
+
+    session --> Election.run(...): an ephemeral, numbered node; waits for the one before it --> elected
+                 '--> the session expired: begin anew
+
+When a process dies, ZooKeeper waits for its session to time out, deletes its node, and tells who watches it. kazoo
+chooses when to ping: up to 0.4 seconds after the last time, at random, however short the session is. So sessions of
+less than half a second expire by themselves, and cannot be had with it, on a fast machine either.
+"""
+
+import threading
+
+from kazoo.client import KazooClient  # type: ignore[import-untyped] # It has no types of its own.
+from kazoo.exceptions import KazooException  # type: ignore[import-untyped] # As above.
+from kazoo.protocol.states import KazooState  # type: ignore[import-untyped] # As above.
+
+from benchmarks._peers.notes import Notebook
+
+__all__ = ["contend"]
+
+START_MAX = 15.0
+
+
+def contend(address: str, setting: float, name: str, notebook: Notebook) -> None:
+    """Contend for the role, with a session of `setting` seconds."""
+    while True:
+        client = KazooClient(hosts=address, timeout=setting)
+        expired = threading.Event()
+
+        def told(state: str, expired: threading.Event = expired) -> None:
+            if state == KazooState.LOST:
+                expired.set()
+
+        client.add_listener(told)
+        client.start(timeout=START_MAX)
+        granted = client.client_id is not None
+        assert granted, "a client that has started has a session"
+        threading.Thread(target=_campaign, args=(client, name, notebook, expired), daemon=True).start()
+        notebook.write("waits")
+        expired.wait()
+        notebook.write("lost")
+        threading.Thread(target=_end, args=(client,), daemon=True).start()
+
+
+def _campaign(client: KazooClient, name: str, notebook: Notebook, expired: threading.Event) -> None:
+    def lead() -> None:
+        notebook.write("holds")
+        expired.wait()
+
+    try:
+        client.Election("/role", name).run(lead)
+    except KazooException:
+        expired.set()  # It ended while we stood in line.
+
+
+def _end(client: KazooClient) -> None:
+    client.stop()
+    client.close()

@@ -1,0 +1,88 @@
+"""What a worker writes through the fence, and what stands in the database in the end.
+
+    begin --admit(partition, term)--> insert into writes --> commit       one transaction a round
+                |
+                '--Refused--> that partition is left out, and told
+
+The table `writes` keeps the order of the commits: whoever reads it later sees for himself whether a lower term was ever
+written after a higher one, and need not believe the fence.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+from neli_router import fence
+
+__all__ = ["Writer", "zombie_writes"]
+
+LOCKED_MAX = 0.2
+"""Seconds. A process that is stopped within its transaction keeps the others out; they write again next round."""
+
+
+class Writer:
+    """Of one process, whose label is in each of its writes. For one thread at a time."""
+
+    def __init__(self, path: Path, process: str) -> None:
+        self._process = process
+        # Nobody pulls the plug of this machine; a process that is killed loses nothing that it committed.
+        self._connection = sqlite3.connect(path, timeout=LOCKED_MAX, check_same_thread=False)
+        self._connection.execute("PRAGMA synchronous = OFF")
+
+    @staticmethod
+    def install(path: Path) -> None:
+        """Make the database, before anybody writes."""
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            with connection:
+                connection.execute(
+                    "CREATE TABLE writes (place INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER, term INTEGER, "
+                    "process TEXT)"
+                )
+                fence.install(connection)
+
+    def write(self, terms: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Write for each partition under its term: those that the fence let through, and those that it refused.
+
+        None of them is in either if the database was locked.
+        """
+        written: dict[int, int] = {}
+        refused: dict[int, int] = {}
+        try:
+            with self._connection:
+                for partition, term in terms.items():
+                    try:
+                        fence.admit(self._connection, f"partition {partition}", term)
+                    except fence.Refused:
+                        refused[partition] = term
+                    else:
+                        self._insert(partition, term)
+                        written[partition] = term
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            return {}, {}
+        return written, refused
+
+    def _insert(self, partition: int, term: int) -> None:
+        self._connection.execute(
+            "INSERT INTO writes (partition, term, process) VALUES (?, ?, ?)", (partition, term, self._process)
+        )
+
+
+def zombie_writes(path: Path) -> list[str]:
+    """Every write that stands after one for its partition under a higher term, in words."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT partition, term, process FROM writes ORDER BY place").fetchall()
+    by_partition: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for partition, term, process in rows:
+        by_partition[partition].append((term, process))
+    return [
+        f"partition {partition}: {process} wrote under {term} after {before} under {higher}"
+        for partition, writes in by_partition.items()
+        for (higher, before), (term, process) in pairwise(writes)
+        if term < higher
+    ]

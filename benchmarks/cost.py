@@ -1,0 +1,210 @@
+"""What an idle group costs its ledger, and how many records a second one core reads and folds.
+
+    members of a group, with nothing to do --Beats--> ledger --an observer counts--> records and bytes a second
+
+Heartbeats are all that an idle group writes, one stream a member, whatever the number of partitions. Besides, one
+snapshot is written every few thousand records. It is too rare for a run of seconds, so its share is reckoned: its size,
+over the records from one to the next. That share grows with partitions, and is told apart.
+
+    records_per_second@MxP, bytes_per_second@MxP     of M members and P partitions, snapshots left out
+    snapshot_bytes@P                                 with the most members
+    records_growth_by_members                        most members over fewest; as they grow, if it is a stream for each
+    records_growth_by_partitions_max                 most partitions over fewest; 1 if they cost nothing
+    bytes_growth_by_partitions_max                   the same of bytes, the snapshots' share included
+
+Then a topic, or a file, is filled with the records of a busy life (Beats of eight members), and a process that may use
+one core alone reads them from the first to the last and folds them as a router does.
+
+    fold_per_second         records over the processor's time of that whole process, all threads of its client included
+    fold_per_second_wall    the same over the clock, in which others may have had that core
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from uuid import uuid4
+
+from benchmarks import Figures
+from benchmarks._peers.ours import brokers, patient_read
+from benchmarks.memory import Group
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.induction.observer import Observer
+from neli_router.induction.records import Snapshot, decode, encode
+from neli_router.induction.snapshots import snapshot
+from neli_router.keyspace import Layout
+from neli_router.ledgers.addresses import open_ledger
+from neli_router.ledgers.base import Entry, Ledger
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.member import Member
+from neli_router.protocol import Effect, Stopped
+from neli_router.pump import Pump
+
+__all__ = ["fold_all", "run"]
+
+MEMBERS = (2, 4, 8, 16)
+PARTITIONS = (16, 256, 4096)
+SETTLE_MAX = 240.0
+"""Seconds. Sixteen members on one processor take over thousands of partitions from each other, one by one."""
+LOOK_EVERY = 0.05
+FOLD_MEMBERS = 8
+FOLD_PARTITIONS = 256
+APPEND_RUN = 500
+"""Records that are appended at once when a ledger is filled."""
+
+SKIPPED = b"{}"
+"""Nothing to anybody, and it takes its offset."""
+
+FOLDER = "import sys; from benchmarks.cost import fold_all; print(fold_all(sys.argv[1]))"
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ledger", choices=["sqlite", "kafka"], default="sqlite")
+    parser.add_argument("--lease", type=float, default=1.0, help="seconds; a member beats six times in one")
+    parser.add_argument("--members", type=int, nargs="+", default=MEMBERS)
+    parser.add_argument("--partitions", type=int, nargs="+", default=PARTITIONS)
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each pair of the two; 0 leaves them out")
+    parser.add_argument("--records", type=int, default=300_000, help="to read and fold; 0 leaves that out")
+    parser.add_argument("--quick", action="store_true", help="3 seconds for each pair of extremes, 50,000 records")
+    chosen = parser.parse_args(options)
+    members, partitions = sorted(chosen.members), sorted(chosen.partitions)
+    seconds, records = chosen.seconds, chosen.records
+    if chosen.quick:
+        members, partitions = [members[0], members[-1]], [partitions[0], partitions[-1]]
+        seconds, records = min(3.0, seconds), min(50_000, records)
+    with brokers() if chosen.ledger == "kafka" else nullcontext("") as kafka:
+        idle = _idle(kafka, members, partitions, chosen.lease, seconds) if seconds > 0 else {}
+        folded = _folded(kafka, records) if records > 0 else {}
+    return {**idle, **folded, "lease": chosen.lease, "ledger": chosen.ledger}
+
+
+def _idle(kafka: str, members: Sequence[int], partitions: Sequence[int], lease: float, seconds: float) -> Figures:
+    figures: Figures = {}
+    rates: dict[tuple[int, int], tuple[float, float, float]] = {}
+    for width in partitions:
+        for count in members:
+            rates[count, width] = _rates(kafka, count, width, lease, seconds)
+            figures[f"records_per_second@{count}x{width}"] = rates[count, width][0]
+            figures[f"bytes_per_second@{count}x{width}"] = rates[count, width][1]
+        figures[f"snapshot_bytes@{width}"] = rates[members[-1], width][2]
+    fewest, most, narrow, wide = members[0], members[-1], partitions[0], partitions[-1]
+    every = Config("memory://x").snapshot_every
+
+    def all_bytes(count: int, width: int) -> float:
+        rate, size, image = rates[count, width]
+        return size + image * rate / every
+
+    figures["records_growth_by_members"] = rates[most, narrow][0] / rates[fewest, narrow][0]
+    figures["members_growth"] = most / fewest
+    figures["records_growth_by_partitions_max"] = max(rates[it, wide][0] / rates[it, narrow][0] for it in members)
+    figures["bytes_growth_by_partitions_max"] = max(all_bytes(it, wide) / all_bytes(it, narrow) for it in members)
+    figures["seconds"] = seconds
+    return figures
+
+
+def _rates(kafka: str, count: int, width: int, lease: float, seconds: float) -> tuple[float, float, float]:
+    """Records a second, bytes a second, and the bytes of a snapshot, of `count` members with `width` partitions."""
+    with _address(kafka) as address, ExitStack() as stack:
+        config = Config(address, layout=Layout(partitions=width), lease=lease, accept_rewinds=bool(kafka))
+        group = [stack.enter_context(Member(config)) for _ in range(count)]
+        give_up_at = host_clock() + SETTLE_MAX
+        while sorted(len(it.led) for it in group) != [(width + rank) // count for rank in range(count)]:
+            assert host_clock() < give_up_at, f"{count} members were to share {width} partitions in {SETTLE_MAX} s"
+            time.sleep(LOOK_EVERY)
+        time.sleep(lease)  # What was still on its way when the last lease was given is not what an idle group writes.
+        ledger = stack.enter_context(closing(open_ledger(address, create=False, patience=1.0)))
+        first, started = ledger.tip(), host_clock()
+        time.sleep(seconds)
+        last, took = ledger.tip(), host_clock() - started
+        ledger.seek(first)
+        entries: list[Entry] = []
+        while not entries or entries[-1].offset < last - 1:
+            entries += patient_read(ledger, 1.0)
+        entries = [entry for entry in entries if entry.offset < last]
+        beats = [it.payload for it in entries if not isinstance(decode(it.payload), Snapshot)]
+        pump = _pump(ledger)
+        while not pump.machine.caught_up:
+            pump.turn()
+        image = encode(snapshot("somebody", pump.machine.state))
+    return len(beats) / took, sum(map(len, beats)) / took, float(len(image))
+
+
+@contextmanager
+def _address(kafka: str) -> Iterator[str]:
+    if kafka:
+        yield f"kafka://{kafka}/cost-{uuid4().hex}"
+        return
+    with tempfile.TemporaryDirectory(prefix="neli-cost-") as folder:
+        yield f"sqlite://{folder}/ledger.db"
+
+
+def _folded(kafka: str, records: int) -> Figures:
+    with _address(kafka) as address:
+        payloads = _life(records)
+        with closing(open_ledger(address, create=True, patience=60.0)) as ledger:
+            if ledger.tip() == 0:  # Records tell of offsets, and theirs begin with 1.
+                payloads.insert(0, SKIPPED)
+            for offset in range(0, len(payloads), APPEND_RUN):
+                ledger.append(payloads[offset : offset + APPEND_RUN], lasting=False)
+                ledger.acknowledged()
+            while ledger.tip() < len(payloads):
+                ledger.acknowledged()
+                time.sleep(LOOK_EVERY)
+        made = subprocess.run([sys.executable, "-c", FOLDER, address], capture_output=True, text=True, check=False)
+        assert made.returncode == 0, f"a process was to fold {records} records:\n{made.stderr}"
+    folded, processor, wall = json.loads(made.stdout)
+    return {
+        "fold_per_second": folded / processor,
+        "fold_per_second_wall": folded / wall,
+        "fold_records": folded,
+        "fold_bytes_mean": sum(map(len, payloads)) / len(payloads),
+    }
+
+
+def _life(records: int) -> list[bytes]:
+    """Payloads of a group's life from its genesis, as they follow each other from offset 1 on; without snapshots."""
+    written: list[bytes] = []
+    log = MemoryLog()
+
+    class Copied(MemoryLedger):
+        def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+            written.extend(payloads)
+            super().append(payloads, lasting=lasting)
+
+    group = Group(lambda: Copied(log), members=FOLD_MEMBERS, partitions=FOLD_PARTITIONS)
+    group.gather()
+    while group.beats < records:
+        group._round()  # noqa: SLF001 - its own way to go on takes samples, which nobody needs here.
+    # A snapshot would let the reader start late; nothing stands in its place, which everybody skips.
+    return [SKIPPED if isinstance(decode(payload), Snapshot) else payload for payload in written]
+
+
+def _pump(ledger: Ledger) -> Pump[Observer]:
+    return Pump(ledger, Observer, clock=host_clock, pause=time.sleep, publish=lambda observer, now: None, tell=_listen)
+
+
+def _listen(effect: Effect) -> None:
+    assert not (isinstance(effect, Stopped) and effect.error), f"the ledger is as sound as any, got {effect}"
+
+
+def fold_all(address: str) -> str:
+    """In a process of its own, and on one core: read and fold all of the ledger. Records, processor's and real time."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with closing(open_ledger(address, create=False, patience=60.0)) as ledger:
+        last = ledger.tip()
+        pump = _pump(ledger)
+        begun, started = time.process_time(), time.perf_counter()
+        while pump.machine.state.at < last:
+            pump.turn()
+        processor, wall = time.process_time() - begun, time.perf_counter() - started
+        return json.dumps([pump.machine.state.at, processor, wall])

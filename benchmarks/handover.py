@@ -1,0 +1,156 @@
+"""How long a clean handover takes, from the signal to the last partition led elsewhere, over an append and its read.
+
+    SIGTERM --> Revoked, handled --> Leave ---------------------------------> read by others --> they lead all of it
+    Drain ----> read by its owner --> Revoked, handled --> Handovers, in turns --> read, each --> others lead all of it
+
+Real processes on one ledger, with no work in flight: their handlers return at once. A handover counts from just before
+the signal, or just before the Drain is appended by this process, to the moment at which another process, by its own
+stamp, holds a lease of the last of the partitions that the one led. In the same run, beside the idle group, a handle of
+another ledger of the same kind appends a record and reads it back, again and again: what everything here is made of.
+
+    sigterm_over_append_median, drain_over_append_median     the median of each over that of an append and its read
+    append_to_read_ms_median, append_to_read_ms_p99
+    moved_by_others                                          partitions that were not the leaver's, and moved anyway
+    handover_records_median                                  records that a drain of one member takes
+"""
+
+import argparse
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from random import Random
+from statistics import median, quantiles
+from uuid import uuid4
+
+from benchmarks import Figures
+from benchmarks._peers.ours import Sizes, balanced, brokers, led_elsewhere, patient_read
+from benchmarks._peers.polite import PREFIX
+from benchmarks._processes.group import Group, Life
+from neli_router.clock import host_clock
+from neli_router.induction.records import Drain, Undrain, encode
+from neli_router.ledgers.addresses import open_ledger
+from neli_router.ledgers.base import Ledger
+
+__all__ = ["run"]
+
+APPENDS_PER_TRIAL = 30
+APPEND = b"an append of about the size of a heartbeat, which says who, when, what it has read, and a digest of that" * 2
+ASKER = "benchmark"
+SPREAD = 0.02
+"""Seconds, at most, between two appends: so that they meet every moment of whatever goes round in a ledger."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Seconds, and counts."""
+
+    sigterm: list[float] = field(default_factory=list)
+    drain: list[float] = field(default_factory=list)
+    appends: list[float] = field(default_factory=list)
+    records: list[int] = field(default_factory=list)
+    moved_by_others: int = 0
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks handover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ledger", choices=["sqlite", "kafka"], default="sqlite")
+    parser.add_argument("--lease", type=float, default=1.0, help="seconds")
+    parser.add_argument("--trials", type=int, default=20, help="of each kind")
+    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument("--partitions", type=int, default=256)
+    parser.add_argument("--seed", type=int, default=1, help="draws who leaves, and when")
+    parser.add_argument("--quick", action="store_true", help="5 of each kind")
+    chosen = parser.parse_args(options)
+    trials, found = 5 if chosen.quick else max(1, chosen.trials), Found()
+    with brokers() if chosen.ledger == "kafka" else nullcontext("") as kafka:
+        sizes, rng = Sizes(chosen.members, chosen.partitions, kafka), Random(chosen.seed)
+        with balanced(chosen.lease, sizes, prefix=PREFIX) as (group, _), closing(_beside(group)) as beside:
+            ours = open_ledger(group.ledger, create=False, patience=1.0)
+            with closing(ours):
+                for _ in range(trials):
+                    found.appends += _appends(beside, rng)
+                    _sigterm(group, rng, found)
+                    _drain(group, ours, rng, found)
+            overlaps = len(group.referee.verdict().overlaps)
+    append = median(found.appends)
+    return {
+        "sigterm_over_append_median": median(found.sigterm) / append,
+        "sigterm_over_append_max": max(found.sigterm) / append,
+        "drain_over_append_median": median(found.drain) / append,
+        "drain_over_append_max": max(found.drain) / append,
+        "sigterm_ms_median": 1e3 * median(found.sigterm),
+        "drain_ms_median": 1e3 * median(found.drain),
+        "append_to_read_ms_median": 1e3 * append,
+        "append_to_read_ms_p99": 1e3 * quantiles(found.appends, n=100)[-1],
+        "handover_records_median": median(found.records),
+        "moved_by_others": found.moved_by_others,
+        "overlaps": overlaps,
+        "trials": trials,
+        "members": chosen.members,
+        "partitions": chosen.partitions,
+        "lease": chosen.lease,
+        "ledger": chosen.ledger,
+    }
+
+
+def _sigterm(group: Group, rng: Random, found: Found) -> None:
+    leaver, leads, others = _chosen(group, rng)
+    at = host_clock()
+    leaver._process.send_signal(signal.SIGTERM)  # noqa: SLF001 - a life can be killed and stopped, and not yet this.
+    found.sigterm.append(led_elsewhere(group, leaver, leads) - at)
+    assert leaver.exit_code() == 0, f"{leaver.label} was to leave in good order:\n{leaver.complaints()}"
+    group.read_notes()
+    found.moved_by_others += _moved(others)
+    group.start(leaver.name, prefix=PREFIX)
+    group.settle()
+
+
+def _drain(group: Group, ledger: Ledger, rng: Random, found: Found) -> None:
+    leaver, leads, others = _chosen(group, rng)
+    before, at = ledger.tip(), host_clock()
+    ledger.append([encode(Drain(by=ASKER, name=leaver.name))])
+    found.drain.append(led_elsewhere(group, leaver, leads) - at)
+    found.records.append(ledger.tip() - before)
+    group.read_notes()
+    found.moved_by_others += _moved(others)
+    ledger.append([encode(Undrain(by=ASKER, name=leaver.name))])
+    group.settle()
+
+
+def _chosen(group: Group, rng: Random) -> tuple[Life, dict[int, int], dict[Life, dict[int, int]]]:
+    """Who leaves, what it leads (partition -> term), and what the others lead."""
+    time.sleep(SPREAD * rng.random())
+    group.read_notes()
+    running = {life.name: life for life in group.lives if life.is_running}
+    leaver = running.pop(rng.choice(sorted(running)))
+    return leaver, dict(leaver.leads), {life: dict(life.leads) for life in running.values()}
+
+
+def _moved(others: dict[Life, dict[int, int]]) -> int:
+    """How many partitions the others no longer lead, or lead under another term."""
+    return sum(life.leads.get(p) != term for life, leads in others.items() for p, term in leads.items())
+
+
+def _beside(group: Group) -> Ledger:
+    """A ledger of the same kind at the same place, which no group uses."""
+    address = f"{group.ledger.removesuffix('.db')}-beside-{uuid4().hex[:8]}"
+    return open_ledger(address + (".db" if group.ledger.endswith(".db") else ""), create=True, patience=1.0)
+
+
+def _appends(ledger: Ledger, rng: Random) -> list[float]:
+    """Seconds from an append to when the same handle has read it."""
+    took: list[float] = []
+    while patient_read(ledger, 0.0):
+        pass
+    for _ in range(APPENDS_PER_TRIAL):
+        time.sleep(SPREAD * rng.random())
+        started = time.perf_counter()
+        ledger.append([APPEND])
+        while not patient_read(ledger, 1.0):
+            pass
+        took.append(time.perf_counter() - started)
+    return took

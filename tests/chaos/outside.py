@@ -1,0 +1,96 @@
+"""An outside producer: somebody who is no member, appends to the group's topic, and keeps what was acknowledged.
+
+    produce "outside 17" --acks=all--> offset 4711     kept, to be looked for in the end
+                             '-- when was the first accepted that was produced after a moment?
+
+Its records are none of the protocol's, so every member skips them alike.
+"""
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from neli_router.clock import host_clock
+
+__all__ = ["Outside"]
+
+EVERY = 0.05
+"""Seconds between two records. Members log each record that is none, so a flood would measure only that."""
+
+ACCEPT_MAX = 60.0
+
+
+class Outside:
+    """Appends from a thread of its own, from its construction until `close`."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acknowledged: dict[int, bytes] = {}
+        """Offset -> what was acknowledged to stand there."""
+        self._accepted: list[tuple[float, float]] = []
+        """When each acknowledged record was produced, and when that was heard."""
+        self._topic = topic
+        self._changed = threading.Condition()
+        self._over = False
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "linger.ms": 0,
+                "retry.backoff.ms": 10,
+                "retry.backoff.max.ms": 20,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 50,
+                "topic.metadata.refresh.fast.interval.ms": 20,
+                "message.timeout.ms": int(ACCEPT_MAX * 1000),
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name="outside", daemon=True)
+        self._thread.start()
+
+    def accepted_after(self, moment: float) -> float:
+        """When the first record was acknowledged that was produced after `moment`. Waits for it."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: self._first_after(moment), ACCEPT_MAX)
+        assert found is not None, f"no append succeeded within {ACCEPT_MAX} s"
+        return found
+
+    def close(self) -> None:
+        self._over = True
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _first_after(self, moment: float) -> float | None:
+        return min((heard_at for produced_at, heard_at in self._accepted if produced_at > moment), default=None)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._over:
+            number += 1
+            self._produce(f"outside {number}".encode())
+            next_at = host_clock() + EVERY
+            while (rest := next_at - host_clock()) > 0:
+                self._producer.poll(rest)  # It returns as soon as something was delivered.
+        self._producer.flush(ACCEPT_MAX)
+
+    def _produce(self, payload: bytes) -> None:
+        produced_at = host_clock()
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            offset = message.offset()
+            if error is None and offset is not None:
+                with self._changed:
+                    self.acknowledged[offset] = payload
+                    self._accepted.append((produced_at, host_clock()))
+                    self._changed.notify_all()
+
+        self._producer.produce(self._topic, payload, partition=0, on_delivery=delivered)

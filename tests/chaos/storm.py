@@ -1,0 +1,176 @@
+"""The storm: faults dealt from a deck that a seed shuffled, one about every lease and a half, and then calm.
+
+    deck   every kind of fault once, in random order; when it is empty, another: so a short run meets them all
+    out    who is at a fault's mercy; at most `OUT_MAX` members, and one broker, so that two remain in sync
+    calm   all is undone at once: what was stopped goes on, what was killed comes back, all links carry
+
+A broker is struck only while three replicas are in sync; until then its card waits. The seed fixes what is drawn; what
+comes of it depends on the machine, too, so a seed that failed is a good place to look, and no promise.
+
+A process may end by itself while it cannot reach its ledger. Then another is started, as a supervisor would, and the
+complaints of all that ended so are kept for the test to judge.
+"""
+
+import heapq
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from benchmarks._processes.group import Group, Life
+from neli_router.clock import host_clock
+from tests.chaos.cluster import Cluster
+from tests.chaos.faults import LEADER_FAULTS, Fault, begin_leader_fault, begin_member_fault
+from tests.chaos.wall_clock import WallClock
+
+__all__ = ["Injected", "Storm"]
+
+OUT_MAX = 2
+"""Of five: who takes over must be there, or nothing would ever be taken over."""
+
+LOOK_EVERY = 0.03
+"""Between two looks at notes, and at what is due."""
+
+
+class Injected(NamedTuple):
+    """A fault, as it was in the end."""
+
+    kind: str
+    whom: str
+    at: float
+    """Seconds after the storm's beginning."""
+    seconds: float
+
+
+class Storm:
+    """Turns a group upside down for some seconds, and then lets it come to rest."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: Group,
+        names: Sequence[str],
+        kinds: Sequence[str],
+        *,
+        topic: str,
+        lease: float,
+        seed: int,
+        clock: WallClock | None = None,
+    ) -> None:
+        self.cluster, self.clock, self.lease = cluster, clock, lease
+        self.injected: list[Injected] = []
+        self.ended: list[str] = []
+        """What was said by each process that ended by itself."""
+        self.led_after = self.balanced_after = 0.0
+        """Seconds after the calm until every partition was led, and until all shared them evenly."""
+        self._group, self._names, self._kinds, self._topic = group, list(names), list(kinds), topic
+        self._clocked = self._names[0]
+        self._rng = random.Random(seed)
+        self._present: dict[str, Life] = {}
+        self._out: set[str] = set()
+        self._deck: deque[str] = deque()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()  # Two things due at one time are done in the order they were drawn.
+        self._began_at = 0.0
+
+    def run(self, seconds: float) -> None:
+        """Start the group, let things happen for `seconds`, then let it settle and leave, which must succeed."""
+        for name in self._names:
+            self.start(name)
+        self._group.settle()
+        self._began_at = host_clock()
+        strike_at = self._began_at + self._pause()
+        try:
+            while (now := host_clock()) < self._began_at + seconds:
+                if now >= strike_at:
+                    self._strike()
+                    strike_at = host_clock() + self._pause()
+                self._look()
+        finally:
+            self._end_all()  # Whatever happened here, the next test wants three brokers and a network.
+        self._recover()
+        self._group.leave()
+
+    def life(self, name: str) -> Life:
+        return self._present[name]
+
+    def start(self, name: str) -> None:
+        environment = self.clock.environment if self.clock is not None and name == self._clocked else None
+        prefix = self.cluster.network.prefix(name)
+        self._present[name] = self._group.start(name, prefix=prefix, environment=environment)
+
+    def _pause(self) -> float:
+        return self.lease * self._rng.uniform(0.5, 2.5)
+
+    def _strike(self) -> None:
+        """Deal the first card that can be played."""
+        if not self._deck:
+            self._rng.shuffle(self._kinds)
+            self._deck.extend(self._kinds)
+        free = [name for name in self._names if name not in self._out]
+        for _ in range(len(self._deck)):
+            kind = self._deck.popleft()
+            if self._play(kind, free):
+                return
+            self._deck.append(kind)
+
+    def _play(self, kind: str, free: list[str]) -> bool:
+        """Whether it could be: begin this fault, and say when it ends."""
+        may_be_out = len(self._names) - len(free) < OUT_MAX
+        if kind in LEADER_FAULTS:
+            leader = None if "broker" in self._out else self.cluster.leader(self._topic)
+            if leader is None:
+                return False
+            friend = self._rng.choice(free) if may_be_out and kind == "island" and self._rng.random() < 0.7 else None
+            self._end_later(begin_leader_fault(kind, leader, friend, self, self._rng), {"broker", friend or "broker"})
+        elif kind == "clock":
+            self._end_later(begin_member_fault(kind, self._clocked, self, self._rng), set())
+        elif may_be_out:
+            name = self._rng.choice(free)
+            self._end_later(begin_member_fault(kind, name, self, self._rng), {name})
+        else:
+            return False
+        return True
+
+    def _end_later(self, fault: Fault, out: set[str]) -> None:
+        began_at = host_clock()
+        self._out |= out
+
+        def end() -> None:
+            for act in fault.undo:
+                act()
+            self._out -= out
+            ended_at = host_clock()
+            self.injected.append(Injected(fault.kind, fault.whom, began_at - self._began_at, ended_at - began_at))
+
+        heapq.heappush(self._due, (began_at + fault.seconds, next(self._order), end))
+
+    def _look(self) -> None:
+        """Do what is due, read what was noted, and start what ended by itself."""
+        while self._due and self._due[0][0] <= host_clock():
+            _, _, end = heapq.heappop(self._due)
+            end()
+        self._group.read_notes()
+        for name, life in self._present.items():
+            if name not in self._out and not life.is_running:
+                self.ended.append(f"{life.label} ended with {life.exit_code()}:\n{life.complaints()}")
+                self.start(name)
+        time.sleep(LOOK_EVERY)
+
+    def _end_all(self) -> None:
+        while self._due:
+            _, _, end = heapq.heappop(self._due)
+            end()
+        self.cluster.network.heal()
+
+    def _recover(self) -> None:
+        """Wait until brokers and members are themselves again."""
+        self._look()  # Who ended by itself is started again.
+        self.cluster.await_all_well(self._topic)
+        calm_at = host_clock()
+        self._look()
+        self.led_after = max(self._group.led_from(calm_at).values()) - calm_at
+        self._group.settle()
+        self.balanced_after = host_clock() - calm_at

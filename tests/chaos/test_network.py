@@ -1,0 +1,107 @@
+"""The network that chaos is made in: what is cut is cut, in the direction that was asked for, and nothing stays."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require
+from tests.servers.network import NAMESPACES, Network, missing
+
+pytestmark = pytest.mark.process
+
+SOON = 5.0
+"""Seconds for a datagram to cross two veth pairs."""
+
+LOOK_EVERY = 0.02
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    require(missing())
+    with Network.started(["one", "two", "three"]) as started:
+        yield started
+
+
+@pytest.fixture
+def hears(network: Network) -> Iterator[Callable[[str, str], bool]]:
+    """Whether a datagram from the first host reaches the second, tried again while it does not and should."""
+    sockets: dict[str, socket.socket] = {}
+    with ExitStack() as open_sockets:
+        for host in network.hosts:
+            with network.entered(host):
+                made = open_sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            made.bind((network.address(host), 7635))
+            made.settimeout(LOOK_EVERY)
+            sockets[host] = made
+
+        def hears(source: str, target: str, *, within: float = SOON) -> bool:
+            give_up_at = time.monotonic() + within
+            word = f"{source} at {give_up_at}".encode()
+            while time.monotonic() < give_up_at:
+                sockets[source].sendto(word, (network.address(target), 7635))
+                try:
+                    if sockets[target].recv(100) == word:
+                        return True
+                except TimeoutError:
+                    continue
+            return False
+
+        yield hears
+
+
+def test_all_hosts_reach_all_others(network: Network, hears: Callable[..., bool]) -> None:
+    assert all(hears(one, two) for one in network.hosts for two in network.hosts if one != two)
+
+
+def test_what_is_lost_one_way_still_goes_the_other(network: Network, hears: Callable[..., bool]) -> None:
+    network.lose("one", "two")
+    assert not hears("one", "two", within=0.2)
+    assert hears("two", "one")
+    assert hears("one", "three")
+    network.carry("one", "two")
+    assert hears("one", "two")
+
+
+def test_two_faults_on_one_path_must_both_end(network: Network, hears: Callable[..., bool]) -> None:
+    network.cut("one", "two")
+    network.lose("one", "two")
+    network.mend("one", "two")
+    assert not hears("one", "two", within=0.2)
+    assert hears("two", "one")
+    network.heal()
+    assert hears("one", "two")
+
+
+def test_a_slow_link_carries_everything_late_and_can_be_healed(network: Network, hears: Callable[..., bool]) -> None:
+    assert network.slow("one")
+    assert hears("one", "two")
+    network.heal()
+    assert hears("two", "one")
+
+
+def test_nothing_is_left_at_the_end_even_of_a_failure() -> None:
+    require(missing())
+    spaces: list[str] = []
+
+    def fail() -> None:
+        with Network.started(["one", "two"]) as network:
+            spaces.extend(network.prefix(host)[-1] for host in network.hosts)
+            assert all((NAMESPACES / space).exists() for space in spaces)
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        fail()
+    assert len(spaces) == 2
+    assert not any((NAMESPACES / space).exists() for space in spaces)
+
+
+def test_a_thread_that_entered_a_host_is_back_afterwards(network: Network) -> None:
+    here = Path("/proc/thread-self/ns/net")
+    before = here.readlink()
+    with network.entered("one"):
+        assert before != here.readlink()
+    assert before == here.readlink()

@@ -1,0 +1,80 @@
+"""A real etcd to measure ourselves against: Debian's etcd-server, one node on loopback.
+
+    with Etcd.started() as etcd:
+        etcd.address                 "127.0.0.1:4711", for its gateway of JSON at /v3/...
+
+Its shortest lease follows from its election timeout: one and a half of it, rounded up to whole seconds. At the default
+of a second that makes two seconds; here it is half of that, so that leases of one second are granted.
+"""
+
+import http.client
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from tests.servers.kafka import free_port
+
+__all__ = ["Etcd", "missing"]
+
+START_MAX = 30.0
+STOP_MAX = 10.0
+PAUSE = 0.02
+
+ELECTION_MS = 500
+HEARTBEAT_MS = 50
+
+
+def missing() -> str:
+    """Why there can be no etcd here, or nothing."""
+    return "" if shutil.which("etcd") else "etcd cannot be found: apt-get install etcd-server"
+
+
+class Etcd:
+    """One server, with a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self._log = folder / "log"
+        peer = f"http://127.0.0.1:{free_port()}"
+        self._command = [
+            "etcd",
+            *("--name", "one", "--data-dir", str(folder / "data")),
+            *("--listen-client-urls", f"http://{self.address}", "--advertise-client-urls", f"http://{self.address}"),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"),
+            *("--heartbeat-interval", str(HEARTBEAT_MS), "--election-timeout", str(ELECTION_MS)),
+        ]
+
+    @classmethod
+    @contextmanager
+    def started(cls) -> Iterator[Self]:
+        """A server that answers, gone at the end."""
+        with tempfile.TemporaryDirectory(prefix="neli-etcd-") as folder:
+            etcd = cls(Path(folder))
+            with etcd._log.open("wb") as log:
+                process = subprocess.Popen(etcd._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            try:
+                etcd.wait(process)
+                yield etcd
+            finally:
+                process.kill()
+                process.wait(STOP_MAX)
+
+    def wait(self, process: subprocess.Popen[bytes]) -> None:
+        """Until it says that it is healthy."""
+        host, _, port = self.address.partition(":")
+        give_up_at = time.monotonic() + START_MAX
+        while time.monotonic() < give_up_at and process.poll() is None:
+            connection = http.client.HTTPConnection(host, int(port), timeout=1)
+            with suppress(OSError, http.client.HTTPException):
+                connection.request("GET", "/health")
+                if connection.getresponse().status == http.client.OK:
+                    connection.close()
+                    return
+            connection.close()
+            time.sleep(PAUSE)
+        raise AssertionError(f"etcd did not start within {START_MAX} s:\n{self._log.read_text()[-3000:]}")

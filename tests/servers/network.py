@@ -1,0 +1,234 @@
+"""A network of hosts that tests may cut, one way or both: namespaces joined by one bridge.
+
+    namespace m1          namespace k1          ...
+       eth0  198.18.71.1     eth0  198.18.71.2         fixed MAC addresses, and no ARP: everybody knows everybody
+         |                     |
+    -----m1--------------------k1-----------           a bridge, in a namespace of its own
+
+    with Network.started(["m1", "k1"]) as network:
+        subprocess.Popen([*network.prefix("m1"), ...])     a process on m1
+        with network.entered("m1"): ...                    this thread, and whatever threads it starts meanwhile
+        network.cut("m1", "k1")       network.lose("m1", "k1")      both ways; what m1 sends to k1
+        network.mend("m1", "k1")      network.carry("m1", "k1")     undone; `heal` undoes everything
+
+What is lost is sent to a MAC address that nobody has, so the sender hears of no error: that is how a cable that was
+pulled, or a switch that forgot, looks from above. Nothing outside of the namespaces is touched, no packet filter and
+no kernel module is needed, and with a namespace all in it is gone. Names carry the number of the process that made
+them, so that what one left behind which was killed is removed by the next.
+
+A slow link has netem's delay where the kernel can do that, and elsewhere a queue before a narrow link (tbf).
+"""
+
+import ctypes
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+__all__ = ["Network", "missing"]
+
+NET = "198.18.71"
+"""Of the range that RFC 2544 keeps for tests; nobody routes it."""
+
+NOBODY = "02:00:00:00:00:ff"
+NAMESPACES = Path("/run/netns")
+OURS = re.compile(r"neli-(?P<maker>\d+)-[0-9a-f]{4}-.+")
+
+CLONE_NEWNET = 0x40000000
+
+DELAYED = "netem delay 40ms 20ms"
+NARROW = "tbf rate 160kbit burst 2kb latency 800ms"
+"""About three times what a member of a small group needs: small records wait little, and a snapshot a while."""
+
+
+def missing() -> str:
+    """Why there can be no such network here, or nothing."""
+    if sys.platform != "linux":
+        return f"network namespaces are Linux's, and this is {sys.platform}"
+    if os.geteuid() != 0:
+        return "network namespaces take root"
+    if shutil.which("ip") is None or shutil.which("tc") is None:
+        return "iproute2 (ip and tc) is not installed"
+    name = f"neli-{os.getpid()}-{secrets.token_hex(2)}-probe"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)  # noqa: S607
+    if made.returncode != 0:
+        return f"no network namespace can be made: {made.stderr.strip()[:200]}"
+    try:
+        commands = ("link add eth0 type veth peer name eth1", "link add switch type bridge")
+        for command in commands:
+            tried = subprocess.run(
+                ["ip", "-n", name, *command.split()],  # noqa: S607
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if tried.returncode != 0:
+                return f"`ip {command}` does not work here: {tried.stderr.strip()[:200]}"
+    finally:
+        _run("ip", "netns", "del", name)
+    return ""
+
+
+class Network:
+    """Some hosts by name, at most 200, each of which reaches all others at first."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        assert 0 < len(set(hosts)) == len(hosts) <= 200
+        assert all(re.fullmatch(r"[a-z0-9]{1,12}", host) for host in hosts), "interfaces are named for hosts"
+        self.hosts = tuple(hosts)
+        self._family = f"neli-{os.getpid()}-{secrets.token_hex(2)}"
+        self._switch = f"{self._family}-switch"
+        self._lost: Counter[tuple[str, str]] = Counter()
+        """(source, target) -> how many faults ask for that: two may, and then both must end."""
+        self._slow: dict[str, str] = {}
+
+    @classmethod
+    @contextmanager
+    def started(cls, hosts: Sequence[str]) -> Iterator[Self]:
+        network = cls(hosts)
+        try:
+            network.start()
+            yield network
+        finally:
+            network.close()
+
+    def start(self) -> None:
+        _sweep()
+        for name in (self._switch, *map(self._space, self.hosts)):
+            _run("ip", "netns", "add", name)
+        _batch(self._switch, ["link add switch type bridge", "link set switch up"])
+        for host in self.hosts:
+            _batch(
+                self._space(host),
+                [
+                    f"link add eth0 address {self._mac(host)} type veth peer name {host} netns {self._switch}",
+                    "link set lo up",
+                    "link set eth0 up",
+                    f"addr add {self.address(host)}/24 dev eth0",
+                    *(self._neighbour(other) for other in self.hosts if other != host),
+                ],
+            )
+            _batch(self._switch, [f"link set {host} master switch", f"link set {host} up"])
+
+    def close(self) -> None:
+        """Remove all of it. Processes that still run there keep their namespace, and nobody can name it any more."""
+        for name in (self._switch, *map(self._space, self.hosts)):
+            if (NAMESPACES / name).exists():
+                _run("ip", "netns", "del", name)
+
+    def address(self, host: str) -> str:
+        return f"{NET}.{self.hosts.index(host) + 1}"
+
+    def prefix(self, host: str) -> tuple[str, ...]:
+        """What to write before a command that shall run on `host`; the process is the command's own."""
+        return ("ip", "netns", "exec", self._space(host))
+
+    @contextmanager
+    def entered(self, host: str) -> Iterator[None]:
+        """This thread is on `host`, and so are for ever the threads and processes that it starts meanwhile."""
+        with Path("/proc/thread-self/ns/net").open("rb") as home, (NAMESPACES / self._space(host)).open("rb") as there:
+            _enter(there.fileno())
+            try:
+                yield
+            finally:
+                _enter(home.fileno())
+
+    def lose(self, source: str, target: str) -> None:
+        """What `source` sends to `target` vanishes from now on."""
+        self._lost[source, target] += 1
+        self._direct(source, target)
+
+    def carry(self, source: str, target: str) -> None:
+        """Take one `lose` back."""
+        assert self._lost[source, target] > 0, f"nothing is lost from {source} to {target}"
+        self._lost[source, target] -= 1
+        self._direct(source, target)
+
+    def cut(self, host: str, other: str) -> None:
+        """Neither hears the other from now on."""
+        self.lose(host, other)
+        self.lose(other, host)
+
+    def mend(self, host: str, other: str) -> None:
+        """Take one `cut` back."""
+        self.carry(host, other)
+        self.carry(other, host)
+
+    def slow(self, host: str) -> str:
+        """Whatever `host` sends and hears takes longer from now on; returns how that is done."""
+        for how in (DELAYED, NARROW):
+            if all(
+                _try("tc", "-n", space, *f"qdisc replace dev {link} root {how}".split())
+                for space, link in self._ends(host)
+            ):
+                self._slow[host] = how
+                return how
+        raise AssertionError("neither netem nor tbf is in this kernel")
+
+    def hurry(self, host: str) -> None:
+        """Take a `slow` back."""
+        if self._slow.pop(host, None):
+            for space, link in self._ends(host):
+                _run("tc", "-n", space, *f"qdisc del dev {link} root".split())
+
+    def heal(self) -> None:
+        """All reach all again."""
+        for (source, target), faults in self._lost.items():
+            if faults:
+                self._lost[source, target] = 0
+                self._direct(source, target)
+        for host in list(self._slow):
+            self.hurry(host)
+
+    def _space(self, host: str) -> str:
+        return f"{self._family}-{host}"
+
+    def _ends(self, host: str) -> Iterable[tuple[str, str]]:
+        """Both ends of its cable: each is a link that only what goes away from there waits before."""
+        return ((self._space(host), "eth0"), (self._switch, host))
+
+    def _mac(self, host: str) -> str:
+        return f"02:00:00:00:00:{self.hosts.index(host) + 1:02x}"
+
+    def _neighbour(self, host: str, *, lost: bool = False) -> str:
+        return f"neigh replace {self.address(host)} lladdr {NOBODY if lost else self._mac(host)} dev eth0 nud permanent"
+
+    def _direct(self, source: str, target: str) -> None:
+        command = self._neighbour(target, lost=self._lost[source, target] > 0)
+        _run("ip", "-n", self._space(source), *command.split())
+
+
+def _sweep() -> None:
+    """Remove what was left by makers that are no more."""
+    for path in NAMESPACES.glob("neli-*"):
+        made = OURS.fullmatch(path.name)
+        if made is not None and not Path(f"/proc/{made['maker']}").exists():
+            _try("ip", "netns", "del", path.name)
+
+
+def _enter(namespace: int) -> None:
+    # Python has `os.setns` since 3.12.
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")
+
+
+def _batch(space: str, commands: Sequence[str]) -> None:
+    _run("ip", "-n", space, "-batch", "-", told="\n".join(commands) + "\n")
+
+
+def _run(*command: str, told: str = "") -> None:
+    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)} failed:\n{told}{done.stderr}"
+
+
+def _try(*command: str) -> bool:
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
