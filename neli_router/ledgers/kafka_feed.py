@@ -9,10 +9,9 @@ was stopped. So neither silence nor records say how new our knowledge is; only a
 from *before* it was asked. A read returns nothing only if everything below the last high watermark was read and an
 answer came within QUIET_MAX; else it raises LedgerUnavailable with the last complaint.
 
-A high watermark below what was read, an offset out of range, and a log that librdkafka finds truncated are signs of a
-rewound ledger. librdkafka does not find the last if the log has grown again meanwhile: see `kafka_seam.py`. A topic of
-another identity is a sign, too: after an outage, and after a broker said that there is no such topic, nothing is handed
-over before that was asked.
+An offset that is out of range, and a log that librdkafka finds truncated, are signs of a rewound ledger. It does not
+find the latter if the log has grown again meanwhile: see `kafka_seam.py`. A topic of another identity is a sign, too:
+after an outage, and after a broker said that there is no such topic, nothing is handed over before that was asked.
 """
 
 import threading
@@ -262,8 +261,6 @@ class Feed:
         """A broker's answer to a question that was asked at `asked_at`, when the thread had read up to `before`."""
         with self._changed:
             if not self._tip.answered(high, asked_at, before=before, next=self.next):
-                if self._tip.found:
-                    self._rewound(self._tip.found)
                 return
             if self.next >= high:
                 self._alive_at = time.monotonic()

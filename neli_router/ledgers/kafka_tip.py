@@ -6,9 +6,10 @@
 
     no answer for QUIET_MAX, or "no such topic" --> doubtful --the topic's identity was asked for--> assured
 
-An answer tells of the moment in which it was asked for, never of the one in which it came: in between, this process may
-have been stopped. An answer below what was read *before it was asked for* is a sign that the log lost records. It must
-come several times, because a new leader may be a moment behind what the old one showed.
+An answer tells of the moment in which it was asked for, never of the one in which it came: in between, this process
+may have been stopped. An answer below what was read *before it was asked for* comes from a broker that was the leader
+and does not know yet that it is no more; it is as good as none. Whether the log lost records, the fetches tell: they
+carry the leader's epoch, and a leader of the past refuses them.
 """
 
 from math import inf
@@ -18,9 +19,6 @@ __all__ = ["QUIET_MAX", "Tip"]
 QUIET_MAX = 1.0
 """Seconds without an answer after which silence is not taken for peace, and the topic may have been made anew."""
 
-REWOUND_LOOKS = 3
-"""Answers in a row that must be below what was read."""
-
 
 class Tip:
     """Of one log, for one reader. `next` is the offset that follows what was read."""
@@ -29,12 +27,9 @@ class Tip:
         self.high = 0
         self.asked_at = now
         self.known_at = -inf
-        self.found = ""
-        """How the log lost records, once that is certain."""
         self.doubtful = self.failing = False
         """Whether it may be another topic now; whether the last question had no answer."""
         self._since = self._assured_at = now
-        self._below = 0
 
     def missed(self, asked_at: float, *, unknown: bool) -> None:
         """A question of `asked_at` had no answer, or the one that there is no such topic."""
@@ -52,11 +47,9 @@ class Tip:
     def answered(self, high: int, asked_at: float, *, before: int, next: int) -> bool:  # noqa: A002 - see above.
         """Take an answer; `before` is what `next` was when it was asked for. False if it cannot be believed."""
         if high < before:
-            self._below += 1
-            if self._below >= REWOUND_LOOKS:
-                self.found = f"it ends at {high}, and records up to {before} were read"
+            self.missed(asked_at, unknown=False)
             return False
-        self._below, self.high, self.asked_at, self.failing = 0, high, asked_at, False
+        self.high, self.asked_at, self.failing = high, asked_at, False
         self.reached(next)
         return True
 
