@@ -171,7 +171,8 @@ def test_the_files_stay_small_however_much_is_written(path: Path) -> None:
         assert 200_001 == ledger.tip()
         assert 20_000 > ledger.tip() - ledger.start()
     assert 8 * MIB > max(sizes)
-    assert descriptors[1] == descriptors[-1]  # A checkpoint borrows a second connection and gives it back.
+    # A checkpoint borrows a second connection and gives it back. Others of this process may close theirs meanwhile.
+    assert descriptors[1] >= descriptors[-1]
 
 
 def test_long_records_do_not_pile_up_in_the_log(path: Path) -> None:
