@@ -22,7 +22,7 @@ import msgspec
 
 from neli_router.errors import BadKey, ConfigError
 
-__all__ = ["PARTITIONS", "SLOTS", "SLOTS_MAX", "Key", "Layout", "Role", "hasher"]
+__all__ = ["PARTITIONS", "SLOTS", "SLOTS_MAX", "Key", "Layout", "Role", "hasher", "utf8"]
 
 SLOTS = 16384
 """Redis Cluster's number: small enough for a flat table, large enough for 4096 partitions of four slots each."""
@@ -70,7 +70,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def slot(self, key: Key) -> int:
         """The slot of `key`, from 0 to `slots` - 1. Text and its UTF-8 bytes have the same. Raises BadKey."""
-        whole = _utf8(key)
+        whole = utf8(key)
         return mmh3.hash(_tag(whole) if self.tags else whole, 0, signed=False) % self.slots
 
     def partition_of_slot(self, slot: int) -> int:
@@ -136,7 +136,8 @@ def _is(kind: type, value: object) -> bool:
     return type(value) is kind
 
 
-def _utf8(key: Key) -> bytes:
+def utf8(key: object) -> bytes:
+    """The bytes that are hashed for `key`. Raises BadKey."""
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):

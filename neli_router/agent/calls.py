@@ -37,7 +37,7 @@ from neli_router.agent.wire import (
     raised,
 )
 from neli_router.errors import BadKey, NeliError, NoAgent, NoOwner
-from neli_router.keyspace import Key, Role
+from neli_router.keyspace import Key, Role, utf8
 
 __all__ = [
     "EVENT_MAX",
@@ -105,7 +105,7 @@ def owner_of_role(role: Role) -> Call[Any]:
 
 def owners(keys: Iterable[Key]) -> Call[OwnersView]:
     # All by their bytes: the answer then has the order of the question.
-    asked = OwnersAsked(keys64=[urlsafe_b64encode(_bytes(key)).decode() for key in keys])
+    asked = OwnersAsked(keys64=[urlsafe_b64encode(utf8(key)).decode() for key in keys])
     return Call("POST", "/v1/owners", OwnersView, msgspec.json.encode(asked))
 
 
@@ -114,7 +114,7 @@ def batches(keys: Iterable[Key]) -> Iterator[list[Key]]:
     batch: list[Key] = []
     size = 0
     for key in keys:
-        cost = len(_bytes(key)) * 4 // 3 + 8
+        cost = len(utf8(key)) * 4 // 3 + 8
         if batch and size + cost > BATCH_MAX:
             yield batch
             batch, size = [], 0
@@ -271,15 +271,15 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _key(key: Key) -> str:
     if isinstance(key, str) and key:
-        return f"key={quote(_bytes(key), safe='')}"
-    return f"key64={quote(urlsafe_b64encode(_bytes(key)), safe='')}"
+        return f"key={quote(utf8(key), safe='')}"
+    return f"key64={quote(urlsafe_b64encode(utf8(key)), safe='')}"
 
 
 def _role(role: Role) -> str:
     if isinstance(role, int) and not isinstance(role, bool):
         return f"role={role}"
     try:
-        name = _bytes(role).decode()
+        name = utf8(role).decode()
     except UnicodeDecodeError:
         name = ""
     if not name or _is_number(name):
@@ -297,18 +297,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _bytes(key: object) -> bytes:
-    if isinstance(key, bytes):
-        return key
-    if isinstance(key, str):
-        try:
-            return key.encode()
-        except UnicodeEncodeError:
-            pass  # Raised below, not here: this error holds the key, and would travel along as the context of ours.
-    raise BadKey(
-        "a key was wanted: bytes, or a str that has a UTF-8 form",
-        f"found a {type(key).__name__}" + (" with a lone surrogate" if isinstance(key, str) else ""),
-        "encode the value the same way in every program of the group",
-    )

@@ -23,8 +23,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from neli_router.errors import Closed, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerUnavailable
 from neli_router.ledgers.base import Entry, Promise
+from neli_router.ledgers.handle import require_not_closed, require_own_process
 from neli_router.ledgers.kafka_address import KafkaAddress
 from neli_router.ledgers.kafka_faults import DENIED, REFUSED, SILENT, explain
 from neli_router.ledgers.kafka_feed import Feed
@@ -139,11 +140,5 @@ class KafkaLedger:
             self._refused = error
 
     def _require_open(self) -> None:
-        if os.getpid() != self._process:
-            raise LedgerUnusable(
-                f"the ledger {self.address} was wanted",
-                f"process {self._process} opened it, and this is process {os.getpid()}, forked from it",
-                "open the ledger anew in this process",
-            )
-        if self._closed:
-            raise Closed(f"the ledger {self.address} was wanted", "this handle was closed before", "open it anew")
+        require_own_process(self.address, self._process)
+        require_not_closed(self.address, closed=self._closed)

@@ -17,8 +17,9 @@ What it promises, and what it cannot, follows from how the server is set up: `re
 import os
 from collections.abc import Sequence
 
-from neli_router.errors import Closed, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerUnavailable, LedgerUnusable
 from neli_router.ledgers.base import Entry, Promise
+from neli_router.ledgers.handle import require_not_closed, require_own_process
 from neli_router.ledgers.redis_address import RedisAddress
 from neli_router.ledgers.redis_doubts import examine
 from neli_router.ledgers.redis_feed import Feed
@@ -127,11 +128,5 @@ class RedisLedger:
         return extent
 
     def _require_open(self) -> None:
-        if os.getpid() != self._process:
-            raise LedgerUnusable(
-                f"the ledger {self.address} was wanted",
-                f"process {self._process} opened it, and this is process {os.getpid()}, forked from it",
-                "open the ledger anew in this process",
-            )
-        if self._closed:
-            raise Closed(f"the ledger {self.address} was wanted", "this handle was closed before", "open it anew")
+        require_own_process(self.address, self._process)
+        require_not_closed(self.address, closed=self._closed)

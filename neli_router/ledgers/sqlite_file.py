@@ -35,7 +35,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from neli_router.errors import Closed, LedgerRewound, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
+from neli_router.ledgers.handle import require_not_closed, require_own_process
 from neli_router.ledgers.sqlite_faults import damaged, explain, is_busy, refuse_unusable_place
 from neli_router.ledgers.sqlite_layout import recognise
 
@@ -74,7 +75,7 @@ class SqliteFile:
     def run(self, purpose: str, act: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Do one thing with the connection, waiting for locks up to `busy_max` and leaving no transaction open."""
         give_up_at = time.monotonic() + self._busy_max
-        self._require_own_process()  # Before the lock, which a thread that a fork left behind may hold for ever.
+        require_own_process(self.path, self._process)
         while True:
             with self._turn:
                 try:
@@ -154,17 +155,8 @@ class SqliteFile:
         """True in a child whose parent forked without telling Python, with this connection open."""
         return self._connection is not None and self._process != os.getpid()
 
-    def _require_own_process(self) -> None:
-        if os.getpid() != self._process:
-            raise LedgerUnusable(
-                f"the ledger {self.path} was wanted",
-                f"process {self._process} opened it, and this is process {os.getpid()}, forked from it",
-                "open the ledger anew in this process",
-            )
-
     def _require_usable(self) -> None:
-        if self._closed:
-            raise Closed(f"the ledger {self.path} was wanted", "this handle was closed before", "open it anew")
+        require_not_closed(self.path, closed=self._closed)
         if found := self._condemned_for or self._moved():
             raise self.condemn(found)
 
