@@ -9,7 +9,6 @@ of a second that makes two seconds; here it is half of that, so that leases of o
 
 import http.client
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,12 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from tests.servers.kafka import free_port
+from tests.servers.process import ServerProcess, free_port
 
 __all__ = ["Etcd", "missing"]
 
 START_MAX = 30.0
-STOP_MAX = 10.0
 PAUSE = 0.02
 
 ELECTION_MS = 500
@@ -34,12 +32,12 @@ def missing() -> str:
     return "" if shutil.which("etcd") else "etcd cannot be found: apt-get install etcd-server"
 
 
-class Etcd:
+class Etcd(ServerProcess):
     """One server, with a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.address = f"127.0.0.1:{free_port()}"
-        self._log = folder / "log"
+        super().__init__(folder / "log")
         peer = f"http://127.0.0.1:{free_port()}"
         self._command = [
             "etcd",
@@ -55,20 +53,18 @@ class Etcd:
         """A server that answers, gone at the end."""
         with tempfile.TemporaryDirectory(prefix="neli-etcd-") as folder:
             etcd = cls(Path(folder))
-            with etcd._log.open("wb") as log:
-                process = subprocess.Popen(etcd._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:
-                etcd.wait(process)
+                etcd.begin(etcd._command)
+                etcd.wait()
                 yield etcd
             finally:
-                process.kill()
-                process.wait(STOP_MAX)
+                etcd.kill()
 
-    def wait(self, process: subprocess.Popen[bytes]) -> None:
+    def wait(self) -> None:
         """Until it says that it is healthy."""
         host, _, port = self.address.partition(":")
         give_up_at = time.monotonic() + START_MAX
-        while time.monotonic() < give_up_at and process.poll() is None:
+        while time.monotonic() < give_up_at and self.running:
             connection = http.client.HTTPConnection(host, int(port), timeout=1)
             with suppress(OSError, http.client.HTTPException):
                 connection.request("GET", "/health")
@@ -77,4 +73,4 @@ class Etcd:
                     return
             connection.close()
             time.sleep(PAUSE)
-        raise AssertionError(f"etcd did not start within {START_MAX} s:\n{self._log.read_text()[-3000:]}")
+        raise AssertionError(f"etcd did not start within {START_MAX} s:\n{self.log()}")

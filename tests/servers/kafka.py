@@ -14,11 +14,7 @@ A test run makes each kind once; a topic for each test keeps them apart.
 """
 
 import contextlib
-import fcntl
-import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,71 +25,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.servers.jars import Jars
+from tests.servers.process import ServerProcess, free_port
+
 __all__ = ["VERSION", "Kafka", "Node", "missing"]
 
 VERSION = "4.3.1"
-ROOT = Path(__file__).parents[2]
-JARS = ROOT / ".make" / f"kafka-{VERSION}"
-
-FETCH_MAX = 600.0
-"""Seconds that Maven may take on a machine that has none of the jars yet."""
+JARS = Jars("Kafka", VERSION, "pom.xml")
 
 START_MAX = 90.0
-STOP_MAX = 20.0
 HEAP = "256m"
 
 
 def missing() -> str:
     """Why there can be no Kafka here, or nothing."""
-    if shutil.which("java") is None:
-        return "java is not installed"
-    if not (JARS / "ready").exists() and shutil.which("mvn") is None:
-        return f"mvn is not installed, and {JARS} has no jars"
-    return ""
+    return JARS.missing()
 
 
-def classpath() -> str:
-    """The jars, fetched by the first who asks."""
-    JARS.mkdir(parents=True, exist_ok=True)
-    with (JARS / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (JARS / "ready").exists():
-            pom = Path(__file__).with_name("pom.xml")
-            made = subprocess.run(
-                ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={JARS}"],  # noqa: S607
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=FETCH_MAX,
-                check=False,
-            )
-            assert made.returncode == 0, f"mvn could not bring Kafka:\n{made.stdout[-2000:]}{made.stderr[-2000:]}"
-            (JARS / "ready").touch()
-    return f"{JARS}/*"
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as listening:
-        listening.bind((host, 0))
-        return int(listening.getsockname()[1])
-
-
-class Node:
+class Node(ServerProcess):
     """One broker and controller. Started again, it keeps its data and its ports."""
 
     def __init__(self, number: int, folder: Path, settings: dict[str, object], *, prefix: tuple[str, ...] = ()) -> None:
         self.number, self.folder, self._prefix = number, folder, prefix
         self.host, self.port = str(settings.pop("host")), int(str(settings.pop("port")))
-        self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True)
+        super().__init__(folder / "log")
         self._properties = folder / "server.properties"
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        self._log = folder / "log"
 
     def _java(self, *arguments: str, heap: str = HEAP) -> list[str]:
-        # The C1 compiler alone starts sooner and leaves the cores to the tests.
-        options = [f"-Xmx{heap}", f"-Xms{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-        return [*self._prefix, "java", *options, "-cp", classpath(), *arguments]
+        return [*self._prefix, *JARS.command(*arguments, heap=heap)]
 
     def format(self, cluster: str) -> None:
         subprocess.run(
@@ -105,53 +66,7 @@ class Node:
         )
 
     def start(self) -> None:
-        assert self._process is None, "it runs already"
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self._properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "it does not run"
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        # The group, because a prefix such as `ip netns exec` may stand before it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGCONT)
-            os.killpg(process.pid, how)
-        try:
-            process.wait(STOP_MAX)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(STOP_MAX)
+        self.begin(self._java("kafka.Kafka", str(self._properties)))
 
 
 class Kafka:
@@ -261,7 +176,7 @@ class Kafka:
                     return
             dead = [node.number for node in self.nodes if not node.running]
             if time.monotonic() >= give_up_at or len(self.nodes) - len(dead) < wanted:
-                logs = "\n".join(f"node {node.number}:\n{node.log()[-3000:]}" for node in self.nodes)
+                logs = "\n".join(f"node {node.number}:\n{node.log()}" for node in self.nodes)
                 raise AssertionError(f"Kafka did not start within {seconds} s; ended: {dead}\n{logs}")
             time.sleep(0.1)
 

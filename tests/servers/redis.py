@@ -15,10 +15,8 @@ A server that is started again keeps its port and its folder, and so its data, i
 """
 
 import contextlib
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,10 +26,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
+from tests.servers.process import ServerProcess, free_port
+
 __all__ = ["Redis", "Sentinel", "missing"]
 
 START_MAX = 20.0
-STOP_MAX = 20.0
 PAUSE = 0.005
 
 
@@ -41,13 +40,7 @@ def missing() -> str:
     return f"{' and '.join(absent)} cannot be found: apt-get install redis-server redis-tools" if absent else ""
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
-class Redis:
+class Redis(ServerProcess):
     """One server. Started again, it keeps its port, its socket and its folder.
 
     `prefix` stands before its command, such as `ip netns exec NAME`, where it then listens on `host`.
@@ -66,8 +59,7 @@ class Redis:
         self.folder, self.tls, self.host, self.port, self._prefix = folder, tls, host, free_port(), prefix
         self.socket = str(folder / "redis.sock")
         self.ca = str(folder / "ca.crt")
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = folder / "log"
+        super().__init__(folder / "log")
         self._program = "redis-server"
         self.settings: dict[str, str] = {
             "bind": host,
@@ -119,27 +111,17 @@ class Redis:
         return f"redis+unix://{who}{self.socket}?group={group}"
 
     def start(self) -> None:
-        assert self._process is None, "it runs already"
         lines = "".join(f"{name} {value}\n" for name, value in self.settings.items())
         configuration = self.folder / f"{self._program}.conf"
         if self._program == "redis-server" or not configuration.exists():  # A sentinel writes into its own.
             configuration.write_text(lines)
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._prefix, self._program, str(configuration)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.begin([*self._prefix, self._program, str(configuration)])
         self.wait()
 
     def wait(self) -> None:
         give_up_at = time.monotonic() + START_MAX
         while "PONG" not in (said := self.cli("PING", check=False)) and "NOAUTH" not in said:
-            process = self._process
-            assert process is not None
-            assert process.poll() is None, self.log()
+            assert self.running, self.log()
             assert time.monotonic() < give_up_at, self.log()
             time.sleep(PAUSE)
 
@@ -161,41 +143,10 @@ class Redis:
     def _where(self) -> list[str]:
         return ["-s", self.socket]
 
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
     def restart(self) -> None:
         """Killed, and there again."""
         self.kill()
         self.start()
-
-    def freeze(self) -> None:
-        assert self._process is not None, "it does not run"
-        os.kill(self._process.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        assert self._process is not None, "it does not run"
-        os.kill(self._process.pid, signal.SIGCONT)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            # The group, because a prefix may stand before it.
-            os.killpg(process.pid, signal.SIGCONT)
-            os.killpg(process.pid, how)
-        try:
-            process.wait(STOP_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_MAX)
 
 
 class _Watcher(Redis):

@@ -1,0 +1,76 @@
+"""One process of a server, which tests kill, freeze and start again.
+
+begin(command) --> running --kill, stop--> ended --begin--> running ...
+                      '--freeze (SIGSTOP)--> still there, says nothing --thaw (SIGCONT)--> running
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+__all__ = ["ServerProcess", "free_port"]
+
+STOP_MAX = 20.0
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as listening:
+        listening.bind((host, 0))
+        return int(listening.getsockname()[1])
+
+
+class ServerProcess:
+    """What it says goes into `log_file`, each life after the other."""
+
+    def __init__(self, log_file: Path) -> None:
+        self._log = log_file
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self, command: list[str]) -> None:
+        assert self._process is None, "it runs already"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it does not run"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log(self) -> str:
+        """The end of what it said."""
+        return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # The group, because a prefix such as `ip netns exec` may stand before it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGCONT)
+            os.killpg(process.pid, how)
+        try:
+            process.wait(STOP_MAX)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(STOP_MAX)
