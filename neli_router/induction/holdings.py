@@ -34,13 +34,25 @@ class Holdings:
         self._settings = settings
         self.leading: dict[int, int] = {}
         """Partition -> term, as the program knows it."""
-        self.owned: tuple[int, ...] = ()
-        self.owed: tuple[int, ...] = ()
-        """Owned, and meant for somebody else."""
         self.reason = ""
         """Why the next loss happens, in words for the program."""
-        self._draining: dict[int, float] = {}
         self._succeeded: set[int] = set()
+        self._table: tuple[State, str] | None = None
+        """What was looked at last, until it is worked out: of a hundred Handovers that come at once, only the last."""
+        self._owned: tuple[int, ...] = ()
+        self._owed: tuple[int, ...] = ()
+        self._asked: dict[int, float] = {}
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        self._work_out()
+        return self._owned
+
+    @property
+    def owed(self) -> tuple[int, ...]:
+        """Owned, and meant for somebody else."""
+        self._work_out()
+        return self._owed
 
     @property
     def deadline(self) -> float:
@@ -53,10 +65,7 @@ class Holdings:
 
     def look(self, state: State, incarnation: str) -> None:
         """The table changed."""
-        self.owned = tuple(i for i, owner in enumerate(state.owners) if owner == incarnation)
-        self.owed = tuple(i for i in self.owned if state.targets[i] != incarnation)
-        present = {i: state.terms[i] for i in self.owned}
-        self._draining = {i: end for i, end in self._draining.items() if self.leading.get(i) == present.get(i)}
+        self._table = state, incarnation
 
     def succeeded(self, partitions: Iterable[int]) -> None:
         """Under `available`: the successors for these were heard."""
@@ -105,6 +114,21 @@ class Holdings:
             self._succeeded -= new.keys()
             effects.append(Acquired(new))
         return effects
+
+    @property
+    def _draining(self) -> dict[int, float]:
+        """Partition -> until when the program may take to let go of it. It was asked to, and still owns it."""
+        self._work_out()
+        return self._asked
+
+    def _work_out(self) -> None:
+        if self._table is None:
+            return
+        (state, incarnation), self._table = self._table, None
+        self._owned = tuple(i for i, owner in enumerate(state.owners) if owner == incarnation)
+        self._owed = tuple(i for i in self._owned if state.targets[i] != incarnation)
+        present = {i: state.terms[i] for i in self._owned}
+        self._asked = {i: end for i, end in self._asked.items() if self.leading.get(i) == present.get(i)}
 
     def _drain(self, partitions: Mapping[int, int], now: float) -> tuple[list[int], list[Effect]]:
         """Ask for `partitions`; returns those that were asked for too long ago."""

@@ -332,12 +332,15 @@ class Induction:
 
     def _look(self) -> None:
         """The table changed."""
+        self._dirty = True
+        if self.settings.exclusive:
+            self._holdings.look(self.state, self.incarnation)
+            return
         owned = self._holdings.owned
         self._holdings.look(self.state, self.incarnation)
-        # Under `available` the former owner goes on until it hears that we know.
-        if not self.settings.exclusive and not set(self._holdings.owned) <= set(owned):
+        # The former owner goes on until it hears that we know.
+        if not set(self._holdings.owned) <= set(owned):
             self._voice.at_once()
-        self._dirty = True
 
     def _fate(self, before: State, record: Join | Leave | Expire, now: float, effects: list[Effect]) -> None:
         """What a change of members means for me."""

@@ -186,10 +186,11 @@ def test_what_another_owns_now_is_not_drained_any_more() -> None:
 
 
 def test_no_more_is_asked_back_at_a_time_than_a_bound() -> None:
+    many = HANDOVERS_MAX + 9
+    state = State(owners=("a1",) * many, targets=("b1",) * many, terms=(1001,) * many)
     holdings = Holdings(SETTINGS)
-    holdings.owned = holdings.owed = tuple(range(HANDOVERS_MAX + 9))
+    holdings.look(state, "a1")
     holdings.leading = dict.fromkeys(holdings.owed, 1001)
-    state = State(terms=(1001,) * (HANDOVERS_MAX + 9))
     assert ([], [Revoked(dict.fromkeys(range(HANDOVERS_MAX), 1001))]) == holdings.to_give(
         state, TENURE, 0.0, repeat=False
     )
