@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable
 from neli_router.ledgers.kafka_address import KafkaAddress
 
-__all__ = ["DENIED", "LOST", "REFUSED", "SILENT", "UNKNOWN", "answer", "explain", "sorted_out", "told"]
+__all__ = ["DENIED", "LOST", "REFUSED", "SILENT", "UNKNOWN", "answer", "explain", "is_fatal", "sorted_out", "told"]
 
 Answer = TypeVar("Answer")
 
@@ -94,6 +94,11 @@ def sorted_out(
         else:
             complain(error)
     return records, lost
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether the client that says so must be replaced. It tells in one of two ways, never in both."""
+    return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001
 
 
 def told(error: KafkaError) -> str:

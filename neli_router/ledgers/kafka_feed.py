@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.ledgers.base import READ_MAX, Entry
 from neli_router.ledgers.kafka_address import KafkaAddress
-from neli_router.ledgers.kafka_faults import DENIED, UNKNOWN, explain, sorted_out, told
+from neli_router.ledgers.kafka_faults import DENIED, UNKNOWN, explain, is_fatal, sorted_out, told
 from neli_router.ledgers.kafka_questions import Questions
 from neli_router.ledgers.kafka_seam import Seam
 from neli_router.ledgers.kafka_tip import QUIET_MAX, Tip
@@ -271,7 +271,7 @@ class Feed:
     def _complained(self, error: KafkaError) -> None:
         with self._changed:
             self._trouble = error
-            self._broken |= error.fatal()
+            self._broken |= is_fatal(error)
 
     def _start_anew(self, low: int = 0) -> None:
         """Fetch again from where we are. Nothing is skipped, whatever was complained of."""
@@ -282,7 +282,8 @@ class Feed:
     def _renew(self) -> None:
         old, self._consumer = self._consumer, Consumer(self._settings)
         self._broken = False
-        old.close()
+        # librdkafka waits for ever when it closes a consumer that has had a fatal error.
+        threading.Thread(target=old.close, name=f"neli-kafka-broken-{self._at.group}", daemon=True).start()
 
     def _rewound(self, found: str) -> None:
         with self._changed:

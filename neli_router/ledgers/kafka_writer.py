@@ -13,9 +13,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from neli_router.errors import LedgerUnavailable
 from neli_router.ledgers.kafka_address import KafkaAddress
-from neli_router.ledgers.kafka_faults import explain
+from neli_router.ledgers.kafka_faults import explain, is_fatal
 from neli_router.ledgers.kafka_topic import MESSAGE_MAX
 
 __all__ = ["Writer"]
@@ -52,18 +51,15 @@ class Writer:
 
     def append(self, payloads: Sequence[bytes]) -> None:
         """Queue them. Raises LedgerError if they cannot be, or if the last that were could not be delivered."""
+        batch: list[dict[str, Any]] = [{"value": payload} for payload in payloads]
         try:
-            for payload in payloads:
-                self._producer.produce(self._at.topic, payload, partition=0, on_delivery=self._delivered)
+            # At once: librdkafka sends the first alone while the others are still on their way to it.
+            self._producer.produce_batch(self._at.topic, batch, 0, on_delivery=self._delivered)
             self._producer.poll(0)
-        except BufferError as error:
-            raise LedgerUnavailable(
-                f"an append to {self._at.public} was wanted",
-                f"{QUEUE_MAX} records wait for a broker already",
-                "look after the brokers; it will be tried again",
-            ) from error
         except KafkaException as error:
-            raise explain(self._heed(error), self._at, "an append") from error
+            raise explain(self._heed(error.args[0]), self._at, "an append") from error
+        if (refused := next((it["_error"] for it in batch if "_error" in it), None)) is not None:
+            raise explain(self._heed(refused), self._at, "an append")
         if self._failing is not None:
             raise explain(self._failing, self._at, "an append")
 
@@ -72,7 +68,7 @@ class Writer:
         try:
             self._producer.poll(0)
         except KafkaException as error:
-            self._failing = self._heed(error)
+            self._failing = self._heed(error.args[0])
         offsets, self._offsets = self._offsets, []
         return offsets
 
@@ -84,11 +80,10 @@ class Writer:
         except KafkaException:
             return  # Broken for good: nothing that waits in it will be sent.
 
-    def _heed(self, error: KafkaException) -> KafkaError:
-        fault: KafkaError = error.args[0]
-        if fault.fatal():
+    def _heed(self, error: KafkaError) -> KafkaError:
+        if is_fatal(error):
             self._producer = Producer(self._settings)
-        return fault
+        return error
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         self._failing = error

@@ -3,13 +3,16 @@
 tests/ledgers/test_contract.py    what every ledger keeps; here is what only this one can meet
 """
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from uuid import uuid4
 
+import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -212,15 +215,41 @@ def test_a_topic_that_was_made_anew_is_a_rewound_ledger(kafka: str, more: int) -
             ledger.read(0)
 
 
-def test_a_client_that_is_broken_for_good_is_replaced(kafka: str) -> None:
+def break_for_good(client: Consumer | Producer) -> None:
+    """What librdkafka itself offers to see how a program takes a fatal error."""
+    package = Path(confluent_kafka.__file__).parent
+    library = ctypes.CDLL(str(next(package.parent.glob("confluent_kafka.libs/librdkafka*"))))
+    handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)
+    error = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert 0 == library.rd_kafka_test_fatal_error(handle, ctypes.c_int(error), b"as if")
+
+
+def test_a_consumer_that_is_broken_for_good_is_replaced(kafka: str) -> None:
     with closing(opened(kafka, fresh())) as ledger:
         ledger.append([b"one"])
         take(ledger, 1)
         before = ledger._feed._consumer
-        ledger._feed._complained(KafkaError(KafkaError._FATAL, "as if", True))
+        break_for_good(before)
+        until(lambda: before is not ledger._feed._consumer)
         ledger.append([b"two"])
         assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
-        assert before is not ledger._feed._consumer
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_a_producer_that_is_broken_for_good_is_replaced(kafka: str, *, asked_first: bool) -> None:
+    with closing(opened(kafka, fresh())) as ledger:
+        ledger.append([b"one"])
+        take(ledger, 1)
+        before = ledger._writer._producer
+        break_for_good(before)
+        if asked_first:
+            ledger.acknowledged()
+        with pytest.raises(LedgerUnavailable, match=r"fatal|out of order"):
+            ledger.append([b"two"])
+        assert before is not ledger._writer._producer
+        with suppress(LedgerUnavailable):  # It tells of the last trouble until something was delivered.
+            ledger.append([b"three"])
+        assert b"three" == take(ledger, 1 + asked_first)[-1].payload
 
 
 def test_what_a_frozen_broker_does_not_say_is_no_silence(node: Kafka) -> None:
