@@ -1,6 +1,7 @@
-"""Three brokers and some members' hosts in a network that can be cut.
+"""The servers of a ledger and the hosts of some members, in a network that can be cut.
 
-    k1 k2 k3      a broker each, three replicas, two of them in sync for every append
+    k1 k2 k3      KafkaCluster: a broker each, three replicas, two of them in sync for every append
+    r1            RedisCluster: one Redis, which keeps what it has acknowledged (appendfsync always)
     m1 m2 ...     hosts of members
     outside       where the test itself stands: nothing ever happens to that host
 
@@ -10,16 +11,19 @@ A test enters `outside` before it opens any client, because a client's threads s
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tests.servers import kafka as kafka_servers
 from tests.servers import network as networks
+from tests.servers import redis as redis_servers
 from tests.servers.kafka import Kafka, Node
 from tests.servers.network import Network
+from tests.servers.redis import Redis
 
-__all__ = ["BROKERS", "OUTSIDE", "Cluster", "missing"]
+__all__ = ["BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "RedisCluster", "Server"]
 
 BROKERS = ("k1", "k2", "k3")
+REDIS = "r1"
 OUTSIDE = "outside"
 
 ASK_MAX = 3.0
@@ -31,9 +35,33 @@ WELL_MAX = 120.0
 LOOK_EVERY = 0.05
 
 
-def missing() -> str:
-    """Why there can be no such cluster here, or nothing."""
-    return kafka_servers.missing() or networks.missing()
+class Server(Protocol):
+    """A process that may be killed, frozen and started again."""
+
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
+
+
+class Cluster(Protocol):
+    """What a storm needs to know of it."""
+
+    network: Network
+    hosts: tuple[str, ...]
+    """Of the servers."""
+
+    def ledger(self, group: str) -> str:
+        """Its address."""
+
+    def node(self, host: str) -> Server:
+        """The server there."""
+
+    def leader(self, group: str) -> str | None:
+        """The host of the server that takes the group's records, if all servers are well."""
+
+    def await_all_well(self, group: str) -> None:
+        """Wait until all servers have all of the group's records."""
 
 
 class Partition(NamedTuple):
@@ -44,8 +72,10 @@ class Partition(NamedTuple):
     in_sync: int
 
 
-class Cluster:
+class KafkaCluster:
     """Use `started`."""
+
+    hosts: tuple[str, ...] = BROKERS
 
     def __init__(self, network: Network, kafka: Kafka) -> None:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - a machine without it has no tests of Kafka.
@@ -53,9 +83,14 @@ class Cluster:
         self.network, self.kafka = network, kafka
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
 
+    @staticmethod
+    def missing() -> str:
+        """Why there can be no such cluster here, or nothing."""
+        return kafka_servers.missing() or networks.missing()
+
     @classmethod
     @contextmanager
-    def started(cls, members: Sequence[str]) -> Iterator["Cluster"]:
+    def started(cls, members: Sequence[str]) -> Iterator["KafkaCluster"]:
         """Brokers that answer, and hosts for `members`; all gone at the end."""
         with Network.started([*BROKERS, *members, OUTSIDE]) as network, network.entered(OUTSIDE):
             hosts = [network.address(broker) for broker in BROKERS]
@@ -63,27 +98,65 @@ class Cluster:
             with Kafka.started(len(BROKERS), hosts=hosts, prefixes=prefixes) as kafka:
                 yield cls(network, kafka)
 
-    def node(self, broker: str) -> Node:
-        return self.kafka.nodes[BROKERS.index(broker)]
+    def ledger(self, group: str) -> str:
+        return f"kafka://{self.kafka.bootstrap}/{group}"
 
-    def look(self, topic: str) -> Partition | None:
-        """Who leads the one partition of `topic`, and how many replicas are in sync; None if nobody answers."""
+    def node(self, host: str) -> Node:
+        return self.kafka.nodes[BROKERS.index(host)]
+
+    def look(self, group: str) -> Partition | None:
+        """Who leads the one partition of its topic, and how many replicas are in sync; None if nobody answers."""
         from confluent_kafka import KafkaException  # noqa: PLC0415 - as above.
 
+        topic = f"{group}.ledger"
         try:
             partition = self._admin.list_topics(topic, timeout=ASK_MAX).topics[topic].partitions.get(0)
         except KafkaException:
             return None
         return None if partition is None else Partition(partition.leader - 1, len(partition.isrs))
 
-    def leader(self, topic: str) -> str | None:
-        """The broker that leads `topic`, if all three are well."""
-        found = self.look(topic)
+    def leader(self, group: str) -> str | None:
+        found = self.look(group)
         return BROKERS[found.leader] if found and found.leader >= 0 and found.in_sync == len(BROKERS) else None
 
-    def await_all_well(self, topic: str) -> None:
-        """Wait until all three brokers have all of `topic`."""
+    def await_all_well(self, group: str) -> None:
         give_up_at = time.monotonic() + WELL_MAX
-        while self.leader(topic) is None:
-            assert time.monotonic() < give_up_at, f"the brokers did not come back: {self.look(topic)}"
+        while self.leader(group) is None:
+            assert time.monotonic() < give_up_at, f"the brokers did not come back: {self.look(group)}"
             time.sleep(LOOK_EVERY)
+
+
+class RedisCluster:
+    """Use `started`."""
+
+    hosts: tuple[str, ...] = (REDIS,)
+
+    def __init__(self, network: Network, redis: Redis) -> None:
+        self.network, self.redis = network, redis
+
+    @staticmethod
+    def missing() -> str:
+        """Why there can be none here, or nothing."""
+        return redis_servers.missing() or networks.missing()
+
+    @classmethod
+    @contextmanager
+    def started(cls, members: Sequence[str]) -> Iterator["RedisCluster"]:
+        """A Redis that answers, and hosts for `members`; all gone at the end."""
+        durable = {"appendonly": "yes", "appendfsync": "always"}
+        with Network.started([REDIS, *members, OUTSIDE]) as network, network.entered(OUTSIDE):
+            host, prefix = network.address(REDIS), network.prefix(REDIS)
+            with Redis.started(settings=durable, host=host, prefix=prefix) as redis:
+                yield cls(network, redis)
+
+    def ledger(self, group: str) -> str:
+        return self.redis.url(group)
+
+    def node(self, host: str) -> Redis:
+        return self.redis
+
+    def leader(self, group: str) -> str | None:
+        return REDIS  # There is no other, and who undoes what happened to it waits until it answers.
+
+    def await_all_well(self, group: str) -> None:
+        self.redis.wait()

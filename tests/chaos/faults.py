@@ -2,15 +2,15 @@
 
     to a member      kill       kill -9; a while later a new process starts under its name
                      stop       stands still past its lease, then goes on
-                     cut off    no broker hears it, and it hears none
-                     torn       the same with one or two of the three brokers
-                     mute       what it sends to the brokers is lost; what they send, arrives
+                     cut off    no server hears it, and it hears none
+                     torn       the same with some of the servers, if there are several
+                     mute       what it sends to the servers is lost; what they send, arrives
                      deaf       the other way round
                      slow       everything takes longer on its link
                      clock      its wall clock jumps, and stays there
-    to the leader    dead       kill -9 of the broker that leads; a while later it starts again
+    to the leader    dead       kill -9 of the server that takes the records; a while later it starts again
                      frozen     stands still: its connections stay, and nobody answers
-                     island     it hears no other broker; members may still reach it, and one of them only it
+                     island     it hears no other server; members may still reach it, and one of them only it
 
 A fault is drawn in two steps: what (by the deck), and to whom and for how long (here). It says what it did, and how to
 undo that, which is called once.
@@ -22,13 +22,15 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from benchmarks._processes.group import Life
-from tests.chaos.cluster import BROKERS, Cluster
+from tests.chaos.cluster import Cluster
 from tests.chaos.wall_clock import WallClock
 
-__all__ = ["LEADER_FAULTS", "MEMBER_FAULTS", "Fault", "Stage", "begin_leader_fault", "begin_member_fault"]
+__all__ = ["LEADER_FAULTS", "MEMBER_FAULTS", "SEVERAL", "Fault", "Stage", "begin_leader_fault", "begin_member_fault"]
 
 MEMBER_FAULTS = ("kill", "stop", "cut off", "torn", "mute", "deaf", "slow", "clock")
 LEADER_FAULTS = ("dead", "frozen", "island")
+SEVERAL = ("torn", "island")
+"""These take several servers."""
 
 STEPS = (-86_400, -3600, -10, 0, 10, 3600, 86_400)
 """Seconds that the stepped wall clock is ahead."""
@@ -62,7 +64,7 @@ class Stage(Protocol):
 
 def begin_member_fault(kind: str, name: str, stage: Stage, rng: random.Random) -> Fault:
     """Let it happen to the member `name`."""
-    network, life = stage.cluster.network, stage.life(name)
+    network, hosts, life = stage.cluster.network, stage.cluster.hosts, stage.life(name)
     seconds = stage.lease * rng.uniform(0.2, 4)
     match kind:
         case "kill":
@@ -72,19 +74,19 @@ def begin_member_fault(kind: str, name: str, stage: Stage, rng: random.Random) -
             life.stop()
             return Fault(kind, name, stage.lease + seconds, [life.resume])
         case "cut off" | "torn":
-            brokers = BROKERS if kind == "cut off" else sorted(rng.sample(BROKERS, rng.choice([1, 2])))
-            for broker in brokers:
-                network.cut(name, broker)
-            whom = f"{name} from {' and '.join(brokers)}"
-            return Fault(kind, whom, seconds, [partial(network.mend, name, broker) for broker in brokers])
+            some = hosts if kind == "cut off" else sorted(rng.sample(hosts, rng.randrange(1, len(hosts))))
+            for host in some:
+                network.cut(name, host)
+            whom = f"{name} from {' and '.join(some)}"
+            return Fault(kind, whom, seconds, [partial(network.mend, name, host) for host in some])
         case "mute":
-            for broker in BROKERS:
-                network.lose(name, broker)
-            return Fault(kind, name, seconds, [partial(network.carry, name, broker) for broker in BROKERS])
+            for host in hosts:
+                network.lose(name, host)
+            return Fault(kind, name, seconds, [partial(network.carry, name, host) for host in hosts])
         case "deaf":
-            for broker in BROKERS:
-                network.lose(broker, name)
-            return Fault(kind, name, seconds, [partial(network.carry, broker, name) for broker in BROKERS])
+            for host in hosts:
+                network.lose(host, name)
+            return Fault(kind, name, seconds, [partial(network.carry, host, name) for host in hosts])
         case "slow":
             how, _, _ = network.slow(name).partition(" ")
             return Fault(kind, f"{name} by {how}", seconds, [partial(network.hurry, name)])
@@ -96,21 +98,21 @@ def begin_member_fault(kind: str, name: str, stage: Stage, rng: random.Random) -
             return Fault(kind, f"{name} to {ahead:+d} s", 0.0, [])
 
 
-def begin_leader_fault(kind: str, broker: str, friend: str | None, stage: Stage, rng: random.Random) -> Fault:
-    """Let it happen to `broker`, which leads. An island may have a `friend`, a member that reaches nobody else."""
-    network, node = stage.cluster.network, stage.cluster.node(broker)
+def begin_leader_fault(kind: str, host: str, friend: str | None, stage: Stage, rng: random.Random) -> Fault:
+    """Let it happen to `host`, which leads. An island may have a `friend`, a member that reaches nobody else."""
+    network, node = stage.cluster.network, stage.cluster.node(host)
     seconds = rng.uniform(*LEADER_SECONDS)
     match kind:
         case "dead":
             node.kill()
-            return Fault(kind, broker, seconds, [node.start])
+            return Fault(kind, host, seconds, [node.start])
         case "frozen":
             node.freeze()
-            return Fault(kind, broker, seconds, [node.thaw])
+            return Fault(kind, host, seconds, [node.thaw])
         case _:
             assert kind == "island", f"there is no fault {kind!r}"
-            inhabitants = [broker] if friend is None else [broker, friend]
-            pairs = [(one, other) for one in inhabitants for other in BROKERS if other != broker]
+            inhabitants = [host] if friend is None else [host, friend]
+            pairs = [(one, other) for one in inhabitants for other in stage.cluster.hosts if other != host]
             for one, other in pairs:
                 network.cut(one, other)
             return Fault(kind, " with ".join(inhabitants), seconds, [partial(network.mend, *pair) for pair in pairs])

@@ -1,10 +1,10 @@
 """The storm: faults dealt from a deck that a seed shuffled, one about every lease and a half, and then calm.
 
     deck   every kind of fault once, in random order; when it is empty, another: so a short run meets them all
-    out    who is at a fault's mercy; at most `OUT_MAX` members, and one broker, so that two remain in sync
+    out    who is at a fault's mercy; at most `OUT_MAX` members, and one server, so that two brokers remain in sync
     calm   all is undone at once: what was stopped goes on, what was killed comes back, all links carry
 
-A broker is struck only while three replicas are in sync; until then its card waits. The seed fixes what is drawn; what
+A server is struck only while all of them are well; until then its card waits. The seed fixes what is drawn; what
 comes of it depends on the machine, too, so a seed that failed is a good place to look, and no promise.
 
 A process may end by itself while it cannot reach its ledger. Then another is started, as a supervisor would, and the
@@ -54,7 +54,7 @@ class Storm:
         names: Sequence[str],
         kinds: Sequence[str],
         *,
-        topic: str,
+        called: str,
         lease: float,
         seed: int,
         clock: WallClock | None = None,
@@ -65,7 +65,7 @@ class Storm:
         """What was said by each process that ended by itself."""
         self.led_after = self.balanced_after = 0.0
         """Seconds after the calm until every partition was led, and until all shared them evenly."""
-        self._group, self._names, self._kinds, self._topic = group, list(names), list(kinds), topic
+        self._group, self._names, self._kinds, self._called = group, list(names), list(kinds), called
         self._clocked = self._names[0]
         self._rng = random.Random(seed)
         self._present: dict[str, Life] = {}
@@ -89,7 +89,7 @@ class Storm:
                     strike_at = host_clock() + self._pause()
                 self._look()
         finally:
-            self._end_all()  # Whatever happened here, the next test wants three brokers and a network.
+            self._end_all()  # Whatever happened here, the next test wants all servers and a network.
         self._recover()
         self._group.leave()
 
@@ -120,11 +120,11 @@ class Storm:
         """Whether it could be: begin this fault, and say when it ends."""
         may_be_out = len(self._names) - len(free) < OUT_MAX
         if kind in LEADER_FAULTS:
-            leader = None if "broker" in self._out else self.cluster.leader(self._topic)
+            leader = None if "server" in self._out else self.cluster.leader(self._called)
             if leader is None:
                 return False
             friend = self._rng.choice(free) if may_be_out and kind == "island" and self._rng.random() < 0.7 else None
-            self._end_later(begin_leader_fault(kind, leader, friend, self, self._rng), {"broker", friend or "broker"})
+            self._end_later(begin_leader_fault(kind, leader, friend, self, self._rng), {"server", friend or "server"})
         elif kind == "clock":
             self._end_later(begin_member_fault(kind, self._clocked, self, self._rng), set())
         elif may_be_out:
@@ -166,9 +166,9 @@ class Storm:
         self.cluster.network.heal()
 
     def _recover(self) -> None:
-        """Wait until brokers and members are themselves again."""
+        """Wait until servers and members are themselves again."""
         self._look()  # Who ended by itself is started again.
-        self.cluster.await_all_well(self._topic)
+        self.cluster.await_all_well(self._called)
         calm_at = host_clock()
         self._look()
         self.led_after = max(self._group.led_from(calm_at).values()) - calm_at

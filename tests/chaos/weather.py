@@ -1,0 +1,101 @@
+"""A group's life through a storm, and what came of it.
+
+    storm --kill, stop, cut, step--> members, servers --notes--> referee: did two act for one partition at once?
+                                        |        '-- writes --> fence, SQLite: was a zombie let through?
+                                        '--ledger--> chronicle --fold--> the very terms that were noted
+
+`NELI_TEST_SECONDS` says how long the main storm lasts, no less than 30 for every fault to be met; `NELI_TEST_SEED`
+draws the same faults as in the run that printed it.
+"""
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from benchmarks._processes.chronicle import Chronicle, History, history_of
+from benchmarks._processes.group import Group
+from benchmarks._processes.referee import Verdict
+from benchmarks._processes.writer import Writer, zombie_writes
+from tests.chaos import report
+from tests.chaos.cluster import Cluster
+from tests.chaos.faults import LEADER_FAULTS
+from tests.chaos.storm import Storm
+from tests.chaos.wall_clock import WallClock
+
+__all__ = ["LEASE", "NAMES", "PARTITIONS", "PAUSE", "SECONDS", "Run", "require_safe", "say", "weather"]
+
+LEASE = 1.0
+NAMES = ["m1", "m2", "m3", "m4", "m5"]
+PARTITIONS = 16
+PAUSE = LEASE / 20
+SECONDS = max(30.0, float(os.environ.get("NELI_TEST_SECONDS", "30")))
+SEED = int(os.environ.get("NELI_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+SNAPSHOT_EVERY = 500
+"""Often, so that those who come back start from snapshots, and the ledger is trimmed below what they once read."""
+
+
+def say(line: str) -> None:
+    print(line)  # noqa: T201 - pytest shows it if the test fails, or if asked to with -rP.
+
+
+class Run(NamedTuple):
+    """What came of a storm."""
+
+    verdict: Verdict
+    history: History
+    storm: Storm
+    noted: dict[tuple[int, int], str]
+    """(partition, term) -> who acted so."""
+    zombies: list[str]
+    """Writes that the fence should have refused."""
+
+    def say(self) -> None:
+        say(report.table(self.storm.injected))
+        say(report.seen(self.verdict))
+        say(
+            f"all led {self.storm.led_after:.2f} s after the calm, and shared evenly after "
+            f"{self.storm.balanced_after:.2f} s; {len(self.history.departures)} departures, {self.history.state.at} "
+            f"records; {len(self.storm.ended)} processes ended by themselves"
+        )
+
+
+def weather(
+    cluster: Cluster, folder: Path, guarantee: str, kinds: Sequence[str], seconds: float, **options: Any
+) -> Run:
+    """Let a group live through a storm of these faults, with this guarantee and for so long."""
+    kinds = [kind for kind in kinds if kind != "clock" or not WallClock.missing()]
+    say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
+    clock = WallClock(folder) if "clock" in kinds else None
+    fence, name = folder / "fence.db", f"chaos-{uuid4().hex}"
+    Writer.install(fence)
+    options |= {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
+    ledger = cluster.ledger(name)
+    with Group(folder, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, fence=fence, **options) as group:
+        storm = Storm(cluster, group, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clock)
+        with Chronicle(ledger) as chronicle:
+            storm.run(seconds)
+    noted = {(partition, term): process.partition(".")[0] for partition, term, process in group.referee.terms()}
+    run = Run(group.referee.verdict(), history_of(chronicle.close()), storm, noted, zombie_writes(fence))
+    run.say()
+    return run
+
+
+def require_safe(run: Run) -> None:
+    """What `exclusive` promises, and that there was something to see: a storm of nothing proves nothing."""
+    assert [] == run.verdict.faults
+    assert [] == run.zombies
+    assert [] == [said for said in run.storm.ended if "LedgerUnavailable" not in said]
+
+    # The fold, over the same records, gives the very terms that were noted.
+    assert run.noted == {key: owner for key, owner in run.history.owners.items() if key in run.noted}
+
+    assert set(range(PARTITIONS)) == run.verdict.processes.keys()
+    assert run.verdict.takeovers > 0
+    assert run.verdict.writes > 100 * PARTITIONS
+    met = {fault.kind for fault in run.storm.injected}
+    assert {"kill", "stop"} <= met
+    assert met & set(LEADER_FAULTS)
+    assert met & {"cut off", "torn", "mute", "deaf"}
