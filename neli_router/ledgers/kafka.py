@@ -63,7 +63,7 @@ class KafkaLedger:
             self._facts = require_topic(self._admin, address, create=create)
             self._questions = Questions(self._admin, address.topic, self._facts.identity)
             self._writer = Writer(address, settings, patience=patience)
-            self._feed = Feed(address, self._questions, settings)
+            self._feed = Feed(address, self._questions, settings, self._writer)
         except KafkaException as error:
             raise explain(error.args[0], address, "the opening") from error
         except LedgerUnavailable as error:

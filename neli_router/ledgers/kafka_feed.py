@@ -1,7 +1,7 @@
 """The feed: a consumer that reads ahead in a thread, and knows how old its knowledge is.
 
     Consumer --poll--> reader (thread) --entries--> [ queue, bounded ] --read--> the pump
-    broker <--"what is your high watermark?"-- prober (thread, its own connection)
+    broker <--"what is your high watermark?"-- Prober (thread, its own connection)
                 '--> all that there was at `asked` stood below `high`: age = now - asked, once that was read
 
 librdkafka tells nothing while its fetches fail, and what it hands over may have lain in its queue while this process
@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from math import inf
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -26,6 +27,7 @@ from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.ledgers.base import READ_MAX, Entry
 from neli_router.ledgers.kafka_address import KafkaAddress
 from neli_router.ledgers.kafka_faults import DENIED, UNKNOWN, explain, is_fatal, sorted_out, told
+from neli_router.ledgers.kafka_prober import LOOK_MAX, Follower, Prober
 from neli_router.ledgers.kafka_questions import Questions
 from neli_router.ledgers.kafka_seam import Seam
 from neli_router.ledgers.kafka_tip import QUIET_MAX, Tip
@@ -37,12 +39,6 @@ SLICE = 0.05
 
 FETCH_WAIT = 0.1
 """Seconds that a broker may hold an empty fetch."""
-
-PROBE_EVERY = 0.25
-PROBE_MAX = 0.5
-PAUSE = 0.5
-HASTE_MAX = 0.2
-"""While there is no answer: librdkafka asks for a leader without any pause, and takes the brokers' processor time."""
 
 FIRST_MAX = 5.0
 """Seconds for the first answer after a seek."""
@@ -57,7 +53,9 @@ CLOSE_MAX = 2.0
 class Feed:
     """Entries of one topic in order."""
 
-    def __init__(self, at: KafkaAddress, questions: Questions, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self, at: KafkaAddress, questions: Questions, settings: Mapping[str, object], *followers: Follower
+    ) -> None:
         self._at, self._questions = at, questions
         self._settings = {
             "group.id": at.topic,  # The client insists on one. Nobody joins it.
@@ -80,18 +78,16 @@ class Feed:
         self._seam = Seam()
         self._alive_at = self._sought_at = time.monotonic()
         self._tip = Tip(self._sought_at)
-        self._settled = self._trimmed = self._woken = self._closing = self._broken = self._ask_now = False
-        self._low = 0
+        self._settled = self._trimmed = self._woken = self._closing = self._broken = self._astray = False
+        self._low = self._stood = 0
         self._trouble: KafkaError | None = None
         self._fault: LedgerRewound | None = None
         self._consumer = Consumer(self._settings)
+        self._prober = Prober(f"neli-kafka-prober-{at.group}", questions, self, [self, *followers])
         self.seek(self.watermarks()[0])
-        self._threads = [
-            threading.Thread(target=work, name=f"neli-kafka-{name}-{at.group}", daemon=True)
-            for name, work in (("reader", self._read_ahead), ("prober", self._probe))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._reader = threading.Thread(target=self._read_ahead, name=f"neli-kafka-reader-{at.group}", daemon=True)
+        self._reader.start()
+        self._prober.start()
 
     def read(self, timeout: float) -> list[Entry]:
         """As the port says; and nothing, too, when woken. `age` tells which."""
@@ -132,10 +128,10 @@ class Feed:
             self.next = self._seek_to = offset
             self._seam = Seam()
             self._settled = self._trimmed = False
-            self._ask_now = True
             self._alive_at = self._sought_at = time.monotonic()
             self._tip.forget(self._sought_at)
             self._changed.notify_all()
+        self._prober.ask()
 
     def watermarks(self) -> tuple[int, int]:
         """The lowest offset retained and the one that the next record will have. Raises LedgerError."""
@@ -144,7 +140,7 @@ class Feed:
             low, high = self._questions.watermarks(ASK_MAX)
         except KafkaException as error:
             raise explain(error.args[0], self._at, "the start and the tip") from error
-        self._answered(before, high, asked_at)
+        self.answered(before, high, asked_at)
         return low, high
 
     def wake(self) -> None:
@@ -156,8 +152,8 @@ class Feed:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join(CLOSE_MAX)  # It leaves by itself when its call into librdkafka returns.
+        self._prober.close()
+        self._reader.join(CLOSE_MAX)  # It leaves by itself when its call into librdkafka returns.
 
     def _is_all(self) -> bool:
         return self._tip.is_all(self.next)
@@ -179,12 +175,16 @@ class Feed:
                 if self._closing:
                     break
                 turn, seek_to, self._seek_to = self._turn, self._seek_to, None
+                astray, self._astray = self._astray, False
             try:
                 if self._broken:
                     self._renew()
                     seek_to = self.next if seek_to is None else seek_to
                 if seek_to is not None:
                     self._consumer.assign([TopicPartition(self._at.topic, 0, seek_to)])
+                if astray:
+                    with suppress(KafkaException):
+                        self._consumer.list_topics(self._at.topic, LOOK_MAX)  # Which lets it know who leads.
                 first = self._consumer.poll(SLICE)
                 if first is not None:
                     self._take(turn, [first, *self._consumer.consume(READ_MAX - 1, 0)])
@@ -209,7 +209,8 @@ class Feed:
                 self.next = entries[-1].offset + 1
                 self._alive_at, self._trouble = time.monotonic(), None
                 self._tip.reached(self.next)
-                self._ask_now |= self._tip.failing  # Somebody answers again.
+                if self._tip.failing:
+                    self._prober.ask()  # Somebody answers again.
                 self._changed.notify_all()
         if complaint is not None:
             self._examine(complaint)
@@ -226,47 +227,42 @@ class Feed:
                 self._start_anew(low)
             self._changed.notify_all()
 
-    def _probe(self) -> None:
-        while True:
-            with self._changed:
-                pause = PAUSE if self._tip.failing else PROBE_EVERY
-                self._changed.wait_for(lambda: self._closing or self._ask_now, pause)
-                if self._closing:
-                    return
-                patience = HASTE_MAX if self._tip.failing and not self._ask_now else PROBE_MAX
-                self._ask_now = False
-                before, asked_at = self.next, time.monotonic()
-            try:
-                # Any broker knows it, also while the partition has no leader; so it is asked first.
-                if self._tip.doubtful and not self._is_the_same():
-                    return
-                high = self._questions.tip(patience)
-            except KafkaException as error:
-                with self._changed:
-                    self._trouble = error.args[0]
-                    self._tip.missed(asked_at, unknown=self._trouble.code() in UNKNOWN)
-            else:
-                self._answered(before, high, asked_at)
+    # What the prober tells
 
-    def _is_the_same(self) -> bool:
-        if why := self._questions.changed_identity(PROBE_MAX):
-            self._rewound(why)
-            return False
+    def position(self) -> tuple[int, bool]:
         with self._changed:
-            self._tip.assured(time.monotonic())
-            self._changed.notify_all()
-        return True
+            return self.next, self._tip.doubtful
 
-    def _answered(self, before: int, high: int, asked_at: float) -> None:
-        """A broker's answer to a question that was asked at `asked_at`, when the thread had read up to `before`."""
+    def identified(self, why: str) -> None:
+        with self._changed:
+            if why:
+                self._rewound(why)
+            else:
+                self._tip.assured(time.monotonic())
+                self._changed.notify_all()
+
+    def answered(self, before: int, high: int, asked_at: float) -> bool:
         with self._changed:
             if not self._tip.answered(high, asked_at, before=before, next=self.next):
-                return
+                return False
             if self.next >= high:
                 self._alive_at = time.monotonic()
                 if self._trouble is not None and self._trouble.code() not in DENIED:  # That is told only once.
                     self._trouble = None
             self._changed.notify_all()
+            return True
+
+    def unanswered(self, error: KafkaError, asked_at: float) -> None:
+        with self._changed:
+            self._trouble = error
+            self._tip.missed(asked_at, unknown=error.code() in UNKNOWN)
+
+    def follow(self, *, anew: bool) -> bool:
+        with self._changed:
+            stood, self._stood = self._stood, self.next
+            behind = self.next < self._tip.high and len(self._queue) < AHEAD_MAX
+            self._astray |= anew or (behind and stood == self.next)
+            return behind
 
     def _complained(self, error: KafkaError) -> None:
         with self._changed:

@@ -1,6 +1,7 @@
 """What is asked about a topic while it is in use, over a connection of its own.
 
     tip, watermarks --ListOffsets-->   what is there, as of when it was asked
+    leader --Metadata-->               who would know
     changed_identity --Describe-->     is it still the topic that was opened?
     drop --DeleteRecords-->            what no newcomer needs any more
 
@@ -35,6 +36,11 @@ class Questions:
 
     def tip(self, timeout: float) -> int:
         return self._offset(_LATEST, timeout)
+
+    def leader(self, timeout: float) -> int:
+        """The number of the broker that leads the partition; -1 if none does."""
+        partition = self._admin.list_topics(self._topic, timeout=timeout).topics[self._topic].partitions.get(0)
+        return -1 if partition is None else partition.leader
 
     def changed_identity(self, timeout: float) -> str:
         """How the topic is another one than the one that was opened, or nothing."""

@@ -9,12 +9,14 @@ is the same. Whether the record stands in the log after all, nobody knows; the p
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from neli_router.ledgers.kafka_address import KafkaAddress
 from neli_router.ledgers.kafka_faults import explain, is_fatal
+from neli_router.ledgers.kafka_prober import LOOK_MAX
 from neli_router.ledgers.kafka_topic import MESSAGE_MAX
 
 __all__ = ["Writer"]
@@ -39,6 +41,8 @@ class Writer:
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 0,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 100,
             "message.timeout.ms": int(max(PATIENCE_MIN, patience) * 1000),
             "message.max.bytes": MESSAGE_MAX,
             "queue.buffering.max.messages": QUEUE_MAX,
@@ -47,6 +51,8 @@ class Writer:
         }
         self._offsets: list[int] = []
         self._failing: KafkaError | None = None
+        self._count = self._stood = 0
+        """Of deliveries, failed ones too; and at the last look for a leader."""
         self._producer = Producer(self._settings)
 
     def append(self, payloads: Sequence[bytes]) -> None:
@@ -72,6 +78,15 @@ class Writer:
         offsets, self._offsets = self._offsets, []
         return offsets
 
+    def follow(self, *, anew: bool) -> bool:
+        """As the prober wants it, on its thread."""
+        producer, stood, self._stood = self._producer, self._stood, self._count
+        waiting = len(producer) > 0
+        if anew or (waiting and stood == self._stood):
+            with suppress(KafkaException):
+                producer.list_topics(self._at.topic, LOOK_MAX)  # Which lets it know who leads.
+        return waiting
+
     def close(self) -> None:
         try:
             self._producer.flush(FLUSH_MAX)
@@ -87,6 +102,7 @@ class Writer:
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         self._failing = error
+        self._count += 1
         offset = message.offset()
         if error is None and offset is not None:
             self._offsets.append(offset)

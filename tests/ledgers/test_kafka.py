@@ -351,7 +351,7 @@ def test_who_may_what_is_told_right_by_right() -> None:
         with closing(open_as_jobs()) as ledger:
             assert not any("cannot be seen" in doubt for doubt in ledger.doubts)
             ledger.append([b"one", b"two"])
-            assert "authorization" in str(complaint(ledger))
+            until(lambda: "authorization" in str(complaint(ledger)))  # The first fetch may take its time.
             grant(admin, AclOperation.READ)
             assert [b"one", b"two"] == [entry.payload for entry in take(ledger, 2)]
             ledger.trim(1)

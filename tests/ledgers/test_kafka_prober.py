@@ -1,0 +1,148 @@
+"""What the prober asks, and when: of brokers that a test answers for. How it fares with real ones, chaos tells."""
+
+import time
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from confluent_kafka import KafkaError, KafkaException
+
+from neli_router.ledgers.kafka_prober import LOOK_EVERY, LOOK_MAX, PAUSE, PROBE_EVERY, Prober
+from neli_router.ledgers.kafka_questions import Questions
+
+
+class Brokers(Questions):
+    """They say what the test wants them to."""
+
+    def __init__(self) -> None:
+        self.high: int | None = 7
+        self.leads = 1
+        self.changed = ""
+        self.takes = 0.0
+        self.asked: list[str] = []
+
+    def tip(self, timeout: float) -> int:
+        self.asked.append("tip")
+        time.sleep(self.takes)
+        if self.high is None:
+            raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "nobody leads"))
+        return self.high
+
+    def leader(self, timeout: float) -> int:
+        self.asked.append("leader")
+        return self.leads
+
+    def changed_identity(self, timeout: float) -> str:
+        self.asked.append("identity")
+        return self.changed
+
+
+class Reader:
+    """Who wants to know, and who follows."""
+
+    def __init__(self) -> None:
+        self.doubtful = self.waiting = False
+        self.believes = True
+        self.heard: list[object] = []
+
+    def position(self) -> tuple[int, bool]:
+        return 5, self.doubtful
+
+    def identified(self, why: str) -> None:
+        self.heard.append(why or "the same")
+
+    def answered(self, before: int, high: int, asked_at: float) -> bool:
+        self.heard.append(high)
+        return self.believes
+
+    def unanswered(self, error: KafkaError, asked_at: float) -> None:
+        self.heard.append(error.name())
+
+    def follow(self, *, anew: bool) -> bool:
+        self.heard.append("look anew" if anew else "look")
+        return self.waiting
+
+
+def scene() -> tuple[Prober, Brokers, Reader]:
+    brokers, reader = Brokers(), Reader()
+    return Prober("test", brokers, reader, [reader]), brokers, reader
+
+
+def failing() -> tuple[Prober, Brokers, Reader]:
+    """Nobody leads, the question took its whole time, and who led was looked up."""
+    prober, brokers, reader = scene()
+    brokers.high, brokers.takes = None, LOOK_MAX
+    prober._turn(urgent=False)
+    prober._turn(urgent=False)
+    brokers.takes = 0.0
+    brokers.asked.clear()
+    reader.heard.clear()
+    return prober, brokers, reader
+
+
+def test_in_calm_it_asks_for_the_tip_alone() -> None:
+    prober, brokers, reader = scene()
+    assert PROBE_EVERY == prober._turn(urgent=False)
+    assert ["tip"] == brokers.asked
+    assert [7, "look"] == reader.heard
+
+
+def test_it_asks_sooner_while_something_is_to_move() -> None:
+    prober, _, reader = scene()
+    reader.waiting = True
+    assert LOOK_EVERY == prober._turn(urgent=False)
+
+
+def test_while_nobody_leads_it_looks_for_who_does_and_seldom_asks_for_the_tip() -> None:
+    prober, brokers, _ = failing()
+    brokers.leads = -1
+    assert LOOK_EVERY == prober._turn(urgent=False)
+    assert LOOK_EVERY == prober._turn(urgent=False)
+    assert ["leader", "leader"] == brokers.asked
+    time.sleep(PAUSE)
+    prober._turn(urgent=False)
+    assert ["leader", "leader", "leader", "tip"] == brokers.asked
+
+
+def test_as_soon_as_another_leads_it_asks_that_one_and_all_who_follow_look_for_it() -> None:
+    prober, brokers, reader = failing()
+    brokers.leads, brokers.high = 2, 9
+    assert PROBE_EVERY == prober._turn(urgent=False)
+    assert ["leader", "tip"] == brokers.asked
+    assert [9, "look anew"] == reader.heard
+    prober._turn(urgent=False)
+    assert [9, "look anew", 9, "look"] == reader.heard
+
+
+def test_a_leader_that_says_no_at_once_is_asked_again_soon() -> None:
+    prober, brokers, _ = failing()
+    brokers.leads = 2
+    for _ in range(2):
+        assert LOOK_EVERY == prober._turn(urgent=False)
+    assert ["leader", "tip", "leader", "tip"] == brokers.asked
+
+
+def test_who_cannot_wait_is_asked_for_at_once() -> None:
+    prober, brokers, _ = failing()
+    brokers.high = 9
+    prober._turn(urgent=True)
+    assert "tip" in brokers.asked
+
+
+def test_an_answer_that_cannot_be_believed_is_as_good_as_none() -> None:
+    prober, brokers, reader = scene()
+    reader.believes = False
+    assert LOOK_EVERY == prober._turn(urgent=False)
+    prober._turn(urgent=False)
+    assert ["tip", "leader"] == brokers.asked[:2]
+
+
+def test_if_it_may_be_another_topic_it_asks_for_that_first_and_if_it_is_for_nothing_more() -> None:
+    prober, brokers, reader = scene()
+    reader.doubtful = True
+    assert prober._turn(urgent=False) is not None
+    assert ["identity", "tip"] == brokers.asked
+    brokers.changed = "another one"
+    assert prober._turn(urgent=False) is None
+    assert "another one" == reader.heard[-1]
