@@ -37,7 +37,7 @@ bench: $(DEV)/ready ## Every benchmark, one table each
 explore: $(CORE)/ready ## Every reachable state within the full bounds (under two hours)
 	$(CORE)/bin/neli explore --profile full
 
-chaos: $(DEV)/ready ## Ten minutes of faults on members and three brokers (needs root, for the network)
+chaos: $(DEV)/ready ## Ten minutes of faults on members and three brokers, ten on Redis (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
 kafka: $(DEV)/ready ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)

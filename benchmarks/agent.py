@@ -35,10 +35,11 @@ import uvicorn
 
 from benchmarks import Figures
 from benchmarks._agent import LEASE, PARTITIONS, configured
+from benchmarks._handle import Handle
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.leading.runtime import Threads
-from neli_router.ledgers.base import Entry, Ledger, Promise
+from neli_router.ledgers.base import Ledger
 from neli_router.member import Member
 
 __all__ = ["REQUEST", "run", "started_agent", "until_ready"]
@@ -59,57 +60,16 @@ LOOK_UP = b"GET /v1/owner?key=customer-7 HTTP/1.1\r\nhost: agent\r\n\r\n"
 REQUEST = b"GET %b HTTP/1.1\r\nhost: agent\r\n\r\n"
 
 
-class Stamped:
-    """A ledger that remembers when the last Handover was appended: the moment before, on the host's clock."""
+class Stamped(Handle):
+    """It remembers when the last Handover was appended: the moment before, on the host's clock."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self.handed_over_at = 0.0
-
-    @property
-    def promises(self) -> frozenset[Promise]:
-        return self._ledger.promises
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        return self._ledger.doubts
-
-    @property
-    def address(self) -> str:
-        return self._ledger.address
+    handed_over_at = 0.0
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
         now = host_clock()
-        self._ledger.append(payloads, lasting=lasting)
+        super().append(payloads, lasting=lasting)
         if any(b'"kind":"handover"' in payload for payload in payloads):
             self.handed_over_at = now
-
-    def acknowledged(self) -> list[int]:
-        return self._ledger.acknowledged()
-
-    def read(self, timeout: float) -> list[Entry]:
-        return self._ledger.read(timeout)
-
-    def age(self) -> float:
-        return self._ledger.age()
-
-    def seek(self, offset: int) -> None:
-        self._ledger.seek(offset)
-
-    def start(self) -> int:
-        return self._ledger.start()
-
-    def tip(self) -> int:
-        return self._ledger.tip()
-
-    def trim(self, before: int) -> None:
-        self._ledger.trim(before)
-
-    def wake(self) -> None:
-        self._ledger.wake()
-
-    def close(self) -> None:
-        self._ledger.close()
 
 
 class Stamping(Threads):

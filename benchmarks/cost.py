@@ -27,11 +27,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from uuid import uuid4
+from contextlib import ExitStack, closing, contextmanager
 
 from benchmarks import Figures
-from benchmarks._peers.ours import brokers, patient_read
+from benchmarks._peers.ours import patient_read
+from benchmarks._processes.places import LEDGERS, options_at, place
 from benchmarks.memory import Group
 from neli_router.clock import host_clock
 from neli_router.config import Config
@@ -68,7 +68,7 @@ def run(options: Sequence[str]) -> Figures:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ledger", choices=["sqlite", "kafka"], default="sqlite")
+    parser.add_argument("--ledger", choices=LEDGERS, default="sqlite")
     parser.add_argument("--lease", type=float, default=1.0, help="seconds; a member beats six times in one")
     parser.add_argument("--members", type=int, nargs="+", default=MEMBERS)
     parser.add_argument("--partitions", type=int, nargs="+", default=PARTITIONS)
@@ -81,18 +81,18 @@ def run(options: Sequence[str]) -> Figures:
     if chosen.quick:
         members, partitions = [members[0], members[-1]], [partitions[0], partitions[-1]]
         seconds, records = min(3.0, seconds), min(50_000, records)
-    with brokers() if chosen.ledger == "kafka" else nullcontext("") as kafka:
-        idle = _idle(kafka, members, partitions, chosen.lease, seconds) if seconds > 0 else {}
-        folded = _folded(kafka, records) if records > 0 else {}
+    with place(chosen.ledger) as there:
+        idle = _idle(there, members, partitions, chosen.lease, seconds) if seconds > 0 else {}
+        folded = _folded(there, records) if records > 0 else {}
     return {**idle, **folded, "lease": chosen.lease, "ledger": chosen.ledger}
 
 
-def _idle(kafka: str, members: Sequence[int], partitions: Sequence[int], lease: float, seconds: float) -> Figures:
+def _idle(there: str, members: Sequence[int], partitions: Sequence[int], lease: float, seconds: float) -> Figures:
     figures: Figures = {}
     rates: dict[tuple[int, int], tuple[float, float, float]] = {}
     for width in partitions:
         for count in members:
-            rates[count, width] = _rates(kafka, count, width, lease, seconds)
+            rates[count, width] = _rates(there, count, width, lease, seconds)
             figures[f"records_per_second@{count}x{width}"] = rates[count, width][0]
             figures[f"bytes_per_second@{count}x{width}"] = rates[count, width][1]
         figures[f"snapshot_bytes@{width}"] = rates[members[-1], width][2]
@@ -111,10 +111,10 @@ def _idle(kafka: str, members: Sequence[int], partitions: Sequence[int], lease: 
     return figures
 
 
-def _rates(kafka: str, count: int, width: int, lease: float, seconds: float) -> tuple[float, float, float]:
+def _rates(there: str, count: int, width: int, lease: float, seconds: float) -> tuple[float, float, float]:
     """Records a second, bytes a second, and the bytes of a snapshot, of `count` members with `width` partitions."""
-    with _address(kafka) as address, ExitStack() as stack:
-        config = Config(address, layout=Layout(partitions=width), lease=lease, accept_rewinds=bool(kafka))
+    with _address(there) as address, ExitStack() as stack:
+        config = Config(address, layout=Layout(partitions=width), lease=lease, accept_rewinds=bool(there))
         group = [stack.enter_context(Member(config)) for _ in range(count)]
         give_up_at = host_clock() + SETTLE_MAX
         while sorted(len(it.led) for it in group) != [(width + rank) // count for rank in range(count)]:
@@ -139,16 +139,16 @@ def _rates(kafka: str, count: int, width: int, lease: float, seconds: float) -> 
 
 
 @contextmanager
-def _address(kafka: str) -> Iterator[str]:
-    if kafka:
-        yield f"kafka://{kafka}/cost-{uuid4().hex}"
+def _address(there: str) -> Iterator[str]:
+    if there:
+        yield str(options_at(there, "cost")["ledger"])
         return
     with tempfile.TemporaryDirectory(prefix="neli-cost-") as folder:
         yield f"sqlite://{folder}/ledger.db"
 
 
-def _folded(kafka: str, records: int) -> Figures:
-    with _address(kafka) as address:
+def _folded(there: str, records: int) -> Figures:
+    with _address(there) as address:
         payloads = _life(records)
         with closing(open_ledger(address, create=True, patience=60.0)) as ledger:
             if ledger.tip() == 0:  # Records tell of offsets, and theirs begin with 1.

@@ -3,9 +3,9 @@
     balanced --kill -9 at a random moment--> survivors expire it, wait its lease out, take over --> restarted, balanced
                       |<---------------- takeover: until the last partition is led ---->|
 
-Real processes on one ledger: an SQLite file, or a topic of a Kafka that is started for it (or is at NELI_TEST_KAFKA, as
-host:port). A takeover counts from just before the kill to the moment at which a survivor, by its own stamp, holds a
-lease of the last of the partitions that the dead one led; the processes of a host share a clock.
+Real processes on one ledger: an SQLite file, or on a Kafka or a Redis that is started for it. A takeover counts from
+just before the kill to the moment at which a survivor, by its own stamp, holds a lease of the last of the partitions
+that the dead one led; the processes of a host share a clock.
 A referee reads what each process notes about its leases and looks for two that hold one partition's at once.
 
 Then nobody is killed. The same group runs for minutes, beside one endless loop on each core, and every member that is
@@ -28,14 +28,14 @@ import argparse
 import random
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 
 from benchmarks import Figures
 from benchmarks._peers.ladder import compared
-from benchmarks._peers.ours import Sizes, balanced, brokers, busy_cores, takeover
+from benchmarks._peers.ours import Sizes, balanced, busy_cores, takeover
 from benchmarks._processes.chronicle import History, history_of
+from benchmarks._processes.places import LEDGERS, place
 from neli_router.clock import host_clock
 from neli_router.induction.records import Expire
 
@@ -63,7 +63,7 @@ def run(options: Sequence[str]) -> Figures:
         prog="python -m benchmarks failover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--lease", type=float, nargs="+", default=LEASES, help="seconds; several are tried in turn")
-    parser.add_argument("--ledger", choices=["sqlite", "kafka"], default="sqlite")
+    parser.add_argument("--ledger", choices=LEDGERS, default="sqlite")
     parser.add_argument("--trials", type=int, default=30, help="kills at each lease")
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=256)
@@ -77,8 +77,8 @@ def run(options: Sequence[str]) -> Figures:
     if chosen.members < 2:
         parser.error(f"--members {chosen.members}: somebody must survive, so at least 2 are needed")
     trials, seconds = (5, 20.0) if chosen.quick else (max(1, chosen.trials), chosen.seconds)
-    with brokers() if chosen.ledger == "kafka" else nullcontext("") as kafka:
-        sizes = Sizes(chosen.members, chosen.partitions, kafka)
+    with place(chosen.ledger) as there:
+        sizes = Sizes(chosen.members, chosen.partitions, there)
         if chosen.peers:
             return compared(
                 sizes, min(seconds, PEERS_QUICK) if chosen.quick else seconds, trials, random.Random(chosen.seed)

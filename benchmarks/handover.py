@@ -15,19 +15,19 @@ another ledger of the same kind appends a record and reads it back, again and ag
 """
 
 import argparse
-import signal
 import time
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
 from statistics import median, quantiles
 from uuid import uuid4
 
 from benchmarks import Figures
-from benchmarks._peers.ours import Sizes, balanced, brokers, led_elsewhere, patient_read
+from benchmarks._peers.ours import Sizes, balanced, led_elsewhere, patient_read
 from benchmarks._peers.polite import PREFIX
 from benchmarks._processes.group import Group, Life
+from benchmarks._processes.places import LEDGERS, place
 from neli_router.clock import host_clock
 from neli_router.induction.records import Drain, Undrain, encode
 from neli_router.ledgers.addresses import open_ledger
@@ -57,7 +57,7 @@ def run(options: Sequence[str]) -> Figures:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks handover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ledger", choices=["sqlite", "kafka"], default="sqlite")
+    parser.add_argument("--ledger", choices=LEDGERS, default="sqlite")
     parser.add_argument("--lease", type=float, default=1.0, help="seconds")
     parser.add_argument("--trials", type=int, default=20, help="of each kind")
     parser.add_argument("--members", type=int, default=3)
@@ -66,8 +66,8 @@ def run(options: Sequence[str]) -> Figures:
     parser.add_argument("--quick", action="store_true", help="5 of each kind")
     chosen = parser.parse_args(options)
     trials, found = 5 if chosen.quick else max(1, chosen.trials), Found()
-    with brokers() if chosen.ledger == "kafka" else nullcontext("") as kafka:
-        sizes, rng = Sizes(chosen.members, chosen.partitions, kafka), Random(chosen.seed)
+    with place(chosen.ledger) as there:
+        sizes, rng = Sizes(chosen.members, chosen.partitions, there), Random(chosen.seed)
         with balanced(chosen.lease, sizes, prefix=PREFIX) as (group, _), closing(_beside(group)) as beside:
             ours = open_ledger(group.ledger, create=False, patience=1.0)
             with closing(ours):
@@ -100,7 +100,7 @@ def run(options: Sequence[str]) -> Figures:
 def _sigterm(group: Group, rng: Random, found: Found) -> None:
     leaver, leads, others = _chosen(group, rng)
     at = host_clock()
-    leaver._process.send_signal(signal.SIGTERM)  # noqa: SLF001 - a life can be killed and stopped, and not yet this.
+    leaver.terminate()
     found.sigterm.append(led_elsewhere(group, leaver, leads) - at)
     assert leaver.exit_code() == 0, f"{leaver.label} was to leave in good order:\n{leaver.complaints()}"
     group.read_notes()

@@ -29,13 +29,14 @@ from random import Random
 from statistics import fmean, median
 
 from benchmarks import Figures
+from benchmarks._handle import Handle
 from neli_router.induction.fold import State, fold
 from neli_router.induction.machine import Induction, Phase
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import Beat, decode, encode
 from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
-from neli_router.ledgers.base import Entry, Ledger, Promise
+from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite import SqliteLedger
 from neli_router.protocol import Effect, Stopped
@@ -117,57 +118,19 @@ def _growth(samples: Sequence[float], typical: Callable[[Sequence[float]], float
     return typical(samples[-quarter:]) / typical(samples[quarter : 2 * quarter])
 
 
-class Unhurried:
-    """A handle that never waits for a record: whoever finds none goes on with a later time instead."""
+class Unhurried(Handle):
+    """It never waits for a record: whoever finds none goes on with a later time instead."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self.appended = self.received = 0
-
-    @property
-    def promises(self) -> frozenset[Promise]:
-        return self._ledger.promises
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        return self._ledger.doubts
-
-    @property
-    def address(self) -> str:
-        return self._ledger.address
+    appended = received = 0
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
-        self._ledger.append(payloads, lasting=lasting)
+        super().append(payloads, lasting=lasting)
         self.appended += len(payloads)
 
-    def acknowledged(self) -> list[int]:
-        return self._ledger.acknowledged()
-
     def read(self, timeout: float) -> list[Entry]:
-        entries = self._ledger.read(0.0)
+        entries = super().read(0.0)
         self.received += len(entries)
         return entries
-
-    def age(self) -> float:
-        return self._ledger.age()
-
-    def seek(self, offset: int) -> None:
-        self._ledger.seek(offset)
-
-    def start(self) -> int:
-        return self._ledger.start()
-
-    def tip(self) -> int:
-        return self._ledger.tip()
-
-    def trim(self, before: int) -> None:
-        self._ledger.trim(before)
-
-    def wake(self) -> None:
-        self._ledger.wake()
-
-    def close(self) -> None:
-        self._ledger.close()
 
 
 class Group:

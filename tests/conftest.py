@@ -39,7 +39,7 @@ def redis() -> Iterator[str]:
         yield there
         return
     require(redis_servers.missing())
-    with redis_servers.Redis.started(settings={"appendonly": "yes", "appendfsync": "always"}) as server:
+    with redis_servers.Redis.started(settings=redis_servers.DURABLE) as server:
         yield f"redis://127.0.0.1:{server.port}"
 
 

@@ -16,17 +16,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from uuid import uuid4
 
 from benchmarks._processes.chronicle import Chronicle
 from benchmarks._processes.group import Group, Life
 from benchmarks._processes.notes import Acts
+from benchmarks._processes.places import options_at
 from neli_router.errors import LedgerUnavailable
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.router import Router
-from tests.servers.kafka import Kafka
 
-__all__ = ["Ours", "Sizes", "balanced", "brokers", "busy_cores", "led_elsewhere", "patient_read", "takeover"]
+__all__ = ["Ours", "Sizes", "balanced", "busy_cores", "led_elsewhere", "patient_read", "takeover"]
 
 ROUNDS_PER_LEASE = 4
 """How often a worker checks its leases and acts; what it acquires, it acts for at once."""
@@ -44,8 +43,8 @@ while os.getppid() == parent:
 class Sizes:
     members: int
     partitions: int
-    kafka: str = ""
-    """Brokers, if the ledger is to be there."""
+    there: str = ""
+    """Where the ledger is to be; see `place`."""
 
 
 @contextmanager
@@ -53,9 +52,7 @@ def balanced(lease: float, sizes: Sizes, **how: Any) -> Iterator[tuple[Group, Ch
     """A group that shares everything evenly, and a reader of its ledger. `how` is for each start of a process."""
     with tempfile.TemporaryDirectory(prefix="neli-failover-") as folder:
         pause = lease / ROUNDS_PER_LEASE
-        options: dict[str, Any] = {}
-        if sizes.kafka:  # One broker has one replica, and may lose its tail with its power.
-            options = {"ledger": f"kafka://{sizes.kafka}/failover-{uuid4().hex}", "accept_rewinds": True}
+        options = options_at(sizes.there, "failover")
         with Group(Path(folder), partitions=sizes.partitions, pause=pause, lease=lease, **options) as group:
             chronicle = Chronicle(group.ledger)
             try:
@@ -132,16 +129,6 @@ def patient_read(ledger: Ledger, timeout: float) -> list[Entry]:
         return ledger.read(timeout)
     except LedgerUnavailable:
         return []
-
-
-@contextmanager
-def brokers() -> Iterator[str]:
-    """The address of a Kafka: the one at NELI_TEST_KAFKA, or one that is started for this."""
-    if there := os.environ.get("NELI_TEST_KAFKA"):
-        yield there
-        return
-    with Kafka.started() as kafka:
-        yield kafka.bootstrap
 
 
 @contextmanager

@@ -100,6 +100,10 @@ class Life:
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
+    def terminate(self) -> None:
+        """Send it SIGTERM, as whoever runs containers does."""
+        self._process.terminate()
+
     def exit_code(self) -> int:
         """Wait for its end."""
         return self._process.wait(END_MAX)

@@ -11,21 +11,27 @@ A replica that is in sync has what was acknowledged, and only such a one becomes
 every append, one may lose power without losing a record. With one, its power is everybody's.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerError, LedgerUnusable
 from neli_router.ledgers.base import Promise
 from neli_router.ledgers.kafka_address import KafkaAddress
-from neli_router.ledgers.kafka_faults import answer, explain
+from neli_router.ledgers.kafka_faults import UNKNOWN, answer, explain
 
-__all__ = ["MESSAGE_MAX", "Facts", "require_topic", "topic_id"]
+__all__ = ["ASK_MAX", "MESSAGE_MAX", "Facts", "once_known", "require_topic", "topic_id"]
+
+Answer = TypeVar("Answer")
 
 ASK_MAX = 10.0
 """Seconds for each question to the brokers. They are asked when a handle is opened, never while a member leads."""
+
+KNOWN_MAX = 5.0
+KNOWN_EVERY = 0.05
 
 REPLICATION = 3
 IN_SYNC = 2
@@ -57,19 +63,22 @@ class Facts(NamedTuple):
 def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Facts:
     """The facts of the topic, made first if need be and allowed. Raises LedgerUnavailable or LedgerUnusable."""
     try:
-        replicas = _replicas(admin, at)
-        if not replicas:
-            if not create:
-                raise _missing(at, "it is not to be made here")
-            _make(admin, at)
+        try:
             replicas = _replicas(admin, at)
+        except KafkaException as error:
+            if error.args[0].code() not in UNKNOWN:
+                raise
+            if not create:
+                raise _missing(at, "it is not to be made here") from error
+            _make(admin, at)
+            replicas = once_known(lambda: _replicas(admin, at))
         if len(replicas) != 1:
             raise LedgerUnusable(
                 f"the topic {at.topic} with one partition was wanted",
                 f"{at.public} has it with {len(replicas)}, and there is no order among them",
                 "choose another group name, or make the topic anew with one partition",
             )
-        identity = topic_id(admin, at.topic)
+        identity = once_known(lambda: topic_id(admin, at.topic))
     except KafkaException as error:
         raise explain(error.args[0], at, f"the topic {at.topic}") from error
     doubts = _doubts(admin, at, replicas[0])
@@ -84,19 +93,29 @@ def topic_id(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> str:
     return str(answer(asked, timeout).topic_id)
 
 
+def once_known(ask: Callable[[], Answer]) -> Answer:
+    """The answer to a question about a topic that is there: of a new one, brokers learn one after another."""
+    give_up_at = time.monotonic() + KNOWN_MAX
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in UNKNOWN or time.monotonic() >= give_up_at:
+                raise
+        time.sleep(KNOWN_EVERY)
+
+
 class _Doubt(NamedTuple):
     sentence: str
     risky: bool
 
 
 def _replicas(admin: AdminClient, at: KafkaAddress) -> list[int]:
-    """The number of replicas of each partition; nothing if there is no such topic."""
+    """The number of replicas of each partition."""
     found = admin.list_topics(at.topic, timeout=ASK_MAX).topics[at.topic]
-    if found.error is None:
-        return [len(partition.replicas) for partition in found.partitions.values()]
-    if found.error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
-        return []
-    raise KafkaException(found.error)
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return [len(partition.replicas) for partition in found.partitions.values()]
 
 
 def _make(admin: AdminClient, at: KafkaAddress) -> None:
@@ -120,22 +139,6 @@ def _make(admin: AdminClient, at: KafkaAddress) -> None:
             ) from error
         if code != KafkaError.TOPIC_ALREADY_EXISTS:  # Somebody else was quicker, with the same settings.
             raise
-    _await(admin, at)
-
-
-def _await(admin: AdminClient, at: KafkaAddress) -> None:
-    """Wait until brokers know of what was just made: they learn of it one after another."""
-    for _ in range(100):
-        try:
-            if _replicas(admin, at) and topic_id(admin, at.topic):
-                return
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-        admin.poll(0.05)
-    raise LedgerUnavailable(
-        f"the topic {at.topic} was wanted", "it was made, and brokers do not show it yet", "try again"
-    )
 
 
 def _missing(at: KafkaAddress, why: str) -> LedgerError:
@@ -151,8 +154,12 @@ def _missing(at: KafkaAddress, why: str) -> LedgerError:
 def _doubts(admin: AdminClient, at: KafkaAddress, replicas: int) -> list[_Doubt]:
     try:
         resource = ConfigResource(ConfigResource.Type.TOPIC, at.topic)
-        (asked,) = admin.describe_configs([resource], request_timeout=ASK_MAX).values()
-        said = {name: entry.value for name, entry in answer(asked, ASK_MAX).items()}
+
+        def settings() -> dict[str, Any]:
+            (asked,) = admin.describe_configs([resource], request_timeout=ASK_MAX).values()
+            return {name: entry.value for name, entry in answer(asked, ASK_MAX).items()}
+
+        said = once_known(settings)
     except KafkaException as error:
         if error.args[0].code() not in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}:
             raise explain(error.args[0], at, f"the settings of {at.topic}") from error

@@ -1,6 +1,6 @@
 """The writer: a producer that keeps order, says what was acknowledged, and is replaced when it is broken for good.
 
-    append --produce--> queue --linger 0, acks=all, idempotent--> broker
+    append --produce--> queue --acks=all, idempotent--> broker
                           '--a record that waits for longer than `patience` is dropped      _delivered --> offsets
                                                                                             '--> or why not
 
@@ -24,6 +24,10 @@ __all__ = ["Writer"]
 QUEUE_MAX = 100_000
 """Records that may wait for a broker. They are dropped after `patience`, so it only bounds the memory."""
 
+LINGER = 0.00005
+"""Seconds. With none, librdkafka sends the first few of a hundred Handovers before the others are queued, and everybody
+reads them in as many pieces: a drain takes half as long again at the worst. An append alone takes 0.3 ms more."""
+
 PATIENCE_MIN = 5.0
 """Seconds. What comes late harms nobody; a broker that is busy for a while should not cost records, too."""
 
@@ -40,7 +44,7 @@ class Writer:
             **settings,
             "acks": "all",
             "enable.idempotence": True,
-            "linger.ms": 0,
+            "linger.ms": LINGER * 1000,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 100,
             "message.timeout.ms": int(max(PATIENCE_MIN, patience) * 1000),
@@ -59,7 +63,6 @@ class Writer:
         """Queue them. Raises LedgerError if they cannot be, or if the last that were could not be delivered."""
         batch: list[dict[str, Any]] = [{"value": payload} for payload in payloads]
         try:
-            # At once: librdkafka sends the first alone while the others are still on their way to it.
             self._producer.produce_batch(self._at.topic, batch, 0, on_delivery=self._delivered)
             self._producer.poll(0)
         except KafkaException as error:

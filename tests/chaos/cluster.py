@@ -18,7 +18,7 @@ from tests.servers import network as networks
 from tests.servers import redis as redis_servers
 from tests.servers.kafka import Kafka, Node
 from tests.servers.network import Network
-from tests.servers.redis import Redis
+from tests.servers.redis import DURABLE, Redis
 
 __all__ = ["BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "RedisCluster", "Server"]
 
@@ -143,10 +143,9 @@ class RedisCluster:
     @contextmanager
     def started(cls, members: Sequence[str]) -> Iterator["RedisCluster"]:
         """A Redis that answers, and hosts for `members`; all gone at the end."""
-        durable = {"appendonly": "yes", "appendfsync": "always"}
         with Network.started([REDIS, *members, OUTSIDE]) as network, network.entered(OUTSIDE):
             host, prefix = network.address(REDIS), network.prefix(REDIS)
-            with Redis.started(settings=durable, host=host, prefix=prefix) as redis:
+            with Redis.started(settings=DURABLE, host=host, prefix=prefix) as redis:
                 yield cls(network, redis)
 
     def ledger(self, group: str) -> str:

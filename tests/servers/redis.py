@@ -28,7 +28,10 @@ from typing import Self
 
 from tests.servers.process import ServerProcess, free_port
 
-__all__ = ["Redis", "Sentinel", "missing"]
+__all__ = ["DURABLE", "Redis", "Sentinel", "missing"]
+
+DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always"}
+"""Settings with which a server that is killed has lost nothing that it acknowledged."""
 
 START_MAX = 20.0
 PAUSE = 0.005

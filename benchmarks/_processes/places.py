@@ -1,0 +1,43 @@
+"""Where a benchmark's ledger may be: in a file, or on a server that is started for it or is there already.
+
+sqlite    a file in a folder that the benchmark makes
+kafka     a topic of one broker; NELI_TEST_KAFKA=HOST:PORT names one that is there
+redis     a stream of one Redis, which syncs each append; NELI_TEST_REDIS=redis://HOST:PORT names one that is there
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+from tests.servers.kafka import Kafka
+from tests.servers.redis import DURABLE, Redis
+
+__all__ = ["LEDGERS", "options_at", "place"]
+
+LEDGERS = ("sqlite", "kafka", "redis")
+
+
+@contextmanager
+def place(kind: str) -> Iterator[str]:
+    """What stands before the group in an address, such as kafka://HOST:PORT; nothing for a file."""
+    if kind == "sqlite":
+        yield ""
+    elif kind == "kafka":
+        if there := os.environ.get("NELI_TEST_KAFKA"):
+            yield f"kafka://{there}"
+        else:
+            with Kafka.started() as kafka:
+                yield f"kafka://{kafka.bootstrap}"
+    elif there := os.environ.get("NELI_TEST_REDIS"):
+        yield there
+    else:
+        with Redis.started(settings=DURABLE) as redis:
+            yield redis.url("").rstrip("/")
+
+
+def options_at(there: str, name: str) -> dict[str, Any]:
+    """Of members whose ledger is a new one `there`; none for a file, which is in their own folder."""
+    # One broker has one replica, and may lose its tail with its power; and any Redis may.
+    return {"ledger": f"{there}/{name}-{uuid4().hex}", "accept_rewinds": True} if there else {}
