@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import isawaitable
-from types import TracebackType
 from typing import Any, Self
 
+from neli_router.closing import AsyncClosing
 from neli_router.config import Config
 from neli_router.errors import Closed, ConfigError
 from neli_router.induction.fold import State
@@ -33,7 +33,7 @@ from neli_router.routing.asynchronous import AsyncRouter
 __all__ = ["AsyncMember"]
 
 
-class AsyncMember:
+class AsyncMember(AsyncClosing):
     """A Member for one event loop, to which all of it belongs. For what is not said here, see Member.
 
     `source` is a configuration, or a member that exists, which keeps its own handler. Nothing is opened before `open`,
@@ -172,11 +172,6 @@ class AsyncMember:
 
     async def __aenter__(self) -> Self:
         return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<AsyncMember: {'not open' if self._parts is None else repr(self._member)}>"

@@ -21,10 +21,10 @@ Nothing here runs on the caller's thread but the waiting, and nothing ever runs 
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn
 
 from neli_router.clock import require_supported_platform
+from neli_router.closing import Closing
 from neli_router.config import Config
 from neli_router.induction.fold import State
 from neli_router.keyspace import Layout, Role
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Member"]
 
 
-class Member:
+class Member(Closing):
     """A member of a group, from its construction until `close`. May be shared between threads, all of it.
 
     The constructor opens the ledger and reads it, and raises what will not heal: ConfigError, GroupMismatch,
@@ -207,14 +207,6 @@ class Member:
         `close`: Replaced, LedgerRewound, GroupMismatch, Diverged, LedgerUnusable, HandlerFailed."""
         self._tenancy.wait(lambda: self._tenancy.is_over, timeout)
         return self._tenancy.outcome()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         tenancy = self._tenancy

@@ -19,7 +19,7 @@ constant, or both compiled anew for each table, save at most 3 ns of the 28, and
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import EllipsisType, TracebackType
+from types import EllipsisType
 from typing import Any, NoReturn, Self, cast
 
 import mmh3
@@ -27,6 +27,7 @@ import mmh3
 from neli_router import config as configuration
 from neli_router import logs
 from neli_router.clock import host_clock, require_supported_platform
+from neli_router.closing import Closing
 from neli_router.config import Config
 from neli_router.errors import ConfigError, NeliError
 from neli_router.keyspace import Key, Layout, Role
@@ -52,7 +53,7 @@ AWAIT_MAX = 30.0
 _hash_32 = mmh3.hash
 
 
-class Router:
+class Router(Closing):
     """Names the owner of a key or a role. May be shared between threads, all but `close` and `reopen`.
 
     `source` is a configuration; or the address of a ledger; or a function that opens one, which `reopen` calls again;
@@ -223,14 +224,6 @@ class Router:
         """Stop reading and release the ledger; look-ups then raise Closed. Twice is fine."""
         self._feed.close()
         self._stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         view, at = self._view, self.at

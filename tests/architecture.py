@@ -24,7 +24,7 @@ PROJECT = "neli_router"
 LINES_MAX = 250
 """Lines that are neither blank nor part of the opening essay. What outgrows this holds two ideas."""
 
-PURE = ("errors", "keyspace", "protocol", "induction", "consumer_group", "electors")
+PURE = ("errors", "closing", "keyspace", "protocol", "induction", "consumer_group", "electors")
 PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
 PURE_STANDARD = frozenset(
     {"__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses"}

@@ -10,9 +10,8 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
+from neli_router.closing import Closing
 from neli_router.errors import LedgerUnavailable
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Expire, Join, Leave, decode
@@ -53,7 +52,7 @@ class History:
         return [departure.name for departure in self.departures if departure.kind is kind]
 
 
-class Chronicle:
+class Chronicle(Closing):
     """Keeps all that is written into the ledger at `address` until `close`, which raises what reading met."""
 
     def __init__(self, address: str) -> None:
@@ -75,14 +74,6 @@ class Chronicle:
         if self._error is not None:
             raise self._error
         return tuple(self._entries)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self) -> None:
         try:

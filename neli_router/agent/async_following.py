@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from math import inf
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import httpx
 
@@ -25,6 +25,7 @@ from neli_router.agent.calls import Call, Events, event_of, no_agent
 from neli_router.agent.doors import Line
 from neli_router.agent.following import CONFIRM_MAX, PAUSE, hung_up
 from neli_router.agent.leases import WAIT_MAX, AsyncAgentLease, Hold
+from neli_router.closing import AsyncClosing
 from neli_router.errors import NeliError, NoAgent
 from neli_router.keyspace import Role
 
@@ -52,7 +53,7 @@ class AsyncAsker(Protocol):
         """Ask for a stream."""
 
 
-class AsyncStream(Generic[Answer]):
+class AsyncStream(AsyncClosing, Generic[Answer]):
     """The events of one request, as they come. `async for` waits for the next; `async with` closes it."""
 
     def __init__(self, client: AsyncAsker, call: Call[Answer]) -> None:
@@ -86,14 +87,6 @@ class AsyncStream(Generic[Answer]):
         self._closed = True
         if self._line is not None:
             self._line.cut()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 class AsyncBlock:

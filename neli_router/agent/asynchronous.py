@@ -11,8 +11,7 @@ What is asked and what is made of the answers is the same code as for the sync f
 """
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import httpx
@@ -24,6 +23,7 @@ from neli_router.agent.calls import TIMEOUT, Call, answered, named, no_agent
 from neli_router.agent.doors import Door
 from neli_router.agent.leases import AsyncAgentLease, Hold
 from neli_router.agent.wire import MembersView, MovesView, OwnerView, StatusView, TableView, WishAsked, WishView
+from neli_router.closing import AsyncClosing
 from neli_router.errors import Closed
 from neli_router.keyspace import Key, Role
 
@@ -32,7 +32,7 @@ __all__ = ["AsyncClient"]
 Answer = TypeVar("Answer")
 
 
-class AsyncClient:
+class AsyncClient(AsyncClosing):
     """A Client for one event loop of asyncio, to which all of it belongs. For what is not said here, see Client."""
 
     def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
@@ -158,14 +158,6 @@ class AsyncClient:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of the agent at {self.address}{', closed' if self._closed else ''}>"

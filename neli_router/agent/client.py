@@ -19,8 +19,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import httpx
@@ -40,6 +39,7 @@ from neli_router.agent.wire import (
     WishAsked,
     WishView,
 )
+from neli_router.closing import Closing
 from neli_router.errors import Closed
 from neli_router.keyspace import Key, Role
 
@@ -50,7 +50,7 @@ Answer = TypeVar("Answer")
 _clients: "WeakSet[Client]" = WeakSet()
 
 
-class Client:
+class Client(Closing):
     """Asks one agent. May be shared between threads, and used after a fork, where it connects anew.
 
     `address` and `token` come from NELI_AGENT and NELI_TOKEN unless given; `timeout` is in seconds, for each request.
@@ -225,14 +225,6 @@ class Client:
     @property
     def closed(self) -> bool:
         return self._closed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of the agent at {self.address}{', closed' if self._closed else ''}>"

@@ -12,9 +12,10 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from types import EllipsisType, TracebackType
+from types import EllipsisType
 from typing import NoReturn, Self
 
+from neli_router.closing import AsyncClosing
 from neli_router.config import Config
 from neli_router.errors import Closed, NeliError
 from neli_router.keyspace import Key, Layout, Role
@@ -29,7 +30,7 @@ from neli_router.routing.watch import Change, Gap
 __all__ = ["AsyncRouter", "AsyncWatch"]
 
 
-class AsyncRouter:
+class AsyncRouter(AsyncClosing):
     """A Router for one event loop. Look-ups may come from any thread, the coroutines belong to the loop.
 
     Takes what Router takes, or a Router that exists, such as a member's. Nothing is opened before `open`, which
@@ -141,11 +142,6 @@ class AsyncRouter:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     def __repr__(self) -> str:
         return "<AsyncRouter, not opened>" if self._router is None else f"<Async{repr(self._router)[1:]}"
 
@@ -165,7 +161,7 @@ class AsyncRouter:
         raise Closed("an open router was wanted", "this one was not opened yet", "use `async with`, or await `open()`")
 
 
-class AsyncWatch(AsyncIterator[Change | Gap]):
+class AsyncWatch(AsyncClosing, AsyncIterator[Change | Gap]):
     """The changes after `table`, for one event loop; each goes to one of the tasks that wait. Otherwise as Watch is."""
 
     def __init__(self, feed: Feed) -> None:
@@ -197,14 +193,6 @@ class AsyncWatch(AsyncIterator[Change | Gap]):
     async def close(self) -> None:
         """Want no more changes; what was not taken is dropped. Twice is fine."""
         self._watch.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _waker() -> Callable[[asyncio.Event], None]:

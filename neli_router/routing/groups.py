@@ -28,10 +28,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from math import gcd
-from types import EllipsisType, TracebackType
-from typing import NamedTuple, Self
+from types import EllipsisType
+from typing import NamedTuple
 
 from neli_router import config as configuration
+from neli_router.closing import Closing
 from neli_router.config import Config
 from neli_router.errors import (
     BadKey,
@@ -93,7 +94,7 @@ def by_zone(peer: Peer) -> str:
     return peer.zone
 
 
-class Groups:
+class Groups(Closing):
     """Names the owners of a key in several groups. May be shared between threads, all but `close` and `reopen`.
 
     `sources` has each group's source by a name of your choice, in the order in which answers come. `max_age` is that
@@ -208,14 +209,6 @@ class Groups:
         """Stop reading. Routers that were given stay open. Twice is fine."""
         for router in self._ours:
             router.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Groups {', '.join(f'{group}: {router!r}' for group, router in self._routers.items())}>"

@@ -13,9 +13,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from neli_router.closing import Closing
 from neli_router.errors import NeliError
 from neli_router.routing.table import Owner, Table
 
@@ -55,7 +55,7 @@ def changes(before: Table | None, after: Table) -> list[Change]:
     ]
 
 
-class Watch(Iterator[Change | Gap]):
+class Watch(Closing, Iterator[Change | Gap]):
     """The changes after `table`. Iterating waits for the next one, and ends when this watch or its router is closed.
 
     May be shared between threads; each change goes to one of them. Raises what look-ups raise when the router stopped
@@ -92,14 +92,6 @@ class Watch(Iterator[Change | Gap]):
         with self._changed:
             self._queue.clear()
         self.end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # For the feed.
 

@@ -7,12 +7,11 @@ Its records are none of the protocol's, so every member skips them alike.
 """
 
 import threading
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from neli_router.clock import host_clock
+from neli_router.closing import Closing
 
 __all__ = ["Outside"]
 
@@ -22,7 +21,7 @@ EVERY = 0.05
 ACCEPT_MAX = 60.0
 
 
-class Outside:
+class Outside(Closing):
     """Appends from a thread of its own, from its construction until `close`."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -60,14 +59,6 @@ class Outside:
     def close(self) -> None:
         self._over = True
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _first_after(self, moment: float) -> float | None:
         return min((heard_at for produced_at, heard_at in self._accepted if produced_at > moment), default=None)
