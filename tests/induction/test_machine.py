@@ -29,6 +29,7 @@ from neli_router.protocol import (
     Effect,
     Fenced,
     Input,
+    Notice,
     Read,
     Released,
     Revoked,
@@ -121,6 +122,13 @@ def test_what_stands_behind_the_fault_is_not_read() -> None:
     effects = member.step(Read([(2, None), (2, None), (3, None)]), 0.0)
     assert isinstance(stopped(effects).error, LedgerRewound)
     assert 1 == member.skipped
+
+
+def test_unreadable_records_are_told_of_at_each_doubling_of_their_number() -> None:
+    member = begun(founded())
+    effects = member.step(Read([(member.state.at + i, None) for i in range(9)]), 1.0)
+    notices = [effect for effect in effects if isinstance(effect, Notice)]
+    assert [1, 2, 4, 8] == [it.fields["skipped"] for it in notices if it.event == "record.skipped"]
 
 
 def test_a_member_that_has_ended_says_nothing_more() -> None:
