@@ -192,7 +192,8 @@ class Feed:
                 self._complained(error.args[0])
                 self._start_anew()
                 time.sleep(SLICE)
-        self._consumer.close()
+        if not self._broken:  # See `_renew`.
+            self._consumer.close()
 
     def _take(self, turn: int, messages: list[Message]) -> None:
         records, complaint = sorted_out(messages, self._complained)
@@ -276,10 +277,9 @@ class Feed:
             self._seek_to = self.next if self._seek_to is None else self._seek_to
 
     def _renew(self) -> None:
-        old, self._consumer = self._consumer, Consumer(self._settings)
+        # Dropped, not closed: the closing of a consumer that had a fatal error never ends, and keeps a core busy.
+        self._consumer = Consumer(self._settings)
         self._broken = False
-        # librdkafka waits for ever when it closes a consumer that has had a fatal error.
-        threading.Thread(target=old.close, name=f"neli-kafka-broken-{self._at.group}", daemon=True).start()
 
     def _rewound(self, found: str) -> None:
         with self._changed:

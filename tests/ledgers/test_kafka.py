@@ -228,11 +228,15 @@ def test_a_consumer_that_is_broken_for_good_is_replaced(kafka: str) -> None:
     with closing(opened(kafka, fresh())) as ledger:
         ledger.append([b"one"])
         take(ledger, 1)
-        before = ledger._feed._consumer
-        break_for_good(before)
-        until(lambda: before is not ledger._feed._consumer)
+        before = [ledger._feed._consumer]
+        break_for_good(before[0])
+        until(lambda: before[0] is not ledger._feed._consumer)
         ledger.append([b"two"])
         assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
+        before.clear()
+        spent, started = time.process_time(), time.monotonic()
+        time.sleep(0.5)
+        assert time.process_time() - spent < (time.monotonic() - started) / 2  # Nothing of it goes on in a circle.
 
 
 @pytest.mark.parametrize("asked_first", [True, False])
