@@ -234,9 +234,9 @@ def test_a_consumer_that_is_broken_for_good_is_replaced(kafka: str) -> None:
         ledger.append([b"two"])
         assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
         before.clear()
-        spent, started = time.process_time(), time.monotonic()
-        time.sleep(0.5)
-        assert time.process_time() - spent < (time.monotonic() - started) / 2  # Nothing of it goes on in a circle.
+    spent, started = time.process_time(), time.monotonic()
+    time.sleep(1.0)
+    assert time.process_time() - spent < (time.monotonic() - started) / 4, "something of it goes round in a circle"
 
 
 @pytest.mark.parametrize("asked_first", [True, False])
