@@ -51,10 +51,11 @@ Terms = Mapping[int, int]
 class Read:
     """The next records of the ledger, None for one that cannot be decoded. No records at all means: at the tip.
 
-    The time of the step is just *after* the read returned.
+    The time of the step is just *after* the read returned. That nothing came says what there was `age` seconds ago.
     """
 
     entries: Sequence[tuple[int, Record | None]]
+    age: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

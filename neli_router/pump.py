@@ -132,7 +132,10 @@ class Pump(Generic[Driven]):
             records = [(entry.offset, decode(entry.payload)) for entry in entries]
             if self._tap is not None and records:
                 self._tap.read(records, self._clock())
-            self._step(Read(records) if records or age < inf else TICK)  # Woken, and not known to be at the tip.
+            if records:
+                self._step(Read(records))
+            else:
+                self._step(Read([], age) if age < inf else TICK)  # Woken, and not known to be at the tip.
         if offsets := self._ledger.acknowledged():
             self._step(Acknowledged(offsets))
 

@@ -74,6 +74,8 @@ class Induction:
     _free_at: float
     """When the next wait ends on something owned."""
     _give_up_at: float
+    _unproven_at: float
+    """When we last looked for who is silent, and what we know was too old to tell."""
     _dirty: bool
     """Whether what we may act for can have changed."""
 
@@ -139,7 +141,9 @@ class Induction:
                     wake.append(self._voice.due())
                 if not (self._phase is Phase.LEAVING and self._draining):
                     wake.append(self._retry_at)
-                wake.append(self._suspicion.deadline(self.incarnation, self.tenure.heard))
+                accuse_at = self._suspicion.deadline(self.incarnation, self.tenure.heard)
+                # Looking again would find the same old news. A Beat of mine is on its way to bring newer.
+                wake.append(accuse_at if accuse_at > self._unproven_at else inf)
         return min(wake, default=inf)
 
     @property
@@ -189,7 +193,7 @@ class Induction:
                 self._closing = True
                 if at_once:
                     self._break_off(error, effects)
-        self._act(isinstance(event, Read) and not event.entries, now, effects)
+        self._act(event.age if isinstance(event, Read) and not event.entries else inf, now, effects)
         self._settle(now, effects)
         return effects
 
@@ -240,8 +244,9 @@ class Induction:
             self._fail(mismatch(self.settings, after), effects)
         self._fail(self._witness.after(after, record), effects)
 
-    def _act(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
-        """Whatever is due."""
+    def _act(self, age: float, now: float, effects: list[Effect]) -> None:
+        """Whatever is due. What was read so far was all there was `age` seconds ago; infinity if nobody said so."""
+        at_tip = age < inf
         if self._phase is Phase.READING and at_tip:
             self._phase = Phase.FOUNDING
             self._fail(mismatch(self.settings, self.state), effects)
@@ -267,7 +272,7 @@ class Induction:
         if self._phase in (Phase.MEMBER, Phase.LEAVING):
             if now >= self._voice.due() and not self.tenure.left:
                 self._beat(now, effects)
-            self._accuse(at_tip, now, effects)
+            self._accuse(now - age, now, effects)
         if self._phase is Phase.MEMBER:
             repeat = now >= self._retry_at
             gives, told = self._holdings.to_give(self.state, self.tenure, now, repeat=repeat)
@@ -306,7 +311,7 @@ class Induction:
         )
         self._phase = Phase.WAITING
         self._suspicion, self._voice = Suspicion(self.settings), Voice(self.settings)
-        self._retry_at, self._free_at, self._give_up_at = -inf, inf, inf
+        self._retry_at, self._free_at, self._give_up_at, self._unproven_at = -inf, inf, inf, -inf
         self._look()
 
     def _sign_as(self, by: str) -> None:
@@ -411,12 +416,17 @@ class Induction:
         if self._archive.due(state.at, rank):
             effects.append(Append([snapshot(me, state)], lasting=True))
 
-    def _accuse(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+    def _accuse(self, known_at: float, now: float, effects: list[Effect]) -> None:
         # My last Beat that came back was sent at `sent`, so I have read all that stood in the ledger then. Under a
-        # steady stream of records that is the only way to know: a read that finds nothing may never come.
-        as_of = now if at_tip else self.tenure.sent
+        # steady stream of records that is the only way to know: a read that finds nothing may never come. And where
+        # one comes, the ledger may have told of its tip a while ago: the Beat that we miss may be on its way to us.
+        as_of = max(known_at, self.tenure.sent)
         state, me, heard = self.state, self.incarnation, self.tenure.heard
-        if as_of < self._suspicion.deadline(me, heard):
+        deadline = self._suspicion.deadline(me, heard)
+        if as_of < deadline:
+            if known_at > -inf and now >= deadline > self._unproven_at:
+                self._unproven_at = now
+                self._voice.at_once()
             return
         for q in self._suspicion.suspects(me, state.seats, heard, as_of):
             accusation = Expire(by=me, incarnation=q, last_beat=state.last_beats[q])

@@ -42,7 +42,7 @@ class Voice:
         self.at_once()
 
     def at_once(self) -> None:
-        """Beat at the next opportunity: somebody waits to hear it."""
+        """Beat at the next opportunity: somebody waits to hear it, be it I."""
         self._at_once = True
 
     def away(self) -> None:

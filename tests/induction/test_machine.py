@@ -15,7 +15,7 @@ from neli_router.errors import GroupMismatch, LedgerRewound
 from neli_router.induction.fold import State
 from neli_router.induction.holdings import HANDOVERS_MAX
 from neli_router.induction.machine import AUTHORS_MAX, Induction, Phase
-from neli_router.induction.records import Beat, Drain, Guarantee, Handover, Record, Undrain, Upgrade
+from neli_router.induction.records import Beat, Drain, Expire, Guarantee, Handover, Record, Undrain, Upgrade
 from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
 from neli_router.protocol import (
@@ -260,6 +260,8 @@ class Group:
     def __init__(self, guarantee: Guarantee) -> None:
         self.guarantee: Guarantee = guarantee
         self.now = 0.0
+        self.age = 0.0
+        """Of what a read tells that finds nothing."""
         self.log: list[Record] = []
         self.born = 0
         self.loses: set[int] = set()
@@ -300,7 +302,7 @@ class Group:
         start = self.places[place]
         entries = list(enumerate(self.log[start : start + most], start))
         self.places[place] += len(entries)
-        self.step(place, Read(entries))
+        self.step(place, Read(entries, 0.0 if entries else self.age))
 
     def release(self, place: int) -> None:
         before = self.members[place].leading
@@ -381,6 +383,7 @@ SELDOM = ["close", "close at once", "restart", "restart"]
 def played(guarantee: Guarantee, seed: int) -> Iterator[tuple[Group, int]]:
     """A group in which much happens, and the member to which the latest did."""
     group, rng = Group(guarantee), Random(seed)
+    group.age = [0.0, 0.5, 9.0][seed % 3]
     group.live(15.0)
     for _ in range(60):
         place, passed, what = rng.randrange(3), rng.choice([0.0, 0.25, 1.0, 3.0]), rng.choice([*OFTEN, *SELDOM])
@@ -400,6 +403,46 @@ def test_a_member_that_is_woken_at_its_deadline_does_what_is_due_and_sleeps_agai
     """Else it would burn a core. And whatever happened, its program is never told more than it may act for."""
     for group, place in played(guarantee, seed):
         group.rest(place)
+
+
+def appended(effects: Sequence[Effect]) -> list[Record]:
+    return [record for effect in effects if isinstance(effect, Append) for record in effect.records]
+
+
+def expired(effects: Sequence[Effect]) -> list[str]:
+    return [record.incarnation for record in appended(effects) if isinstance(record, Expire)]
+
+
+def almost_accusing(group: Group) -> Induction:
+    """The first member, which has heard itself all along and the second no more, just before it would say so."""
+    group.live(15.0)
+    member = group.members[0]
+    while True:
+        due = member._suspicion.deadline(member.incarnation, member.tenure.heard)
+        if member.tenure.sent > due - 2.0 and due == member.tenure.heard[group.members[1].incarnation] + 6.0:
+            return member
+        group.live(0.25, [0, 2])
+
+
+def test_nobody_is_accused_by_what_the_ledger_told_before_the_silence_was_long_enough() -> None:
+    """A driver that asks now and then must not take the time of its question for now."""
+    group = Group("exclusive")
+    member = almost_accusing(group)
+    due = member._suspicion.deadline(member.incarnation, member.tenure.heard)
+    assert [] == expired(member.step(Read([], 0.5), due + 0.25))
+    assert [Beat] == [type(record) for record in appended(member.step(TICK, due + 0.25))]
+    assert member.deadline > due + 0.25, "it would ask again without a pause"
+    assert [group.members[1].incarnation] == expired(member.step(Read([], 0.25), due + 0.375))
+
+
+def test_a_beat_sent_for_that_brings_the_proof_where_no_read_finds_nothing_new() -> None:
+    group = Group("exclusive")
+    group.age = 9.0
+    member = almost_accusing(group)
+    due = member._suspicion.deadline(member.incarnation, member.tenure.heard)
+    group.now = due + 0.25
+    group.rest(0)
+    assert group.members[1].incarnation in [record.incarnation for record in group.log if isinstance(record, Expire)]
 
 
 @pytest.mark.parametrize("guarantee", ["exclusive", "available"])
