@@ -47,6 +47,11 @@ class Runs:
         out, error = process.communicate(timeout=30)
         return process.returncode, out, error
 
+    def await_line(self, process: "subprocess.Popen[str]", part: str) -> None:
+        """Until it has said so on standard error; what it said before is gone."""
+        assert process.stderr is not None
+        assert any(part in line for line in process.stderr), f"it ended without {part!r}"
+
     def pids(self, count: int) -> list[int]:
         """Of the command and its child, which write them down."""
         file = self.folder / "pids"
@@ -231,12 +236,13 @@ def test_with_keep_it_outlives_its_agent(tmp_path: Path) -> None:
         process = runs.start("bash", "-c", "echo $$ >> pids; exec sleep 100", options=("--keep",))
         runs.pids(1)
     eventually(lambda: not any(map(lives, runs.pids(1))))
+    runs.await_line(process, "an agent was wanted")
     with standing_in(tmp_path) as (agent, _):
         agent.leads()
         runs.pids(2)
         process.terminate()
-        code, _, error = runs.end(process)
-    assert (128 + signal.SIGTERM, True) == (code, "an agent was wanted" in error)
+        code, _, _ = runs.end(process)
+    assert 128 + signal.SIGTERM == code
 
 
 def test_with_keep_it_waits_on_while_its_agent_is_started_anew(tmp_path: Path) -> None:
