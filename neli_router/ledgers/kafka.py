@@ -30,7 +30,7 @@ from neli_router.ledgers.kafka_address import KafkaAddress
 from neli_router.ledgers.kafka_faults import DENIED, REFUSED, SILENT, explain
 from neli_router.ledgers.kafka_feed import Feed
 from neli_router.ledgers.kafka_questions import Questions
-from neli_router.ledgers.kafka_topic import ASK_MAX, once_known, require_topic
+from neli_router.ledgers.kafka_topic import require_topic
 from neli_router.ledgers.kafka_writer import Writer
 
 __all__ = ["KafkaLedger"]
@@ -62,7 +62,6 @@ class KafkaLedger:
             self._admin = AdminClient({**settings, "error_cb": self._complained})  # type: ignore[dict-item]
             self._facts = require_topic(self._admin, address, create=create)
             self._questions = Questions(self._admin, address.topic, self._facts.identity)
-            once_known(lambda: self._questions.tip(ASK_MAX))  # Its leader may be the last to learn of it.
             self._writer = Writer(address, settings, patience=patience)
             self._feed = Feed(address, self._questions, settings, self._writer)
         except KafkaException as error:

@@ -31,6 +31,7 @@ from neli_router.ledgers.kafka_prober import LOOK_MAX, Follower, Prober
 from neli_router.ledgers.kafka_questions import Questions
 from neli_router.ledgers.kafka_seam import Seam
 from neli_router.ledgers.kafka_tip import QUIET_MAX, Tip
+from neli_router.ledgers.kafka_topic import once_known
 
 __all__ = ["Feed"]
 
@@ -84,7 +85,7 @@ class Feed:
         self._fault: LedgerRewound | None = None
         self._consumer = Consumer(self._settings)
         self._prober = Prober(f"neli-kafka-prober-{at.group}", questions, self, [self, *followers])
-        self.seek(self.watermarks()[0])
+        self.seek(once_known(lambda: questions.watermarks(ASK_MAX))[0])
         self._reader = threading.Thread(target=self._read_ahead, name=f"neli-kafka-reader-{at.group}", daemon=True)
         self._reader.start()
         self._prober.start()
@@ -210,8 +211,7 @@ class Feed:
                 self.next = entries[-1].offset + 1
                 self._alive_at, self._trouble = time.monotonic(), None
                 self._tip.reached(self.next)
-                if self._tip.failing:
-                    self._prober.ask()  # Somebody answers again.
+                self._prober.ask_again()
                 self._changed.notify_all()
         if complaint is not None:
             self._examine(complaint)

@@ -75,6 +75,11 @@ class Prober:
         """Now, not when it is time."""
         self._wanted.set()
 
+    def ask_again(self) -> None:
+        """Now, if the last question had no answer: somebody was heard."""
+        if self._failing:
+            self._wanted.set()
+
     def close(self) -> None:
         self._closing = True
         self._wanted.set()

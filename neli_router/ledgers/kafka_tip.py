@@ -27,13 +27,12 @@ class Tip:
         self.high = 0
         self.asked_at = now
         self.known_at = -inf
-        self.doubtful = self.failing = False
-        """Whether it may be another topic now; whether the last question had no answer."""
+        self.doubtful = False
+        """Whether it may be another topic now."""
         self._since = self._assured_at = now
 
     def missed(self, asked_at: float, *, unknown: bool) -> None:
         """A question of `asked_at` had no answer, or the one that there is no such topic."""
-        self.failing = True
         self.doubtful |= unknown or asked_at - max(self.asked_at, self._assured_at) > QUIET_MAX
 
     def assured(self, now: float) -> None:
@@ -49,7 +48,7 @@ class Tip:
         if high < before:
             self.missed(asked_at, unknown=False)
             return False
-        self.high, self.asked_at, self.failing = high, asked_at, False
+        self.high, self.asked_at = high, asked_at
         self.reached(next)
         return True
 

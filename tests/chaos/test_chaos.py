@@ -13,8 +13,9 @@ from tests.chaos import report
 from tests.chaos.cluster import OUTSIDE, KafkaCluster
 from tests.chaos.faults import LEADER_FAULTS, MEMBER_FAULTS
 from tests.chaos.outside import Outside
-from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, require_safe, say, weather
+from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, require_safe, weather
 from tests.conftest import require
+from tests.repeat import say
 
 AVAILABLE_SECONDS = 10.0
 AVAILABLE_FAULTS = ("stop", "cut off", "deaf", "kill")

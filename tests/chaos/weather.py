@@ -9,7 +9,6 @@ draws the same faults as in the run that printed it.
 """
 
 import os
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,21 +23,15 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.faults import LEADER_FAULTS
 from tests.chaos.storm import Storm
 from tests.chaos.wall_clock import WallClock
+from tests.repeat import SEED, SNAPSHOT_EVERY, say
 
-__all__ = ["LEASE", "NAMES", "PARTITIONS", "PAUSE", "SECONDS", "Run", "require_safe", "say", "weather"]
+__all__ = ["LEASE", "NAMES", "PARTITIONS", "PAUSE", "SECONDS", "Run", "require_safe", "weather"]
 
 LEASE = 1.0
 NAMES = ["m1", "m2", "m3", "m4", "m5"]
 PARTITIONS = 16
 PAUSE = LEASE / 20
 SECONDS = max(30.0, float(os.environ.get("NELI_TEST_SECONDS", "30")))
-SEED = int(os.environ.get("NELI_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
-SNAPSHOT_EVERY = 500
-"""Often, so that those who come back start from snapshots, and the ledger is trimmed below what they once read."""
-
-
-def say(line: str) -> None:
-    print(line)  # noqa: T201 - pytest shows it if the test fails, or if asked to with -rP.
 
 
 class Run(NamedTuple):

@@ -9,7 +9,6 @@
 """
 
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from benchmarks._processes.group import Group
 from benchmarks._processes.referee import Referee
 from neli_router.induction.records import Expire
 from tests.processes.chaos import Chaos
+from tests.repeat import SEED, SNAPSHOT_EVERY, say
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
@@ -29,15 +29,8 @@ NAMES = ["m1", "m2", "m3", "m4", "m5"]
 PARTITIONS = 16
 PAUSE = LEASE / 20
 SECONDS = max(15.0, float(os.environ.get("NELI_TEST_SECONDS", "60")))
-SEED = int(os.environ.get("NELI_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
-SNAPSHOT_EVERY = 500
-"""Often, so that those who come back start from snapshots, and the ledger is trimmed below what they once read."""
 
 AVAILABLE_SECONDS = 5.0
-
-
-def say(line: str) -> None:
-    print(line)  # noqa: T201 - pytest shows it if the test fails.
 
 
 @pytest.fixture
