@@ -5,13 +5,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from neli_router.agent.client import Client
 from neli_router.agent.wire import LeaseView
-from tests.agent.stand_in import StandIn, eventually, standing_in
+from neli_router.errors import NoAgent
+from neli_router.ledgers.sqlite_file import SqliteFile
+from tests.agent.stand_in import PATIENCE, StandIn, eventually, standing_in
 
 RUN = "from neli_router.commands.running import run_command; run_command(prog_name='neli run')"
 
@@ -281,8 +284,8 @@ class Host:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
-        self.socket, self.mark = f"{folder}/{name}.sock", folder / f"started.{name}"
-        ledger = ("--ledger", f"sqlite:///{folder}/ledger.db", "--layout-slots", "16", "--layout-partitions", "4")
+        self.socket, self.mark, self.ledger = f"{folder}/{name}.sock", folder / f"started.{name}", folder / "ledger.db"
+        ledger = ("--ledger", f"sqlite:///{self.ledger}", "--layout-slots", "16", "--layout-partitions", "4")
         times = ("--lease", "1", "--drain-timeout", "1")
         self.agent = self._neli("agent", *ledger, *times, "--name", name, "--socket", self.socket)
         self.run: subprocess.Popen[bytes] | None = None
@@ -290,6 +293,19 @@ class Host:
     def start(self) -> None:
         command = (sys.executable, "-c", EXCLUSIVE, str(self.folder), self.name)
         self.run = self._neli("run", "--role", "nightly", "--agent", self.socket, "--", *command)
+
+    def is_settled(self) -> bool:
+        """Whether its agent answers, and sees nothing but what is owned for good, by two members."""
+        with suppress(NoAgent), Client(self.socket) as client:
+            status = client.status()
+            return len(status.members) == 2 and all(p.owner == p.target is not None for p in status.table.partitions)
+        return False
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it to the agent while that does not write: stopped in a transaction, it would hold up everybody's."""
+        file = SqliteFile(self.ledger, create=False, group="neli", busy_max=PATIENCE)
+        with closing(file):
+            file.write("sending a signal", lambda _: self.agent.send_signal(number), lasting=False)
 
     @property
     def pids(self) -> list[int]:
@@ -307,7 +323,6 @@ class Host:
         return subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            stderr=subprocess.DEVNULL,
         )
 
 
@@ -316,7 +331,7 @@ def _hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
     """The first leads the role and runs the command, the second waits for it."""
     hosts = Host(tmp_path, "alpha"), Host(tmp_path, "beta")
     try:
-        eventually(lambda: all(Path(host.socket).exists() for host in hosts))
+        eventually(lambda: all(host.is_settled() for host in hosts))  # Or the command would move once, and not again.
         for host in hosts:
             host.start()
         eventually(lambda: any(host.pids for host in hosts))
@@ -333,7 +348,7 @@ def test_when_an_agent_ends_in_any_way_the_command_ends_here_and_only_then_begin
 ) -> None:
     first, second = hosts
     gone = first.pids
-    first.agent.send_signal(number)
+    first.send(number)
     eventually(lambda: second.pids)
     assert [False, False] == [lives(pid) for pid in gone]
     assert not (tmp_path / "overlap").exists()
