@@ -43,11 +43,13 @@ from neli_router.routing.watch import Change, Gap
 
 if TYPE_CHECKING:
     from neli_router.aio import AsyncMember
+    from neli_router.routing.async_groups import AsyncGroups
     from neli_router.routing.asynchronous import AsyncRouter
     from neli_router.routing.groups import Groups, Leader, SharedHost
 
 __all__ = [
     "Acquired",
+    "AsyncGroups",
     "AsyncMember",
     "AsyncRouter",
     "At",
@@ -93,6 +95,10 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # Asyncio costs a third of the import, and most programs that take a lease are none of its.
     match name:
+        case "AsyncGroups":
+            from neli_router.routing.async_groups import AsyncGroups  # noqa: PLC0415 - see above.
+
+            return AsyncGroups
         case "AsyncMember":
             from neli_router.aio import AsyncMember  # noqa: PLC0415 - see above.
 

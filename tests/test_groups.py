@@ -1,14 +1,17 @@
 """Several groups for the same roles: who answers, who is left out, and what shares a host."""
 
 import pickle
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+import neli_router
 from benchmarks._processes.group import Group
 from neli_router import testing
 from neli_router.config import Config
@@ -22,7 +25,7 @@ from neli_router.errors import (
     NoOwner,
     StaleTable,
 )
-from neli_router.induction.records import Genesis, Join, encode
+from neli_router.induction.records import encode
 from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Entry
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
@@ -32,9 +35,9 @@ from neli_router.router import Router
 from neli_router.routing.groups import Groups, Leader, SharedHost, by_host, by_zone
 from neli_router.routing.refusal import Refused, View
 from neli_router.routing.table import Owner, Peer
+from tests.groups import log_of, named, records_of, static
 
 PATIENCE = 20.0
-FOREVER = 3600.0
 
 
 class Flaky(MemoryLedger):
@@ -48,27 +51,8 @@ class Flaky(MemoryLedger):
         return super().read(min(timeout, 0.01))
 
 
-def log_of(*names: str, partitions: int = 4) -> MemoryLog:
-    log = MemoryLog()
-    MemoryLedger(log).append([encode(record) for record in records_of(*names, partitions=partitions)])
-    return log
-
-
-def records_of(*names: str, partitions: int = 4, zone: str = "") -> list[Genesis | Join]:
-    layout = Layout(slots=64, partitions=partitions)
-    genesis = Genesis(by="x", layout=layout, lease=FOREVER, guarantee="exclusive", base=1_000, version=1)
-    joins = [Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0, zone=zone) for name in names]
-    return [genesis, *joins]
-
-
-def static(*owners: str, layout: Layout | None = None) -> Router:
-    """A router of these owners' addresses, one a partition; each is its own name."""
-    given = [Owner(name, name, partition, 1) for partition, name in enumerate(owners)]
-    return Router.static(given, layout or Layout(slots=64, partitions=len(owners)))
-
-
-def named(leaders: list[Leader]) -> dict[str, str]:
-    return {leader.group: leader.owner.name for leader in leaders}
+PAGE = (Path(neli_router.__file__).parents[1] / "docs" / "groups.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -312,6 +296,22 @@ def test_mistakes_are_told_together() -> None:
     ) == caught.value.problems
     with pytest.raises(ConfigError, match="name one at least"):
         Groups({})
+
+
+def test_the_examples_of_its_page_run(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for group, owner, address in (("blue", "anna", "10.0.0.7:80"), ("green", "gerd", "10.0.0.8:80")):
+            names[group] = f"sqlite://{tmp_path}/{group}.db"
+            member = Member(Config(names[group], name=owner, address=address, zone="west", layout=Layout(partitions=4)))
+            with stack.enter_context(member).leading("customer-7", timeout=PATIENCE):
+                pass
+        for example in EXAMPLES:
+            exec(example, names)  # noqa: S102 - our own page.
+        stack.enter_context(names["groups"])
+        assert {"blue": "anna", "green": "gerd"} == names["names"]
+        assert (["blue"], []) == (names["taken"], names["shared"])
+        assert ["west"] == [zone.host for zone in names["shared_zones"]]
 
 
 def test_closing_closes_what_it_opened_and_nothing_else() -> None:

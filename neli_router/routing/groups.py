@@ -196,14 +196,15 @@ class Groups(Closing):
 
     # Life
 
-    def reopen(self, *, timeout: float = AWAIT_MAX) -> None:
+    def reopen(self, *, wait: bool = True, timeout: float = AWAIT_MAX) -> None:
         """Open every group's ledger anew, in this process: after a fork, or after errors that somebody has mended.
 
         A Router that was given is its owner's to reopen.
         """
         for router in self._ours:
             router.reopen(wait=False)
-        self.await_tables(timeout)
+        if wait:
+            self.await_tables(timeout)
 
     def close(self) -> None:
         """Stop reading. Routers that were given stay open. Twice is fine."""
