@@ -25,6 +25,7 @@ from neli_router.induction.holdings import Holdings
 from neli_router.induction.membership import genesis, join, mismatch, replaced
 from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Seat, Snapshot
 from neli_router.induction.settings import Settings
+from neli_router.induction.skips import told_of
 from neli_router.induction.snapshots import Archive, digest_text, snapshot
 from neli_router.induction.suspicion import Suspicion
 from neli_router.induction.tenure import Linger, Tenure
@@ -238,8 +239,7 @@ class Induction:
                     effects.append(Trim(superseded))
             case None:
                 self.skipped += 1
-                if self.skipped.bit_count() == 1:  # The 1st, 2nd, 4th ...: who writes them may write many.
-                    effects.append(Notice("record.skipped", {"offset": offset, "skipped": self.skipped}))
+                effects += told_of(self.skipped, offset)
         if after.version != before.version or after.genesis is not before.genesis:
             self._fail(mismatch(self.settings, after), effects)
         self._fail(self._witness.after(after, record), effects)

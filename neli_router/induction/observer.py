@@ -11,6 +11,7 @@ from math import inf
 from neli_router.errors import GroupMismatch, NeliError
 from neli_router.induction.fold import FOLD_VERSIONS, State, fold
 from neli_router.induction.records import Record
+from neli_router.induction.skips import told_of
 from neli_router.induction.witness import Witness
 from neli_router.protocol import (
     NO_STANDING,
@@ -36,6 +37,7 @@ class Observer:
     def __init__(self, state: State, now: float) -> None:
         self.state = state
         self.error: NeliError | None = None
+        self.skipped = 0
         self.caught_up = False
         """Whether the tip was reached once, so that the table is the group's and not one from its past."""
         self.heard_at = now
@@ -62,7 +64,8 @@ class Observer:
             case Read(entries):
                 for offset, record in entries:
                     if record is None:
-                        effects.append(Notice("record.skipped", {"offset": offset}))
+                        self.skipped += 1
+                        effects += told_of(self.skipped, offset)
                     self.error = self._take(offset, record, now)
                     if self.error is not None:
                         break

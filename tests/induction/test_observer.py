@@ -1,6 +1,7 @@
 """Who only reads: it has the members' table, sends nothing of its own, and distrusts the ledger by the same signs."""
 
 from math import inf
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -75,7 +76,12 @@ def test_it_can_carry_a_wish_to_the_ledger() -> None:
 
 
 def test_it_says_when_bytes_are_no_record() -> None:
-    assert [Notice("record.skipped", {"offset": 2})] == read(watching(join("a")), None)
+    assert [Notice("record.skipped", {"offset": 2, "skipped": 1})] == read(watching(join("a")), None)
+
+
+def test_unreadable_records_are_told_of_at_each_doubling_of_their_number() -> None:
+    notices = read(watching(join("a")), *[None] * 9)
+    assert [1, 2, 4, 8] == [cast("Notice", notice).fields["skipped"] for notice in notices]
 
 
 def test_after_a_restart_it_has_to_catch_up_again() -> None:
