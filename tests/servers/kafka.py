@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.servers.jars import Jars
-from tests.servers.process import ServerProcess, free_port
+from tests.servers.process import ServerProcess, free_port, until_asked_to_end
 
 __all__ = ["VERSION", "Kafka", "Node", "missing"]
 
@@ -213,10 +213,9 @@ def _guarded(users: dict[str, str]) -> dict[str, object]:
 def main() -> None:
     if why := missing():
         sys.exit(f"a Kafka was wanted, but {why}")
-    with Kafka.started(int(sys.argv[1]) if len(sys.argv) > 1 else 1) as kafka:
+    with until_asked_to_end(), Kafka.started(int(sys.argv[1]) if len(sys.argv) > 1 else 1) as kafka:
         print(f"Kafka {VERSION} at {kafka.bootstrap} (Ctrl-C ends it)", flush=True)  # noqa: T201
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["ServerProcess", "free_port"]
+__all__ = ["ServerProcess", "free_port", "until_asked_to_end"]
 
 STOP_MAX = 20.0
 
@@ -20,6 +21,18 @@ def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as listening:
         listening.bind((host, 0))
         return int(listening.getsockname()[1])
+
+
+@contextlib.contextmanager
+def until_asked_to_end() -> Iterator[None]:
+    """What is inside ends, and cleans up, when this program is asked to end: it alone would leave its servers behind.
+
+    SIGINT counts also where a shell has it ignored, as it does for what it starts in the background.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        yield
 
 
 class ServerProcess:

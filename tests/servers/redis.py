@@ -14,7 +14,6 @@ A server that is started again keeps its port and its folder, and so its data, i
 `python -m tests.servers.redis` starts one for trying things out, until Ctrl-C.
 """
 
-import contextlib
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.servers.process import ServerProcess, free_port
+from tests.servers.process import ServerProcess, free_port, until_asked_to_end
 
 __all__ = ["DURABLE", "Redis", "Sentinel", "missing"]
 
@@ -254,10 +253,9 @@ def _until(condition: Callable[[], object]) -> None:
 def main() -> None:
     if why := missing():
         sys.exit(f"a Redis was wanted, but {why}")
-    with Redis.started() as redis:
+    with until_asked_to_end(), Redis.started() as redis:
         print(f"Redis at {redis.url('jobs')} and {redis.unix_url('jobs')} (Ctrl-C ends it)", flush=True)  # noqa: T201
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+        signal.pause()
 
 
 if __name__ == "__main__":

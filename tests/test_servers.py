@@ -1,0 +1,41 @@
+"""The servers that `make kafka` and its like start for a person: nothing of them is left when that ends."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_server_goes_with_the_program_that_started_it(number: signal.Signals) -> None:
+    servers = pytest.importorskip("tests.servers.redis")
+    require(servers.missing())
+    before = signal.signal(number, signal.SIG_IGN)  # As a shell does for what it starts in the background.
+    try:
+        program = subprocess.Popen(
+            [sys.executable, "-m", "tests.servers.redis"],
+            cwd=Path(__file__).parents[1],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(number, before)
+    with program:
+        try:
+            assert program.stdout is not None
+            port = re.search(r"127\.0\.0\.1:(\d+)", program.stdout.readline())
+            assert port is not None
+            socket.create_connection(("127.0.0.1", int(port[1]))).close()
+            program.send_signal(number)
+            assert 0 == program.wait(20)
+        finally:
+            program.kill()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(port[1])))
