@@ -39,6 +39,7 @@ __all__ = [
     "HandlerFailed",
     "LeaseLost",
     "LedgerError",
+    "LedgerMissing",
     "LedgerRewound",
     "LedgerTrimmed",
     "LedgerUnavailable",
@@ -100,6 +101,10 @@ class LedgerTrimmed(LedgerError):
 
 class LedgerUnusable(LedgerError):
     """The ledger is missing, read-only, corrupt or something else altogether; trying again will not help."""
+
+
+class LedgerMissing(LedgerUnusable):
+    """There is no ledger there, and whoever asked was not to make one."""
 
 
 class LedgerRewound(LedgerError):

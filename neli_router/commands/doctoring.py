@@ -1,6 +1,6 @@
 """`neli doctor`: will an agent work here, and if not, what to change?
 
-    configuration --> place, space --> ledger --> group, name   each needs the one before it
+    configuration --> place, space --> ledger --> promises, group, name   each needs the one before it
                   --> clock, trips --> lease
                   --> agent (its socket), port
 
@@ -8,12 +8,14 @@ A check says what was found and what to do about it. It is `fine`, a `warning`, 
 which keeps a member from working or its promises from holding, or `skipped`, if what it needs was not there.
 
 Everything is looked at as an observer does. The real ledger is opened and read; nothing is appended to it and none is
-made. What an append costs is measured in a scratch ledger beside it (see `measuring`).
+made. What an append costs is measured in a scratch file beside it, or guessed from below by asking the server (see
+`measuring`).
 """
 
 import json
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -25,16 +27,18 @@ from neli_router.commands.deleting import read_all
 from neli_router.commands.exits import EXIT_BROKEN
 from neli_router.commands.measuring import (
     Finding,
+    Trips,
     judge_clock,
     judge_lease,
     judge_space,
+    measure_asks,
     measure_host,
     measure_trips,
     percentile,
 )
 from neli_router.commands.neighbours import judge_name, judge_port, judge_socket
 from neli_router.config import Config
-from neli_router.errors import ConfigError, LedgerError, NeliError
+from neli_router.errors import ConfigError, LedgerError, LedgerMissing, NeliError
 from neli_router.induction.fold import State
 from neli_router.induction.membership import mismatch
 from neli_router.layers import AgentOptions, Resolved
@@ -45,6 +49,8 @@ __all__ = ["doctor_command", "examine"]
 
 READS = 100
 
+_UNMEASURED = Finding("trips", "skipped", "there is no ledger yet that could be asked or measured beside")
+
 MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
 
 
@@ -54,8 +60,8 @@ MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
 def doctor_command(config_file: str | None, output: str, **flags: object) -> None:
     """Check configuration, ledger, disk, clocks, lease, name, socket and port, and say what to change.
 
-    Takes some three seconds. Reads the ledger and appends nothing to it; how long an append takes is measured on a
-    scratch file in the same folder, which is gone afterwards.
+    Takes some three seconds. Reads the ledger and appends nothing to it. How long an append takes is measured on a
+    scratch file in the same folder, which is gone afterwards; a Kafka or a Redis is asked questions instead.
 
     Exits with 0 if all is fine or there are only warnings; 1 if a check failed.
     """
@@ -80,18 +86,21 @@ def examine(resolved: Resolved) -> list[Finding]:
     from_file = f", {resolved.path}" if resolved.path else ""
     findings = [Finding("configuration", "fine", f"no problems; {told['default']} options by default{from_file}")]
     kind, _, rest = config.ledger.partition(":")
-    folder: Path | None = None
+    trips: Trips | Finding = _UNMEASURED
     if kind == "sqlite":
         path = Path(rest.removeprefix("//")).absolute()
         place = _place(path)
         findings.append(place)
         if place.verdict != "failed":
-            folder = path.parent
-            findings += [judge_space(folder), *_ledger(resolved, path)]
+            findings += [judge_space(path.parent), *_ledger(resolved)[0]]
+            trips = _beside(path.parent)
     elif kind == "memory":
         found = "a ledger in memory ends with its process, and no other process sees it"
         findings.append(Finding("place", "warning", found, "name a file, such as sqlite:///var/lib/jobs/ledger.db"))
-    return [*findings, *_host(config, folder), *_agent(resolved.agent)]
+    else:
+        there, trips = _ledger(resolved)
+        findings += there
+    return [*findings, *_host(config, trips), *_agent(resolved.agent)]
 
 
 def _place(path: Path) -> Finding:
@@ -112,21 +121,33 @@ def _agent(agent: AgentOptions) -> list[Finding]:
     return found if agent.listen is None else [*found, judge_port(agent.listen)]
 
 
-def _ledger(resolved: Resolved, path: Path) -> list[Finding]:
-    config = resolved.config
-    if not path.exists():
-        return [Finding("ledger", "fine", "there is none yet; the first member makes it")]
+def _ledger(resolved: Resolved) -> tuple[list[Finding], Trips | Finding]:
+    """What is found in the ledger; and how soon it answers, or why that is not known."""
+    config, failed = resolved.config, partial(Finding, "ledger", "failed")
     try:
         ledger = configuration.open(config, create=False)
+    except LedgerMissing:
+        return [Finding("ledger", "fine", "there is none yet; the first member makes it, if it may")], _UNMEASURED
     except NeliError as error:
-        return [Finding("ledger", "failed", error.found, error.remedy)]
+        return [failed(error.found, error.remedy)], _UNMEASURED
     try:
         reads, state = _reads(ledger), read_all(ledger)
-        return [reads, _group(config, state), judge_name(config, resolved.agent, ledger, state)]
+        name = judge_name(config, resolved.agent, ledger, state)
+        return [reads, _promises(config, ledger), _group(config, state), name], measure_asks(ledger)
     except NeliError as error:
-        return [Finding("ledger", "failed", error.found, error.remedy)]
+        return [failed(error.found, error.remedy)], _UNMEASURED
     finally:
         ledger.close()
+
+
+def _promises(config: Config, ledger: Ledger) -> Finding:
+    try:
+        configuration.require_promises(config, ledger)
+    except ConfigError as error:
+        return Finding("promises", "failed", "; ".join(error.problems))
+    if ledger.doubts:
+        return Finding("promises", "warning", "; ".join(ledger.doubts), "mend it, or fence every act that matters")
+    return Finding("promises", "fine", f"it keeps what the guarantee {config.guarantee!r} needs")
 
 
 def _reads(ledger: Ledger) -> Finding:
@@ -153,24 +174,25 @@ def _group(config: Config, state: State) -> Finding:
     return Finding("group", "fine", found)
 
 
-def _host(config: Config, folder: Path | None) -> list[Finding]:
+def _beside(folder: Path) -> Trips | Finding:
+    """How long an append takes in `folder`, or why that is not known."""
+    try:
+        return measure_trips(folder)
+    except (LedgerError, OSError) as error:
+        found = error.found if isinstance(error, LedgerError) else f"no scratch ledger can be made there ({error})"
+        return Finding("trips", "failed", found, "give this user write access to the ledger's folder")
+
+
+def _host(config: Config, trips: Trips | Finding) -> list[Finding]:
     try:
         host = measure_host()
     except NeliError as error:
         return [Finding("clock", "failed", error.found, error.remedy)]
     late = f"a sleep ends {host.overshoot_p50 * 1e3:.2g} ms late, and {host.overshoot_p99 * 1e3:.3g} ms at the p99"
     findings = [judge_clock(host), Finding("scheduling", "fine", late)]
-    if folder is None:
-        skipped = "there is no ledger in a usable file to measure beside"
-        return [*findings, Finding("trips", "skipped", skipped), Finding("lease", "skipped", skipped)]
-    try:
-        trips = measure_trips(folder)
-    except (LedgerError, OSError) as error:
-        found = error.found if isinstance(error, LedgerError) else f"no scratch ledger can be made there ({error})"
-        return [*findings, Finding("trips", "failed", found, "give this user write access to the ledger's folder")]
-    found = (
-        f"append, flush and read take {trips.p50 * 1e3:.3g} ms, {trips.p99 * 1e3:.3g} ms at the p99 of {trips.count}"
-    )
+    if isinstance(trips, Finding):
+        return [*findings, trips, Finding("lease", "skipped", "how long an append takes is not known")]
+    found = f"{trips.what} {trips.p50 * 1e3:.3g} ms, {trips.p99 * 1e3:.3g} ms at the p99 of {trips.count}"
     return [*findings, Finding("trips", "fine", found), judge_lease(config.lease, trips, host)]
 
 

@@ -1,6 +1,7 @@
 """What `neli doctor` measures on this host, and what a lease has to be for it.
 
-    measure_trips   append, flush and read back, on a scratch ledger beside the real one     p50, p99
+    measure_trips   append, flush and read back, on a scratch file beside the real one       p50, p99
+    measure_asks    ask a server how far the ledger goes                                     p50, p99
     measure_host    a second of short sleeps, and two clocks side by side                    overshoot p99, rate
     judge_lease     |<- beat ->|<- trip + overshoot ->|         within half a lease, or a member does not hear itself
                     |<-------- half a lease --------->|
@@ -11,13 +12,16 @@ percentile loses its lease every few seconds. One that needs half of it has no r
 
 Nothing is appended to the ledger in use. Members would skip such a record, and it would still be one that somebody has
 to explain. A scratch ledger in the same folder is on the same disk, under the same file system, with the same flushes.
+On a server, a scratch topic or stream would want rights that a member has no need of. So the server is asked something
+instead, which is the least that an append can take: a lease that is too short for that is too short, and one that is
+long enough for that may still be too short.
 """
 
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Literal
@@ -35,6 +39,7 @@ __all__ = [
     "judge_clock",
     "judge_lease",
     "judge_space",
+    "measure_asks",
     "measure_host",
     "measure_trips",
     "percentile",
@@ -71,11 +76,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Trips:
-    """Seconds from before an append until the record was read back."""
+    """Seconds from before an append until the record was read back, or whatever `what` says was done instead."""
 
     p50: float
     p99: float
     count: int
+    what: str = "append, flush and read take"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +109,28 @@ def measure_trips(folder: Path, *, clock: Clock = host_clock) -> Trips:
             ledger.close()
 
 
+def measure_asks(ledger: Ledger, *, clock: Clock = host_clock) -> Trips:
+    """Ask where `ledger` ends, again and again. Raises LedgerError."""
+    what = "nothing was appended here; a question, which is the least that an append can be, takes"
+    return replace(_timed(ledger.tip, clock), what=what)
+
+
 def _trips(ledger: Ledger, clock: Clock) -> Trips:
-    times: list[float] = []
-    give_up_at = clock() + TRIPS_SECONDS
-    while len(times) < TRIPS_MAX and (not times or clock() < give_up_at):
-        started = clock()
+    def trip() -> None:
         # Lasting, for others' flushes hold up a Beat that needs none itself.
         ledger.append([b'{"kind":"nothing"}'], lasting=True)
         while not ledger.read(TRIPS_SECONDS):
             pass
+
+    return _timed(trip, clock)
+
+
+def _timed(trip: Callable[[], object], clock: Clock) -> Trips:
+    times: list[float] = []
+    give_up_at = clock() + TRIPS_SECONDS
+    while len(times) < TRIPS_MAX and (not times or clock() < give_up_at):
+        started = clock()
+        trip()
         times.append(clock() - started)
     return Trips(percentile(times, 0.5), percentile(times, 0.99), len(times))
 

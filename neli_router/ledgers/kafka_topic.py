@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from neli_router.errors import LedgerError, LedgerUnusable
+from neli_router.errors import LedgerError, LedgerMissing, LedgerUnusable
 from neli_router.ledgers.base import Promise
 from neli_router.ledgers.kafka_address import KafkaAddress
 from neli_router.ledgers.kafka_faults import UNKNOWN, answer, explain
@@ -143,7 +143,7 @@ def _make(admin: AdminClient, at: KafkaAddress) -> None:
 
 def _missing(at: KafkaAddress, why: str) -> LedgerError:
     settings = " ".join(f"--config {name}={value}" for name, value in MADE_WITH.items())
-    return LedgerUnusable(
+    return LedgerMissing(
         f"the topic {at.topic} was wanted",
         f"{at.public} has none, and {why}",
         f"kafka-topics.sh --bootstrap-server {at.servers} --create --topic {at.topic} --partitions 1 "

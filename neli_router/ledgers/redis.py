@@ -17,7 +17,7 @@ What it promises, and what it cannot, follows from how the server is set up: `re
 import os
 from collections.abc import Sequence
 
-from neli_router.errors import LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerMissing, LedgerUnavailable
 from neli_router.ledgers.base import Entry, Promise
 from neli_router.ledgers.handle import require_not_closed, require_own_process
 from neli_router.ledgers.redis_address import RedisAddress
@@ -45,7 +45,7 @@ class RedisLedger:
         try:
             extent = self._stream.extent(self._link)
             if not (create or extent.exists):
-                raise LedgerUnusable(
+                raise LedgerMissing(
                     f"the ledger {address.public} was wanted",
                     f"there is no key {self._stream.key.decode()}",
                     "correct the address, or start a member, which makes it",

@@ -12,7 +12,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerError, LedgerMissing, LedgerUnavailable, LedgerUnusable
 
 __all__ = ["damaged", "explain", "file_system", "is_busy", "refuse_unusable_place"]
 
@@ -24,6 +24,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 """Where a second host may have the same file, without our shared memory and perhaps without our locks. The list cannot
 be complete, and what a virtual machine shares with its host (9p, virtiofs) passes: inside one machine it works."""
+
+_NO_FILE = "there is no such file"
 
 _HELD = "look for a stopped process inside a transaction, or another program that holds the file; nothing was lost"
 _DAMAGED = (
@@ -78,13 +80,14 @@ def damaged(path: Path, found: str) -> LedgerUnusable:
 
 
 def refuse_unusable_place(path: Path, *, create: bool) -> None:
-    """Raise LedgerUnusable where no ledger can be, or where there is none and none may be made."""
+    """Raise LedgerUnusable where no ledger can be, and LedgerMissing where there is none and none may be made."""
     try:
         problem = _problem(path, create=create)
     except OSError as error:
         problem = f"it cannot be examined ({error})", "make the path accessible to this user"
     if problem is not None:
-        raise LedgerUnusable(f"a ledger in the file {path} was wanted", *problem)
+        kind = LedgerMissing if problem[0] == _NO_FILE else LedgerUnusable
+        raise kind(f"a ledger in the file {path} was wanted", *problem)
 
 
 def file_system(device: int, mounts: str) -> str:
@@ -106,7 +109,7 @@ def _problem(path: Path, *, create: bool) -> tuple[str, str] | None:
     if path.is_dir():
         return "that is a folder", "name a file in it"
     if not path.exists() and not create:
-        return "there is no such file", "correct the path, or let the ledger be created"
+        return _NO_FILE, "correct the path, or let the ledger be created"
     if not all(_may_write(place) for place in (path, folder) if place.exists()):
         return "the file or its folder is read-only for this user", "give this user write access to both"
     if (system := file_system(folder.stat().st_dev, _mounts())) in NETWORK_FILE_SYSTEMS:

@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner, Result
 
 from neli_router import Config, Layout, Member
+from neli_router import config as configuration
 from neli_router.agent.options import Options
 from neli_router.commands.doctoring import doctor_command
 from neli_router.commands.measuring import (
@@ -26,6 +28,7 @@ from neli_router.commands.measuring import (
 )
 from neli_router.ledgers.sqlite import SqliteLedger
 from tests.agent.running import configured, running
+from tests.conftest import require
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +60,7 @@ def test_every_check_is_made_and_nothing_is_left_behind(tmp_path: Path) -> None:
     code, found = findings("--lease", "60", ledger=tmp_path / "jobs.db")
     names = ["configuration", "place", "space", "ledger", "clock", "scheduling", "trips", "lease", "agent"]
     assert (0, names) == (code, list(found))
-    assert ("fine", "there is none yet; the first member makes it") == (
+    assert ("fine", "there is none yet; the first member makes it, if it may") == (
         found["ledger"]["verdict"],
         found["ledger"]["found"],
     )
@@ -106,6 +109,59 @@ def test_a_file_that_is_something_else_fails(tmp_path: Path) -> None:
 def test_a_ledger_in_memory_is_a_warning_and_no_failure() -> None:
     code, found = findings(ledger="memory://jobs")
     assert (0, "warning", "skipped") == (code, found["place"]["verdict"], found["lease"]["verdict"])
+
+
+# Ledgers on servers
+
+
+@pytest.fixture
+def redis() -> Iterator[str]:
+    servers = pytest.importorskip("tests.servers.redis")
+    require(servers.missing())
+    with servers.Redis.started() as server:
+        yield server.url("jobs")
+
+
+def examined(address: str) -> None:
+    """What the doctor finds on a server before there is a ledger, with it, and with nobody's word for its risk."""
+    given = ("--lease", "1", "--layout-partitions", "4")
+    for _ in range(2):
+        code, found = findings(*given, ledger=address)
+        assert (0, "there is none yet; the first member makes it, if it may") == (code, found["ledger"]["found"])
+        assert ("skipped", "skipped") == (found["trips"]["verdict"], found["lease"]["verdict"])
+    config = Config(address, name="alice", lease=1.0, layout=Layout(partitions=4), accept_rewinds=True)
+    with Member(config) as member:
+        assert member.pulse(10.0)
+    ledger = configuration.open(config)
+    tip = ledger.tip()
+    code, found = findings(*given, "--accept-rewinds", ledger=address)
+    names = ["configuration", "ledger", "promises", "group", "name", "clock", "scheduling", "trips", "lease", "agent"]
+    assert (0, names) == (code, list(found))
+    verdicts = {name: found[name]["verdict"] for name in ("ledger", "promises", "group", "trips")}
+    assert {"ledger": "fine", "promises": "warning", "group": "fine", "trips": "fine"} == verdicts
+    assert "; ".join(ledger.doubts) == found["promises"]["found"] != ""
+    assert "nothing was appended here; a question" in found["trips"]["found"]
+    code, found = findings(*given, ledger=address)
+    assert (1, "failed") == (code, found["promises"]["verdict"])
+    assert "needs a ledger that never rewinds" in found["promises"]["found"]
+    assert tip == ledger.tip()
+    ledger.close()
+
+
+@pytest.mark.kafka
+def test_a_kafka_is_asked_and_nothing_is_made_or_appended(kafka: str) -> None:
+    examined(f"kafka://{kafka}/doctor-{uuid4().hex}")
+
+
+@pytest.mark.redis
+def test_a_redis_is_asked_and_nothing_is_made_or_appended(redis: str) -> None:
+    examined(redis)
+
+
+def test_a_server_that_is_not_there_fails() -> None:
+    pytest.importorskip("redis")
+    code, found = findings(ledger="redis://127.0.0.1:1/jobs")
+    assert (1, "failed", True) == (code, found["ledger"]["verdict"], "127.0.0.1:1" in found["ledger"]["found"])
 
 
 @contextmanager
