@@ -1,7 +1,6 @@
 """Several groups for the same roles: who answers, who is left out, and what shares a host."""
 
 import pickle
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -11,7 +10,6 @@ from uuid import uuid4
 
 import pytest
 
-import neli_router
 from benchmarks._processes.group import Group
 from neli_router import testing
 from neli_router.config import Config
@@ -36,6 +34,7 @@ from neli_router.routing.groups import Groups, Leader, SharedHost, by_host, by_z
 from neli_router.routing.refusal import Refused, View
 from neli_router.routing.table import Owner, Peer
 from tests.groups import log_of, named, records_of, static
+from tests.pages import examples, page
 
 PATIENCE = 20.0
 
@@ -49,10 +48,6 @@ class Flaky(MemoryLedger):
         if self.is_away:
             raise LedgerUnavailable("a read was wanted", "the test cut the line", "heal it")
         return super().read(min(timeout, 0.01))
-
-
-PAGE = (Path(neli_router.__file__).parents[1] / "docs" / "groups.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -306,7 +301,7 @@ def test_the_examples_of_its_page_run(tmp_path: Path) -> None:
             member = Member(Config(names[group], name=owner, address=address, zone="west", layout=Layout(partitions=4)))
             with stack.enter_context(member).leading("customer-7", timeout=PATIENCE):
                 pass
-        for example in EXAMPLES:
+        for example in examples(page("groups.md")):
             exec(example, names)  # noqa: S102 - our own page.
         stack.enter_context(names["groups"])
         assert {"blue": "anna", "green": "gerd"} == names["names"]

@@ -49,7 +49,7 @@ __all__ = ["doctor_command", "examine"]
 
 READS = 100
 
-_UNMEASURED = Finding("trips", "skipped", "there is no ledger yet that could be asked or measured beside")
+_UNMEASURED = Finding("trips", "skipped", "there is no ledger here that could be asked or measured beside")
 
 MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
 
@@ -92,13 +92,13 @@ def examine(resolved: Resolved) -> list[Finding]:
         place = _place(path)
         findings.append(place)
         if place.verdict != "failed":
-            findings += [judge_space(path.parent), *_ledger(resolved)[0]]
+            findings += [judge_space(path.parent), *_ledger(resolved, ask=False)[0]]
             trips = _beside(path.parent)
     elif kind == "memory":
         found = "a ledger in memory ends with its process, and no other process sees it"
         findings.append(Finding("place", "warning", found, "name a file, such as sqlite:///var/lib/jobs/ledger.db"))
     else:
-        there, trips = _ledger(resolved)
+        there, trips = _ledger(resolved, ask=True)
         findings += there
     return [*findings, *_host(config, trips), *_agent(resolved.agent)]
 
@@ -121,8 +121,8 @@ def _agent(agent: AgentOptions) -> list[Finding]:
     return found if agent.listen is None else [*found, judge_port(agent.listen)]
 
 
-def _ledger(resolved: Resolved) -> tuple[list[Finding], Trips | Finding]:
-    """What is found in the ledger; and how soon it answers, or why that is not known."""
+def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Finding], Trips | Finding]:
+    """What is found in the ledger; and how soon it answers, or why that is not known or, for a file, not asked."""
     config, failed = resolved.config, partial(Finding, "ledger", "failed")
     try:
         ledger = configuration.open(config, create=False)
@@ -133,7 +133,8 @@ def _ledger(resolved: Resolved) -> tuple[list[Finding], Trips | Finding]:
     try:
         reads, state = _reads(ledger), read_all(ledger)
         name = judge_name(config, resolved.agent, ledger, state)
-        return [reads, _promises(config, ledger), _group(config, state), name], measure_asks(ledger)
+        findings = [reads, _promises(config, ledger), _group(config, state), name]
+        return findings, measure_asks(ledger) if ask else _UNMEASURED
     except NeliError as error:
         return [failed(error.found, error.remedy)], _UNMEASURED
     finally:

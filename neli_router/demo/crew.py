@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -21,16 +21,27 @@ from typing import Self
 from neli_router.demo.notes import Note, Order, read_note, written
 from neli_router.ledgers.sqlite_file import SqliteFile
 
-__all__ = ["Crew", "Worker"]
+__all__ = ["Crew", "Worker", "send_at_rest"]
 
 GRACE_MAX = 2.0
 """How long workers may take to leave when the demo ends early. A member that closes needs some milliseconds."""
 
 LOCK_MAX = 1.0
-"""How long `stop` may wait for the ledger. Nobody holds it for longer than one transaction."""
+"""How long `send_at_rest` may wait for the ledger. Nobody holds it for longer than one transaction."""
 
 LOG_TAIL = 2000
 """Bytes of a worker's log in which its last words are looked for."""
+
+
+def send_at_rest(process: "subprocess.Popen[bytes]", number: signal.Signals, ledger: Path | str) -> None:
+    """Send a signal at a moment at which `process` is not writing to the SQLite `ledger`.
+
+    Who is stopped in the middle of a transaction holds its lock, and with it everybody's appends, until it is woken
+    up. That harms no promise, but whoever met this by chance would see an outage instead of a failover. So the signal
+    is sent while we hold the lock.
+    """
+    with closing(SqliteFile(ledger, create=False, group="neli", busy_max=LOCK_MAX)) as file:
+        file.write("sending a signal", lambda _: process.send_signal(number), lasting=False)
 
 
 class Worker:
@@ -72,17 +83,8 @@ class Worker:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """SIGSTOP, at a moment at which the worker is not writing to the ledger.
-
-        Who is stopped in the middle of a transaction holds its lock, and with it everybody's appends, until it is woken
-        up. That harms no promise, but a demo that met this by chance would show an outage instead of a failover. So it
-        is stopped while we hold the lock.
-        """
-        file = SqliteFile(self._ledger.partition(":")[2], create=False, group="neli", busy_max=LOCK_MAX)
-        try:
-            file.write("stopping a worker", lambda _: self._process.send_signal(signal.SIGSTOP), lasting=False)
-        finally:
-            file.close()
+        """SIGSTOP, at a moment at which the worker is not writing to the ledger."""
+        send_at_rest(self._process, signal.SIGSTOP, self._ledger.partition(":")[2])
 
     def ask_to_end(self) -> None:
         """SIGTERM, upon which a worker closes its member."""

@@ -25,8 +25,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
 """Where a second host may have the same file, without our shared memory and perhaps without our locks. The list cannot
 be complete, and what a virtual machine shares with its host (9p, virtiofs) passes: inside one machine it works."""
 
-_NO_FILE = "there is no such file"
-
 _HELD = "look for a stopped process inside a transaction, or another program that holds the file; nothing was lost"
 _DAMAGED = (
     "stop the group, keep the file and its -wal and -shm for whoever examines them, and let the group start on a new "
@@ -84,10 +82,10 @@ def refuse_unusable_place(path: Path, *, create: bool) -> None:
     try:
         problem = _problem(path, create=create)
     except OSError as error:
-        problem = f"it cannot be examined ({error})", "make the path accessible to this user"
+        problem = LedgerUnusable, f"it cannot be examined ({error})", "make the path accessible to this user"
     if problem is not None:
-        kind = LedgerMissing if problem[0] == _NO_FILE else LedgerUnusable
-        raise kind(f"a ledger in the file {path} was wanted", *problem)
+        kind, found, remedy = problem
+        raise kind(f"a ledger in the file {path} was wanted", found, remedy)
 
 
 def file_system(device: int, mounts: str) -> str:
@@ -101,23 +99,24 @@ def file_system(device: int, mounts: str) -> str:
     return ""
 
 
-def _problem(path: Path, *, create: bool) -> tuple[str, str] | None:
-    """What is found and what to do about it."""
+def _problem(path: Path, *, create: bool) -> tuple[type[LedgerUnusable], str, str] | None:
+    """The kind of the error, what is found and what to do about it."""
     folder = path.parent
     if not folder.is_dir():
-        return f"there is no folder {folder}", "make the folder; only the file is made by itself"
+        return LedgerUnusable, f"there is no folder {folder}", "make the folder; only the file is made by itself"
     if path.is_dir():
-        return "that is a folder", "name a file in it"
+        return LedgerUnusable, "that is a folder", "name a file in it"
     if not path.exists() and not create:
-        return _NO_FILE, "correct the path, or let the ledger be created"
+        return LedgerMissing, "there is no such file", "correct the path, or let the ledger be created"
     if not all(_may_write(place) for place in (path, folder) if place.exists()):
-        return "the file or its folder is read-only for this user", "give this user write access to both"
+        found = "the file or its folder is read-only for this user"
+        return LedgerUnusable, found, "give this user write access to both"
     if (system := file_system(folder.stat().st_dev, _mounts())) in NETWORK_FILE_SYSTEMS:
         remedy = (
             "put it on a local disk, because SQLite's write-ahead log needs memory that all members share; for members "
             "on several hosts, use Kafka or Redis as the ledger"
         )
-        return f"it is on a network file system ({system})", remedy
+        return LedgerUnusable, f"it is on a network file system ({system})", remedy
     return None
 
 

@@ -5,16 +5,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from neli_router.agent.client import Client
 from neli_router.agent.wire import LeaseView
+from neli_router.demo.crew import send_at_rest
 from neli_router.errors import NoAgent
-from neli_router.ledgers.sqlite_file import SqliteFile
-from tests.agent.stand_in import PATIENCE, StandIn, eventually, standing_in
+from tests.agent.stand_in import StandIn, eventually, standing_in
 
 RUN = "from neli_router.commands.running import run_command; run_command(prog_name='neli run')"
 
@@ -301,12 +301,6 @@ class Host:
             return len(status.members) == 2 and all(p.owner == p.target is not None for p in status.table.partitions)
         return False
 
-    def send(self, number: signal.Signals) -> None:
-        """Send it to the agent while that does not write: stopped in a transaction, it would hold up everybody's."""
-        file = SqliteFile(self.ledger, create=False, group="neli", busy_max=PATIENCE)
-        with closing(file):
-            file.write("sending a signal", lambda _: self.agent.send_signal(number), lasting=False)
-
     @property
     def pids(self) -> list[int]:
         """Of the command and its child, once both have said so."""
@@ -348,7 +342,7 @@ def test_when_an_agent_ends_in_any_way_the_command_ends_here_and_only_then_begin
 ) -> None:
     first, second = hosts
     gone = first.pids
-    first.send(number)
+    send_at_rest(first.agent, number, first.ledger)
     eventually(lambda: second.pids)
     assert [False, False] == [lives(pid) for pid in gone]
     assert not (tmp_path / "overlap").exists()

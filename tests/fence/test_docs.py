@@ -1,15 +1,14 @@
 """docs/fencing.md: its examples run, one after the other, as a reader would type them."""
 
-import re
 from pathlib import Path
 
 import pytest
 
-import neli_router
 from neli_router.fence import RESOURCE_MAX
+from tests.pages import examples, page
 
-PAGE = (Path(neli_router.__file__).parents[1] / "docs" / "fencing.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+PAGE = page("fencing.md")
+BLOCKS = examples(PAGE)
 
 
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

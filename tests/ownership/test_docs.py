@@ -11,14 +11,15 @@ import pytest
 import neli_router
 from neli_router.keyspace import Layout
 from tests.conftest import require
+from tests.pages import examples, page
 from tests.servers.redis import Redis, missing
 
 pytest.importorskip("redis")
 
 pytestmark = pytest.mark.redis
 
-PAGE = (Path(neli_router.__file__).parents[1] / "docs" / "redis.md").read_text(encoding="utf-8")
-PYTHON = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+PAGE = page("redis.md")
+PYTHON = examples(PAGE)
 CONSOLE = re.findall(r"^\$ redis-cli (.*?)\n((?:[^$`].*\n)*)", PAGE, flags=re.MULTILINE)
 RIGHTS = re.findall(r"ACL SETUSER (\w+) on >PASSWORD (.*)", PAGE)
 
