@@ -128,8 +128,8 @@ def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Finding], Trips | Fi
         ledger = configuration.open(config, create=False)
     except LedgerMissing:
         return [Finding("ledger", "fine", "there is none yet; the first member makes it, if it may")], _UNMEASURED
-    except NeliError as error:
-        return [failed(error.found, error.remedy)], _UNMEASURED
+    except NeliError as error:  # What was wanted says from which server, or of which file.
+        return [failed(f"{error.wanted}, but {error.found}", error.remedy)], _UNMEASURED
     try:
         reads, state = _reads(ledger), read_all(ledger)
         name = judge_name(config, resolved.agent, ledger, state)
