@@ -8,8 +8,8 @@ It ends as any agent does, by SIGTERM.
 import os
 import sys
 
-from neli_router.agent.options import Options
-from neli_router.agent.server import run
+from neli_router.agent.server.options import Options
+from neli_router.agent.server.server import run
 from neli_router.config import Config
 from neli_router.keyspace import Layout
 

@@ -38,9 +38,9 @@ from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks._handle import Handle
 from neli_router.clock import host_clock
 from neli_router.config import Config
-from neli_router.leading.runtime import Threads
 from neli_router.ledgers.base import Ledger
-from neli_router.member import Member
+from neli_router.member.member import Member
+from neli_router.member.runtime import Threads
 
 __all__ = ["REQUEST", "run", "started_agent", "until_ready"]
 

@@ -33,7 +33,7 @@ from benchmarks import Figures
 from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks.agent import REQUEST, started_agent, until_ready
 from neli_router.errors import NeliError
-from neli_router.member import Member
+from neli_router.member.member import Member
 
 __all__ = ["run"]
 

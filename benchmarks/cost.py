@@ -42,7 +42,7 @@ from neli_router.keyspace import Layout
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.member import Member
+from neli_router.member.member import Member
 from neli_router.protocol import Effect, Stopped
 from neli_router.pump import Pump
 

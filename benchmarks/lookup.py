@@ -32,9 +32,9 @@ import uhashring  # type: ignore[import-untyped] # It has no types of its own, a
 from benchmarks import Figures
 from neli_router.config import Config
 from neli_router.keyspace import Layout
-from neli_router.member import Member
-from neli_router.router import Router
-from neli_router.routing.table import Owner
+from neli_router.member.member import Member
+from neli_router.router.router import Router
+from neli_router.router.table import Owner
 
 __all__ = ["run"]
 

@@ -38,7 +38,7 @@ from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.ledgers.sqlite import SqliteLedger
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.protocol import Effect, Stopped
 from neli_router.pump import Pump
 

@@ -36,7 +36,7 @@ from benchmarks._agent import LEASE, PARTITIONS, configured
 from neli_router.agent.wire import StatusView
 from neli_router.induction.fold import State
 from neli_router.induction.records import Expire, Record
-from neli_router.member import Member
+from neli_router.member.member import Member
 from tests.status.browsing import missing, started
 from tests.status.stand_in import StandIn, after_takeover, group
 
@@ -48,8 +48,8 @@ ROOT = Path(__file__).resolve().parent.parent
 AGENT = """
 import sys
 from benchmarks._agent import configured
-from neli_router.agent.options import Options
-from neli_router.agent.server import run
+from neli_router.agent.server.options import Options
+from neli_router.agent.server.server import run
 
 folder, address = sys.argv[1:]
 token = "a-token-that-nobody-uses"
@@ -59,7 +59,7 @@ raise SystemExit(run(configured(folder, "agent"), Options(socket=f"{folder}/agen
 VICTIM = """
 import sys
 from benchmarks._agent import configured
-from neli_router.member import Member
+from neli_router.member.member import Member
 
 member = Member(configured(sys.argv[1], sys.argv[2]))
 sys.stdin.read()

@@ -34,19 +34,19 @@ from neli_router.errors import (
     Unsupported,
 )
 from neli_router.keyspace import Layout
-from neli_router.leading.events import Acquired, Fenced, Revoked
-from neli_router.leading.lease import Lease
-from neli_router.member import Member
-from neli_router.router import Router
-from neli_router.routing.refusal import At
-from neli_router.routing.table import Owner, Peer, Table
-from neli_router.routing.watch import Change, Gap
+from neli_router.member.events import Acquired, Fenced, Revoked
+from neli_router.member.lease import Lease
+from neli_router.member.member import Member
+from neli_router.router.refusal import At
+from neli_router.router.router import Router
+from neli_router.router.table import Owner, Peer, Table
+from neli_router.router.watch import Change, Gap
 
 if TYPE_CHECKING:
-    from neli_router.aio import AsyncMember
-    from neli_router.routing.async_groups import AsyncGroups
-    from neli_router.routing.asynchronous import AsyncRouter
-    from neli_router.routing.groups import Groups, Leader, SharedHost
+    from neli_router.member.async_member import AsyncMember
+    from neli_router.router.async_groups import AsyncGroups
+    from neli_router.router.async_router import AsyncRouter
+    from neli_router.router.groups import Groups, Leader, SharedHost
 
 __all__ = [
     "Acquired",
@@ -98,19 +98,19 @@ def __getattr__(name: str) -> object:
     # Asyncio costs a third of the import, and most programs that take a lease are none of its.
     match name:
         case "AsyncGroups":
-            from neli_router.routing.async_groups import AsyncGroups  # noqa: PLC0415 - see above.
+            from neli_router.router.async_groups import AsyncGroups  # noqa: PLC0415 - see above.
 
             return AsyncGroups
         case "AsyncMember":
-            from neli_router.aio import AsyncMember  # noqa: PLC0415 - see above.
+            from neli_router.member.async_member import AsyncMember  # noqa: PLC0415 - see above.
 
             return AsyncMember
         case "AsyncRouter":
-            from neli_router.routing.asynchronous import AsyncRouter  # noqa: PLC0415 - see above.
+            from neli_router.router.async_router import AsyncRouter  # noqa: PLC0415 - see above.
 
             return AsyncRouter
         case "Groups" | "Leader" | "SharedHost":
-            from neli_router.routing.groups import Groups, Leader, SharedHost  # noqa: PLC0415 - few ask several groups.
+            from neli_router.router.groups import Groups, Leader, SharedHost  # noqa: PLC0415 - few ask several groups.
 
             return {"Groups": Groups, "Leader": Leader, "SharedHost": SharedHost}[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -70,7 +70,7 @@ class Config:
     """For look-ups: when the ledger was last read longer ago than this, they raise. None goes on with what is known."""
     ownership: str | None = None
     """Where this member tells what it leads, for `Router.from_redis` and whoever else asks there:
-    `redis://host:6379/group`, as in `ledgers/redis_address.py`. None tells nobody."""
+    `redis://host:6379/group`, as in `ledgers/redis/address.py`. None tells nobody."""
 
     def __post_init__(self) -> None:
         if problems := self._problems():

@@ -35,11 +35,11 @@ PURE_STANDARD = frozenset(
 IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
 """I/O and doors to it; and `hash` and `id`, which differ from one process to the next."""
 
-OPTIONAL = ("agent.server", "ledgers.kafka", "ledgers.redis", "ownership.redis", "spark")
+OPTIONAL = ("agent.server.server", "ledgers.kafka.ledger", "ledgers.redis.ledger", "ownership.redis", "spark")
 """Modules that need a package which a user may not have. They are imported inside functions only."""
 
 
-FRONT = ("member", "router", "aio", "leading", "routing")
+FRONT = ("member", "router")
 """What a program holds, and the packages behind the two."""
 
 
@@ -74,7 +74,7 @@ ROOMS = (
     # What a member leads, told to whoever asks outside of the ledger: between the two halves of the front.
     Room(
         ("ownership",),
-        imports=(*PURE, "clock", "leading", "ledgers", "ownership", "routing"),
+        imports=(*PURE, "clock", "ledgers", "ownership"),
         packages=frozenset({"redis"}),
     ),
     Room(("sim",), imports=(*PURE, "ledgers.base", "pump", "sim"), packages=frozenset({"msgspec"})),
@@ -86,20 +86,17 @@ ROOMS = (
     # What one group did and does, for people: folded from the records that a member reads anyway.
     Room(("status",), imports=(*PURE, "pump", "status")),
     Room(("fence",), imports=("errors", "fence")),
-    Room(("layers",), imports=(*PURE, "config", "layers", "ledgers.addresses", "logs")),
+    Room(("settings",), imports=(*PURE, "config", "settings", "ledgers.addresses", "logs")),
     # What an agent and its clients say to each other; the clients know no member, and the server no client.
     Room(("agent.wire",), imports=PURE, packages=frozenset({"msgspec"})),
     Room(
-        (
-            *("agent.client", "agent.asynchronous", "agent.following", "agent.async_following"),
-            *("agent.doors", "agent.leases", "agent.calls", "agent.__init__"),
-        ),
+        ("agent.client", "agent.__init__"),
         imports=(*PURE, "agent", "clock"),
         packages=frozenset({"httpx", "msgspec"}),
     ),
     Room(
         ("agent",),
-        imports=(*PURE, *FRONT, "agent", "clock", "config", "fence", "layers", "logs", "pump", "status"),
+        imports=(*PURE, *FRONT, "agent", "clock", "config", "fence", "settings", "logs", "pump", "status"),
         packages=frozenset({"msgspec", "prometheus_client", "starlette", "structlog", "uvicorn"}),
     ),
     Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),

@@ -3,9 +3,9 @@
 from neli_router.induction.records import Genesis, Join, encode
 from neli_router.keyspace import Layout
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.router import Router
-from neli_router.routing.groups import Leader
-from neli_router.routing.table import Owner
+from neli_router.router.groups import Leader
+from neli_router.router.router import Router
+from neli_router.router.table import Owner
 
 __all__ = ["log_of", "named", "records_of", "static"]
 

@@ -12,7 +12,7 @@ from neli_router.errors import ConfigError, LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.ledgers.sqlite import SqliteLedger
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
 
 
 def problems_of(**options: object) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from neli_router import testing
 from neli_router.errors import Closed, ConfigError, HandlerFailed, LeaseLost, NotLeading
-from neli_router.leading.events import Acquired, Event, Fenced, Revoked
+from neli_router.member.events import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
 
 

@@ -23,7 +23,7 @@ from benchmarks._processes.notes import Acts
 from benchmarks._processes.places import options_at
 from neli_router.errors import LedgerUnavailable
 from neli_router.ledgers.base import Entry, Ledger
-from neli_router.router import Router
+from neli_router.router.router import Router
 
 __all__ = ["Ours", "Sizes", "balanced", "busy_cores", "led_elsewhere", "patient_read", "takeover"]
 

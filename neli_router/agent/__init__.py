@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from neli_router.errors import NoAgent
 
 if TYPE_CHECKING:
-    from neli_router.agent.asynchronous import AsyncClient
-    from neli_router.agent.client import Client
-    from neli_router.agent.leases import AgentLease, AsyncAgentLease
+    from neli_router.agent.client.async_client import AsyncClient
+    from neli_router.agent.client.client import Client
+    from neli_router.agent.client.leases import AgentLease, AsyncAgentLease
 
 __all__ = ["AgentLease", "AsyncAgentLease", "AsyncClient", "Client", "NoAgent"]
 
 _HOMES = {
-    "AgentLease": "leases",
-    "AsyncAgentLease": "leases",
-    "AsyncClient": "asynchronous",
-    "Client": "client",
+    "AgentLease": "client.leases",
+    "AsyncAgentLease": "client.leases",
+    "AsyncClient": "client.async_client",
+    "Client": "client.client",
 }
 
 

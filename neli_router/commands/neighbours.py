@@ -15,16 +15,16 @@ import stat
 from contextlib import suppress
 from typing import Any
 
-from neli_router.agent.sockets import listen_tcp
-from neli_router.commands.deleting import listen_for_life
-from neli_router.commands.measuring import Finding
+from neli_router.agent.server.sockets import listen_tcp
+from neli_router.commands.group import listen_for_life
+from neli_router.commands.measurements import Finding
 from neli_router.config import Config
 from neli_router.errors import NeliError
 from neli_router.induction.fold import State
 from neli_router.induction.settings import BEATS_PER_LEASE
-from neli_router.layers import AgentOptions
-from neli_router.layers.addresses import parse_listen
 from neli_router.ledgers.base import Ledger
+from neli_router.settings import AgentOptions
+from neli_router.settings.addresses import parse_listen
 
 __all__ = ["judge_name", "judge_port", "judge_socket"]
 

@@ -25,8 +25,8 @@ from math import inf
 
 from neli_router.demo.notes import Ended, Fenced, Held, Note, Renewed, Woke
 from neli_router.errors import LeaseLost
-from neli_router.leading import events
-from neli_router.leading.lease import Lease
+from neli_router.member import events
+from neli_router.member.lease import Lease
 
 __all__ = ["Claims"]
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from neli_router.demo.notes import Note, Order, read_note, written
-from neli_router.ledgers.sqlite_file import SqliteFile
+from neli_router.ledgers.sqlite.file import SqliteFile
 
 __all__ = ["Crew", "Worker", "send_at_rest"]
 

@@ -19,8 +19,8 @@ from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.demo.record import Routed
 from neli_router.errors import NeliError
-from neli_router.router import Router
-from neli_router.routing.table import Owner
+from neli_router.router.router import Router
+from neli_router.router.table import Owner
 
 __all__ = ["KEYS", "SAMPLES", "Traffic", "keys"]
 

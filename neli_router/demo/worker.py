@@ -24,7 +24,7 @@ from neli_router.demo.claims import Claims
 from neli_router.demo.notes import Failed, Left, Note, Opened, Order, read_order, written
 from neli_router.errors import NeliError
 from neli_router.keyspace import Layout
-from neli_router.member import Member
+from neli_router.member.member import Member
 
 __all__ = ["LOOK_EVERY", "RECORDS_MAX", "config_of", "main"]
 

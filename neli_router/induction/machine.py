@@ -20,16 +20,16 @@ from random import Random
 from msgspec.structs import replace
 
 from neli_router.errors import Diverged, NeliError, Replaced
+from neli_router.induction.admission import genesis, join, mismatch, replaced
+from neli_router.induction.beats import Voice
 from neli_router.induction.fold import State, fold
 from neli_router.induction.holdings import Holdings
-from neli_router.induction.membership import genesis, join, mismatch, replaced
 from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Seat, Snapshot
 from neli_router.induction.settings import Settings
 from neli_router.induction.skips import told_of
 from neli_router.induction.snapshots import Archive, digest_text, snapshot
 from neli_router.induction.suspicion import Suspicion
 from neli_router.induction.tenure import Linger, Tenure
-from neli_router.induction.voice import Voice
 from neli_router.induction.witness import Witness
 from neli_router.protocol import (
     Acknowledged,

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from neli_router.errors import LedgerUnusable
-from neli_router.ledgers import kafka_address, redis_address
 from neli_router.ledgers.base import Ledger
+from neli_router.ledgers.kafka import address as kafka_address
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.ledgers.redis import address as redis_address
 
 __all__ = ["open_ledger", "owners_problems", "problems_of", "public_address", "unknown"]
 
@@ -82,14 +83,14 @@ def unknown(what: str, name: object, known: Iterable[str], within: str = "") -> 
 
 
 def _open_sqlite(rest: str, create: bool, _patience: float) -> Ledger:
-    from neli_router.ledgers.sqlite import SqliteLedger  # noqa: PLC0415 - only who uses a driver pays for it.
+    from neli_router.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - only who uses a driver pays for it.
 
     return SqliteLedger(_place(rest), create=create)
 
 
 def _open_kafka(rest: str, create: bool, patience: float) -> Ledger:
     try:
-        from neli_router.ledgers.kafka import KafkaLedger  # noqa: PLC0415 - as above, and it may not be installed.
+        from neli_router.ledgers.kafka.ledger import KafkaLedger  # noqa: PLC0415 - as above, and it may not be installed.
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("confluent_kafka"):
             raise
@@ -105,7 +106,7 @@ def _open_kafka(rest: str, create: bool, patience: float) -> Ledger:
 
 def _open_redis(scheme: str, rest: str, create: bool, _patience: float) -> Ledger:
     try:
-        from neli_router.ledgers.redis import RedisLedger  # noqa: PLC0415 - as above.
+        from neli_router.ledgers.redis.ledger import RedisLedger  # noqa: PLC0415 - as above.
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("redis"):
             raise

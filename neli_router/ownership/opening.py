@@ -6,7 +6,7 @@ redis://host:6379/group     also rediss, redis+unix and redis+sentinel: the same
 from collections.abc import Callable
 
 from neli_router.errors import LedgerUnusable
-from neli_router.ledgers import redis_address
+from neli_router.ledgers.redis import address as redis_address
 from neli_router.ownership.base import Owners
 
 __all__ = ["opener", "public_of"]

@@ -17,8 +17,8 @@ from typing import Any
 
 from neli_router.errors import GroupMismatch, LedgerUnavailable, LedgerUnusable
 from neli_router.keyspace import Layout
-from neli_router.ledgers.redis_address import RedisAddress
-from neli_router.ledgers.redis_link import Link
+from neli_router.ledgers.redis.address import RedisAddress
+from neli_router.ledgers.redis.link import Link
 from neli_router.ownership.base import Claim, Listing, News, Receipt
 from neli_router.ownership.redis_layout import MISMATCH, READ, SAY, channel, keys, listing, news, receipt, say
 

@@ -34,13 +34,13 @@ from neli_router.config import Config
 from neli_router.errors import NoOwner
 from neli_router.induction.observer import Observer
 from neli_router.keyspace import Layout, Role
-from neli_router.leading.events import Event, Handler
-from neli_router.leading.runtime import Loop
 from neli_router.ledgers.memory import MemoryLog
-from neli_router.member import Member
+from neli_router.member.events import Event, Handler
+from neli_router.member.member import Member
+from neli_router.member.runtime import Loop
 from neli_router.pump import Pump
-from neli_router.router import Router
-from neli_router.routing.feed import Feed
+from neli_router.router.feed import Feed
+from neli_router.router.router import Router
 from neli_router.testing.host import Host, Line
 
 __all__ = ["Group", "group"]

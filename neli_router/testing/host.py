@@ -11,12 +11,12 @@ from typing import Protocol
 
 from neli_router.config import Config
 from neli_router.errors import Closed, LedgerUnavailable
-from neli_router.leading.engine import Engine
-from neli_router.leading.events import Event, Handler
-from neli_router.leading.runtime import Loop
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.member import Member
+from neli_router.member.engine import Engine
+from neli_router.member.events import Event, Handler
+from neli_router.member.member import Member
+from neli_router.member.runtime import Loop
 
 __all__ = ["Host", "Line", "World"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.agent.options import Options
+from neli_router.agent.server.options import Options
 from tests.agent.running import TOKEN, Running, configured, running
 
 

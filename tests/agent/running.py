@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import httpx
 import uvicorn
 
-from neli_router.agent.options import Options, Reload
-from neli_router.agent.server import Agent
+from neli_router.agent.server.options import Options, Reload
+from neli_router.agent.server.server import Agent
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.keyspace import Layout

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent import Client, NoAgent
-from neli_router.agent.calls import EVENT_MAX, Events
+from neli_router.agent.client.calls import EVENT_MAX, Events
 from neli_router.agent.wire import LeaseView, Refusal, WishAsked
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
 from tests.agent.stand_in import StandIn, eventually, standing_in, whenever

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent import AsyncClient, Client
-from neli_router.agent.server import Agent, Options
+from neli_router.agent.server.server import Agent, Options
 from neli_router.config import Config
 from neli_router.errors import BadKey, LeaseLost, NeliError, NotLeading
 from neli_router.keyspace import Layout

@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 import httpx
 import pytest
 
-from neli_router.agent import connections
-from neli_router.agent.guard import OPEN_PATHS
+from neli_router.agent.server import connections
+from neli_router.agent.server.guard import OPEN_PATHS
 from neli_router.agent.wire import BODY_MAX
 from tests.agent.running import PATIENCE, TOKEN, Running, until
 

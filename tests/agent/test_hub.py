@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from neli_router.agent import channels, connections, hub
-from neli_router.agent.options import Options
+from neli_router.agent.server import channels, connections, hub
+from neli_router.agent.server.options import Options
 from neli_router.keyspace import Layout
-from neli_router.member import Member
+from neli_router.member.member import Member
 from tests.agent.running import LEASE, PARTITIONS, PATIENCE, Events, Running, configured, running, until
 
 LAYOUT = Layout(partitions=PARTITIONS)

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from neli_router.agent.facts import Facts as AgentFacts
-from neli_router.agent.metrics import BUCKETS, AgentCollector, Delays, Facts, render
+from neli_router.agent.server.metrics import BUCKETS, AgentCollector, Delays, Facts, render
+from neli_router.agent.server.metrics_snapshot import Facts as AgentFacts
 from neli_router.fence import tally
 from neli_router.status.chronicle import COUNTED, Chronicle
 from tests.agent.running import Running, until

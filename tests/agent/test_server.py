@@ -16,18 +16,18 @@ from typing import Any
 import httpx
 import pytest
 
-from neli_router.agent.hub import HANGS_AFTER
-from neli_router.agent.options import Options, Reloaded
-from neli_router.agent.server import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, run
+from neli_router.agent.server.hub import HANGS_AFTER
+from neli_router.agent.server.options import Options, Reloaded
+from neli_router.agent.server.server import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, run
 from neli_router.errors import ConfigError, LedgerUnusable, NeliError, Replaced
-from neli_router.member import Member
+from neli_router.member.member import Member
 from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running, until
 
 MAIN = """
 import json, sys
 from pathlib import Path
-from neli_router.agent.options import Options
-from neli_router.agent.server import run
+from neli_router.agent.server.options import Options
+from neli_router.agent.server.server import run
 from tests.agent.running import configured
 
 given = json.loads(sys.argv[1])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.agent.sockets import PATH_MAX, is_loopback, listen_tcp, listen_unix, parse_port
+from neli_router.agent.server.sockets import PATH_MAX, is_loopback, listen_tcp, listen_unix, parse_port
 from neli_router.errors import ConfigError, NeliError
 
 HOLDER = """

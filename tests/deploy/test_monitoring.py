@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 import neli_router
-from neli_router.agent.metrics import render
+from neli_router.agent.server.metrics import render
 from tests.agent.test_metrics import Scene
 from tests.deploy.tools import output_of, tool
 

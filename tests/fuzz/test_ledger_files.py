@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neli_router.errors import LedgerError
-from neli_router.ledgers.sqlite import SqliteLedger
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
 
 LAW = settings(deadline=None, max_examples=120, derandomize=True)
 

@@ -32,8 +32,8 @@ from neli_router.errors import (
     LedgerUnusable,
 )
 from neli_router.ledgers.base import Entry, Promise
-from neli_router.ledgers.kafka import KafkaLedger
-from neli_router.ledgers.kafka_address import parse
+from neli_router.ledgers.kafka.address import parse
+from neli_router.ledgers.kafka.ledger import KafkaLedger
 from tests.conftest import require
 from tests.servers.kafka import Kafka, missing
 

@@ -27,9 +27,9 @@ from neli_router.errors import (
 from neli_router.keyspace import Layout
 from neli_router.ledgers.addresses import open_ledger, problems_of, public_address
 from neli_router.ledgers.base import Entry, Ledger, Promise
-from neli_router.ledgers.redis_address import SCHEMES, RedisAddress, parse
-from neli_router.member import Member
-from neli_router.router import Router
+from neli_router.ledgers.redis.address import SCHEMES, RedisAddress, parse
+from neli_router.member.member import Member
+from neli_router.router.router import Router
 from tests.conftest import require
 from tests.servers.redis import Redis, Sentinel, missing
 
@@ -37,8 +37,8 @@ pytest.importorskip("redis")
 
 import redis as redis_py
 
-from neli_router.ledgers.redis_faults import explain
-from neli_router.ledgers.redis_feed import BLOCK_MAX
+from neli_router.ledgers.redis.faults import explain
+from neli_router.ledgers.redis.feed import BLOCK_MAX
 
 PATIENCE = 20.0
 

@@ -30,9 +30,11 @@ from neli_router.errors import (
     LedgerUnavailable,
     LedgerUnusable,
 )
-from neli_router.ledgers import doorbell, sqlite_faults, sqlite_layout
 from neli_router.ledgers.base import Entry, Promise
-from neli_router.ledgers.sqlite import CHECKPOINT_EVERY, TRIM_MAX, SqliteLedger
+from neli_router.ledgers.sqlite import doorbell
+from neli_router.ledgers.sqlite import faults as sqlite_faults
+from neli_router.ledgers.sqlite import layout as sqlite_layout
+from neli_router.ledgers.sqlite.ledger import CHECKPOINT_EVERY, TRIM_MAX, SqliteLedger
 
 ROOT = Path(neli_router.__file__).parents[1]
 PATIENCE = 30.0
@@ -41,7 +43,7 @@ MIB = 2**20
 PREAMBLE = """
 import errno, os, resource, signal, sys, threading
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
-from neli_router.ledgers.sqlite import SqliteLedger
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from tests.ledgers.broken_kernel import drop_privileges, refuse
 path = sys.argv[1]
 def told(act):

@@ -31,17 +31,17 @@ from neli_router.errors import (
     StaleTable,
 )
 from neli_router.keyspace import Layout
-from neli_router.member import Member
-from neli_router.router import Router
-from neli_router.routing.asynchronous import AsyncRouter
-from neli_router.routing.table import Owner, Peer
-from neli_router.routing.watch import Change
+from neli_router.member.member import Member
+from neli_router.router.async_router import AsyncRouter
+from neli_router.router.router import Router
+from neli_router.router.table import Owner, Peer
+from neli_router.router.watch import Change
 from tests.conftest import require
 from tests.servers.redis import Redis, Sentinel, missing
 
 pytest.importorskip("redis")
 
-from neli_router.ledgers.redis_address import parse
+from neli_router.ledgers.redis.address import parse
 from neli_router.ownership.base import Card, Claim, Holding
 from neli_router.ownership.redis import RedisOwners
 from neli_router.ownership.redis_layout import news

@@ -12,7 +12,7 @@ from neli_router.errors import LedgerTrimmed
 from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Record, encode
 from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Entry
-from neli_router.ledgers.sqlite import SqliteLedger
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
 
 GENESIS = Genesis(by="a", layout=Layout(partitions=2), lease=1.0, guarantee="exclusive", base=1000, version=1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from neli_router.agent import page as files
+from neli_router.agent.server import page as files
 from neli_router.agent.wire import MoveView, PartitionView, Refusal, StatusView, WishAsked
 from tests.agent.running import until
 from tests.status.browsing import Keys, Page

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.agent.options import Options
+from neli_router.agent.server.options import Options
 from neli_router.config import Config
 from tests.agent.running import PARTITIONS, TOKEN, Running, configured, running, until
 from tests.status.browsing import Keys, Page
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OTHER = """
 import sys
 from pathlib import Path
-from neli_router.member import Member
+from neli_router.member.member import Member
 from tests.agent.running import configured
 
 member = Member(configured(Path(sys.argv[1]), sys.argv[2]))

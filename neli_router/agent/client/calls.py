@@ -1,0 +1,299 @@
+"""The calls: what a client asks and what it makes of the answers, without asking.
+
+    owner(key) --> Call(method, target, answer, body) --Client or AsyncClient, over httpx--> status, bytes
+                                                                                               |
+    OwnerView, or the error that the agent raised  <----------------- answered ----------------'
+    NoAgent, with what stood in the way            <----------------- no_agent ----- or an error of httpx
+
+Both forms of a client share all of this, so they cannot disagree. A key travels in the address of a request, and is
+personal: httpx's own client writes each address into the log, so ours are built on its transports, which do not.
+"""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from errno import errorcode
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from neli_router.agent.address import Address
+from neli_router.agent.wire import (
+    BODY_MAX,
+    KEY_MAX,
+    LeaseView,
+    MembersView,
+    MovesView,
+    OwnersAsked,
+    OwnersView,
+    OwnerView,
+    Refusal,
+    StatusView,
+    TableView,
+    WishAsked,
+    WishView,
+    raised,
+)
+from neli_router.errors import BadKey, NeliError, NoAgent, NoOwner
+from neli_router.keyspace import Key, Role, utf8
+
+__all__ = [
+    "EVENT_MAX",
+    "TIMEOUT",
+    "Call",
+    "Events",
+    "answered",
+    "batches",
+    "event_of",
+    "leadership",
+    "lease",
+    "members",
+    "moves",
+    "named",
+    "no_agent",
+    "owner",
+    "owner_of_role",
+    "owners",
+    "status",
+    "table",
+    "watch",
+    "wish",
+]
+
+TIMEOUT = 5.0
+"""Seconds without a byte of an answer, after which the agent is taken to hang. It answers from memory, in under one
+millisecond; a longer time only helps on a host that has no processor left."""
+
+WISH_TIMEOUT = 15.0
+"""A wish waits for the ledger, at most ten seconds: see `member/wishes.py`."""
+
+BATCH_MAX = BODY_MAX // 2
+"""Bytes of keys in one request, before JSON adds quotes, commas and escapes."""
+
+EVENT_MAX = 1 << 24
+"""Bytes of one event. The page's status of 4096 partitions has some hundred thousand; what never ends is not one."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """One request. `target` may hold a key, so it stands in no `repr`."""
+
+    method: str
+    target: str = field(repr=False)
+    answer: type[Answer]
+    body: bytes = field(default=b"", repr=False)
+    timeout: float | None = None
+
+
+# What can be asked
+
+
+def owner(key: Key) -> Call[Any]:
+    """Who owns `key`. A key too long for an address goes in a body, and comes back as a list of one."""
+    target = f"/v1/owner?{_key(key)}"
+    return owners([key]) if len(target) > KEY_MAX else Call("GET", target, OwnerView)
+
+
+def owner_of_role(role: Role) -> Call[Any]:
+    # A name is a key, and as a key it may look like a number.
+    return owner(role) if isinstance(role, str | bytes) else Call("GET", f"/v1/owner?{_role(role)}", OwnerView)
+
+
+def owners(keys: Iterable[Key]) -> Call[OwnersView]:
+    # All by their bytes: the answer then has the order of the question.
+    asked = OwnersAsked(keys64=[urlsafe_b64encode(utf8(key)).decode() for key in keys])
+    return Call("POST", "/v1/owners", OwnersView, msgspec.json.encode(asked))
+
+
+def batches(keys: Iterable[Key]) -> Iterator[list[Key]]:
+    """`keys` in portions that each fit into a request. A key that does not fit alone is the agent's to refuse."""
+    batch: list[Key] = []
+    size = 0
+    for key in keys:
+        cost = len(utf8(key)) * 4 // 3 + 8
+        if batch and size + cost > BATCH_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.append(key)
+        size += cost
+    if batch:
+        yield batch
+
+
+def lease(role: Role) -> Call[LeaseView]:
+    return Call("GET", f"/v1/lease?{_role(role)}", LeaseView)
+
+
+def leadership(role: Role) -> Call[LeaseView]:
+    """A stream; each of its events is a LeaseView."""
+    return Call("GET", f"/v1/leadership/events?{_role(role)}", LeaseView)
+
+
+def watch(key: Key | None, role: Role | None) -> Call[OwnerView]:
+    """A stream; each of its events is an OwnerView."""
+    if key is not None and role is not None:
+        raise BadKey("either a key or a role was wanted", "both were given", "watch them one by one")
+    if isinstance(role, str | bytes):
+        key = role
+    query = _key(key) if key is not None else _role(role) if role is not None else ""
+    if len(query) > KEY_MAX:
+        raise BadKey(
+            f"a key that fits into {KEY_MAX} characters was wanted", f"it needs {len(query)}", "watch them all"
+        )
+    return Call("GET", f"/v1/watch?{query}" if query else "/v1/watch", OwnerView)
+
+
+def table() -> Call[TableView]:
+    return Call("GET", "/v1/table", TableView)
+
+
+def members() -> Call[MembersView]:
+    return Call("GET", "/v1/members", MembersView)
+
+
+def moves(limit: int) -> Call[MovesView]:
+    return Call("GET", f"/v1/moves?limit={limit}", MovesView)
+
+
+def status() -> Call[StatusView]:
+    return Call("GET", "/v1/status", StatusView)
+
+
+def wish(what: str, asked: WishAsked) -> Call[WishView]:
+    return Call("POST", f"/v1/{what}", WishView, msgspec.json.encode(asked), WISH_TIMEOUT)
+
+
+# What comes of it
+
+
+def named(view: OwnerView | OwnersView) -> OwnerView:
+    """The owner, if there is one. Raises NoOwner."""
+    one = view.owners[0] if isinstance(view, OwnersView) else view
+    if one.name is None:
+        raise NoOwner(
+            f"an owner of partition {one.partition} was wanted",
+            one.why or "nobody owns it now",
+            "ask again in a moment; `neli members` shows who is there",
+        )
+    return one
+
+
+def answered(call: Call[Answer], address: Address, status: int, content: bytes, *, has_token: bool) -> Answer:
+    """What the agent says, decoded. Raises what it refused with."""
+    try:
+        if status == 200:
+            return msgspec.json.decode(content, type=call.answer)
+        refused = msgspec.json.decode(content, type=Refusal)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = f"what answers there, with status {status}, is no agent of this version"
+    else:
+        if refused.kind == "TokenWanted":
+            raise NeliError(
+                f"the token of the agent at {address} was wanted",
+                "it knows another one" if has_token else "none was given",
+                "put it into NELI_TOKEN or a file for --token-file, or speak to the agent's Unix socket, "
+                "which needs none",
+            )
+        raise raised(refused)
+    raise NoAgent(f"an agent was wanted at {address}", found, "see what listens there, or name another with --agent")
+
+
+def event_of(call: Call[Answer], content: bytes, address: Address) -> Answer:
+    """The data of one event."""
+    return answered(call, address, 200, content, has_token=True)
+
+
+def no_agent(address: Address, error: BaseException) -> NoAgent:
+    """What `error`, of httpx, means to whoever wanted to ask."""
+    start = "start one with `neli agent`, or say with --agent or NELI_AGENT where it listens"
+    name = next((errorcode.get(one.errno or 0, "") for one in _causes(error) if isinstance(one, OSError)), "")
+    if isinstance(error, httpx.TimeoutException):
+        found = "it did not answer in time"
+        start = "if it hangs, its log says why; restart it then"
+    elif name in {"ENOENT", "ENOTDIR"}:
+        found = "there is no socket"
+    elif name == "ECONNREFUSED" and address.path:
+        found = "its socket is stale: nobody listens on it any more"
+    elif name == "ECONNREFUSED":
+        found = "nothing listens there"
+    elif name in {"EACCES", "EPERM"}:
+        found = "this user may not open its socket"
+        start = "run this as the agent's own user, or " + start
+    elif name in {"ENOTSOCK", "EPROTOTYPE"}:
+        found = "what is there is no socket that takes connections"
+    elif isinstance(error, httpx.ConnectError):
+        found = f"it cannot be reached ({name or error})"
+    else:
+        found = "it ended the connection before it had answered"
+        start = "it may have been stopped: " + start
+    return NoAgent(f"an agent was wanted at {address}", found, start)
+
+
+class Events:
+    """Server-sent events, out of the pieces of bytes that they come in."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
+        """The name and the data of each event that `piece` completes. Raises ValueError for what never ends."""
+        # Together: a piece may end between the two.
+        *whole, self._rest = (self._rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
+        if len(self._rest) > EVENT_MAX:
+            raise ValueError(f"an event of at most {EVENT_MAX} bytes was wanted")
+        return [event for event in map(_event, whole) if event[1]]
+
+
+def _event(block: bytes) -> tuple[str, bytes]:
+    name, lines = "message", []
+    for line in block.split(b"\n"):
+        word, _, value = line.partition(b":")
+        if word == b"event":
+            name = value.strip().decode("ascii", "replace")
+        elif word == b"data":
+            lines.append(value.removeprefix(b" "))
+    return name, b"\n".join(lines)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(10):
+        if error is None:
+            return
+        yield error
+        # An attempt for each address of a host name ends in a group of errors.
+        inner = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else None
+        error = inner or error.__cause__ or error.__context__
+
+
+def _key(key: Key) -> str:
+    if isinstance(key, str) and key:
+        return f"key={quote(utf8(key), safe='')}"
+    return f"key64={quote(urlsafe_b64encode(utf8(key)), safe='')}"
+
+
+def _role(role: Role) -> str:
+    if isinstance(role, int) and not isinstance(role, bool):
+        return f"role={role}"
+    try:
+        name = utf8(role).decode()
+    except UnicodeDecodeError:
+        name = ""
+    if not name or _is_number(name):
+        raise BadKey(
+            "a role was wanted: a whole number, or a name that is not one",
+            f"this is {'a number written as text' if name else 'no text'}",
+            "pass the number itself, or choose another name",
+        )
+    return f"role={quote(name, safe='')}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,271 @@
+"""The application: every question of the wire, and who answers it.
+
+    connection --> guard --> path --+-- at once: owner, owners, lease, table, members, moves, status, health, ready
+                                    |-- after a while (waits.py): leadership, leadership/events, watch, events
+                                    |-- by doing something (wishes.py): drain, undrain, pin, unpin, weigh
+                                    '-- as a file (page.py): /, /assets/
+
+Routes are a dictionary, and endpoints are bare ASGI: an owner is asked for thousands of times a second, and what a
+framework does around a request would cost more than the answer. No answer takes the loop for long: who asks for many
+owners is served in runs, and others come in between.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.types import Receive, Scope, Send
+
+from neli_router.agent.server import page, views
+from neli_router.agent.server.channels import event
+from neli_router.agent.server.connections import Traffic
+from neli_router.agent.server.guard import answer, answer_bytes
+from neli_router.agent.server.hub import Hub
+from neli_router.agent.server.metrics import CONTENT_TYPE
+from neli_router.agent.server.requests import Refused, bad_request, keys_of, number, owners_asked, place, queried
+from neli_router.agent.server.viewers import STATUS_PAUSE
+from neli_router.agent.server.waits import Waits
+from neli_router.agent.server.wishes import KINDS, Wishes, body_of
+from neli_router.agent.wire import OwnersView, Refusal, StatusView
+from neli_router.errors import NoOwner
+from neli_router.member.async_member import AsyncMember
+from neli_router.member.engine import Engine
+from neli_router.router.table import Table
+from neli_router.status.chronicle import MOVES_MAX, Chronicle
+
+__all__ = ["App"]
+
+KEYS_MAX = 70_000
+"""Keys of one request. More of them fit into a body only if they are shorter than any that means something."""
+
+RUN = 500
+"""Keys that are looked up before others have their turn: half a millisecond."""
+
+BODY_TIME_MAX = 10.0
+"""How long a body may take to come, in seconds."""
+
+Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+TEXT = CONTENT_TYPE.encode()
+
+
+class App:
+    """An ASGI application over one member. `metrics` gives the text of /metrics."""
+
+    def __init__(
+        self,
+        member: AsyncMember,
+        engine: Engine,
+        hub: Hub,
+        chronicle: Chronicle,
+        traffic: Traffic,
+        version: str,
+        metrics: Callable[[], bytes],
+    ) -> None:
+        self._member, self._engine, self._hub, self._chronicle = member, engine, hub, chronicle
+        self._traffic, self._metrics_text = traffic, metrics
+        self._feed, self._tenancy, self._layout = engine.feed, engine.tenancy, engine.settings.layout
+        self._assets = page.load()
+        self._wishes = Wishes(member)
+        self._version = version
+        self._status_json = (-1.0, -1, b"")
+        waits = Waits(member, engine, hub, traffic, self._status_event)
+        self._routes: Mapping[tuple[str, str], Endpoint] = {
+            ("GET", "/v1/owner"): self._owner,
+            ("POST", "/v1/owners"): self._owners,
+            ("GET", "/v1/lease"): self._lease,
+            ("GET", "/v1/leadership"): waits.leadership,
+            ("GET", "/v1/leadership/events"): waits.leadership_events,
+            ("GET", "/v1/watch"): waits.watch,
+            ("GET", "/v1/table"): self._table,
+            ("GET", "/v1/members"): self._members,
+            ("GET", "/v1/moves"): self._moves,
+            ("GET", "/v1/status"): self._status,
+            ("GET", "/v1/events"): waits.events,
+            ("GET", "/health"): self._health,
+            ("GET", "/ready"): self._ready,
+            ("GET", "/metrics"): self._metrics,
+            **{("POST", f"/v1/{kind}"): self._wish for kind in KINDS},
+        }
+        self._paths = {path for _, path in self._routes}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        endpoint = self._routes.get((method, path))
+        if endpoint is None and method == "HEAD":
+            endpoint = self._routes.get(("GET", path)) if not _is_endless(path) else None
+        if endpoint is not None:
+            await endpoint(scope, receive, send)
+        elif method in {"GET", "HEAD"} and path in self._assets:
+            await self._asset(self._assets[path], scope, send)
+        else:
+            raise Refused(self._unknown(method, path))
+
+    # Owners
+
+    async def _owner(self, scope: Scope, receive: Receive, send: Send) -> None:
+        where = place(queried(scope["query_string"], ("key", "key64", "role")), self._layout)
+        view = self._feed.view
+        if not isinstance(view, Table):
+            error = view.explain(f"the owner of partition {where.partition} was wanted")
+            self._traffic.lookups[type(error).__name__] += 1
+            raise error
+        found = views.owner_view(view, where.partition, where.slot, self._feed.at)
+        self._traffic.lookups["owned" if found.name is not None else "NoOwner"] += 1
+        if found.name is None:
+            raise NoOwner(f"the owner of partition {where.partition} was wanted", found.why, view.nobody[1])
+        await answer(send, found)
+
+    async def _owners(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = owners_asked(await self._body(receive))
+        keys = keys_of(asked)
+        if len(keys) > KEYS_MAX:
+            found = f"these are {len(keys)}"
+            raise Refused(Refusal("TooLarge", f"at most {KEYS_MAX} keys were wanted", found, "ask for them in parts"))
+        view, at, layout = self._feed.view, self._feed.at, self._layout
+        if not isinstance(view, Table):
+            raise view.explain("the owners of several keys were wanted")
+        owners = []
+        for number_of, key in enumerate(keys):
+            if number_of % RUN == RUN - 1:
+                await asyncio.sleep(0)
+            slot = layout.slot(key)
+            owners.append(views.owner_view(view, layout.partition_of_slot(slot), slot, at))
+        owned = sum(owner.name is not None for owner in owners)
+        self._traffic.lookups.update({"owned": owned, "NoOwner": len(owners) - owned})
+        await answer(send, OwnersView(owners, at.offset, views.age_of(at)))
+
+    # What is led here
+
+    async def _lease(self, scope: Scope, receive: Receive, send: Send) -> None:
+        where = place(queried(scope["query_string"], ("role",)), self._layout)
+        lease = self._member.lease(where.role)
+        if lease is None:
+            why = self._hub.why(where.partition)
+            await answer(send, views.lease_view(where.partition, self._member.name, why))
+        else:
+            await answer(send, views.led_view(lease, self._engine.settings.drain_timeout))
+
+    # The group
+
+    async def _table(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        await answer(send, views.table_view(self._chronicle.told.state, self._feed.address, self._feed.at))
+
+    async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        await answer(send, views.members_view(self._chronicle.told, self._feed.at, self._tenancy.clock()))
+
+    async def _moves(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = queried(scope["query_string"], ("limit",))
+        limit = int(number(found, "limit", default=views.MOVES_SHOWN, most=MOVES_MAX))
+        await answer(send, views.moves_view(self._chronicle.told, self._tenancy.clock(), limit))
+
+    async def _status(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        await answer(send, self._status_view())
+
+    def _status_event(self, name: str, version: int) -> bytes:
+        """The status as an event. All viewers are shown one and the same, made once."""
+        made_at, made_of, said = self._status_json
+        now = asyncio.get_running_loop().time()
+        if version != made_of or now - made_at > STATUS_PAUSE:
+            said = event("changed", self._status_view())
+            self._status_json = now, version, said
+        return said.replace(b"changed", name.encode(), 1)
+
+    def _status_view(self) -> StatusView:
+        settings = self._engine.settings
+        return views.status_view(
+            self._chronicle.told,
+            self._feed.view,
+            self._feed.at,
+            now=self._tenancy.clock(),
+            agent=settings.name,
+            version=self._version,
+            guarantee=settings.guarantee,
+            lease=settings.lease,
+            doing=self._doing(),
+            address=self._feed.address,
+            led=0 if self._tenancy.is_over else len(self._tenancy.led()),
+        )
+
+    # Wishes
+
+    async def _wish(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        body = await self._body(receive)
+        kind = next(kind for kind in KINDS if scope["path"] == f"/v1/{kind}")
+        await self._wishes.say(kind, body, send)
+
+    async def _body(self, receive: Receive) -> bytes:
+        try:
+            async with asyncio.timeout(BODY_TIME_MAX):
+                return await body_of(receive)
+        except TimeoutError:
+            raise bad_request("a body was wanted", f"it did not come within {BODY_TIME_MAX:g} s", "send it") from None
+
+    # The process
+
+    async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._tenancy.is_over:
+            raise _unwell("a member that lives was wanted", self._hub.why(0), "start the agent again")
+        if self._hub.is_stuck:
+            raise _unwell("a member that lives was wanted", "its thread gives no sign", "start the agent again")
+        await answer(send, {"alive": True, "member": self._doing()})
+
+    async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wanted, view = "a member of the group that reads its ledger was wanted", self._feed.view
+        if self._hub.is_ending:
+            raise _unwell(wanted, self._hub.why(0), "ask another agent")
+        if self._hub.is_stuck:
+            raise _unwell(wanted, "the member's thread gives no sign", "start the agent again")
+        if self._tenancy.obstacle:
+            raise _unwell(wanted, f"the ledger is out of reach ({self._tenancy.obstacle})", "see why")
+        if not isinstance(view, Table):
+            error = view.explain(wanted)
+            raise _unwell(wanted, error.found, error.remedy)
+        if self._doing() != "member":
+            raise _unwell(wanted, "it was not admitted yet, for which it must first have read along", "wait a lease")
+        await answer(send, {"ready": True, "member": self._doing()})
+
+    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await answer_bytes(send, self._metrics_text(), [(b"content-type", TEXT), (b"cache-control", b"no-store")])
+
+    def _doing(self) -> str:
+        """What the member does, as far as it can be told from outside of its protocol."""
+        tenancy = self._tenancy
+        if tenancy.is_over:
+            return "stopped"
+        if tenancy.closing:
+            return "leaving"
+        if self._feed.at.age > views.AGE_MAX or tenancy.obstacle:  # Never read to its end, or not now.
+            return "reading"
+        if tenancy.state.genesis is None:
+            return "founding"
+        return "member" if tenancy.incarnation in tenancy.state.seats else "joining"
+
+    # Files, and what there is not
+
+    async def _asset(self, asset: page.Asset, scope: Scope, send: Send) -> None:
+        is_known = any(name == b"if-none-match" and asset.tag in value for name, value in scope["headers"])
+        if is_known:
+            await send({"type": "http.response.start", "status": 304, "headers": asset.headers})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await answer_bytes(send, asset.body, asset.headers)
+
+    def _unknown(self, method: str, path: str) -> Refusal:
+        others = sorted(known for known, other in self._routes if other == path)
+        if others:
+            found, remedy = f"it does not take {method:.20}", f"send {' or '.join(others)}"
+        else:
+            found, remedy = "there is none at this path", f"there is {', '.join(sorted(self._paths))}"
+        return Refusal("NotFound", "something to answer was wanted", found, remedy)
+
+
+def _unwell(wanted: str, found: str, remedy: str) -> Refused:
+    return Refused(Refusal("NotReady", wanted, found, remedy))
+
+
+def _is_endless(path: str) -> bool:
+    return path.endswith("events") or path in {"/v1/watch", "/v1/leadership"}

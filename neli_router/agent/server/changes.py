@@ -1,0 +1,79 @@
+"""Changes: what a SIGHUP may change while an agent runs, and what else has a say in its weight.
+
+    SIGHUP --read again--> ConfigError: all stays as it is, and every problem is in the log
+                 '-------> token: from the next request on     log level: at once
+                           weight: by a wish to the group, owed as long as the ledger is out of reach
+
+With what it has, the agent goes on, whatever is wrong with the new: a slip in a file must not end what is led here.
+"""
+
+import asyncio
+import logging
+
+from neli_router import logs
+from neli_router.agent.server.options import Reload, Reloaded, token_problems
+from neli_router.errors import ConfigError, LedgerError, NeliError
+from neli_router.member.async_member import AsyncMember
+from neli_router.member.member import Member
+from neli_router.member.wishes import WISH_MAX
+
+__all__ = ["Changes", "compare_weight"]
+
+
+class Changes:
+    """Of one agent, on its loop. `token` is the one that holds now."""
+
+    def __init__(self, token: str | None, *, weigh_max: float = WISH_MAX) -> None:
+        self.token, self._weigh_max = token, weigh_max
+        self._owed_weight: int | None = None
+        """What was said while the ledger was out of reach: who reads the file again finds no change, and is silent."""
+
+    async def take(self, reload: Reload, member: AsyncMember, inner: Member) -> None:
+        """Read the configuration again, and do what it says. Raises nothing; the log tells how it went."""
+        log = logs.logger()
+        try:
+            found = await asyncio.to_thread(reload)
+            weight = await self._do(found, member, inner)
+        except (NeliError, ValueError) as error:
+            log.warning("agent.reload_refused", why=str(error))
+        else:
+            told = {"weight": weight, "log_level": found.log_level, "token": found.token and "another"}
+            changed = {name: value for name, value in told.items() if value is not None}
+            log.info("agent.reloaded", **(changed or {"changed": "nothing"}))
+
+    async def _do(self, found: Reloaded, member: AsyncMember, inner: Member) -> int | None:
+        """The weight that was new, or owed."""
+        if found.token is not None and (problems := token_problems(found.token)):
+            raise ConfigError(problems)
+        if found.log_level is not None:
+            logging.getLogger("neli_router").setLevel(found.log_level.upper())
+        if found.token is not None:
+            self.token = found.token
+        weight = self._owed_weight if found.weight is None else found.weight
+        if weight is not None:
+            await self._weigh(weight, member, inner)
+        return weight
+
+    async def _weigh(self, weight: int, member: AsyncMember, inner: Member) -> None:
+        """Count with `weight` from now on. What the member said when it joined needs no wish of its own."""
+        seat = inner.state.seats.get(inner.incarnation)
+        wanted = None if seat is not None and seat.weight == weight else weight
+        if inner.state.weights.get(inner.name) != wanted:
+            try:
+                await member.weigh(inner.name, wanted, timeout=self._weigh_max)
+            except LedgerError:
+                self._owed_weight = weight
+                raise
+        self._owed_weight = None
+
+
+def compare_weight(inner: Member, weight: int) -> None:
+    """Say so in the log if the group counts the member with another weight than its configuration says.
+
+    A wish outlives the process that said it, also one that a SIGHUP made. Who then edits the file and starts the agent
+    anew would look for the reason in the file.
+    """
+    counts = inner.state.weights.get(inner.name, weight)
+    if counts != weight:
+        remedy = f"neli weigh {inner.name} own"
+        logs.logger().warning("agent.weight_overruled", weight=weight, counts_with=counts, remedy=remedy)

@@ -1,0 +1,275 @@
+"""The hub: whatever changes, heard once, and told to all who wait for it.
+
+    tenancy.changed ---.                                  .-> who waits to lead: those of the partitions led now
+    feed.show_to ------+--> wake: one call into the loop -+-> who leads: those whose lease is revoked
+    engine.oversee ----'    however many changes it was   +-> who watches: what is different, encoded once
+                                                          '-> who shows the status: that there is a newer one
+    one clock -----------> comments, renewals, status, the sweep of connections
+
+A member's own way to wait looks four times a second, which is right for a handful of waiters and would take a whole
+core for thousands. Here nobody looks. Each waits for a future of its own, kept by the partition it waits for, and when
+nothing happens nothing runs but the clock.
+
+A look-up that follows news must find what the news said. So the hub says what the feed shows, which is what look-ups
+go by, and not what the ledger holds.
+"""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+
+from neli_router.agent.server import views
+from neli_router.agent.server.channels import COMMENT, Channel, event
+from neli_router.agent.server.connections import SWEEP_EVERY, Traffic
+from neli_router.agent.server.viewers import Viewers
+from neli_router.induction.fold import State
+from neli_router.member.member import Member
+from neli_router.member.why import why_not
+from neli_router.router.refusal import View
+from neli_router.router.table import Owner, Table
+
+__all__ = ["COMMENT_EVERY", "HANGS_AFTER", "RENEWALS_PER_LEASE", "STREAMS_MAX", "Hub"]
+
+COMMENT_EVERY = 15
+"""Seconds between comments, of which each channel has its own: a thousand at the same moment would hold up others."""
+
+STREAMS_MAX = 4096
+"""Streams and long polls at a time. Each costs some ten kilobytes."""
+
+RENEWALS_PER_LEASE = 4
+
+HANGS_AFTER = 10.0
+"""Seconds for which the member's thread may be silent. It turns at least twice a second, and may wait for a ledger."""
+
+
+class Hub:
+    """One member's, on one loop, from `open` to `close`."""
+
+    def __init__(self, member: Member, traffic: Traffic) -> None:
+        self._member, self._traffic, self._engine = member, traffic, member.engine
+        self._loop = asyncio.get_running_loop()
+        self._is_waking = self._is_open = self._is_other = False
+        self._waiting: defaultdict[int, dict[Channel, Callable[[], None]]] = defaultdict(dict)
+        self._leading: dict[Channel, Callable[[], bool]] = {}
+        self._watching: defaultdict[int | None, set[Channel]] = defaultdict(set)
+        self._all: set[Channel] = set()
+        self._wheel: list[set[Channel]] = [set() for _ in range(COMMENT_EVERY)]
+        self._ticks = 0
+        self._view: View = self._engine.feed.view
+        self._owners: tuple[Owner | None, ...] = ()
+        self._seen: tuple[object, ...] = ()
+        self._renewal: asyncio.TimerHandle | None = None
+        self._clock: asyncio.TimerHandle | None = None
+        self.turned_at = inf
+        """When the member's thread last gave a sign, on the member's clock; `inf` before it began to read."""
+        self.viewers = Viewers(self._loop)
+
+    def open(self) -> None:
+        self._is_open = True
+        changed = self._engine.tenancy.changed
+        with changed:
+            changed.listeners = (*changed.listeners, self.wake)
+        self._engine.feed.show_to(self._show)
+        self._engine.oversee(self._oversee)
+        self._owners = self._shown()
+        self._tick()
+
+    def close(self) -> None:
+        """Tell nobody any more. Twice is fine."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        changed = self._engine.tenancy.changed
+        with changed:
+            changed.listeners = tuple(other for other in changed.listeners if other != self.wake)
+        self._engine.feed.hide_from(self._show)
+        self._engine.neglect(self._oversee)
+        for timer in (self._clock, self._renewal):
+            if timer is not None:
+                timer.cancel()
+        self.viewers.close()
+        for channel in list(self._all):
+            channel.end()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the member's thread gives no sign."""
+        return self._member.engine.tenancy.clock() - self.turned_at > HANGS_AFTER
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._all) >= STREAMS_MAX
+
+    # Who waits
+
+    @contextmanager
+    def serving(self, channel: Channel, *, is_stream: bool = True) -> Iterator[None]:
+        """`channel` is told when the agent ends; a stream also gets a comment now and then."""
+        slot = self._wheel[len(self._all) % COMMENT_EVERY] if is_stream else set()
+        self._all.add(channel)
+        slot.add(channel)
+        self._traffic.streams += is_stream
+        self._traffic.waiting += not is_stream
+        try:
+            yield
+        finally:
+            self._traffic.streams -= is_stream
+            self._traffic.waiting -= not is_stream
+            self._all.discard(channel)
+            slot.discard(channel)
+
+    @contextmanager
+    def waiting(self, channel: Channel, partition: int, told: Callable[[], None]) -> Iterator[None]:
+        """`channel` is rung when `partition` is led here, or never will be; `told` is called when the reason why not
+        may be another."""
+        self._waiting[partition][channel] = told
+        try:
+            yield
+        finally:
+            del self._waiting[partition][channel]
+            if not self._waiting[partition]:
+                del self._waiting[partition]
+
+    @contextmanager
+    def leading(self, channel: Channel, is_revoked: Callable[[], bool]) -> Iterator[None]:
+        """`channel` is rung when it is to be told how long its lease holds, and when that is revoked."""
+        self._leading[channel] = is_revoked
+        if self._renewal is None:
+            self._renewal = self._loop.call_later(self._renew_every, self._renew)
+        try:
+            yield
+        finally:
+            del self._leading[channel]
+
+    @contextmanager
+    def watching(self, channel: Channel, partition: int | None) -> Iterator[None]:
+        """The owners of `partition`, or of all, are put into `channel`: as they are, and then each change."""
+        places = range(len(self._owners)) if partition is None else [partition]
+        channel.put(b"".join(self._told(place) for place in places) or COMMENT)
+        self._watching[partition].add(channel)
+        try:
+            yield
+        finally:
+            self._watching[partition].discard(channel)
+            if not self._watching[partition]:
+                del self._watching[partition]
+
+    def is_led(self, partition: int) -> bool:
+        return self._engine.tenancy.grant(partition) is not None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether this member leads nothing any more, or soon."""
+        return self._engine.tenancy.closing or self._engine.tenancy.is_over
+
+    def why(self, partition: int) -> str:
+        """Why this member does not lead `partition`."""
+        tenancy = self._engine.tenancy
+        if self.is_ending:
+            return "this agent is being stopped" if tenancy.error is None else str(tenancy.error)
+        return why_not(
+            tenancy.state, tenancy.incarnation, partition, tenancy.barrier.grant(partition), tenancy.obstacle
+        )
+
+    # News, on any thread
+
+    def wake(self) -> None:
+        """Something changed. Never waits, never raises."""
+        if not self._is_waking:
+            self._is_waking = True  # Until the loop has come to it, one call is enough.
+            with contextlib.suppress(RuntimeError):  # The loop is closed, and nobody waits there any more.
+                self._loop.call_soon_threadsafe(self._awake)
+
+    def _show(self, view: View) -> None:
+        self._view, self._is_other = view, True
+        self.wake()
+
+    def _oversee(self, now: float) -> None:
+        self.turned_at = now
+        seen = _facets(self._engine.tenancy.state)
+        # By identity: the fold keeps what a record does not change, and a Beat changes none of these.
+        if len(seen) != len(self._seen) or any(one is not other for one, other in zip(seen, self._seen, strict=True)):
+            self._seen, self._is_other = seen, True
+            self.wake()
+
+    # News, on the loop
+
+    def _awake(self) -> None:
+        self._is_waking = False
+        if not self._is_open:
+            return
+        is_ending = self.is_ending
+        for partition in list(self._waiting):
+            if is_ending or self.is_led(partition):
+                for channel in self._waiting[partition]:
+                    channel.ring()
+        for channel, is_revoked in self._leading.items():
+            if is_revoked():
+                channel.ring()
+        if self._is_other:
+            self._is_other = False
+            self._tell_owners()
+            for waiters in list(self._waiting.values()):
+                for told in list(waiters.values()):
+                    told()
+            self.viewers.changed()
+
+    def _tell_owners(self) -> None:
+        was, now = self._owners, self._shown()
+        self._owners = now
+        if was is now:
+            return
+        before = was if len(was) == len(now) else (None,) * len(now)
+        everything = self._watching.get(None, set())
+        for place, (one, other) in enumerate(zip(before, now, strict=True)):
+            if one is other or one == other:
+                continue
+            watchers = self._watching.get(place, set())
+            if watchers or everything:
+                said = self._told(place)
+                for channel in [*watchers, *everything]:
+                    channel.put(said)
+
+    def _shown(self) -> tuple[Owner | None, ...]:
+        if isinstance(self._view, Table):
+            return self._view.partitions
+        # Nobody is known to own anything: of as many partitions as were shown before.
+        return (None,) * len(self._owners) if any(self._owners) or not self._owners else self._owners
+
+    def _told(self, partition: int) -> bytes:
+        at = self._engine.feed.at
+        return event("owner", views.owner_view(self._view, partition, None, at))
+
+    # Time
+
+    def _tick(self) -> None:
+        """Once a second."""
+        self._clock = self._loop.call_later(SWEEP_EVERY, self._tick)
+        self._ticks += 1
+        for channel in list(self._wheel[self._ticks % COMMENT_EVERY]):
+            channel.put(COMMENT)
+        self._traffic.sweep(self._loop.time())
+        self.viewers.tick()
+
+    def _renew(self) -> None:
+        self._renewal = None
+        for channel in list(self._leading):
+            channel.ring()
+        if self._leading:
+            self._renewal = self._loop.call_later(self._renew_every, self._renew)
+
+    @property
+    def _renew_every(self) -> float:
+        return self._engine.settings.lease / RENEWALS_PER_LEASE
+
+
+def _facets(state: State) -> tuple[object, ...]:
+    """What people see of a state."""
+    return (state.seats, state.owners, state.targets, state.pins, state.drains, state.weights, state.loads)

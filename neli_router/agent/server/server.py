@@ -1,0 +1,269 @@
+"""The server: a member of the group, and the sockets on which its host's programs ask it.
+
+    BINDING --sockets are ours--> JOINING --member opened--> SERVING --SIGTERM, SIGINT--> DRAINING --> over, 0
+       '-- held by another: 5        '-- refused: 5, 2          |                            | again: at once
+                                                                |-- SIGHUP: token, weight and log level anew
+                                                                '-- the member ended by itself --> over, 5
+
+Sockets come first. An agent that cannot be reached must not join, be given partitions, and lead them for nobody.
+
+While it drains it still answers: whoever leads is told `revoked`, finishes, and closes its stream; then what was led is
+handed over, and the agent ends. That takes as long as the programs take, at most `drain_timeout`. A second signal does
+not wait for them.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import metadata
+from typing import Any, cast
+
+import uvicorn
+
+from neli_router import logs
+from neli_router.agent.server.app import App
+from neli_router.agent.server.changes import Changes, compare_weight
+from neli_router.agent.server.connections import KEEP_ALIVE_MAX, Connection, Traffic, room_for_connections
+from neli_router.agent.server.guard import Guard
+from neli_router.agent.server.hub import Hub
+from neli_router.agent.server.metrics import render
+from neli_router.agent.server.metrics_snapshot import Facts
+from neli_router.agent.server.options import Options, Reload
+from neli_router.agent.server.sockets import BACKLOG, listen_tcp, listen_unix, parse_port
+from neli_router.config import Config
+from neli_router.errors import Closed, ConfigError, NeliError
+from neli_router.member.async_member import AsyncMember
+from neli_router.member.events import Event, Fenced
+from neli_router.member.member import Member
+from neli_router.status.chronicle import Chronicle
+
+__all__ = ["EXIT_DONE", "EXIT_REFUSED", "EXIT_USAGE", "Agent", "Options", "run"]
+
+EXIT_DONE, EXIT_USAGE, EXIT_REFUSED = 0, 2, 5
+"""As in commands/exits.py."""
+
+FAREWELL_MAX = 2
+"""Seconds for clients to take what they are told last, before their connections are closed."""
+
+
+class Agent:
+    """One agent, on one loop. `serve` is its life; all else belongs to that loop, too."""
+
+    def __init__(self, config: Config, options: Options, *, reload: Reload | None = None) -> None:
+        self.config, self.options = config, options
+        self.chronicle, self.traffic = Chronicle(), Traffic(room_for_connections())
+        self._reload, self._changes = reload, Changes(options.token)
+        self._stopping = asyncio.Event()
+        self._parts: tuple[AsyncMember, Member, Hub] | None = None
+        self._facts: Facts | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.started = asyncio.Event()
+        """Set when it answers."""
+        self.tcp_address: str | None = None
+        """Where it listens in fact."""
+
+    @property
+    def member(self) -> Member:
+        """The member. Raises Closed before it was opened."""
+        return self._opened[1]
+
+    @property
+    def hub(self) -> Hub:
+        return self._opened[2]
+
+    async def serve(self) -> None:
+        """Bind, join and answer, until `stop` or until the member ends. Raises what kept it from that, or ended it."""
+        with self._listeners() as listeners:
+            inner = await self._open()
+            member = await AsyncMember(inner).open()
+            try:
+                await self._answer(inner, member, listeners)
+            finally:
+                await member.close(timeout=0)
+
+    def stop(self) -> None:
+        """Drain, hand over and leave. The second time: at once."""
+        if self._stopping.is_set() and self._parts is not None:
+            logs.logger().warning("agent.stopping_at_once")
+            self._keep(self._parts[0].close(timeout=0))
+        self._stopping.set()
+
+    def reload(self) -> None:
+        """Read the configuration again."""
+        if self._reload is not None and self._parts is not None:
+            self._keep(self._changes.take(self._reload, *self._parts[:2]))
+
+    # Its life
+
+    @contextmanager
+    def _listeners(self) -> Iterator[list[socket.socket]]:
+        with ExitStack() as stack:
+            listeners = []
+            if self.options.socket is not None:
+                listeners.append(stack.enter_context(listen_unix(self.options.socket)))
+            if self.options.tcp is not None:
+                host, port = parse_port(self.options.tcp, allow_remote=self.options.allow_remote)
+                listener = stack.enter_context(listen_tcp(host, port))
+                listeners.append(listener)
+                host, port = listener.getsockname()[:2]
+                self.tcp_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            yield listeners
+
+    async def _open(self) -> Member:
+        """In a thread, because a ledger may take its time. A member that nobody waits for any more leaves again."""
+        make = partial(Member, self.config, on_event=self._on_event, tap=self.chronicle)
+        opening = asyncio.get_running_loop().run_in_executor(None, make)
+        try:
+            member = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_orphan)
+            raise
+        self.chronicle.set_own(lambda: member.engine.tenancy.incarnation)
+        return member
+
+    async def _answer(self, inner: Member, member: AsyncMember, listeners: list[socket.socket]) -> None:
+        hub = Hub(inner, self.traffic)
+        self._parts = member, inner, hub
+        version = _version()
+        facts = self._facts = Facts(inner.engine, self.chronicle, self.traffic, version)
+        app = App(member, inner.engine, hub, self.chronicle, self.traffic, version, lambda: render(facts))
+        guard = Guard(app, self.traffic, token=lambda: self._changes.token, any_host=self.options.allow_remote)
+        server = _Server(_settings(guard, self.traffic), self.started)
+        hub.open()
+        serving = asyncio.create_task(server.serve(sockets=listeners))
+        try:
+            await _first(self.started.wait(), serving)
+            logs.logger().info("agent.started", member=member.name, socket=self.options.socket, tcp=self.tcp_address)
+            compare_weight(inner, self.config.weight)
+            await _first(self._stopping.wait(), _ended(member), serving)
+            await self._drain(member)
+        finally:
+            hub.close()
+            server.should_exit = True
+            await serving
+            logs.logger().info("agent.stopped", member=member.name)
+        inner.engine.tenancy.outcome()  # Raises what ended the member, if that was not us.
+
+    async def _drain(self, member: AsyncMember) -> None:
+        if not member.closed:
+            patience = f"{self.config.drain_timeout:g} s"
+            logs.logger().info("agent.draining", member=member.name, led=len(member.led), at_most=patience)
+            await member.close()
+
+    def _on_event(self, event: Event) -> None:
+        """On a thread of the member."""
+        if isinstance(event, Fenced) and self._facts is not None:
+            self._facts.fenced += 1
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def _opened(self) -> tuple[AsyncMember, Member, Hub]:
+        if self._parts is None:
+            raise Closed("an agent that serves was needed", "this one does not yet", "wait until `started` is set")
+        return self._parts
+
+
+def run(config: Config, options: Options, *, reload: Reload | None = None) -> int:
+    """Be the agent of this process until a signal ends it; the exit code. Prints to standard error what went wrong."""
+
+    async def main() -> None:
+        agent, loop = Agent(config, options, reload=reload), asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, agent.stop)
+        loop.add_signal_handler(signal.SIGHUP, agent.reload)
+        await agent.serve()
+
+    settings = uvicorn.Config(main, log_config=None)  # Only for the quickest loop that there is here.
+    try:
+        _raise_descriptors()
+        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
+            runner.run(main())
+    except ConfigError as error:
+        sys.stderr.write(f"neli agent: {error}\n")
+        return EXIT_USAGE
+    except NeliError as error:
+        kind = "" if type(error) is NeliError else f"{type(error).__name__}: "
+        sys.stderr.write(f"neli agent: {kind}{error}\n")
+        return EXIT_REFUSED
+    return EXIT_DONE
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, settings: uvicorn.Config, told: asyncio.Event) -> None:
+        super().__init__(settings)
+        self._told = told
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._told.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the agent's: it must drain before the server may end."""
+        yield
+
+
+def _settings(guard: Guard, traffic: Traffic) -> uvicorn.Config:
+    return uvicorn.Config(
+        guard,
+        http=cast("type[asyncio.Protocol]", partial(Connection, traffic)),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        # A client that speaks nonsense would fill the log; those are counted. What our own code raises, we log.
+        log_level="critical",
+        access_log=False,  # Paths hold keys, and those may be personal.
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=int(KEEP_ALIVE_MAX),
+        timeout_graceful_shutdown=FAREWELL_MAX,
+    )
+
+
+async def _first(*waits: Any) -> None:
+    """Until one of them is over. Tasks among them go on."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, wait in zip(tasks, waits, strict=True):
+            if task is not wait:
+                task.cancel()
+
+
+async def _ended(member: AsyncMember) -> None:
+    with contextlib.suppress(Exception):  # It is raised when the agent has told its clients.
+        await member.await_closed()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("neli-router")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _close_orphan(opening: "asyncio.Future[Member]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().engine.ask_close()
+
+
+def _raise_descriptors() -> None:
+    """Take as many file descriptors as this process may: each client is one."""
+    import resource  # noqa: PLC0415 - beside the one that uses it.
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,102 @@
+"""Wishes over HTTP: drain, undrain, pin, unpin and weigh, and what each would move.
+
+    POST --WishAsked--> is there such a member? --> what it would move --preview--> told, and nothing done
+                                                            '--> said to the group, read back, told
+
+The group takes a wish for a member that is not there, and keeps it until one of that name joins: so a host can be
+drained while it is down. What people type is more often a slip. So an agent refuses names that nobody has now, and
+names the nearest; only taking something back works for every name. A program that wants the other thing uses a Member.
+"""
+
+from difflib import SequenceMatcher
+
+from starlette.types import Receive, Send
+
+from neli_router.agent.server import views
+from neli_router.agent.server.guard import answer
+from neli_router.agent.server.requests import wish_asked
+from neli_router.agent.wire import Cause, WishAsked, WishView
+from neli_router.errors import ConfigError, StaleTable
+from neli_router.member import wishes
+from neli_router.member.async_member import AsyncMember
+from neli_router.member.wishes import Desire
+from neli_router.status.preview import moves_of
+
+__all__ = ["KINDS", "Wishes", "body_of", "require_member"]
+
+KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh")
+
+NAMES_SHOWN = 10
+
+TAKES_BACK = frozenset({"undrain", "unpin"})
+
+
+class Wishes:
+    """The endpoints that change something."""
+
+    def __init__(self, member: AsyncMember) -> None:
+        self._member = member
+
+    async def say(self, kind: Cause, body: bytes, send: Send) -> None:
+        member, asked = self._member, wish_asked(body, kind)
+        desire = self._desire(kind, asked)
+        state = member.state
+        if state.genesis is None:
+            raise StaleTable(
+                f"{desire.what} was wanted", "no group was read from the ledger yet", "wait until the agent is ready"
+            )
+        if asked.name is not None and kind not in TAKES_BACK:
+            require_member(asked.name, [seat.name for seat in state.seats.values()])
+        plan = moves_of(state, desire.record(member.incarnation))
+        moves = views.planned_views(plan, state.at, kind, member.name)
+        if not asked.preview:
+            await self._do(kind, asked)
+        await answer(send, WishView(done=not asked.preview, moves=moves))
+
+    def _desire(self, kind: Cause, asked: WishAsked) -> Desire:
+        name, partition, layout = asked.name or "", asked.partition or 0, self._member.layout
+        match kind:
+            case "drain":
+                return wishes.drain(name)
+            case "undrain":
+                return wishes.undrain(name)
+            case "pin":
+                return wishes.pin(partition, name, layout)
+            case "unpin":
+                return wishes.unpin(partition, layout)
+            case _:
+                return wishes.weigh(name, asked.weight)
+
+    async def _do(self, kind: Cause, asked: WishAsked) -> None:
+        name, partition, member = asked.name or "", asked.partition or 0, self._member
+        match kind:
+            case "drain":
+                await member.drain(name)
+            case "undrain":
+                await member.undrain(name)
+            case "pin":
+                await member.pin(partition, name)
+            case "unpin":
+                await member.unpin(partition)
+            case _:
+                await member.weigh(name, asked.weight)
+
+
+def require_member(name: str, members: list[str]) -> None:
+    """Raise ConfigError, with the members that there are, unless `name` is one of them."""
+    if name in members:
+        return
+    nearest = sorted(members, key=lambda other: (-SequenceMatcher(None, name, other).ratio(), other))
+    shown = ", ".join(nearest[:NAMES_SHOWN]) or "none"
+    more = f" and {len(nearest) - NAMES_SHOWN} more" if len(nearest) > NAMES_SHOWN else ""
+    raise ConfigError([f"no member is called {name!r:.60}: the members are {shown}{more}"])
+
+
+async def body_of(receive: Receive) -> bytes:
+    """All of a body. The guard bounds its size, and whoever calls this bounds its time."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return bytes(body)

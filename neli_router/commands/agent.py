@@ -1,0 +1,111 @@
+"""`neli agent`: the configuration, the log, and then the agent's server until it ends.
+
+    layers --> Config, AgentOptions --> agent.server.run(config, options, reload=...)
+                     ^                                            |
+                     '------------------ SIGHUP ------------------'
+
+The server needs packages that a program which only routes does not: they are the extra `agent`, and the error of who
+lacks them says how to get them.
+
+The log goes to standard error, where systemd and Kubernetes pick it up: lines for people, or JSON for machines. Each
+event has a constant name and fields; keys and tokens are in none of them.
+"""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from neli_router.agent.server.options import Options, Reloaded
+from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options
+from neli_router.commands.exits import EXIT_USAGE
+from neli_router.errors import ConfigError
+from neli_router.logs import logger
+from neli_router.settings import AgentOptions
+from neli_router.settings.reload import Reload
+
+__all__ = ["agent_command", "log_to_standard_error"]
+
+OURS = "neli_router"
+
+
+@click.command("agent")
+@with_options()
+def agent_command(config_file: str | None, **flags: object) -> None:
+    """Be this host's member of the group, and answer programs that are too short-lived to be one.
+
+    Serves HTTP on a Unix socket that is its user's alone, and on --listen if that is given. SIGTERM hands everything
+    over, leaves the group and ends. SIGHUP reads the configuration again: the weight, the token and the log's level
+    change at once, and what needs a restart is named in the log.
+
+    Every option may be said here, in the environment (NELI_LEASE=0.5) or in a file; `neli config` shows what holds and
+    where it comes from, `neli doctor` whether it will work.
+
+    Exits with 0 after SIGTERM or SIGINT; 2 if the configuration is not usable; 5 if it was refused: another agent has
+    the socket, the ledger cannot be used, or the group is another's.
+    """
+    resolved = resolved_or_exit(flags, config_file)
+    try:
+        from neli_router.agent.server import server  # noqa: PLC0415 - it needs packages that a user may not have.
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == OURS:
+            raise  # A defect of ours, which no installing would mend.
+        click.echo(f"neli: the agent needs the package {package}: pip install 'neli-router[agent]'", err=True)
+        raise SystemExit(EXIT_USAGE) from None
+    agent = resolved.agent
+    log_to_standard_error(agent)
+    reload = Reload(lambda: resolve_here(flags, config_file), resolved)
+
+    def read_again() -> Reloaded:
+        found = reload()
+        if found.waiting:
+            logger().warning("agent.restart_wanted", options=",".join(found.waiting))
+        # Only what changed: a weight that an operator gave meanwhile must not be taken back by a new token.
+        return Reloaded(
+            token=found.agent.token if "agent.token" in found.changed else None,
+            weight=found.weight if "weight" in found.changed else None,
+            log_level=found.agent.log_level if "agent.log_level" in found.changed else None,
+        )
+
+    try:
+        options = Options(
+            socket=agent.socket or None, tcp=agent.listen, token=agent.token, allow_remote=agent.allow_remote
+        )
+    except ConfigError as error:
+        for problem in error.problems:
+            click.echo(f"neli: {problem}", err=True)
+        raise SystemExit(EXIT_USAGE) from None
+    raise SystemExit(server.run(resolved.config, options, reload=read_again))
+
+
+def log_to_standard_error(options: AgentOptions) -> None:
+    """From now on, events of ours are written as `options` say, and others' warnings with them."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if options.log_format == "json" else _Console())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger(OURS).setLevel(options.log_level.upper())
+
+
+class _Console(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+
+class _Json(logging.Formatter):
+    """One object on each line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        line = {
+            **fields,
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", record.getMessage()),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

@@ -1,0 +1,196 @@
+"""What the commands that ask an agent have in common: their options, how they print, and how they fail.
+
+    --agent, --token-file --> asking() --> Client --> a view --> text, or one JSON object a line
+                                 |
+                                 '-- an error --> one sentence on standard error, and its exit code
+
+No traceback is ever shown for an error that the library raised on purpose: its message says what to do.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from neli_router.commands.exits import (
+    EXIT_BROKEN,
+    EXIT_LOST,
+    EXIT_NO_AGENT,
+    EXIT_NO_OWNER,
+    EXIT_REFUSED,
+    EXIT_USAGE,
+)
+from neli_router.errors import BadKey, ConfigError, LeaseLost, NeliError, NoAgent, NoOwner, NotLeading
+from neli_router.keyspace import Key, Role
+
+if TYPE_CHECKING:
+    from neli_router.agent.client.client import Client
+
+__all__ = [
+    "EXIT_INTERRUPTED",
+    "agent_options",
+    "asking",
+    "complain",
+    "exit_code",
+    "key_of",
+    "output_option",
+    "print_rows",
+    "print_views",
+    "role_of",
+    "shown",
+]
+
+EXIT_INTERRUPTED = 130
+"""Ctrl-C: 128 and the number of SIGINT, as a shell says it."""
+
+TOKEN_MAX = 4096
+"""Bytes of a token file: whatever is longer is another file."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def agent_options(command: Command) -> Command:
+    """--agent and --token-file."""
+    for option in (
+        click.option(
+            "--token-file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A file with the agent's token, which only TCP needs.  [default: the variable NELI_TOKEN]",
+        ),
+        click.option(
+            "--agent",
+            metavar="ADDRESS",
+            envvar="NELI_AGENT",
+            help="Where the agent listens: unix:/path/agent.sock or http://127.0.0.1:7635.  "
+            "[default: NELI_AGENT, or this user's own socket]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def output_option(command: Command) -> Command:
+    """--output text|json."""
+    return click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Text for people, or one JSON object a line.",
+    )(command)
+
+
+@contextmanager
+def asking(agent: str | None, token_file: Path | None) -> Iterator["Client"]:
+    """A client of the agent. What it raises inside ends the command, with a sentence and an exit code."""
+    try:
+        from neli_router.agent import Client  # noqa: PLC0415 - `neli --help` needs no HTTP.
+
+        with Client(agent, token=_token(token_file)) as client:
+            yield client
+    except NeliError as error:
+        complain(error)
+        raise SystemExit(exit_code(error)) from None
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        complain(error)
+        raise SystemExit(EXIT_BROKEN) from None
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+def complain(error: BaseException) -> None:
+    # What is wrong with a wish is no matter of a configuration, though it travels as one.
+    for sentence in error.problems if isinstance(error, ConfigError) else [error]:
+        click.echo(f"Error: {sentence}", err=True)
+
+
+def exit_code(error: NeliError) -> int:
+    """What a script may go by."""
+    if isinstance(error, NoAgent):
+        return EXIT_NO_AGENT
+    if isinstance(error, NoOwner | NotLeading):
+        return EXIT_NO_OWNER
+    if isinstance(error, ConfigError | BadKey):
+        return EXIT_USAGE
+    return EXIT_LOST if isinstance(error, LeaseLost) else EXIT_REFUSED
+
+
+def key_of(given: str | bytes) -> Key:
+    """A key as it came from the command line or a file: text if it is any, or else its bytes."""
+    raw = os.fsencode(given)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def role_of(given: str) -> Role:
+    """A number is a role's number; anything else is its name."""
+    return int(given) if given.removeprefix("-").isdecimal() and given.isascii() else key_of(given)
+
+
+def shown(text: str) -> str:
+    """`text` in one line, whatever is in it: a key may hold what moves the cursor."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def print_views(views: Iterable[msgspec.Struct]) -> None:
+    """One JSON object a line."""
+    for view in views:
+        click.echo(msgspec.json.encode(view))
+
+
+def print_rows(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table for a terminal; elsewhere aligned text, which `awk` and `cut` can take apart."""
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_table(head, cells)
+        return
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    for row in [list(head), *cells]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_table(head: Sequence[str], cells: list[list[str]]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - as above.
+    from rich.table import Table  # noqa: PLC0415 - as above.
+    from rich.text import Text  # noqa: PLC0415 - as above.
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in head:
+        table.add_column(name)
+    for row in cells:
+        table.add_row(*map(Text, row))  # As plain text: a name may hold what rich takes for markup.
+    Console().print(table)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None | "":
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.3f}"
+        case _:
+            return shown(str(value))
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            token = file.read(TOKEN_MAX + 1).strip()
+    except OSError as error:
+        raise ConfigError([f"the token file {path} cannot be read: {error.strerror}"]) from None
+    if not token or len(token) > TOKEN_MAX or not token.isascii():
+        raise ConfigError([f"the token file {path} must hold the agent's token in one line, and nothing else"])
+    return token.decode("ascii")

@@ -1,0 +1,299 @@
+r"""The commands that ask: who owns a key, who is there, and what changes.
+
+    keys: arguments, or lines of standard input ---batches---> agent ---> a line for each, in their order
+    table, members: one moment of the group
+    watch: the present owners, then each change, until it is interrupted
+
+A key may be any bytes but, as a line, none with a newline in it: for those there is --null, which pairs with
+`find -print0` and its like.
+"""
+
+import os
+import select
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from neli_router.commands.agent_client import (
+    agent_options,
+    asking,
+    key_of,
+    output_option,
+    print_rows,
+    print_views,
+    role_of,
+    shown,
+)
+from neli_router.commands.exits import EXIT_NO_OWNER, EXIT_USAGE
+from neli_router.errors import NoOwner
+from neli_router.keyspace import Key
+
+if TYPE_CHECKING:
+    from neli_router.agent.client.client import Client
+    from neli_router.agent.wire import OwnerView
+
+__all__ = ["OwnerLine", "PartitionLine", "members_command", "owner_command", "table_command", "watch_command"]
+
+READ = 1 << 16
+"""Bytes of standard input at a time."""
+
+KEY_MAX = 1 << 19
+"""Bytes of one key from standard input: what is longer has no separators, and would be read for ever."""
+
+BATCH = 1000
+"""Keys from standard input that are asked for at once: few enough that answers flow while they are still read."""
+
+
+class OwnerLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `owner --output json` prints. `key`, or the hexadecimal `key_hex` of one that is no text, or `role`."""
+
+    partition: int | None
+    name: str | None
+    address: str
+    term: int
+    key: str | None = None
+    key_hex: str | None = None
+    role: int | str | None = None
+    slot: int | None = None
+    why: str = ""
+
+
+class PartitionLine(msgspec.Struct, frozen=True):
+    """What `table --output json` prints, for each partition."""
+
+    partition: int
+    owner: str | None
+    term: int
+    target: str | None
+    pinned: str | None
+    load: float
+
+
+@click.command("owner")
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@click.option(
+    "--role", "roles", multiple=True, metavar="R", help="A role instead: a number or a name. May be repeated."
+)
+@click.option("--null", "-0", is_flag=True, help="Keys on standard input end with a zero byte, not with a newline.")
+@agent_options
+@output_option
+def owner_command(
+    keys: tuple[str, ...], roles: tuple[str, ...], null: bool, agent: str | None, token_file: Path | None, output: str
+) -> None:
+    """Print which member owns each KEY.
+
+    Keys are taken from standard input, one a line, if the only KEY is `-`, or if there is none and standard input is
+    no terminal. For each it prints one line, in their order: the owner's name, its address, `partition` and its number,
+    `term` and its number, and after two blanks the key. A name or an address that is not there is `-`.
+
+    \b
+    Examples:
+      neli owner customer-7
+      neli owner --output json customer-7 | jq -r .address
+      cut -d, -f1 customers.csv | neli owner
+      find . -print0 | neli owner --null
+
+    \b
+    Exit codes:
+      0  every key has an owner           4  no agent answered
+      2  not usable, such as no key       5  the agent refused, such as for a table too old
+      3  nobody owns one of them now
+    """
+    reads = keys == ("-",) or (not keys and not roles)
+    if reads and not keys and sys.stdin.isatty():
+        click.echo("Error: a KEY was wanted, but there is none: give some, or `-` and one a line", err=True)
+        raise SystemExit(EXIT_USAGE)
+    found: Iterable[Key] = _read_keys(b"\0" if null else b"\n") if reads else map(key_of, keys)
+    with asking(agent, token_file) as client:
+        missing = 0
+        for lines in _looked_up(client, found, roles):
+            missing += sum(line.name is None for line in lines)
+            if output == "json":
+                print_views(lines)
+            else:
+                for line in lines:
+                    click.echo(_spelled(line))
+    if missing:
+        raise SystemExit(EXIT_NO_OWNER)
+
+
+@click.command("table")
+@agent_options
+@output_option
+def table_command(agent: str | None, token_file: Path | None, output: str) -> None:
+    """Print who owns each partition, and who is to.
+
+    OWNER is `-` for a partition that nobody owns now. TARGET is named only where it is another than the owner: the
+    partition is on its way there.
+
+    \b
+    Examples:
+      neli table
+      neli table --output json | jq 'select(.owner == null)'
+
+    \b
+    Exit codes: 0 done, 4 no agent answered, 5 it refused.
+    """
+    with asking(agent, token_file) as client:
+        status = client.status()
+    names = [member.name for member in status.members]
+    lines = [
+        PartitionLine(number, _at(names, one.owner), one.term, _at(names, one.target), one.pinned, one.load)
+        for number, one in enumerate(status.table.partitions)
+    ]
+    if output == "json":
+        print_views(lines)
+        return
+    print_rows(
+        ["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD"],
+        [
+            (one.partition, one.owner, one.term, one.target if one.target != one.owner else None, one.pinned, one.load)
+            for one in lines
+        ],
+    )
+    if status.why:
+        click.echo(f"Note: {status.why}", err=True)
+
+
+@click.command("members")
+@agent_options
+@output_option
+def members_command(agent: str | None, token_file: Path | None, output: str) -> None:
+    """Print who is in the group, in the order in which they joined.
+
+    LEASE is how many seconds the member's last heartbeat is still good for, by the agent's clock; LAG how many records
+    it had still to read when it sent that.
+
+    \b
+    Examples:
+      neli members
+      neli members --output json | jq -r 'select(.drained) | .name'
+
+    \b
+    Exit codes: 0 done, 4 no agent answered, 5 it refused.
+    """
+    with asking(agent, token_file) as client:
+        members = client.members().members
+    if output == "json":
+        print_views(members)
+        return
+    print_rows(
+        ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE", "LAG", "DRAINED"],
+        [(m.name, m.address, m.zone, m.weight, m.partitions, m.load, m.lease_left, m.lag, m.drained) for m in members],
+    )
+
+
+@click.command("watch")
+@click.argument("key", required=False)
+@click.option("--role", metavar="R", help="A role instead of a key: a number or a name.")
+@agent_options
+@output_option
+def watch_command(key: str | None, role: str | None, agent: str | None, token_file: Path | None, output: str) -> None:
+    """Print the owner of KEY, or of every partition, and again whenever it changes.
+
+    Goes on until it is interrupted, until whoever reads its output is gone, or until the agent ends. A line is as
+    `neli owner` prints it, without the key.
+
+    \b
+    Examples:
+      neli watch customer-7
+      neli watch --output json | jq 'select(.name == null)'
+
+    \b
+    Exit codes: 0 the agent ended it, 2 not usable, 4 no agent answered, 5 it refused, 130 interrupted.
+    """
+    with (
+        asking(agent, token_file) as client,
+        client.watch(None if key is None else key_of(key), role=None if role is None else role_of(role)) as changes,
+    ):
+        _close_with_reader(changes.close)
+        for view in changes:
+            if output == "json":
+                print_views([view])
+            else:
+                click.echo(_spelled(_line(view)))
+
+
+def _close_with_reader(close: Callable[[], None]) -> None:
+    """Call `close` when nobody reads our output any more, as after `| head -1`: writing it, days later, is too late."""
+    try:
+        number = sys.stdout.fileno()
+        is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
+    except (OSError, ValueError):
+        return
+    if not is_pipe:
+        return
+
+    def wait() -> None:
+        watched = select.poll()
+        watched.register(number, 0)  # Of a pipe's end for writing, an error means that there is no other end.
+        watched.poll()
+        close()
+
+    threading.Thread(target=wait, name="neli-reader", daemon=True).start()
+
+
+def _looked_up(client: "Client", keys: Iterable[Key], roles: tuple[str, ...]) -> Iterator[list[OwnerLine]]:
+    batch: list[Key] = []
+    for key in keys:
+        batch.append(key)
+        if len(batch) == BATCH:
+            yield _owned(client, batch)
+            batch = []
+    if batch:
+        yield _owned(client, batch)
+    for role, text in zip(map(role_of, roles), roles, strict=True):
+        try:
+            yield [_line(client.owner_of_role(role), role=role if isinstance(role, int) else shown(text))]
+        except NoOwner as error:
+            yield [OwnerLine(None, None, "", 0, role=role if isinstance(role, int) else shown(text), why=error.found)]
+
+
+def _owned(client: "Client", keys: list[Key]) -> list[OwnerLine]:
+    return [_line(view, key=key) for key, view in zip(keys, client.owners(keys), strict=True)]
+
+
+def _line(view: "OwnerView", *, key: Key | None = None, role: int | str | None = None) -> OwnerLine:
+    return OwnerLine(
+        view.partition,
+        view.name,
+        view.address,
+        view.term,
+        key=key if isinstance(key, str) else None,
+        key_hex=key.hex() if isinstance(key, bytes) else None,
+        role=role,
+        slot=view.slot,
+        why=view.why,
+    )
+
+
+def _spelled(line: OwnerLine) -> str:
+    """The key comes last: it alone may hold blanks."""
+    what = line.key if line.key is not None else line.key_hex if line.key_hex is not None else line.role
+    place = "no partition" if line.partition is None else f"partition {line.partition}"
+    who = f"{line.name} {line.address or '-'} {place} term {line.term}" if line.name else f"- - {place}: {line.why}"
+    return shown(who) if what is None else f"{shown(who)}  {shown(str(what))}"
+
+
+def _at(names: list[str], place: int | None) -> str | None:
+    return None if place is None else names[place]
+
+
+def _read_keys(separator: bytes) -> Iterator[Key]:
+    stream, rest = sys.stdin.buffer, b""
+    # What is there, without waiting until all READ bytes are.
+    while piece := stream.read1(READ) if isinstance(stream, BufferedReader) else stream.read(READ):
+        *whole, rest = (rest + piece).split(separator)
+        yield from map(key_of, filter(None, whole))
+        if len(rest) > KEY_MAX:
+            click.echo(f"Error: a key on standard input is longer than {KEY_MAX} bytes: are they separated?", err=True)
+            raise SystemExit(EXIT_USAGE)
+    if rest:
+        yield key_of(rest)

@@ -1,0 +1,212 @@
+"""What `neli doctor` measures on this host, and what a lease has to be for it.
+
+    measure_trips   append, flush and read back, on a scratch file beside the real one       p50, p99
+    measure_asks    ask a server how far the ledger goes                                     p50, p99
+    measure_host    a second of short sleeps, and two clocks side by side                    overshoot p99, rate
+    judge_lease     |<- beat ->|<- trip + overshoot ->|         within half a lease, or a member does not hear itself
+                    |<-------- half a lease --------->|
+
+A member that has not read back a Beat of the last half lease stops accusing others, and soon leads nothing. A Beat goes
+out every sixth of a lease, so trip and overshoot have a third of a lease. A host that needs more than that at its 99th
+percentile loses its lease every few seconds. One that needs half of it has no room for a bad day; that is a warning.
+
+Nothing is appended to the ledger in use. Members would skip such a record, and it would still be one that somebody has
+to explain. A scratch ledger in the same folder is on the same disk, under the same file system, with the same flushes.
+On a server, a scratch topic or stream would want rights that a member has no need of. So the server is asked something
+instead, which is the least that an append can take: a lease that is too short for that is too short, and one that is
+long enough for that may still be too short.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Literal
+
+from neli_router.clock import Clock, host_clock
+from neli_router.induction.settings import BEATS_PER_LEASE
+from neli_router.induction.tenure import DRIFT_MAX
+from neli_router.ledgers.base import Ledger
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
+
+__all__ = [
+    "Finding",
+    "Host",
+    "Trips",
+    "judge_clock",
+    "judge_lease",
+    "judge_space",
+    "measure_asks",
+    "measure_host",
+    "measure_trips",
+    "percentile",
+]
+
+TRIPS_MAX = 200
+TRIPS_SECONDS = 2.0
+"""Two hundred give a 99th percentile that two of them decide; a disk that cannot flush them in two seconds is known
+by fewer."""
+
+NAP = 0.001
+"""As a pump that waits for its next Beat sleeps; longer ones would give too few in a second."""
+
+PAIRS = 9
+"""Readings of two clocks, of which the narrowest counts: a pair with an interruption in it says nothing."""
+
+RATE_DOUBTFUL = 0.0005
+"""What NTP may bend a clock by. More, and one of the two clocks is broken or the hypervisor's."""
+
+SPACE_MIN = 16 * 2**20
+SPACE_LOW = 256 * 2**20
+"""Bytes. A full group with its write-ahead log has a few MiB; what else is on the disk grows faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check came to."""
+
+    name: str
+    verdict: Literal["fine", "warning", "failed", "skipped"]
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """Seconds from before an append until the record was read back, or whatever `what` says was done instead."""
+
+    p50: float
+    p99: float
+    count: int
+    what: str = "append, flush and read take"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """`overshoot` is how much longer than wanted sleeps took; `rate_error` how much faster our clock ran than NTP's."""
+
+    overshoot_p50: float
+    overshoot_p99: float
+    rate_error: float
+    suspended: float
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of them do not exceed."""
+    return sorted(values)[max(0, ceil(share * len(values)) - 1)]
+
+
+def measure_trips(folder: Path, *, clock: Clock = host_clock) -> Trips:
+    """Append and read back in a scratch ledger in `folder`, which is gone afterwards. Raises LedgerError, OSError."""
+    with tempfile.TemporaryDirectory(prefix=".neli-doctor-", dir=folder) as scratch:
+        ledger = SqliteLedger(Path(scratch) / "ledger.db")
+        try:
+            return _trips(ledger, clock)
+        finally:
+            ledger.close()
+
+
+def measure_asks(ledger: Ledger, *, clock: Clock = host_clock) -> Trips:
+    """Ask where `ledger` ends, again and again. Raises LedgerError."""
+    what = "nothing was appended here; a question, which is the least that an append can be, takes"
+    return replace(_timed(ledger.tip, clock), what=what)
+
+
+def _trips(ledger: Ledger, clock: Clock) -> Trips:
+    def trip() -> None:
+        # Lasting, for others' flushes hold up a Beat that needs none itself.
+        ledger.append([b'{"kind":"nothing"}'], lasting=True)
+        while not ledger.read(TRIPS_SECONDS):
+            pass
+
+    return _timed(trip, clock)
+
+
+def _timed(trip: Callable[[], object], clock: Clock) -> Trips:
+    times: list[float] = []
+    give_up_at = clock() + TRIPS_SECONDS
+    while len(times) < TRIPS_MAX and (not times or clock() < give_up_at):
+        started = clock()
+        trip()
+        times.append(clock() - started)
+    return Trips(percentile(times, 0.5), percentile(times, 0.99), len(times))
+
+
+def measure_host(
+    seconds: float = 1.0, *, clock: Clock = host_clock, sleep: Callable[[float], None] = time.sleep
+) -> Host:
+    """Sleep and look at the clocks, for `seconds`. Raises Unsupported where there is no clock for leases."""
+    first_offset, first_at = _offset(clock)
+    overshoots: list[float] = []
+    while not overshoots or clock() < first_at + first_offset + seconds:
+        started = clock()
+        sleep(NAP)
+        overshoots.append(max(0.0, clock() - started - NAP))
+    last_offset, last_at = _offset(clock)
+    boot = getattr(time, "CLOCK_BOOTTIME", None)  # macOS has none, and no need of it.
+    return Host(
+        percentile(overshoots, 0.5),
+        percentile(overshoots, 0.99),
+        (last_offset - first_offset) / max(last_at - first_at, NAP),
+        0.0 if boot is None else max(0.0, time.clock_gettime(boot) - time.monotonic()),
+    )
+
+
+def _offset(clock: Clock) -> tuple[float, float]:
+    """How far our clock is ahead of the one that NTP slews, and when by the latter."""
+    readings = []
+    for _ in range(PAIRS):
+        before, ours, after = time.monotonic(), clock(), time.monotonic()
+        readings.append((after - before, ours - (before + after) / 2, after))
+    _, offset, at = min(readings)
+    return offset, at
+
+
+def judge_lease(lease: float, trips: Trips, host: Host) -> Finding:
+    """Whether a lease is long enough for what was measured."""
+    needed = trips.p99 + host.overshoot_p99
+    has = lease / 2 - lease / BEATS_PER_LEASE
+    found = (
+        f"lease {lease:g} s leaves {_ms(has)} for a round trip and a late wake-up; the 99th percentiles are "
+        f"{_ms(trips.p99)} and {_ms(host.overshoot_p99)}"
+    )
+    # Upwards to two digits, so that the advice itself passes the check.
+    advice = f"make the lease at least {_rounded_up(2 * needed * lease / has):g} s, or find what makes this host slow"
+    if needed > has:
+        return Finding("lease", "failed", found, advice)
+    return Finding("lease", "warning", found, advice) if 2 * needed > has else Finding("lease", "fine", found)
+
+
+def judge_clock(host: Host) -> Finding:
+    """Whether this host's clock may count leases."""
+    found = (
+        f"it runs {abs(host.rate_error) * 1e6:.0f} millionths off the adjusted clock; the host was suspended for "
+        f"{host.suspended:.3g} s since it started, all of it counted"
+    )
+    remedy = "see whether the hypervisor gives the guest a stable clock (`dmesg | grep -i clocksource`)"
+    if abs(host.rate_error) > DRIFT_MAX:
+        return Finding("clock", "failed", f"{found}; members allow each other {DRIFT_MAX * 1e6:.0f}", remedy)
+    doubtful = abs(host.rate_error) > RATE_DOUBTFUL
+    return Finding("clock", "warning", found, remedy) if doubtful else Finding("clock", "fine", found)
+
+
+def judge_space(folder: Path) -> Finding:
+    """Whether the disk has room. Raises OSError."""
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    found, remedy = f"{free / 2**20:,.0f} MiB are free in {folder}", "free some space, or move the ledger"
+    if free < SPACE_MIN:
+        return Finding("space", "failed", found, remedy)
+    return Finding("space", "warning", found, remedy) if free < SPACE_LOW else Finding("space", "fine", found)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"
+
+
+def _rounded_up(seconds: float) -> float:
+    step = 0.01 if seconds < 0.1 else 0.05 if seconds < 1 else 0.5
+    return ceil(seconds / step) * step

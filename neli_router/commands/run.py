@@ -1,0 +1,244 @@
+"""`neli run`: a command that runs here only while this host leads a role.
+
+    WAITING --acquired--> RUNNING --the command ends--------------------------> its exit code
+       ^                     |  '--SIGTERM, SIGINT: passed on, grace------> 128 + the signal
+       |                     |--revoked: SIGTERM, grace, SIGKILL--> 75
+       '-- with --keep ------'--fenced, or the lease ran out: SIGKILL--> 75
+
+The role is given back only when nothing of the command is left, so two hosts never run it at once: neither when it is
+slow to stop, nor when it left children behind. The killing is the business of a guardian, which also does it when
+this process was killed or stopped: see `guarding.py`.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from errno import ENOENT
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from neli_router.commands.agent_client import agent_options, asking, complain, role_of
+from neli_router.commands.exits import EXIT_CANNOT_START, EXIT_LOST
+from neli_router.commands.guardian import Guardian, guardian
+from neli_router.errors import NoAgent
+from neli_router.keyspace import Role
+
+if TYPE_CHECKING:
+    from neli_router.agent.client.client import Client
+    from neli_router.agent.client.leases import Hold
+
+__all__ = ["run_command"]
+
+EXIT_NOT_EXECUTABLE = 126
+"""The command is there and cannot be executed, as a shell says it."""
+
+RETRY = 1.0
+"""Seconds between two tries to reach an agent that was there before, with --keep."""
+
+WAIT_MAX = 3600.0
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.option("--role", required=True, metavar="R", help="The role to lead: a number or a name.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="What COMMAND has to stop after SIGTERM.  [default: the group's drain timeout]",
+)
+@click.option(
+    "--keep/--once",
+    default=False,
+    help="After the role was lost, or an agent ended that had answered, wait for it again; or exit.  [default: --once]",
+)
+@agent_options
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGUMENT]...")
+def run_command(
+    role: str, grace: float | None, keep: bool, agent: str | None, token_file: Path | None, command: tuple[str, ...]
+) -> None:
+    """Run COMMAND while this host leads role R, and nowhere else meanwhile.
+
+    Waits until the agent's member leads R, then starts COMMAND in a session of its own, with these variables:
+
+    \b
+      NELI_ROLE       R                  NELI_TERM       the fencing token: pass it on with each write
+      NELI_PARTITION  what fills R       NELI_MEMBER     the agent's name in the group
+
+    When the role is to go elsewhere, COMMAND gets SIGTERM, and SIGKILL after the grace. When it is lost, because the
+    agent was fenced or is gone and the lease has run out, COMMAND gets SIGKILL at once. Signals always go to the whole
+    process group, and on Linux SIGKILL goes to all that COMMAND started, also to what left the group. The same happens
+    if `neli run` itself is killed or stopped. When COMMAND ends by itself, what it left running is killed, too. Only
+    then does the host give the role back.
+
+    SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group, which has the grace to end. COMMAND has no
+    controlling terminal.
+
+    \b
+    Examples:
+      neli run --role nightly -- ./nightly.sh --full
+      neli run --role 0 --keep --grace 5 -- python -m consumer
+
+    \b
+    Exit codes:
+      COMMAND's own      it ended by itself; 128 + n if signal n ended it
+      4                  no agent answered           75   the role was lost, and COMMAND was stopped
+      5                  the agent refused          126   COMMAND cannot be executed
+      128 + n            `neli run` got signal n    127   COMMAND was not found
+    """
+    if code := _missing(command[0]):
+        raise SystemExit(code)
+    guard = guardian()  # Before anything here has a thread.
+    try:
+        with asking(agent, token_file) as client:
+            code = _Run(client, guard, role_of(role), role, command, grace).run(keep=keep)
+    finally:
+        guard.close()
+    raise SystemExit(code)
+
+
+class _Run:
+    """One `neli run`, on its one thread: all that happens wakes it through one pipe."""
+
+    def __init__(
+        self, client: "Client", guard: Guardian, role: Role, spelled: str, command: Sequence[str], grace: float | None
+    ) -> None:
+        self._client, self._guard, self._role, self._spelled = client, guard, role, spelled
+        self._command, self._grace = command, grace
+        self._signals: list[int] = []
+        self._was_reached = False
+        self._waking, self._wake = os.pipe()
+        os.set_blocking(self._waking, False)
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        for number in PASSED_ON:
+            signal.signal(number, lambda number, _: self._signals.append(number))
+
+    def run(self, *, keep: bool) -> int:
+
+        while True:
+            try:
+                code = self._once()
+            except NoAgent as error:
+                # One that never answered is rather a mistake in the address than an agent that is started anew.
+                if not (keep and self._was_reached):
+                    raise
+                complain(error)
+                self._sleep(RETRY)
+                code = 128 + self._signals[0] if self._signals else EXIT_LOST
+            if code != EXIT_LOST or not keep:
+                return code
+
+    def _once(self) -> int:
+        """Wait for the role and run the command once."""
+        from neli_router.agent.client.following import Following  # noqa: PLC0415 - as above.
+
+        following = Following(self._client, self._role)
+        hold = following.hold
+        hold.listeners += (self._poke,)
+        try:
+            while not hold.is_held:
+                if self._signals:
+                    return 128 + self._signals[0]
+                if following.is_over:
+                    raise following.trouble or hold.not_leading(None)
+                self._sleep(WAIT_MAX)
+            try:
+                return self._guarded(hold)
+            except BaseException:
+                self._guard.close()  # Nothing of the command may be left when the role is given back.
+                raise
+        finally:
+            self._was_reached = self._was_reached or following.has_heard
+            following.close()
+
+    def _guarded(self, hold: "Hold") -> int:
+        until, stopping, status = hold.end, False, 0
+        lost = ""
+        self._guard.start(self._command, self._environment(hold), until=until)
+        while True:
+            if self._signals and not (stopping or lost):
+                stopping = True
+                self._guard.finish(self._signals[0], self._patience(hold))
+            if hold.remaining() <= 0:
+                if lost != "killed":
+                    lost = "killed"
+                    self._guard.kill()
+            elif hold.is_revoked and not lost:
+                lost = "asked to stop"
+                self._guard.finish(signal.SIGTERM, self._patience(hold))
+            elif hold.end > until:
+                until = hold.end
+                self._guard.extend(until)
+            self._sleep(hold.remaining() or WAIT_MAX, self._guard)
+            for said in self._heard():
+                if "failed" in said:
+                    return self._cannot_start(said)
+                if "ended" in said:
+                    status = said["ended"]
+                    lost = lost or ("killed" if said["killed"] and not stopping else "")
+                if "gone" in said:
+                    return self._code(hold, status, lost, stopping=stopping)
+
+    def _heard(self) -> list[dict[str, Any]]:
+        if not select.select([self._guard], [], [], 0)[0]:
+            return []
+        try:
+            return self._guard.heard()
+        except EOFError:
+            self._guard.avenge()
+            return [{"ended": -signal.SIGKILL, "killed": True}, {"gone": True}]
+
+    def _code(self, hold: "Hold", status: int, lost: str, *, stopping: bool) -> int:
+        if stopping:
+            return 128 + self._signals[0]
+        if lost:
+            why = hold.why or "the lease ran out without being renewed"
+            click.echo(f"neli run: role {self._spelled} was lost ({why}), and the command {lost}", err=True)
+            return EXIT_LOST
+        return status if status >= 0 else 128 - status
+
+    def _cannot_start(self, said: Mapping[str, Any]) -> int:
+        click.echo(f"Error: {self._command[0]} cannot be started: {said['why']}", err=True)
+        return EXIT_CANNOT_START if said["failed"] == ENOENT else EXIT_NOT_EXECUTABLE
+
+    def _environment(self, hold: "Hold") -> dict[str, str]:
+        return {
+            **os.environ,
+            "NELI_ROLE": self._spelled,
+            "NELI_PARTITION": str(hold.partition),
+            "NELI_TERM": str(hold.term),
+            "NELI_MEMBER": hold.member,
+        }
+
+    def _patience(self, hold: "Hold") -> float:
+        return hold.drain_timeout if self._grace is None else self._grace
+
+    def _sleep(self, seconds: float, *others: Guardian) -> None:
+        """Until something happens, at most `seconds`."""
+        doors = [self._waking, *(other.fileno() for other in others)]
+        ready, _, _ = select.select(doors, [], [], min(WAIT_MAX, seconds))
+        if self._waking in ready:
+            os.read(self._waking, 4096)
+
+    def _poke(self) -> None:
+        """From any thread."""
+        with contextlib.suppress(BlockingIOError):  # It is full, so this process wakes up anyway.
+            os.write(self._wake, b"\0")
+
+
+def _missing(command: str) -> int:
+    """The exit code for a command that is not there: said before its role is waited for, which may take days."""
+    if not command:
+        raise click.UsageError("a command was wanted behind `--`, and this is empty")
+    if shutil.which(command) is not None:
+        return 0
+    is_there = "/" in command and Path(command).exists()
+    what = "is no file that may be executed" if is_there else "was not found"
+    click.echo(f"Error: a command was wanted, but {command} {what}: check its path and its mode", err=True)
+    return EXIT_NOT_EXECUTABLE if is_there else EXIT_CANNOT_START

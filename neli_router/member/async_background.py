@@ -1,0 +1,96 @@
+"""Background on an event loop: a coroutine that is run again and again for as long as its role is led.
+
+    waiting --led--> running the task --returned--> pausing for `interval` --> waiting ...
+                        |-- longer than a lease ----> warned about, once a run
+                        |-- its lease was lost -----> cancelled at once, and waiting again
+                        '-- raised -----------------> ended; `wait` raises it
+
+As `background.py`, but for what an event loop adds: a lost lease ends the run by itself.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from neli_router.errors import LeaseLost, NeliError
+from neli_router.keyspace import Role
+from neli_router.member.async_leading import AsyncLease, Block, Bridge
+from neli_router.member.background import RUN_MIN, Stopwatch
+from neli_router.member.failures import place_of
+from neli_router.member.membership import anew
+
+__all__ = ["AsyncBackground", "AsyncTask"]
+
+AsyncTask = Callable[[AsyncLease], Awaitable[object]]
+"""What is run. It is given its lease; the answer is not looked at."""
+
+
+class AsyncBackground:
+    """The handle of a task in the background. Belongs to the loop; the task may use it, too."""
+
+    def __init__(self, bridge: Bridge, task: AsyncTask, role: Role, *, interval: float) -> None:
+        self._bridge, self._task, self._role, self._interval = bridge, task, role, interval
+        self._partition = bridge.engine.settings.layout.partition_of_role(role)
+        self._stopwatch = Stopwatch(bridge.engine, self._partition)
+        self._stopping = False
+        self._error: BaseException | None = None
+        bridge.engine.oversee(self._stopwatch.oversee)
+        self._runner = asyncio.create_task(self._run(), name=f"{bridge.engine.name}-background")
+
+    def on_end(self, tell: "Callable[[AsyncBackground], object]") -> None:
+        """Call `tell` with this handle when it has ended."""
+        self._runner.add_done_callback(lambda _: tell(self))
+
+    @property
+    def running(self) -> bool:
+        """Whether the task may still be run: it was not stopped, has not failed, and the member lives."""
+        return not self._runner.done()
+
+    def stop(self) -> None:
+        """Begin no further run. Does not wait for one in progress; `wait` does."""
+        self._stopping = True
+        self._bridge.wake()
+
+    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Background.
+        """Wait, at most `timeout` seconds, until no run will ever follow; whether that is so.
+
+        Raises what the task raised, or what ended the member, each time it is called.
+        """
+        done, _ = await asyncio.wait({self._runner}, timeout=timeout)
+        if self._error is not None:
+            raise anew(self._error)
+        return bool(done)
+
+    async def _run(self) -> None:
+        try:
+            while self._error is None and not self._is_over():
+                try:
+                    async with Block(self._bridge, self._role, None, lambda: self._stopping) as lease:
+                        await self._run_once(lease)
+                except LeaseLost:
+                    self._note("warning", "background.lease_lost")
+                await self._bridge.until(self._is_over, max(RUN_MIN, self._interval))
+        except NeliError:
+            pass  # This was stopped, or the member is over; if by an error, it is there to be asked.
+        finally:
+            self._error = self._error or self._bridge.engine.tenancy.error
+            self._bridge.engine.neglect(self._stopwatch.oversee)
+
+    async def _run_once(self, lease: AsyncLease) -> None:
+        self._stopwatch.begin()
+        try:
+            await self._task(lease)
+        except Exception as error:
+            if isinstance(error, LeaseLost) and not lease.holds():
+                raise
+            # Kept for `wait`; the task is not run again.
+            self._error = error
+            self._note("error", "background.failed", error=type(error).__name__, where=place_of(error))
+        finally:
+            self._stopwatch.end()
+
+    def _is_over(self) -> bool:
+        tenancy = self._bridge.engine.tenancy
+        return self._stopping or self._error is not None or tenancy.closing or tenancy.is_over
+
+    def _note(self, level: str, event: str, **fields: object) -> None:
+        self._bridge.engine.journal.note(level, event, partition=self._partition, **fields)

@@ -1,0 +1,151 @@
+"""Background: a task that is run again and again for as long as its role is led.
+
+    waiting --led--> running the task --returned--> pausing for `interval` --> waiting ...
+                        |-- longer than a lease ----> warned about, once a run: nobody can stop it from outside
+                        |-- its lease was lost -----> waiting: the task should check its lease, and raise or return
+                        '-- raised anything else ---> ended; `wait` raises it
+
+Each run is a `leading` block: who takes the role over waits for it to end, and a member that closes waits, too.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+from neli_router.errors import Closed, LeaseLost, NeliError
+from neli_router.keyspace import Role
+from neli_router.member.barrier import Grant
+from neli_router.member.engine import Engine
+from neli_router.member.failures import place_of
+from neli_router.member.lease import Lease
+from neli_router.member.membership import anew
+
+__all__ = ["RUN_MIN", "Background", "Stopwatch", "Task"]
+
+RUN_MIN = 0.001
+"""The least time from one start to the next: a task without work and interval must not burn a core."""
+
+Task = Callable[[Lease], object]
+"""What is run. It is given its lease; the answer is not looked at."""
+
+
+class Stopwatch:
+    """Warns, once a run, of one that takes longer than the lease. The engine looks at it, as the runner is busy."""
+
+    def __init__(self, engine: Engine, partition: int) -> None:
+        self._engine, self._partition = engine, partition
+        self._began = inf
+
+    def begin(self) -> None:
+        self._began = self._engine.tenancy.clock()
+
+    def end(self) -> None:
+        self._began = inf
+
+    def oversee(self, now: float) -> None:
+        lease = self._engine.settings.lease
+        if now - self._began > lease:
+            ran_for, self._began = now - self._began, inf
+            fields = {"partition": self._partition, "ran_for": round(ran_for, 3), "lease": lease}
+            self._engine.journal.note("warning", "background.overrun", **fields)
+
+
+class Background:
+    """The handle of a task in the background. May be shared between threads; the task may use it, too."""
+
+    def __init__(self, engine: Engine, task: Task, role: Role, *, interval: float) -> None:
+        self.name = f"{engine.name}-background"
+        self._engine, self._tenancy = engine, engine.tenancy
+        self._task, self._role, self._interval = task, role, interval
+        self._partition = engine.settings.layout.partition_of_role(role)
+        self._stopwatch = Stopwatch(engine, self._partition)
+        self._next_at = -inf
+        self._stopping = self._ended = self._running = False
+        self._error: BaseException | None = None
+        engine.oversee(self._stopwatch.oversee)
+
+    @property
+    def running(self) -> bool:
+        """Whether the task may still be run: it was not stopped, has not failed, and the member lives."""
+        return not self._ended
+
+    def stop(self) -> None:
+        """Begin no further run. Does not wait for one in progress; `wait` does."""
+        self._stopping = True
+        if self._tenancy.void is None:
+            self._tenancy.notify()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait, at most `timeout` seconds, until no run will ever follow; whether that is so.
+
+        Raises what the task raised, or what ended the member, each time it is called.
+        """
+        self._tenancy.wait(lambda: self._ended or self._tenancy.void is not None, timeout)
+        self._tenancy.require_own_process()
+        if self._error is not None:
+            raise anew(self._error)
+        return self._ended
+
+    # The loop
+
+    @property
+    def deadline(self) -> float:
+        # Who does not lead now has nothing to wait for but what others do.
+        can_run = not self._ended and not self._running and self._tenancy.grant(self._partition) is not None
+        return self._next_at if can_run else inf
+
+    def run(self) -> None:
+        while not self._ended:
+            try:
+                grant = self._tenancy.lead(self._partition, None, lambda: self._stopping)
+            except NeliError as error:
+                self._end(None if isinstance(error, Closed) else error)
+            else:
+                self._run(grant)
+                self._tenancy.wait(self._is_over, self._next_at - self._tenancy.clock())
+
+    def turn(self) -> bool:
+        if self._ended or self._running:
+            return False
+        if self._is_over():
+            self._end(self._tenancy.error)
+            return True
+        grant = self._tenancy.enter(self._partition) if self._tenancy.clock() >= self._next_at else None
+        if grant is not None:
+            self._run(grant)
+        return grant is not None
+
+    def _is_over(self) -> bool:
+        return self._stopping or self._tenancy.closing or self._tenancy.is_over
+
+    def _run(self, grant: Grant | None) -> None:
+        if grant is None:
+            self._end(None)
+            return
+        began, lease = self._tenancy.clock(), Lease(self._tenancy, grant, self._role)
+        self._running = True
+        self._stopwatch.begin()
+        try:
+            with self._tenancy.working(grant):
+                self._task(lease)
+                lease.check()
+        except BaseException as error:
+            if isinstance(error, LeaseLost) and not lease.holds():
+                self._note("warning", "background.lease_lost", term=grant.term)
+            else:
+                # Kept for `wait`; the task is not run again.
+                self._note("error", "background.failed", error=type(error).__name__, where=place_of(error))
+                self._end(error)
+            if self._engine.runtime.is_turned and not isinstance(error, Exception):
+                raise  # Ctrl-C, in a test.
+        finally:
+            self._running = False
+            self._stopwatch.end()
+            self._next_at = max(began + RUN_MIN, self._tenancy.clock() + self._interval)
+
+    def _note(self, level: str, event: str, **fields: object) -> None:
+        self._engine.journal.note(level, event, partition=self._partition, **fields)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._engine.neglect(self._stopwatch.oversee)
+        self._error, self._ended = error, True
+        self._tenancy.notify()

@@ -1,0 +1,220 @@
+"""The barrier: between what a member may act for and what its program does about it.
+
+                       handler runs            returned
+    QUEUED --Acquired--> PREPARING --------------> LED ------ leases are given, blocks begin
+       |                    |                       |
+       |                    '------ Revoked --------+--> FINISHING --handler returned, all blocks ended--> released
+       |                                            |        |
+       '-- Revoked or Fenced: never told            '- Fenced+--> LOST: leases are void, nobody is waited for
+
+The pump tells effects and never waits here. The program hears Acquired and Revoked from one thread (`orderly`), one
+after another, and Fenced from a second one (`urgent`), so that a handler which is busy preparing or finishing cannot
+keep the news from it that it must stop. What began and ended before the program could be told is not told at all.
+
+One `Grant` is one time that a partition is this member's: acquired again, even under the same term after an outage, it
+is another grant, so that no lease which was once lost ever holds again.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+
+from neli_router import protocol
+from neli_router.member.events import Acquired, Event, Fenced, Handler, Revoked
+from neli_router.member.runtime import Lane
+
+__all__ = ["Barrier", "Grant", "Stage"]
+
+Stage = Enum("Stage", "QUEUED PREPARING LED FINISHING LOST")
+
+
+class Grant:
+    """One time that a partition is this member's. Changed by its barrier only; may be read from any thread."""
+
+    __slots__ = ("lost_at", "partition", "reason", "stage", "term", "was_told", "working")
+
+    def __init__(self, partition: int, term: int) -> None:
+        self.partition, self.term = partition, term
+        self.stage = Stage.QUEUED
+        self.working = 0
+        """Blocks in progress."""
+        self.was_told = False
+        """Whether the Revoked handler has returned."""
+        self.lost_at: float | None = None
+        self.reason = ""
+
+
+class Barrier:
+    """May be shared between threads. Handlers are called outside of every lock.
+
+    `release` is called with the terms of what the program has finished, `failed` with the name of the event whose
+    handler raised.
+    """
+
+    def __init__(
+        self,
+        on_event: Handler | None,
+        changed: threading.Condition,
+        *,
+        clock: Callable[[], float],
+        release: Callable[[Mapping[int, int]], None],
+        failed: Callable[[str, BaseException], None],
+        lane_name: str,
+    ) -> None:
+        self._on_event, self._changed, self._clock = on_event, changed, clock
+        self._release, self._failed = release, failed
+        self._grants: dict[int, Grant] = {}
+        self._failing = False
+        self.orderly: Lane[Callable[[], object]] = Lane(f"{lane_name}-events", _call)
+        self.urgent: Lane[Callable[[], object]] = Lane(f"{lane_name}-fenced", _call)
+
+    @property
+    def lanes(self) -> Sequence[Lane[Callable[[], object]]]:
+        return () if self._on_event is None else (self.orderly, self.urgent)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is a handler."""
+        return self.orderly.is_here or self.urgent.is_here
+
+    # What the program asks
+
+    def grant(self, partition: int) -> Grant | None:
+        """The present grant of `partition`, whatever its stage."""
+        return self._grants.get(partition)
+
+    def led(self) -> list[Grant]:
+        with self._changed:
+            return [grant for grant in self._grants.values() if grant.stage is Stage.LED]
+
+    def enter(self, grant: Grant) -> None:
+        """Work begins under `grant`, which is led. Called with the lock held that made sure of it."""
+        grant.working += 1
+
+    def leave(self, grant: Grant) -> None:
+        """Work under `grant` has ended."""
+        with self._changed:
+            grant.working -= 1
+            finished = self._finish([grant])
+        self._let_go(finished)
+
+    # What the pump tells
+
+    def tell(self, effect: protocol.Acquired | protocol.Revoked | protocol.Fenced) -> None:
+        """Take note at once, and let the program know. Never waits for it."""
+        released: list[Grant] = []
+        with self._changed:
+            match effect:
+                case protocol.Acquired(terms):
+                    self._acquire(terms)
+                case protocol.Revoked(terms):
+                    released = self._revoke(self._known(terms))
+                case protocol.Fenced(terms, reason):
+                    self._fence(self._known(terms), reason)
+            self._changed.notify_all()
+        self._let_go(released)
+
+    def lose_all(self, reason: str) -> None:
+        """The member ended without the protocol's farewell."""
+        with self._changed:
+            self._fence(list(self._grants.values()), reason)
+            self._changed.notify_all()
+
+    def _acquire(self, terms: Mapping[int, int]) -> None:
+        fresh = [Grant(partition, term) for partition, term in terms.items()]
+        for grant in fresh:
+            if former := self._grants.pop(grant.partition, None):
+                self._lose(former, f"it was acquired again under term {grant.term}")
+            self._grants[grant.partition] = grant
+            if self._on_event is None:
+                grant.stage = Stage.LED
+        if self._on_event is not None:
+            self.orderly.put(partial(self._prepare, self._on_event, fresh))
+
+    def _revoke(self, grants: list[Grant]) -> list[Grant]:
+        """Returns what need not be waited for."""
+        asked = [grant for grant in grants if grant.stage is not Stage.QUEUED]
+        for grant in grants:
+            # Who was never told Acquired is not told Revoked either.
+            grant.was_told = grant.stage is Stage.QUEUED or self._on_event is None
+            grant.stage, grant.reason = Stage.FINISHING, "it was revoked, and its successor acts"
+        if self._on_event is not None:
+            self.orderly.put(partial(self._conclude, self._on_event, asked))
+        return self._finish(grants)
+
+    def _fence(self, grants: list[Grant], reason: str) -> None:
+        told = [grant for grant in grants if grant.stage is not Stage.QUEUED]
+        for grant in grants:
+            del self._grants[grant.partition]
+            self._lose(grant, reason)
+        if told and self._on_event is not None:
+            self.urgent.put(partial(self._call, self._on_event, Fenced.of(_terms(told), reason)))
+
+    # What the lanes do
+
+    def _prepare(self, on_event: Handler, grants: list[Grant]) -> None:
+        if self._failing:
+            return  # A program that failed while it finished one partition shall not begin with another.
+        begun = self._move(grants, Stage.QUEUED, Stage.PREPARING)
+        if begun and self._call(on_event, Acquired.of(_terms(begun))):
+            self._move(begun, Stage.PREPARING, Stage.LED)
+
+    def _conclude(self, on_event: Handler, grants: list[Grant]) -> None:
+        asked = self._move(grants, Stage.FINISHING, Stage.FINISHING)
+        if asked and self._call(on_event, Revoked.of(_terms(asked))):
+            with self._changed:
+                for grant in asked:
+                    grant.was_told = True
+                finished = self._finish(asked)
+            self._let_go(finished)
+
+    def _call(self, on_event: Handler, event: Event) -> bool:
+        try:
+            on_event(event)
+        except BaseException as error:  # noqa: BLE001 - not to go on: whatever it is, the member ends by it.
+            self._failing = True
+            self._failed(type(event).__name__, error)
+            return False
+        return True
+
+    def _move(self, grants: Iterable[Grant], source: Stage, target: Stage) -> list[Grant]:
+        with self._changed:
+            moved = [grant for grant in grants if grant.stage is source]
+            for grant in moved:
+                grant.stage = target
+            self._changed.notify_all()
+        return moved
+
+    # Changes of state; all of them with the lock held
+
+    def _known(self, terms: Mapping[int, int]) -> list[Grant]:
+        found = [self._grants.get(partition) for partition in terms]
+        return [grant for grant in found if grant is not None and grant.term == terms[grant.partition]]
+
+    def _finish(self, grants: Iterable[Grant]) -> list[Grant]:
+        finished = [grant for grant in grants if self._is_finished(grant)]
+        for grant in finished:
+            del self._grants[grant.partition]
+            grant.reason = "the program had finished it, and it was handed over"
+        return finished
+
+    def _is_finished(self, grant: Grant) -> bool:
+        present = self._grants.get(grant.partition) is grant
+        return present and grant.stage is Stage.FINISHING and grant.was_told and grant.working == 0
+
+    def _lose(self, grant: Grant, reason: str) -> None:
+        grant.stage, grant.lost_at, grant.reason = Stage.LOST, self._clock(), reason
+
+    def _let_go(self, grants: list[Grant]) -> None:
+        # Outside of the lock: to post it, the pump is woken up, which takes locks of the ledger.
+        if grants:
+            self._release(_terms(grants))
+
+
+def _terms(grants: Iterable[Grant]) -> dict[int, int]:
+    return {grant.partition: grant.term for grant in grants}
+
+
+def _call(item: Callable[[], object]) -> None:
+    item()

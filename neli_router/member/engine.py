@@ -1,0 +1,295 @@
+"""The engine: one member's inner works, which turn on a thread of their own.
+
+    OPENING --the ledger can be read--> PUMPING --the machine stopped, or something broke--> ENDED
+       '-- away, for now: try again --'    |
+                                           |-- standing, state --> tenancy: leases and waiting calls
+                                           |-- state ------------> feed: look-ups
+                                           |-- effects ----------> barrier: the program's handler
+                                           '-- notices ----------> journal
+
+What makes no sense to retry is raised by `start`, on the caller's thread: a ledger that cannot be used, a group with
+other settings. A ledger that is merely away is no such thing; the member joins when it is back.
+
+Whatever ends the engine, the program is fenced before the ledger is let go.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+from neli_router import protocol
+from neli_router.config import Config, require_promises
+from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError
+from neli_router.induction.fold import State
+from neli_router.induction.machine import Induction, Phase
+from neli_router.ledgers.base import Ledger
+from neli_router.member import lifetime
+from neli_router.member.barrier import Barrier
+from neli_router.member.events import Handler
+from neli_router.member.failures import defect, forked, handler_failed
+from neli_router.member.journal import Journal
+from neli_router.member.membership import Tenancy
+from neli_router.member.runtime import Runtime
+from neli_router.member.wishes import Desire
+from neli_router.protocol import NO_STANDING, Close, Effect, Input, Stopped
+from neli_router.pump import Pump, Tap
+from neli_router.router.feed import Feed
+
+__all__ = ["BREAK_OFF_MAX", "FLUSH_MAX", "Engine"]
+
+REOPEN_EVERY = 0.2
+"""The pause before opening an absent ledger is tried again. Opening costs more than reading, and nothing is led yet."""
+
+CATCH_UP_MAX = 5.0
+"""How long `start` reads along before it leaves that to the thread. What it finds until then, it can raise itself."""
+
+BREAK_OFF_MAX = 1.0
+"""How long to wait for a member that was told to leave at once. Only a driver that hangs takes longer."""
+
+FLUSH_MAX = 0.5
+"""How long a closed member's last lines may take to be written. A log that blocks for longer blocks nobody else."""
+
+
+class Engine:
+    """One member. `turn` and `run` belong to its own thread; all else may be called from any."""
+
+    def __init__(self, config: Config, on_event: Handler | None, runtime: Runtime, tap: Tap | None = None) -> None:
+        self.settings = config.settings()
+        self.name = f"neli-{self.settings.name}"
+        self._config, self.runtime, self._tap = config, runtime, tap
+        self.tenancy = Tenancy(self.settings.name, runtime)
+        self.journal = Journal(self.settings.name, f"{self.name}-journal", self.tenancy.notify)
+        self.barrier = self.tenancy.barrier = Barrier(
+            on_event,
+            self.tenancy.changed,
+            clock=runtime.clock,
+            release=lambda terms: self.post(protocol.Released(terms)),
+            failed=self._fail,
+            lane_name=self.name,
+        )
+        self.feed = Feed(
+            "a ledger",
+            layout=self.settings.layout,
+            max_age=config.max_age,
+            clock=runtime.clock,
+            watched=not runtime.is_turned,
+            # Of its end this member tells itself.
+            tell=lambda notice: None if notice.event == "router.stopped" else self.journal.tell(notice),
+        )
+        self._ledger: Ledger | None = None
+        self._pump: Pump[Induction] | None = None
+        self._close: Close | None = None
+        self._stopped: Stopped | None = None
+        self._watches: tuple[Callable[[float], None], ...] = ()
+        self._obstacles: dict[str, str] = {}
+        self._moved = False
+
+    def start(self) -> None:
+        """Open the ledger and read it to its end, then go on by itself. Raises what will not heal."""
+        try:
+            self._try_to_open()
+            give_up_at = self.runtime.clock() + CATCH_UP_MAX
+            while self._pump is not None and self._is_behind(self._pump) and self.runtime.clock() < give_up_at:
+                self._pump.turn()
+            if self._stopped is not None and self._stopped.error is not None:
+                raise self._stopped.error
+            for lane in self.barrier.lanes:
+                self.runtime.start(lane)
+            self.runtime.start(self.journal.lane)
+            self.runtime.start(self)
+        except BaseException as error:
+            self._end(error)
+            raise
+        lifetime.register(self)
+
+    # The loop
+
+    @property
+    def deadline(self) -> float:
+        """When to turn, if nothing comes first."""
+        if self.tenancy.is_over:
+            return inf
+        return self.runtime.clock() + REOPEN_EVERY if self._pump is None else self._pump.machine.deadline
+
+    def run(self) -> None:
+        while not self.tenancy.is_over:
+            self.turn()
+
+    def turn(self) -> bool:
+        """One bounded piece of work; False if nothing came of it."""
+        self._moved = False
+        if self.tenancy.is_over:
+            return False
+        try:
+            if self._pump is not None:
+                self._pump.turn()
+            elif self._close is not None:
+                self._stopped = Stopped(self._close.error)
+            elif not self._try_to_open():
+                self.runtime.pause(REOPEN_EVERY)
+        except BaseException as error:
+            # Not to go on: whatever it is, the member ends by it, without the protocol's farewell to the program.
+            self.tenancy.standing = NO_STANDING
+            self.barrier.lose_all(f"the member ended by {type(error).__name__}")
+            self._end(error)
+            if self.runtime.is_turned and not isinstance(error, Exception):
+                raise  # Ctrl-C, in a test.
+        if self._stopped is not None and not self.tenancy.ended:
+            self._end(self._stopped.error)
+        return self._moved
+
+    def _try_to_open(self) -> bool:
+        try:
+            self._open()
+        except (LedgerUnavailable, LedgerTrimmed) as error:
+            self._meet("open", str(error))
+            return False
+        self._meet("open", "")
+        return True
+
+    def _open(self) -> None:
+        ledger = self.runtime.ledger(self._config)
+        self._ledger, self.feed.address = ledger, ledger.address
+        try:
+            require_promises(self._config, ledger)
+            self._pump = Pump(
+                ledger,
+                self._begin,
+                clock=self.runtime.clock,
+                pause=self.runtime.pause,
+                publish=self._publish,
+                tell=self._tell,
+                tap=self._tap,
+            )
+        except BaseException:
+            self._let_go()
+            raise
+        if self._close is not None:
+            self._pump.post(self._close)  # It was asked for while there was no pump to be told.
+
+    def _begin(self, state: State, now: float) -> Induction:
+        return Induction(self.settings, state, now, base=self.runtime.wall(), rng=self.runtime.rng())
+
+    def _is_behind(self, pump: Pump[Induction]) -> bool:
+        return pump.machine.phase is Phase.READING and not self.tenancy.obstacle
+
+    # What the pump says, on its thread
+
+    def _publish(self, machine: Induction, now: float) -> None:
+        tenancy = self.tenancy
+        tenancy.standing, tenancy.incarnation = machine.standing, machine.incarnation
+        if tenancy.state is not machine.state:
+            tenancy.state, self._moved = machine.state, True
+        if machine.phase is not Phase.READING and self._pump is not None:
+            heard_at = next(reversed(machine.tenure.heard.values()), now)  # The last one heard of comes last.
+            self.feed.publish(machine.state, self._pump.fresh_at, heard_at)
+        for watch in self._watches:
+            watch(now)
+        if tenancy.watching:
+            tenancy.notify()
+
+    def _tell(self, effect: Effect) -> None:
+        self._moved = True
+        self.journal.tell(effect)
+        match effect:
+            case protocol.Acquired() | protocol.Revoked() | protocol.Fenced():
+                self.barrier.tell(effect)
+            case protocol.Notice("ledger.unavailable" | "ledger.available", fields):
+                self._meet(str(fields["what"]), str(fields.get("error", "")))
+            case Stopped():
+                self._stopped = effect
+            case _:
+                pass  # Append and Trim are the pump's own, and other notices are for the journal.
+
+    def _meet(self, what: str, obstacle: str) -> None:
+        """The ledger cannot be opened, read or appended to because of `obstacle`; if that is empty, it can be again."""
+        others = {key: text for key, text in self._obstacles.items() if key != what}
+        self._obstacles = {**others, what: obstacle} if obstacle else others
+        self.tenancy.obstacle = next(iter(self._obstacles.values()), "")
+        if obstacle and what != "append":
+            self.feed.away(obstacle)
+
+    # What the program wants, from any thread
+
+    def post(self, event: Input) -> None:
+        """Let the protocol take `event` soon, if it has begun."""
+        if not self.tenancy.is_over and self._pump is not None:
+            self._pump.post(event)
+
+    def wish(self, desire: Desire) -> None:
+        """Let the ledger take note, under the name of the present incarnation."""
+        self.post(protocol.Wish(desire.record(self.tenancy.incarnation)))
+
+    def oversee(self, watch: Callable[[float], None]) -> None:
+        """Call `watch` with the time, again and again: for what must be watched from outside. It must not wait."""
+        with self.tenancy.changed:
+            self._watches = (*self._watches, watch)
+
+    def neglect(self, watch: Callable[[float], None]) -> None:
+        """Take an `oversee` back."""
+        with self.tenancy.changed:
+            self._watches = tuple(other for other in self._watches if other != watch)
+
+    def ask_close(self, *, at_once: bool = False, error: NeliError | None = None) -> None:
+        """Let the member leave; never waits. `at_once` fences the program, without waiting for what it does."""
+        tenancy = self.tenancy
+        if tenancy.is_over or (tenancy.closing and not at_once):
+            return
+        error = self._failure or error  # What failed first is why the rest did.
+        self._close = Close(at_once, error)
+        tenancy.error, tenancy.closing = error, True  # Who asks now shall hear of the failure, not of the closing.
+        self.post(self._close)
+        tenancy.notify()
+
+    def close(self, timeout: float | None) -> None:
+        """Leave in good order within `timeout` seconds, else at once. Who must not wait only asks."""
+        tenancy = self.tenancy
+        if tenancy.void is not None:
+            return
+        self.ask_close()
+        if tenancy.must_not_wait:
+            return
+        if not tenancy.wait(lambda: tenancy.is_over, timeout):
+            self.ask_close(at_once=True)
+            tenancy.wait(lambda: tenancy.is_over, BREAK_OFF_MAX)
+        tenancy.wait(lambda: self.journal.lane.is_over, FLUSH_MAX)
+
+    def _fail(self, event: str, error: BaseException) -> None:
+        """The program's handler raised."""
+        failure = handler_failed(event, error)
+        self.journal.note("error", "handler.failed", why=failure.found)
+        self.ask_close(at_once=True, error=failure)
+
+    @property
+    def _failure(self) -> NeliError | None:
+        return None if self._close is None else self._close.error
+
+    # The end
+
+    def _end(self, error: BaseException | None) -> None:
+        tenancy, error = self.tenancy, error or self._failure
+        tenancy.standing = NO_STANDING
+        self._let_go()
+        if error is None:
+            self.feed.close()
+            self.journal.note("info", "member.stopped")
+        else:
+            known = error if isinstance(error, NeliError) else defect(error)
+            self.feed.fail(known)
+            self.journal.note("error", "member.stopped", error=type(error).__name__, why=str(known))
+        tenancy.error, tenancy.ended = error, True
+        for lane in self.barrier.lanes:
+            lane.end()
+        self.journal.lane.end()
+        tenancy.notify()
+
+    def _let_go(self) -> None:
+        ledger, self._ledger = self._ledger, None
+        if ledger is None:
+            return
+        try:
+            ledger.close()
+        except NeliError as error:
+            self.journal.note("warning", "ledger.close_failed", error=str(error))
+
+    def on_fork(self, parent: int) -> None:
+        self.tenancy.make_void(forked(self.settings.name, parent))

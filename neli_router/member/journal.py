@@ -1,0 +1,87 @@
+"""The journal: what a member writes into the log, off the threads that must not wait.
+
+    pump, handlers --note(level, event, fields)--> [ note | note | ... ] --own thread--> structlog or logging
+                                                     at most NOTES_MAX; beyond that they are counted, not kept
+
+A log may block: a full pipe to a container's runtime, a slow disk. A member whose heartbeat waits for its log line
+loses its leases to it. So nobody writes but the thread of this lane.
+
+Every event has a constant name. Partitions and terms are logged, keys never, nor the text of a program's own errors,
+which may quote one.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+
+from neli_router import logs
+from neli_router.member.runtime import Lane
+from neli_router.protocol import Acquired, Effect, Fenced, Notice, Revoked
+
+__all__ = ["NOTES_MAX", "Journal", "spelled"]
+
+NOTES_MAX = 1000
+"""Notes that may wait while the log blocks: several minutes of a very bad day. More would cost memory."""
+
+SPELLED_MAX = 12
+"""The most runs of partitions that a line spells out. A line with a thousand numbers is read by nobody."""
+
+
+QUIET = frozenset({"member.joined", "ledger.available"})
+"""Notices that report no trouble."""
+
+
+class Journal:
+    """One member's journal. May be shared between threads."""
+
+    def __init__(self, member: str, lane_name: str, on_end: Callable[[], None]) -> None:
+        self._log = logs.logger().bind(member=member)
+        self._dropped = 0
+        self.lane: Lane[tuple[str, str, Mapping[str, object]]] = Lane(lane_name, self._write, on_end)
+
+    def tell(self, effect: Effect) -> None:
+        """Note what the protocol has to say to operators, if it is that."""
+        match effect:
+            case Acquired(terms):
+                self.note("info", "leader.acquired", **_fields(terms))
+            case Revoked(terms):
+                self.note("info", "leader.revoked", **_fields(terms))
+            case Fenced(terms, reason):
+                self.note("warning", "leader.fenced", **_fields(terms), reason=reason)
+            case Notice(event, fields):
+                self.note("info" if event in QUIET else "warning", event, **fields)
+            case _:
+                pass
+
+    def note(self, level: str, event: str, /, **fields: object) -> None:
+        """Write it down soon. Never waits, never raises."""
+        if self.lane.length < NOTES_MAX:
+            self.lane.put((level, event, fields))
+        else:
+            self._dropped += 1
+
+    def _write(self, note: tuple[str, str, Mapping[str, object]]) -> None:
+        level, event, fields = note
+        try:
+            getattr(self._log, level)(event, **fields)
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                self._log.warning("journal.dropped", notes=dropped)
+        except Exception:  # noqa: BLE001 - as `logging` itself does: a broken log must not end what it reports on.
+            traceback.print_exc(file=sys.stderr)
+
+
+def spelled(partitions: Iterable[int]) -> str:
+    """Partitions as people write them: `0-7,9`."""
+    runs: list[list[int]] = []
+    for partition in sorted(partitions):
+        if runs and partition == runs[-1][1] + 1:
+            runs[-1][1] = partition
+        else:
+            runs.append([partition, partition])
+    words = [f"{first}-{last}" if first < last else f"{first}" for first, last in runs]
+    return ",".join(words[:SPELLED_MAX]) + (",..." if len(words) > SPELLED_MAX else "")
+
+
+def _fields(terms: Mapping[int, int]) -> dict[str, object]:
+    return {"partitions": spelled(terms), "count": len(terms), "term": max(terms.values())}

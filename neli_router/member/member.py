@@ -1,0 +1,244 @@
+"""The member: one process's place in a group, and what the process may do with it.
+
+    with Member(config, on_event=handler) as member:          joins; its own thread keeps it a member
+        with member.leading("nightly") as lease:              waits until it leads, yields the lease
+            while work():
+                lease.check()                                 raises as soon as somebody else may lead
+                database.write(..., term=lease.term)          what cannot be checked again carries the term
+
+    pulse(timeout)      "do I lead now?", asked again and again              goNELI's ways of working
+    background(task)    the task runs, again and again, wherever the role is led
+
+A member leads a *role*: role j, a number, is filled by partition j mod M; a name is a key, as a `Router` routes it. It
+does not choose which: it is given its share of the partitions, and leads the roles that fall into them.
+
+A partition is led from when the handler of Acquired has returned until Revoked or Fenced. It is handed over when the
+handler of Revoked has returned and every block on it has ended, or after `drain_timeout`. See `member/events.py`.
+
+Nothing here runs on the caller's thread but the waiting, and nothing ever runs on an event loop; for asyncio there is
+`AsyncMember`. After a fork, the child's copy is void: its leases do not hold, and every call raises Forked.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+from neli_router.clock import require_supported_platform
+from neli_router.closing import Closing
+from neli_router.config import Config
+from neli_router.induction.fold import State
+from neli_router.keyspace import Layout, Role
+from neli_router.member import wishes
+from neli_router.member.background import Background, Task
+from neli_router.member.engine import FLUSH_MAX, Engine
+from neli_router.member.events import Handler
+from neli_router.member.lease import Lease
+from neli_router.member.membership import not_leading
+from neli_router.member.runtime import THREADS, Runtime
+from neli_router.member.wishes import WISH_MAX, Desire, unheard
+from neli_router.pump import Tap
+from neli_router.router.router import Router
+
+if TYPE_CHECKING:
+    from neli_router.member.publisher import Publisher
+
+__all__ = ["Member"]
+
+
+class Member(Closing):
+    """A member of a group, from its construction until `close`. May be shared between threads, all of it.
+
+    The constructor opens the ledger and reads it, and raises what will not heal: ConfigError, GroupMismatch,
+    LedgerUnusable, LedgerRewound, Unsupported. What ends a member later is raised by every call from then on.
+
+    `on_event` is called with Acquired, Revoked and Fenced, on threads of the member. If it raises, the member leaves.
+    `tap` reads along whatever the member reads, for who shows a group to people.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        on_event: Handler | None = None,
+        tap: Tap | None = None,
+        runtime: Runtime = THREADS,
+    ) -> None:
+        require_supported_platform()
+        self._engine = Engine(config, on_event, runtime, tap)
+        self._tenancy = self._engine.tenancy
+        self._layout = self._engine.settings.layout
+        self._router = Router(self._engine.feed, name=self.name, wait=False)
+        self._publisher = _publisher(config, self._engine)
+        self._engine.start()
+        if self._publisher is not None:
+            runtime.start(self._publisher)
+
+    # Leading
+
+    @contextmanager
+    def leading(self, role: Role, *, timeout: float | None = None) -> Iterator[Lease]:
+        """A block of work for `role`: waits until this member leads it, and holds up its handover until the end.
+
+        Raises NotLeading if that takes longer than `timeout` seconds, and LeaseLost at the end of a block whose lease
+        no longer holds there, unless the block raised something itself. Raises Closed if the member is being closed.
+        """
+        partition = self._layout.partition_of_role(role)
+        grant = self._tenancy.lead(partition, timeout)
+        if grant is None:
+            raise not_leading(self._tenancy, partition, timeout)
+        lease = Lease(self._tenancy, grant, role)
+        with self._tenancy.working(grant):
+            yield lease
+            lease.check()
+
+    def lease(self, role: Role) -> Lease | None:
+        """The lease of `role`, if this member leads it now. Nobody waits for what is done with it: see `leading`."""
+        self._tenancy.require_alive()
+        grant = self._tenancy.grant(self._layout.partition_of_role(role))
+        return None if grant is None else Lease(self._tenancy, grant, role)
+
+    @property
+    def led(self) -> Mapping[int, int]:
+        """Partition -> term, for all that this member leads now."""
+        return self._tenancy.led()
+
+    def pulse(self, timeout: float, *, role: Role = 0) -> bool:
+        """Whether this member leads `role`; if not, waits up to `timeout` seconds for it."""
+        partition = self._layout.partition_of_role(role)
+        grant = self._tenancy.lead(partition, timeout)
+        if grant is not None:
+            self._tenancy.leave(grant)
+        return grant is not None
+
+    def background(self, task: Task, *, role: Role = 0, interval: float = 1.0) -> Background:
+        """Run `task(lease)` on a thread of its own while this member leads `role`, `interval` seconds after each end.
+
+        It should check its lease, and end within one: a longer run is warned about in the log. What it raises ends it,
+        and is raised by the handle's `wait`; only LeaseLost, for its own lease, makes it wait to lead again.
+        """
+        self._tenancy.require_open()
+        background = Background(self._engine, task, role, interval=interval)
+        self._engine.runtime.start(background)
+        return background
+
+    # What is known
+
+    @property
+    def name(self) -> str:
+        return self._engine.settings.name
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    @property
+    def incarnation(self) -> str:
+        """The identity of this life: another after each start, and after having been expired."""
+        return self._tenancy.incarnation
+
+    @property
+    def router(self) -> Router:
+        """Who owns what, fed by what this member reads anyway. Closed with the member."""
+        return self._router
+
+    @property
+    def state(self) -> State:
+        """All that the ledger says, as far as it was read."""
+        self._tenancy.require_own_process()
+        return self._tenancy.state
+
+    @property
+    def closed(self) -> bool:
+        """Whether this member has ended, for whatever reason."""
+        return self._tenancy.is_over
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended this member; None while it lives, and if it was closed."""
+        return self._tenancy.void or self._tenancy.error
+
+    @property
+    def engine(self) -> Engine:
+        """The inner works, which the asynchronous form shares. Not for programs: it may change in any release."""
+        return self._engine
+
+    # Wishes, of operators and of programs that measure their load. The group remembers them beyond this member's life.
+    # Each returns when the ledger shows it, and raises LedgerUnavailable if that takes longer than `timeout` seconds.
+
+    def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:
+        """Whoever is called `name` shall own nothing but what is pinned to it."""
+        self._wish(wishes.drain(name), timeout)
+
+    def undrain(self, name: str, *, timeout: float = WISH_MAX) -> None:
+        """Take a drain back."""
+        self._wish(wishes.undrain(name), timeout)
+
+    def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:
+        """`partition` shall belong to whoever is called `name`, as long as there is such a member."""
+        self._wish(wishes.pin(partition, name, self._layout), timeout)
+
+    def unpin(self, partition: int, *, timeout: float = WISH_MAX) -> None:
+        """Take a pin back."""
+        self._wish(wishes.unpin(partition, self._layout), timeout)
+
+    def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:
+        """`name` counts with `weight` from now on; None lets it count with its own."""
+        self._wish(wishes.weigh(name, weight), timeout)
+
+    def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:
+        """Partition -> how much work it is, in any unit that is the same for all; 0 forgets it."""
+        self._wish(wishes.load(loads, self._layout), timeout)
+
+    # The end
+
+    def close(self, *, timeout: float | None = None) -> None:
+        """Leave the group in good order: Revoked for all that is led, then hand over. Twice is fine.
+
+        Waits for handlers and blocks, at most `drain_timeout`, or `timeout` if that is less; what has not finished by
+        then is fenced. In a handler or a block of this member, which it would wait for, it returns at once, and the
+        member leaves when that has ended. In a forked child it does nothing: the parent's member lives on.
+        """
+        self._engine.close(timeout)
+        if self._publisher is not None and not self._tenancy.must_not_wait and self._tenancy.void is None:
+            self._publisher.await_end(FLUSH_MAX)
+
+    def await_closed(self, *, timeout: float | None = None) -> bool:
+        """Wait until this member has ended, at most `timeout` seconds; whether it has. Raises what ended it, if not
+        `close`: Replaced, LedgerRewound, GroupMismatch, Diverged, LedgerUnusable, HandlerFailed."""
+        self._tenancy.wait(lambda: self._tenancy.is_over, timeout)
+        return self._tenancy.outcome()
+
+    def __repr__(self) -> str:
+        tenancy = self._tenancy
+        if tenancy.is_over or tenancy.closing:
+            plight = "void" if tenancy.void else "closed" if tenancy.ended else "closing"
+            return f"<Member {self.name}: {plight}>"
+        return f"<Member {self.name}: {len(tenancy.standing.terms)} of {self._layout.partitions} partitions>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Member cannot be pickled: it is this process's place in the group. Open another where it goes"
+        )
+
+    def _wish(self, desire: Desire, timeout: float) -> None:
+        tenancy, give_up_at = self._tenancy, self._tenancy.clock() + timeout
+        tenancy.require_alive()
+        with tenancy.watching_state():
+            # Before its genesis a ledger takes note of nothing.
+            if tenancy.wait(lambda: tenancy.is_over or tenancy.state.genesis is not None, timeout):
+                self._engine.wish(desire)
+                tenancy.wait(lambda: tenancy.is_over or desire.shown(tenancy.state), give_up_at - tenancy.clock())
+        if not desire.shown(tenancy.state):
+            tenancy.require_alive()
+            raise unheard(desire, timeout, tenancy.obstacle)
+
+
+def _publisher(config: Config, engine: Engine) -> "Publisher | None":
+    """What tells others what `engine` leads, if that is wanted."""
+    if config.ownership is None or engine.runtime.is_turned:
+        return None
+    from neli_router.member.publisher import Publisher  # noqa: PLC0415 - as above.
+    from neli_router.ownership.opening import opener  # noqa: PLC0415 - only who publishes pays for it.
+
+    name = f"{engine.name}-owners"
+    return Publisher(opener(config.ownership), engine.settings, engine.tenancy, engine.journal, name)

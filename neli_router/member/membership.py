@@ -1,0 +1,197 @@
+"""The tenancy: what a member's own thread publishes, and how all other threads ask and wait for it.
+
+    engine (one thread) --standing, state, ended--> tenancy <--lead, leave, wait, require_open-- any thread
+
+Asking takes no lock: the engine replaces whole values, and a value never changes. Waiting sleeps on one condition,
+which is notified when a partition is led, is lost, or the member ends; of the passing of time nobody is notified, so
+nobody sleeps for long.
+
+A forked child has these objects, and not the threads that keep them true. So there the tenancy is *void*: it has no
+standing, and every call says so before it touches a lock, because whoever holds that may not exist here.
+"""
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from neli_router.errors import Closed, NeliError, NotLeading
+from neli_router.induction.fold import State
+from neli_router.member.barrier import Barrier, Grant, Stage
+from neli_router.member.runtime import Changed, Runtime
+from neli_router.member.why import why_not
+from neli_router.protocol import NO_STANDING, Standing
+
+__all__ = ["Attempt", "Tenancy", "anew", "not_leading"]
+
+
+class Tenancy:
+    """One member's, from its beginning to its end. May be shared between threads."""
+
+    barrier: Barrier
+    """Set by the engine, which it tells about what is finished."""
+
+    def __init__(self, member: str, runtime: Runtime) -> None:
+        self.member, self.runtime = member, runtime
+        self.changed = Changed()
+        self.standing: Standing = NO_STANDING
+        self.state, self.incarnation = State(), ""
+        self.closing = self.ended = False
+        self.error: BaseException | None = None
+        """What ended the member; None as long as it lives, and if it was asked to leave."""
+        self.void: NeliError | None = None
+        """Why these objects are no member any more, without anybody having ended it."""
+        self.obstacle = ""
+        """Why the ledger cannot be reached, in its driver's words."""
+        self.watching = 0
+        """How many wait for the state to change, which it does at every record."""
+        self._inside = threading.local()
+
+    def clock(self) -> float:
+        return self.runtime.clock()
+
+    # Questions
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended or self.void is not None
+
+    @property
+    def must_not_wait(self) -> bool:
+        """Whether the member's end waits for the caller: it is a handler, or inside a `leading` block."""
+        return self.barrier.is_here or getattr(self._inside, "depth", 0) > 0
+
+    def require_own_process(self) -> None:
+        if self.void is not None:
+            raise anew(self.void)
+
+    def require_alive(self) -> None:
+        """Raise what ended the member, or Closed."""
+        if self.outcome():
+            raise self._closed("was closed before")
+
+    def require_open(self) -> None:
+        """As `require_alive`, and raise Closed from when it is being closed."""
+        self.require_alive()
+        if self.closing:
+            raise self._closed("is being closed")
+
+    def outcome(self) -> bool:
+        """Whether the member has ended in good order. Raises what ended it otherwise."""
+        self.require_own_process()
+        if self.error is not None:
+            raise anew(self.error)
+        return self.ended
+
+    def led(self) -> dict[int, int]:
+        """Partition -> term, for all that leases are given for now."""
+        self.require_own_process()
+        return {grant.partition: grant.term for grant in self.barrier.led() if self._holds(grant)}
+
+    def grant(self, partition: int) -> Grant | None:
+        """The grant that a lease of `partition` can be given for now."""
+        grant = self.barrier.grant(partition)
+        return grant if grant is not None and grant.stage is Stage.LED and self._holds(grant) else None
+
+    # Work
+
+    def enter(self, partition: int) -> Grant | None:
+        """Begin to work for `partition`, if it is led now. Its handover then waits for `leave`."""
+        with self.changed:
+            grant = self.grant(partition)
+            if grant is not None:
+                self.barrier.enter(grant)
+        return grant
+
+    def leave(self, grant: Grant) -> None:
+        """What `enter` began has ended."""
+        if self.void is None:
+            self.barrier.leave(grant)
+
+    def lead(self, partition: int, timeout: float | None, give_up: Callable[[], bool] = lambda: False) -> Grant | None:
+        """`enter` as soon as it is led; None after `timeout` or `give_up()`. Raises what ends the member meanwhile."""
+        attempt = Attempt(self, partition, give_up)
+        self.wait(attempt.is_over, timeout)
+        return attempt.outcome()
+
+    @contextmanager
+    def working(self, grant: Grant) -> Iterator[None]:
+        """A block of the calling thread, for which `grant` was entered."""
+        self._inside.depth = getattr(self._inside, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self._inside.depth -= 1
+            self.leave(grant)
+
+    # Waiting
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for `ready()`, at most `timeout` seconds; whether it came true. A member that ends is its business."""
+        self.require_own_process()
+        return self.runtime.wait(self.changed, ready, timeout)
+
+    @contextmanager
+    def watching_state(self) -> Iterator[None]:
+        """Those who wait in this block are notified of every record, too."""
+        with self.changed:
+            self.watching += 1
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.watching -= 1
+
+    def notify(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def make_void(self, error: NeliError) -> None:
+        """These objects are no member any more. Takes no lock."""
+        self.void, self.standing = error, NO_STANDING
+
+    def _holds(self, grant: Grant) -> bool:
+        return self.clock() < self.standing.end(grant.partition, grant.term)
+
+    def _closed(self, found: str) -> Closed:
+        return Closed(f"member {self.member} was needed", f"it {found}", "open another Member")
+
+
+class Attempt:
+    """One wait for leadership: whoever waits asks `is_over` whenever something changed, and takes the `outcome`."""
+
+    def __init__(self, tenancy: Tenancy, partition: int, give_up: Callable[[], bool]) -> None:
+        self._tenancy, self._partition, self._give_up = tenancy, partition, give_up
+        self._grant: Grant | None = None
+
+    def is_over(self) -> bool:
+        """Whether there is nothing to wait for any more. If the partition is led, work for it has then begun."""
+        tenancy = self._tenancy
+        if self._grant is None and not (tenancy.is_over or tenancy.closing or self._give_up()):
+            self._grant = tenancy.enter(self._partition)
+            return self._grant is not None
+        return True
+
+    def outcome(self) -> Grant | None:
+        """What was entered; None if it was given up. Raises what ended the member."""
+        if self._grant is None and not self._give_up():
+            self._tenancy.require_open()
+        return self._grant
+
+
+def not_leading(tenancy: Tenancy, partition: int, timeout: float | None) -> NotLeading:
+    """The error of who waited in vain."""
+    return NotLeading(
+        f"member {tenancy.member} was to lead partition {partition} within {timeout or 0:g} s",
+        why_not(tenancy.state, tenancy.incarnation, partition, tenancy.barrier.grant(partition), tenancy.obstacle),
+        "wait longer, or leave the work to whoever leads it",
+    )
+
+
+def anew(error: BaseException) -> BaseException:
+    """A copy to raise: one that is raised again and again would grow its traceback, and mix that of several threads."""
+    if not isinstance(error, NeliError):
+        return error  # Not ours, so perhaps it cannot be copied.
+    fresh = copy.copy(error)
+    fresh.__cause__ = error.__cause__
+    return fresh

@@ -1,0 +1,163 @@
+"""The publisher: tells a store of owners what a member leads, on a thread of its own.
+
+    tenancy: leases are given or end --notify--> publisher --claim: led, released, expiry--> store
+                                                   '--every third of the expiry, while anything is led
+
+The store is a copy for people who ask, so nothing ever waits for it: not the pump, not a handler, not the end of a
+member. When it is away, the log says so once, and what is led is told again when it is back.
+
+    led            told as soon as leases are given, which is when the handler of Acquired has returned
+    led no longer  taken back after a lease, unless the ledger still says that it is ours: meanwhile the next owner will
+                   have put itself there under a higher term, and nobody ever reads that there is no owner
+    lease lost     not renewed any more, so that it expires; whoever hears itself again renews it
+    member ended   everything is taken back at once
+
+Everything is told again now and then, because a store may lose some of it in a failover without anybody noticing.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from neli_router.errors import GroupMismatch, LedgerError, NeliError
+from neli_router.induction.settings import Settings
+from neli_router.member.journal import Journal
+from neli_router.member.membership import Tenancy
+from neli_router.ownership.base import Card, Claim, Owners, Receipt
+
+__all__ = ["TTL_MIN", "Publisher"]
+
+TTL_MIN = 3.0
+"""Seconds after which who says nothing is forgotten; three leases, if that is longer. An owner that dies is replaced by
+its successor after one lease, so this counts for groups that end as a whole. Lowering it costs more renewals."""
+
+RENEWALS = 3
+"""In one expiry, so that two of them may be lost."""
+
+WHOLE_EVERY = 30.0
+RETRY_EVERY = 0.2
+
+
+class Publisher:
+    """One member's. Ends by itself when the member does."""
+
+    def __init__(
+        self, owners: Callable[[], Owners], settings: Settings, tenancy: Tenancy, journal: Journal, name: str
+    ) -> None:
+        self.name = name
+        self.deadline = float("inf")
+        self._open, self._settings, self._tenancy, self._journal = owners, settings, tenancy, journal
+        self._card = Card(settings.name, settings.address, settings.weight, settings.zone)
+        self._ttl = max(TTL_MIN, 3 * settings.lease)
+        self._store: Owners | None = None
+        self._kicks: SimpleQueue[None] = SimpleQueue()
+        """Not an Event: a signal handler that closes a member may interrupt one that is being set, and wait for it."""
+        self._over = threading.Event()
+        self._holder = ""
+        self._told: dict[int, int] = {}
+        """Partition -> term, as the store says it of us, as far as we know."""
+        self._fading: dict[int, float] = {}
+        """What is led no longer and was not taken back, and since when."""
+        self._renewed_at = self._whole_at = float("-inf")
+        self._version = ""
+        self._away = False
+        with tenancy.changed:
+            tenancy.changed.listeners = (*tenancy.changed.listeners, self._kick)
+
+    def run(self) -> None:
+        try:
+            while not self._tenancy.is_over:
+                with contextlib.suppress(Empty):
+                    self._kicks.get(timeout=self._turn_safely())
+            self._take_all_back()
+        finally:
+            if self._store is not None:
+                self._store.close()
+            self._over.set()
+
+    def turn(self) -> bool:
+        """In a test that turns the clock there is no store to tell."""
+        return False
+
+    def await_end(self, timeout: float) -> None:
+        """Until the store knows that this member has ended, at most `timeout` seconds."""
+        self._over.wait(timeout)
+
+    def _kick(self) -> None:
+        if self._kicks.empty():
+            self._kicks.put(None)
+
+    def _turn_safely(self) -> float:
+        """Tell what there is to tell; return for how long there will be nothing else."""
+        try:
+            left = self._turn()
+        except (LedgerError, GroupMismatch) as error:
+            self._told, self._whole_at = {}, float("-inf")  # Nobody knows what arrived.
+            self._complain(error)
+            return RETRY_EVERY
+        if self._away:
+            self._away = False
+            self._journal.note("info", "ownership.available")
+        return left
+
+    def _turn(self) -> float:
+        tenancy, now = self._tenancy, self._tenancy.clock()
+        if tenancy.incarnation != self._holder:  # What the former one held expires, or has a higher term by now.
+            self._holder, self._told, self._fading = tenancy.incarnation, {}, {}
+        led = tenancy.led()
+        is_whole = now - self._whole_at > WHOLE_EVERY
+        fresh = led if is_whole else {i: term for i, term in led.items() if self._told.get(i) != term}
+        released = self._released(led, now)
+        every = self._ttl / RENEWALS
+        is_due = bool(led) and now - self._renewed_at >= every
+        if fresh or released or is_due:
+            receipt = self._say(self._ttl, fresh, released)
+            self._told = {i: term for i, term in {**self._told, **fresh}.items() if i not in released}
+            self._renewed_at = now
+            if is_whole:
+                self._whole_at = now
+            lost, self._version = _went_back(receipt.version, self._version), receipt.version
+            if lost and not is_whole:
+                self._whole_at = float("-inf")
+                return 0.0
+        if self._fading:
+            return self._settings.lease / 4
+        return max(0.0, self._renewed_at + every - now) if led else every
+
+    def _released(self, led: dict[int, int], now: float) -> dict[int, int]:
+        """What to take back now."""
+        state, holder = self._tenancy.state, self._holder
+        gone = [i for i in self._told if i not in led]
+        self._fading = {i: self._fading.get(i, now) for i in gone}
+        return {
+            i: self._told[i]
+            for i in gone
+            if now - self._fading[i] >= self._settings.lease
+            and not (i < len(state.owners) and state.owners[i] == holder and state.terms[i] == self._told[i])
+        }
+
+    def _take_all_back(self) -> None:
+        if self._tenancy.void is not None or not self._holder or not self._told:
+            return
+        try:
+            self._say(0.0, {}, self._told)
+        except (LedgerError, GroupMismatch) as error:
+            self._complain(error)
+
+    def _say(self, ttl: float, led: dict[int, int], released: dict[int, int]) -> Receipt:
+        if self._store is None:
+            self._store = self._open()
+        return self._store.publish(self._settings.layout, Claim(self._holder, self._card, ttl, led, released))
+
+    def _complain(self, error: NeliError) -> None:
+        if not self._away:  # Once an outage: a line for each failed try would bury the first.
+            self._away = True
+            self._journal.note("warning", "ownership.unavailable", why=str(error))
+
+
+def _went_back(version: str, known: str) -> bool:
+    """Whether the store was made anew, or has lost changes."""
+    since, _, revision = version.rpartition(":")
+    known_since, _, known_revision = known.rpartition(":")
+    return since != known_since or int(revision) < int(known_revision or "0")

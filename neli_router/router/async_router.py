@@ -1,0 +1,209 @@
+"""The router for programs with an event loop: the same names, and nothing that waits holds up the loop.
+
+    async with AsyncRouter("sqlite:///var/lib/jobs/ledger.db") as router:    opens in a thread, waits for the table
+        router.owner("customer-7")                                           a plain call: there is nothing to wait for
+        async for change in router.watch(): ...                              the reading thread wakes the loop
+
+Look-ups are not coroutines. They take a fraction of a microsecond, and an `await` costs more than that.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
+from types import EllipsisType
+from typing import NoReturn, Self
+
+from neli_router.closing import AsyncClosing
+from neli_router.config import Config
+from neli_router.errors import Closed, NeliError
+from neli_router.keyspace import Key, Layout, Role
+from neli_router.ledgers.base import Ledger
+from neli_router.router.feed import Feed
+from neli_router.router.refusal import At, View
+from neli_router.router.router import AWAIT_MAX, MAX_AGE, Router
+from neli_router.router.sources import Origin, in_redis
+from neli_router.router.table import Owner, Peer, Table
+from neli_router.router.watch import Change, Gap
+
+__all__ = ["AsyncRouter", "AsyncWatch"]
+
+
+class AsyncRouter(AsyncClosing):
+    """A Router for one event loop. Look-ups may come from any thread, the coroutines belong to the loop.
+
+    Takes what Router takes, or a Router that exists, such as a member's. Nothing is opened before `open`, which
+    `async with` calls; until then, everything else raises Closed.
+    """
+
+    owner: Callable[[Key], Owner]
+    """Who owns a key; the Router's own method, so that it costs the same. Raises as that does."""
+
+    def __init__(
+        self,
+        source: Router | Config | str | Callable[[], Ledger] | Feed | Origin,
+        *,
+        layout: Layout | None = None,
+        name: str | None = None,
+        max_age: float | EllipsisType | None = ...,
+    ) -> None:
+        self._router: Router | None = None
+        self.owner = self._owner_before_open
+        if isinstance(source, Router):
+            self._hold(source)
+        else:
+            self._make = partial(Router, source, layout=layout, name=name, max_age=max_age, wait=False)
+
+    @classmethod
+    def from_redis(
+        cls, url: str, *, layout: Layout | None = None, name: str | None = None, max_age: float | None = MAX_AGE
+    ) -> Self:
+        """See Router. Raises ConfigError at once; nothing is opened before `open`."""
+        return cls(in_redis(url), layout=layout, name=name, max_age=max_age)
+
+    async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Router.
+        """Open the ledger and wait for a table, at most for `timeout` seconds. Raises as Router's constructor does."""
+        if self._router is None:
+            # In a thread, because a driver may take its time. If we are cancelled meanwhile, nobody holds the router
+            # that comes of it, and its reader ends by itself.
+            self._hold(await asyncio.to_thread(self._make))
+        try:
+            await self.await_table(timeout)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    def owners(self, keys: Iterable[Key]) -> list[Owner]:
+        """See Router."""
+        return self._opened.owners(keys)
+
+    def owner_of_role(self, role: Role) -> Owner:
+        """See Router."""
+        return self._opened.owner_of_role(role)
+
+    def mine(self, keys: Iterable[Key]) -> list[Key]:
+        """See Router."""
+        return self._opened.mine(keys)
+
+    @property
+    def table(self) -> Table:
+        """See Router."""
+        return self._opened.table
+
+    @property
+    def members(self) -> tuple[Peer, ...]:
+        """See Router."""
+        return self._opened.members
+
+    @property
+    def at(self) -> At:
+        """See Router."""
+        return self._opened.at
+
+    @property
+    def error(self) -> NeliError | None:
+        """See Router."""
+        return self._opened.error
+
+    def watch(self) -> "AsyncWatch":
+        """The changes of owners from now on, to iterate over or to take one by one, in this event loop."""
+        return AsyncWatch(self._opened.feed)
+
+    async def await_table(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Router.
+        """Wait until there is a table, or the certainty that nobody is alive. Raises StaleTable after `timeout`."""
+        feed, changed, wake = self._opened.feed, asyncio.Event(), _waker()
+
+        def show(_: View) -> None:
+            wake(changed)
+
+        feed.show_to(show)
+        try:
+            async with asyncio.timeout(timeout):
+                while not feed.is_settled():
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            raise feed.late(timeout) from None
+        finally:
+            feed.hide_from(show)
+
+    async def reopen(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Router.
+        """Open the ledger anew: after a fork, in the child's own event loop, or after an error. See Router."""
+        await asyncio.to_thread(self._opened.reopen, wait=False)
+        await self.await_table(timeout)
+
+    async def close(self) -> None:
+        """Stop reading and release the ledger; look-ups then raise Closed. Twice is fine."""
+        if self._router is not None:
+            await asyncio.to_thread(self._router.close)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    def __repr__(self) -> str:
+        return "<AsyncRouter, not opened>" if self._router is None else f"<Async{repr(self._router)[1:]}"
+
+    @property
+    def _opened(self) -> Router:
+        if self._router is None:
+            self._refuse()
+        return self._router
+
+    def _hold(self, router: Router) -> None:
+        self._router, self.owner = router, router.owner
+
+    def _owner_before_open(self, key: Key) -> Owner:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise Closed("an open router was wanted", "this one was not opened yet", "use `async with`, or await `open()`")
+
+
+class AsyncWatch(AsyncClosing, AsyncIterator[Change | Gap]):
+    """The changes after `table`, for one event loop; each goes to one of the tasks that wait. Otherwise as Watch is."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._changed = asyncio.Event()
+        self._watch = feed.watch(tell=partial(_waker(), self._changed))
+        self.table = self._watch.table
+        """What the first change starts from; None if there was no table yet."""
+
+    async def take(self, timeout: float | None = None) -> Change | Gap | None:  # noqa: ASYNC109 - as in Watch.
+        """The next change; None if there was none for `timeout` seconds, or if this watch or its router is closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while True:
+                    self._changed.clear()
+                    # Asked first: what is put between the two questions is then taken by the second.
+                    was_closed = self._watch.is_closed
+                    taken = self._watch.take(0)
+                    if taken is not None or was_closed:
+                        return taken
+                    await self._changed.wait()
+        return None
+
+    async def __anext__(self) -> Change | Gap:
+        taken = await self.take()
+        if taken is None:
+            raise StopAsyncIteration
+        return taken
+
+    async def close(self) -> None:
+        """Want no more changes; what was not taken is dropped. Twice is fine."""
+        self._watch.close()
+
+
+def _waker() -> Callable[[asyncio.Event], None]:
+    """What sets an event of the running loop, from any thread, and does nothing where that loop does not run."""
+    loop, process = asyncio.get_running_loop(), os.getpid()
+
+    def wake(event: asyncio.Event) -> None:
+        if os.getpid() != process:
+            return  # A forked child shares the socket by which a loop is woken, and would wake its parent's.
+        # A loop may end between asking and telling; whoever waited in it is gone then, and the reader must not fail.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(event.set)
+
+    return wake

@@ -1,0 +1,303 @@
+"""Several groups for the same roles: each gives every key an owner of its own, so that one remains when others fail.
+
+    ledger of "blue"  --Router--> Owner(anna)  --.
+                                                  >-- Groups.owners("customer-7") --> [blue: anna, green: gerd]
+    ledger of "green" --Router--> Owner(gerd)  --'        a group that has no answer is left out
+
+The NELI paper ends with continuous availability. One group has a gap whenever an owner dies: nobody acts until the
+others have found out. So let two or more *disjoint* groups share out the same roles, without knowing of each other: on
+two ledgers of one broker, or better on two brokers. Every role then has a leader in each. One dies, its group is busy
+finding another, and the other group's leader goes on. With independent failures the role is never without one. The
+price is that all work is done twice: that suits what may be done twice, such as publishing a price, and nothing else.
+The `exclusive` guarantee and the terms hold within a group; a fence must know the terms of each group apart.
+
+`owners` raises only if no group has an answer. Each group has its own reader and its own `max_age`: one whose ledger
+cannot be read is left out once its table is too old, and is back by itself. So is one whose ledger is not there yet.
+
+**Keep them apart.** Two leaders of a role on one host die together, and nothing is won. No group knows of another, so
+no assignment can see to that; the hosts must be divided instead. Give each host to one group: by two deployments with
+an anti-affinity between them, or one group in each zone. `groups_on(host)` tells a process, before it joins, whether
+its host serves another group already; `shared_hosts()` finds what went wrong, for a health check or an alarm:
+
+    groups = Groups({"blue": "kafka://one:9092/blue", "green": "kafka://two:9092/green"})
+    for shared in groups.shared_hosts(by_zone): ...      # a rack, a zone: whatever fails as one
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import combinations
+from math import gcd
+from types import EllipsisType
+from typing import NamedTuple
+
+from neli_router import config as configuration
+from neli_router.closing import Closing
+from neli_router.config import Config
+from neli_router.errors import (
+    BadKey,
+    Closed,
+    ConfigError,
+    GroupMismatch,
+    LedgerUnavailable,
+    LedgerUnusable,
+    LookupFailed,
+    NeliError,
+    StaleTable,
+)
+from neli_router.keyspace import Key, Role
+from neli_router.ledgers.base import Ledger
+from neli_router.router.router import AWAIT_MAX, Router
+from neli_router.router.table import Owner, Peer, Table
+
+__all__ = ["GRACE", "Groups", "Leader", "SharedHost", "Source", "by_host", "by_zone"]
+
+GRACE = 2.0
+"""Seconds that the other groups may take for their first table when one has answered. Raising it makes a start slower
+while a group is down; lowering it lets a router that has just started name fewer owners than there are."""
+
+LOOK_EVERY = 0.05
+"""Between two looks at which groups have answered, while a router starts."""
+
+Source = str | Config | Callable[[], Ledger] | Router
+"""Where a group's table comes from: what a Router takes, or a Router that somebody else opened, and will close."""
+
+
+class Leader(NamedTuple):
+    """The owner that one group gives."""
+
+    group: str
+    owner: Owner
+
+
+class SharedHost(NamedTuple):
+    """What two groups have on one host, and would lose with it at once."""
+
+    host: str
+    groups: tuple[str, str]
+    roles: tuple[int, ...]
+    """Of groups with M partitions each, below M. If the numbers differ, below their greatest common divisor g; then r
+    stands for some of r, r + g, r + 2g ..."""
+
+
+def by_host(peer: Peer) -> str:
+    """The host in a member's address; nothing if it has none."""
+    place = peer.address.partition("://")[2] or peer.address
+    place = place.partition("/")[0].rpartition("@")[2]
+    if place.startswith("["):  # IPv6, as in [::1]:80.
+        return place.partition("]")[0][1:]
+    return place if place.count(":") > 1 else place.partition(":")[0]
+
+
+def by_zone(peer: Peer) -> str:
+    """A member's zone; nothing if it has none."""
+    return peer.zone
+
+
+class Groups(Closing):
+    """Names the owners of a key in several groups. May be shared between threads, all but `close` and `reopen`.
+
+    `sources` has each group's source by a name of your choice, in the order in which answers come. `max_age` is that
+    of a Router, for all groups or by the group's name; a Router that is given has its own. Waits until every group has
+    a table, at most `GRACE` seconds longer than until the first has, and raises only if none has one within `timeout`.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        *,
+        max_age: float | Mapping[str, float | None] | EllipsisType | None = ...,
+        wait: bool = True,
+        timeout: float = AWAIT_MAX,
+    ) -> None:
+        if problems := _problems(sources, max_age):
+            raise ConfigError(problems)
+        self._routers: dict[str, Router] = {}
+        self._ours: list[Router] = []
+        try:
+            for group, source in sources.items():
+                age = max_age.get(group, ...) if isinstance(max_age, Mapping) else max_age
+                self._routers[group] = source if isinstance(source, Router) else self._open(source, age)
+            self._owner_in = [(group, router.owner) for group, router in self._routers.items()]
+            if wait:
+                self.await_tables(timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    # Look-ups
+
+    def owners(self, key: Key) -> list[Leader]:
+        """Who owns `key`, by each group that can tell. Raises BadKey; and LookupFailed if none can.
+
+        Where all fail for the same reason, the error is what a Router raises: NoOwner, StaleTable, Forked, Closed.
+        """
+        try:
+            return [Leader(group, owner(key)) for group, owner in self._owner_in]
+        except NeliError:
+            pass  # Somebody cannot tell. What is raised below must not carry this error as its context.
+        return self._ask("owners of a key were wanted", lambda router: router.owner(key))
+
+    def owners_of_role(self, role: Role) -> list[Leader]:
+        """Who fills `role`, a number or a name, by each group that can tell. Raises as `owners` does."""
+        return self._ask("owners of a role were wanted", lambda router: router.owner_of_role(role))
+
+    # What is known
+
+    def __getitem__(self, group: str) -> Router:
+        """That group's own router, to watch it, or to ask what only one group can tell."""
+        return self._routers[group]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._routers)
+
+    def __len__(self) -> int:
+        return len(self._routers)
+
+    @property
+    def errors(self) -> dict[str, NeliError]:
+        """Why each group that has no table has none. Empty if all is well."""
+        return {group: answer for group in self._routers if isinstance(answer := self._table(group), NeliError)}
+
+    def shared_hosts(self, host_of: Callable[[Peer], str] = by_host) -> list[SharedHost]:
+        """Where two groups have their leaders of one role on one host. Groups that have no table are left out.
+
+        A member of which `host_of` tells nothing is on no host. Raises GroupMismatch if groups hash keys differently.
+        """
+        tables = self._tables()
+        found: list[SharedHost] = []
+        for (one, ours), (other, theirs) in combinations(tables.items(), 2):
+            if (ours.layout.slots, ours.layout.tags) != (theirs.layout.slots, theirs.layout.tags):
+                raise GroupMismatch(
+                    f"the same roles were wanted in {one} and {other}",
+                    f"their layouts differ: {ours.layout.difference(theirs.layout)}",
+                    "give all groups the same slots and tags; the number of partitions may differ",
+                )
+            width = gcd(ours.layout.partitions, theirs.layout.partitions)
+            left, right = _roles_by_host(ours, host_of, width), _roles_by_host(theirs, host_of, width)
+            shared = {host: left[host] & right[host] for host in sorted(left.keys() & right.keys())}
+            found += [SharedHost(host, (one, other), tuple(sorted(roles))) for host, roles in shared.items() if roles]
+        return found
+
+    def groups_on(self, host: str, host_of: Callable[[Peer], str] = by_host) -> list[str]:
+        """The groups that have a member on `host`: who joins another from there puts both at risk of one failure."""
+        return [group for group, table in self._tables().items() if host in map(host_of, table.members)]
+
+    def await_tables(self, timeout: float = AWAIT_MAX) -> None:
+        """Wait as the constructor does. Raises LookupFailed if no group has a table after `timeout` seconds."""
+        give_up_at = time.monotonic() + timeout
+        pending, is_first = list(self._routers.values()), True
+        while pending and time.monotonic() < give_up_at:
+            pending = [router for router in pending if not _is_settled(router)]
+            if is_first and self._tables():
+                is_first, give_up_at = False, min(give_up_at, time.monotonic() + GRACE)
+        if not self._tables():
+            raise _failed("a table of any group was wanted", self.errors)
+
+    # Life
+
+    def reopen(self, *, wait: bool = True, timeout: float = AWAIT_MAX) -> None:
+        """Open every group's ledger anew, in this process: after a fork, or after errors that somebody has mended.
+
+        A Router that was given is its owner's to reopen.
+        """
+        for router in self._ours:
+            router.reopen(wait=False)
+        if wait:
+            self.await_tables(timeout)
+
+    def close(self) -> None:
+        """Stop reading. Routers that were given stay open. Twice is fine."""
+        for router in self._ours:
+            router.close()
+
+    def __repr__(self) -> str:
+        return f"<Groups {', '.join(f'{group}: {router!r}' for group, router in self._routers.items())}>"
+
+    # How
+
+    def _open(self, source: str | Config | Callable[[], Ledger], age: float | EllipsisType | None) -> Router:
+        if callable(source):
+            router = Router(partial(_patiently, source), max_age=age, wait=False)
+        else:
+            config = Config(source) if isinstance(source, str) else source
+            opener = partial(_patiently, partial(configuration.open, config, create=False))
+            age = config.max_age if isinstance(age, EllipsisType) and isinstance(source, Config) else age
+            layout = config.layout if isinstance(source, Config) else None
+            router = Router(opener, layout=layout, max_age=age, wait=False)
+        self._ours.append(router)
+        return router
+
+    def _ask(self, wanted: str, question: Callable[[Router], Owner]) -> list[Leader]:
+        found: list[Leader] = []
+        errors: dict[str, NeliError] = {}
+        for group, router in self._routers.items():
+            try:
+                found.append(Leader(group, question(router)))
+            except BadKey:
+                raise
+            except NeliError as error:
+                errors[group] = error
+        if not found:
+            raise _failed(wanted, errors)
+        return found
+
+    def _tables(self) -> dict[str, Table]:
+        return {group: answer for group in self._routers if isinstance(answer := self._table(group), Table)}
+
+    def _table(self, group: str) -> Table | NeliError:
+        try:
+            return self._routers[group].table
+        except NeliError as error:
+            return error
+
+
+def _patiently(open_ledger: Callable[[], Ledger]) -> Ledger:
+    """A ledger that is not there yet stops a lone router; here, other groups answer, and it is tried again."""
+    try:
+        return open_ledger()
+    except LedgerUnusable as error:
+        raise LedgerUnavailable(error.wanted, error.found, error.remedy) from error
+
+
+def _is_settled(router: Router) -> bool:
+    try:
+        router.await_table(LOOK_EVERY)
+    except StaleTable:
+        return False
+    except NeliError:
+        return True  # It stopped, and no table will come.
+    return True
+
+
+def _roles_by_host(table: Table, host_of: Callable[[Peer], str], width: int) -> dict[str, set[int]]:
+    hosts = {peer.name: host_of(peer) for peer in table.members}
+    roles: dict[str, set[int]] = {}
+    for owner in table.partitions:
+        if owner is not None and (host := hosts.get(owner.name)):
+            roles.setdefault(host, set()).add(owner.partition % width)
+    return roles
+
+
+def _failed(wanted: str, errors: Mapping[str, NeliError]) -> NeliError:
+    found = "; ".join(f"group {group}: {error.found}" for group, error in errors.items())
+    remedies = dict.fromkeys(error.remedy for error in errors.values())
+    kinds = {type(error) for error in errors.values()}
+    kind = kinds.pop() if len(kinds) == 1 else LookupFailed
+    if not issubclass(kind, LookupFailed | Closed):
+        kind = LookupFailed  # A rewound ledger, say, is one group's trouble; theirs is that nobody answers.
+    return kind(wanted, f"no group has an answer ({found})", "; or ".join(remedies))
+
+
+def _problems(sources: Mapping[str, Source], max_age: object) -> list[str]:
+    problems = [] if sources else ["there is no group: name one at least, as Groups({'blue': address})"]
+    addresses: dict[str, str] = {}
+    for group, source in sources.items():
+        address = source.ledger if isinstance(source, Config) else source
+        if isinstance(address, str) and (other := addresses.setdefault(address, group)) != group:
+            problems.append(
+                f"{other} and {group} have one ledger, so they are one group: give each a ledger of its own"
+            )
+    if isinstance(max_age, Mapping) and (strangers := [group for group in max_age if group not in sources]):
+        problems.append(f"max_age names {strangers[0]!r}, and there is no such group: there is {', '.join(sources)}")
+    return problems

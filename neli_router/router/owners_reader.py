@@ -1,0 +1,148 @@
+"""The follower: one thread that reads a store of owners for a router, and never writes to it.
+
+    table, whole --> publish --> follow --a change, the next one--> publish --> follow ...
+       ^                           |--CHECK_EVERY, or somebody expires--> table, if it changed at all
+       '--a change was missed------'--away--> try again after RETRY_EVERY; look-ups go on until max_age
+
+News by themselves prove nothing: they may stop because nothing happens or because nobody sends them. So the version is
+asked for at least every CHECK_EVERY, and the table is as old as the last such question, counted from before it.
+
+Who expires is judged by the store's clock when it is asked. While it cannot be asked, nobody expires: the members may
+be well, and only the table grows old.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from weakref import ref
+
+from neli_router.clock import Clock
+from neli_router.errors import LedgerError, LedgerUnavailable, NeliError
+from neli_router.induction.fold import State
+from neli_router.ownership.base import Card, Holding, Listing, Owners
+from neli_router.router.feed import Feed
+from neli_router.router.owners_feed import state_of
+
+__all__ = ["CHECK_EVERY", "CLOSE_MAX", "Follower"]
+
+CHECK_EVERY = 1.0
+"""Seconds. Raising it saves a question a second, and finds later that a message was lost."""
+
+WHOLE_EVERY = 30.0
+"""How often everything is read whatever the version says: a store that lost some of it may have the same one again."""
+
+NAP_MIN = 0.01
+"""The shortest wait for somebody to expire."""
+
+RETRY_EVERY = 0.1
+CLOSE_MAX = 5.0
+
+
+class Follower:
+    """Feeds `feed` from the store that `open_owners` opens. `close` may be called from any thread."""
+
+    def __init__(self, feed: Feed, open_owners: Callable[[], Owners], *, clock: Clock) -> None:
+        self._feed, self._clock = ref(feed), clock
+        self._owners = open_owners()
+        feed.address = self._owners.address
+        self._closing = threading.Event()
+        self._process = os.getpid()
+        self._listing: Listing | None = None
+        self._holdings: dict[int, Holding] = {}
+        self._holders: dict[str, tuple[Card, int]] = {}
+        self._shown: tuple[str, dict[str, Card], State] | None = None
+        self._asked_at = self._whole_at = self._due_at = 0.0
+        try:
+            self._ask()  # Here, so that a mistake in the address is raised to who made it.
+        except LedgerUnavailable as error:
+            feed.away(str(error))
+        self._thread = threading.Thread(target=self._run, name="neli-owners-reader", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading, and release the store. Twice is fine; in a child of a fork, there is nothing to stop."""
+        if os.getpid() != self._process or self._closing.is_set():
+            return
+        self._closing.set()
+        self._owners.wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_MAX)
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over():
+                try:
+                    self._turn()
+                except LedgerError as error:
+                    # Not even LedgerUnusable ends it: whoever mends a password does not know of this router.
+                    self._listing = None
+                    self._away(str(error))
+                    self._closing.wait(RETRY_EVERY)
+        except BaseException as error:
+            if (feed := self._feed()) is not None:
+                feed.fail(_defect(error))
+            raise
+        finally:
+            self._owners.close()
+
+    def _is_over(self) -> bool:
+        return self._closing.is_set() or self._feed() is None
+
+    def _away(self, trouble: str) -> None:
+        if (feed := self._feed()) is not None:
+            feed.away(trouble)
+
+    def _turn(self) -> None:
+        if self._listing is None or self._clock() >= self._due_at:
+            self._ask()
+        for news in self._owners.follow(max(0.0, self._due_at - self._clock())):
+            known = self._listing
+            if known is None or news.version == known.version:
+                continue
+            if news.version != self._owners.next_of(known.version):
+                if _is_older(news.version, known.version):
+                    continue  # It was sent before the table was read.
+                self._listing = None
+                break
+            self._holdings.update(news.holdings)
+            self._holders.update(news.holders)
+            self._listing = replace(known, version=news.version)
+        if self._listing is not None:
+            self._publish(self._listing)
+
+    def _ask(self) -> None:
+        """Read what has changed, or everything."""
+        asked_at = self._clock()
+        known = "" if self._listing is None or asked_at - self._whole_at > WHOLE_EVERY else self._listing.version
+        listing = self._owners.table(known)
+        if listing.holdings is not None:
+            self._holdings, self._whole_at, self._shown = dict(listing.holdings), asked_at, None
+        self._holders, self._listing, self._asked_at = dict(listing.holders), listing, asked_at
+        self._publish(listing)
+
+    def _publish(self, listing: Listing) -> None:
+        now_ms = listing.now_ms
+        alive = {holder: card for holder, (card, expires_ms) in self._holders.items() if expires_ms > now_ms}
+        left = [(self._holders[holder][1] - now_ms) / 1000 for holder in alive]
+        self._due_at = self._asked_at + min([CHECK_EVERY, *(max(NAP_MIN, seconds + 0.001) for seconds in left)])
+        if (feed := self._feed()) is not None:
+            if self._shown is None or self._shown[:2] != (listing.version, alive):
+                at = int(listing.version.rpartition(":")[2])
+                self._shown = listing.version, alive, state_of(listing.layout, at, alive, self._holdings)
+            feed.publish(self._shown[2], self._asked_at, self._asked_at)
+            if feed.error is not None:  # Another group has begun here: nothing more can be told.
+                self._closing.set()
+
+
+def _is_older(version: str, known: str) -> bool:
+    since, _, revision = version.rpartition(":")
+    return since == known.rpartition(":")[0] and int(revision) <= int(known.rpartition(":")[2])
+
+
+def _defect(error: BaseException) -> NeliError:
+    return NeliError(
+        "a thread that reads the table of owners was wanted",
+        f"it ended by a {type(error).__name__}, which is a defect",
+        "report it with the traceback that this process wrote, and reopen the router",
+    )

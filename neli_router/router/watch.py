@@ -1,0 +1,131 @@
+"""Watching: what changes in the table, to whoever wants to follow it at a pace of their own.
+
+    each new table --put--> [ change | change | ... ]  --take--> the program, one at a time
+                              at most CHANGES_MAX
+                              one more: all are dropped, and a Gap says so --> the program reads `router.table` again
+
+Who follows slowly must neither hold up the thread that reads the ledger nor fill the memory. A queue that drops only
+its oldest would hand out changes that start from something the program never saw, without a word. So it drops all it
+has, and says how much that was and up to where.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neli_router.closing import Closing
+from neli_router.errors import NeliError
+from neli_router.router.table import Owner, Table
+
+__all__ = ["CHANGES_MAX", "Change", "Gap", "Watch", "changes"]
+
+CHANGES_MAX = 16384
+"""The most changes that wait to be taken: several whole tables of the usual size. Raising it costs memory while a
+watcher is slow; lowering it below a group's number of partitions makes every change of all of them a gap."""
+
+
+class Change(NamedTuple):
+    """A partition has another owner, or the same under a new term. None stands for nobody."""
+
+    partition: int
+    before: Owner | None
+    after: Owner | None
+    offset: int
+    """The table with this offset is the first in which it is so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """This watcher was too slow, and `missed` changes were dropped. Read `router.table`; what comes next is newer."""
+
+    missed: int
+    offset: int
+    """The changes up to the table with this offset are the ones dropped."""
+
+
+def changes(before: Table | None, after: Table) -> list[Change]:
+    """What is different in `after`."""
+    old = (None,) * len(after.partitions) if before is None else before.partitions
+    return [
+        Change(partition, was, now, after.offset)
+        for partition, (was, now) in enumerate(zip(old, after.partitions, strict=True))
+        if was is not now and was != now
+    ]
+
+
+class Watch(Closing, Iterator[Change | Gap]):
+    """The changes after `table`. Iterating waits for the next one, and ends when this watch or its router is closed.
+
+    May be shared between threads; each change goes to one of them. Raises what look-ups raise when the router stopped
+    for an error or was forked away.
+    """
+
+    def __init__(self, table: Table | None, *, tell: Callable[[], None] | None = None) -> None:
+        self.table = table
+        """What the first change starts from; None if there was no table yet."""
+        self._tell = tell
+        self._queue: deque[Change | Gap] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._why: Callable[[], NeliError] | None = None
+
+    def take(self, timeout: float | None = None) -> Change | Gap | None:
+        """The next change; None if there was none for `timeout` seconds, or if this watch or its router is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closed, timeout)
+            if self._queue:
+                return self._queue.popleft()
+            if self._why is not None:
+                raise self._why()
+            return None
+
+    def __next__(self) -> Change | Gap:
+        taken = self.take()
+        if taken is None:
+            raise StopIteration
+        return taken
+
+    def close(self) -> None:
+        """Want no more changes; what was not taken is dropped. Twice is fine."""
+        with self._changed:
+            self._queue.clear()
+        self.end()
+
+    # For the feed.
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more changes will be put."""
+        return self._closed
+
+    def put(self, changed: Iterable[Change]) -> None:
+        """Add changes, in order. Never waits."""
+        with self._changed:
+            if self._closed:
+                return
+            self._queue.extend(changed)
+            if len(self._queue) > CHANGES_MAX:
+                last = self._queue[-1]
+                missed = sum(one.missed if isinstance(one, Gap) else 1 for one in self._queue)
+                self._queue = deque([Gap(missed, last.offset)])
+            self._changed.notify_all()
+        self._wake()
+
+    def end(self, why: Callable[[], NeliError] | None = None) -> None:
+        """No more changes come: once the last is taken, iterating ends, or raises `why()`."""
+        with self._changed:
+            if not self._closed:
+                self._closed, self._why = True, why
+            self._changed.notify_all()
+        self._wake()
+
+    def fork(self) -> None:
+        """In a child: the holder of the lock may be a thread that this process does not have."""
+        self._changed = threading.Condition()
+        self._queue.clear()
+
+    def _wake(self) -> None:
+        if self._tell is not None:
+            self._tell()

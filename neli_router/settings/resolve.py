@@ -1,0 +1,274 @@
+"""From the layers to what holds: each option's value, who said it, and everything that is wrong, at once.
+
+    flags > environment > neli.toml > defaults
+      each layer is read by the kinds of its options, even where a higher one speaks of the same
+        '--> the highest wins --> Config and AgentOptions, which check what belongs together
+                '--> every problem, each with the place it comes from --> one ConfigError
+
+A mistake in a layer that is overruled today is found today, and not on the day the higher layer is taken away. So the
+list is complete: after one round of corrections the agent starts.
+
+`Config` knows no layers and says `lease=7200.0 must be ...`. The sentence names its options, so their places are put
+behind it. It never gets to see an address with a password while it looks for problems: it is shown the same address
+with stars, and the true one when all is well.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Literal
+
+from neli_router.config import Config
+from neli_router.errors import ConfigError
+from neli_router.settings import addresses, environment, file, token
+from neli_router.settings.file import PLACES, Document, Unreadable
+from neli_router.settings.options import OPTIONS, Misfit, Option, public_text, shown, unknown
+
+__all__ = ["DEFAULT", "AgentOptions", "Resolved", "Setting", "resolve"]
+
+DEFAULT = "default"
+LISTEN = "agent.listen"
+
+UNKNOWN_MAX = 20
+"""As many unknown names of a file are told of: see `environment.STRANGERS_MAX`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """How the agent serves; who it is to the group, `Config` says."""
+
+    socket: str
+    """The path of its Unix socket."""
+    _: KW_ONLY
+    listen: str | None = None
+    """HOST:PORT to serve on as well, or None."""
+    token: str | None = field(default=None, repr=False)
+    """What clients over TCP must show; there is one wherever `listen` is."""
+    allow_remote: bool = False
+    log_level: str = "info"
+    log_format: Literal["console", "json"] = "console"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option as it holds, for people: no secrets in `value`."""
+
+    name: str
+    value: object
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What holds, and where each value comes from. `path` is the file that was read, or empty."""
+
+    config: Config
+    agent: AgentOptions
+    settings: tuple[Setting, ...]
+    path: str
+
+    def __repr__(self) -> str:
+        return f"<Resolved {', '.join(f'{one.name}={one.value!r}' for one in self.settings if one.source != DEFAULT)}>"
+
+
+def resolve(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config_file: str | None = None,
+    *,
+    places: Sequence[str] = PLACES,
+    default_socket: str = "",
+) -> Resolved:
+    """What the layers come to. `flags` maps keys of OPTIONS to text, or to None if the flag was not given.
+
+    `config_file` is what --config names. Raises ConfigError with every problem of every layer.
+    """
+    return _Layers(flags, environ, config_file, places, default_socket).resolved()
+
+
+class _Layers:
+    """One resolution: what was said so far, and what was wrong with it."""
+
+    def __init__(
+        self,
+        flags: Mapping[str, object],
+        environ: Mapping[str, str],
+        config_file: str | None,
+        places: Sequence[str],
+        default_socket: str,
+    ) -> None:
+        self._environ = environ
+        self._problems: list[str] = []
+        self._wrong: set[str] = set()  # Options of which a value was refused: what follows from them is no news.
+        self._values: dict[str, Any] = {}
+        self._sources: dict[str, str] = {}
+        self._token_path: str | None = None  # Only if it was read: otherwise it may be the token itself, by mistake.
+        self._document = self._load(config_file, places)
+        # The lowest first, so that each layer covers those below it.
+        self._take_file()
+        for option, text, variable in environment.variables(environ):
+            self._take(option, text, f"environment {variable}", is_text=True)
+        self._problems += environment.strangers(environ)
+        for key, value in flags.items():
+            if value is not None:
+                self._take(OPTIONS[key], value, f"flag {OPTIONS[key].flag}", is_text=True)
+        self._default("agent.socket", default_socket, DEFAULT)
+        self._default("name", *addresses.default_name(environ))
+        self._default("address", *addresses.default_address(environ, self._values.get("agent.listen")))
+
+    def resolved(self) -> Resolved:
+        agent, config = self._agent(), self._config()
+        if self._problems or config is None:
+            raise ConfigError([_printable(problem) for problem in self._problems])
+        held = {**{f"agent.{name}": getattr(agent, name) for name in ("socket", "listen", "allow_remote")}}
+        held |= {"agent.log_level": agent.log_level, "agent.log_format": agent.log_format}
+        held["agent.token_file"] = self._token_path
+        settings = []
+        for key, option in OPTIONS.items():
+            owner = config.layout if option.section == "layout" else config
+            value = held[key] if key in held else getattr(owner, option.name)
+            settings.append(Setting(key, _public(key, value), self._sources.get(key, DEFAULT)))
+        hidden = None if agent.token is None else "(hidden)"
+        settings.append(Setting("agent.token", hidden, self._sources.get("agent.token", DEFAULT)))
+        return Resolved(config, agent, tuple(settings), self._document.path)
+
+    def _load(self, config_file: str | None, places: Sequence[str]) -> Document:
+        path, named_by = file.find(config_file, self._environ, places)
+        if path:
+            try:
+                return file.load(path, named_by)
+            except Unreadable as error:
+                self._problems.append(str(error))
+                self._wrong.add("ledger")  # It is probably named in there.
+        return Document()
+
+    def _take_file(self) -> None:
+        strangers = []
+        for name, value in self._document.tables.items():
+            if name in _SECTIONS and isinstance(value, Mapping):
+                strangers += [
+                    key for below, held in value.items() if not self._take_typed(key := f"{name}.{below}", held)
+                ]
+            elif name in _SECTIONS:
+                self._problems.append(f"{name} must be a table ({self._document.where(name)}): write [{name}] above it")
+            elif not self._take_typed(name, value):
+                strangers.append(name)
+        for key in strangers[:UNKNOWN_MAX]:
+            self._problems.append(_stranger(key, self._document.where(key)))
+        if (rest := len(strangers) - UNKNOWN_MAX) > 0:
+            self._problems.append(f"{rest} more names are unknown ({self._document.path})")
+
+    def _take_typed(self, key: str, value: object) -> bool:
+        """Whether there is such an option at all."""
+        if key in OPTIONS:
+            self._take(OPTIONS[key], value, self._document.where(key), is_text=False)
+        return key in OPTIONS
+
+    def _take(self, option: Option, value: object, source: str, *, is_text: bool) -> None:
+        try:
+            held = option.of_text(value) if is_text and isinstance(value, str) else option.of_value(value)
+        except Misfit as misfit:
+            self._problems.append(f"{option.key}={shown(option, value)} must be {misfit} ({source})")
+            self._wrong.add(option.key)
+        else:
+            self._values[option.key], self._sources[option.key] = held, source
+
+    def _default(self, key: str, value: str, source: str) -> None:
+        if key not in self._values:
+            self._values[key], self._sources[key] = value, source
+
+    def _agent(self) -> AgentOptions:
+        socket, listen = self._values["agent.socket"].removeprefix("unix:"), self._values.get("agent.listen")
+        if socket and (problem := addresses.problem_of_socket(socket)):
+            self._complain(f"agent.socket={public_text('agent.socket', socket)!r:.200} {problem}", "agent.socket")
+        listen = listen or None  # As in `listen = ""`, which overrules a listen in a lower layer.
+        where = "" if listen is None else f"agent.listen={public_text(LISTEN, listen)!r:.200}"
+        allow_remote = self._values.get("agent.allow_remote", OPTIONS["agent.allow_remote"].default)
+        if listen is not None:
+            place = addresses.parse_listen(listen)
+            if place is None:
+                wanted = "must be HOST:PORT, such as 127.0.0.1:7635 or [::1]:7635"
+                self._complain(f"{where} {wanted}", LISTEN)
+            elif not allow_remote and not addresses.is_loopback(place[0]):
+                self._complain(
+                    f"{where} is an address that other hosts may reach, and what is said there is "
+                    "not encrypted: listen on 127.0.0.1, or set allow_remote if a network that you trust is all it has",
+                    LISTEN,
+                )
+        secret = self._token()
+        if listen is not None and secret is None and not self._wrong & {"agent.token", "agent.token_file"}:
+            remedy = "set token_file or NELI_TOKEN, or use the socket alone"
+            self._complain(f"{where} needs a token, because every user of this host reaches a port: {remedy}", LISTEN)
+        words = {name: self._values.get(f"agent.{name}", OPTIONS[f"agent.{name}"].default) for name in _LOG_WORDS}
+        return AgentOptions(socket, listen=listen, token=secret, allow_remote=allow_remote, **words)
+
+    def _token(self) -> str | None:
+        path, source = self._values.get("agent.token_file"), self._sources.get("agent.token_file", "")
+        try:
+            if (told := self._environ.get("NELI_TOKEN")) and not source.startswith("flag"):
+                self._sources["agent.token"] = "environment NELI_TOKEN"
+                return token.check_token(told, "environment NELI_TOKEN")
+            if path:
+                found = token.read_token(path, source)
+                self._token_path, self._sources["agent.token"] = path, "agent.token_file"
+                return found
+        except Unreadable as error:
+            self._problems.append(str(error))
+            self._wrong.add("agent.token")
+        return None
+
+    def _config(self) -> Config | None:
+        told = {key: value for key, value in self._values.items() if not key.startswith("agent.")}
+        for key in self._wrong & {"ledger"} - told.keys():
+            told[key] = "memory://nowhere"
+        layout = {key.partition(".")[2]: told.pop(key) for key in list(told) if key.startswith("layout.")}
+        options = {**told, "layout": layout}
+        try:
+            # With stars first: see the essay.
+            config = Config.of({key: _public(key, value) for key, value in options.items()})
+        except ConfigError as error:
+            for problem in error.problems:
+                self._complain(problem, *_named(problem))
+            return None
+        texts: dict[str, Any] = {
+            key: value for key, value in told.items() if isinstance(value, str) and value != _public(key, value)
+        }
+        try:
+            return replace(config, **texts)
+        except ConfigError:  # Whose words are not repeated, because the texts are in them.
+            self._complain("what looks like an address with a password is not usable there: correct it", *texts)
+            return None
+
+    def _complain(self, problem: str, *keys: str) -> None:
+        """Note a problem, with the places of the options that it is about."""
+        places = [f"{key}: {self._sources[key]}" for key in keys if self._sources.get(key, DEFAULT) != DEFAULT]
+        self._problems.append(f"{problem} ({'; '.join(places)})" if places else problem)
+
+
+_SECTIONS = frozenset(option.section for option in OPTIONS.values()) - {""}
+_LOG_WORDS = ("log_level", "log_format")
+
+
+def _printable(text: str) -> str:
+    """On one line, and in any encoding: a name that was taken from the environment may hold any bytes."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def _public(key: str, value: object) -> object:
+    return public_text(key, value) if isinstance(value, str) else value
+
+
+def _named(problem: str) -> list[str]:
+    """The options that a sentence of Config speaks of: those it gives a value of, else those whose name it has."""
+    members = [key for key in OPTIONS if not key.startswith("agent.")]
+    exactly = [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}=", problem)]
+    return exactly or [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}\b", problem)]
+
+
+def _stranger(key: str, where: str) -> str:
+    if key in {"token", "agent.token"}:
+        return (
+            f"{key} does not belong into a file that people read and copy ({where}): take it out, and name a file of "
+            "its own in [agent] token_file, or set NELI_TOKEN"
+        )
+    return unknown("option", key, OPTIONS, where)

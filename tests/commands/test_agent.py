@@ -1,0 +1,132 @@
+"""`neli agent`: what it refuses before it starts, and how its log reads."""
+
+import io
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from neli_router.commands.agent import agent_command, log_to_standard_error
+from neli_router.logs import logger
+from neli_router.settings import AgentOptions
+
+PROGRAM = "from neli_router.commands.agent import agent_command; agent_command()"
+
+
+@pytest.fixture
+def own_log() -> Iterator[None]:
+    """The process's logging as it was, afterwards."""
+    root, ours = logging.getLogger(), logging.getLogger("neli_router")
+    before = root.handlers[:], root.level, ours.level
+    root.handlers[:] = []  # Or `force` would close the handlers of pytest.
+    yield
+    root.handlers[:], level, ours_level = before
+    root.setLevel(level)
+    ours.setLevel(ours_level)
+
+
+def test_a_configuration_that_is_not_usable_is_refused_with_every_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(
+        agent_command, ["--lease", "long", "--socket", "here"], env={"NELI_LEDGER": "memory://jobs"}
+    )
+    assert (2, 2) == (result.exit_code, len(result.stderr.splitlines()))
+    assert "neli: lease='long' must be a number of seconds, at least 0 (flag --lease)" in result.stderr
+
+
+@pytest.mark.usefixtures("own_log")
+def test_an_agent_without_a_socket_and_without_a_port_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(agent_command, ["--socket", ""], env={"NELI_LEDGER": "memory://jobs"})
+    assert (2, "neli: the agent would listen nowhere: name a socket, or a TCP address\n") == (
+        result.exit_code,
+        result.stderr,
+    )
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_a_package_that_is_missing_is_named_with_how_to_get_it(package: str, tmp_path: Path) -> None:
+    """In a process of its own, in which the package cannot be imported."""
+    program = f"import sys; sys.modules[{package!r}] = None; {PROGRAM}"
+    command = [sys.executable, "-c", program, "--ledger", "memory://jobs"]
+    found = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert 2 == found.returncode
+    assert f"neli: the agent needs the package {package}: pip install 'neli-router[agent]'\n" == found.stderr
+
+
+@pytest.mark.process
+def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) -> None:
+    """A real process: SIGHUP changes the weight and names what waits; SIGTERM ends it with 0."""
+    file = tmp_path / "neli.toml"
+
+    def write(more: str) -> None:
+        text = f'ledger = "sqlite://{tmp_path}/jobs.db"\nname = "alice"\n{more}\n[agent]\nlog_format = "json"\n'
+        file.write_text(f'{text}socket = "{tmp_path}/agent.sock"\n', encoding="utf-8")
+
+    write("lease = 0.2")
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "--config", str(file)],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={key: value for key, value in os.environ.items() if not key.startswith("NELI_")},
+    )
+    assert process.stderr is not None
+    with process, process.stderr as log:
+        try:
+            events = (json.loads(line) for line in log)
+            assert "agent.started" in (event["event"] for event in events)
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(f"{tmp_path}/agent.sock")
+            write("lease = 0.4\nweight = 3")
+            process.send_signal(signal.SIGHUP)
+            waiting = next(event for event in events if event["event"] == "agent.restart_wanted")
+            assert "lease" == waiting["options"]
+            reloaded = next(event for event in events if event["event"] == "agent.reloaded")
+            assert 3 == reloaded["weight"]
+            process.send_signal(signal.SIGTERM)
+            assert "agent.stopped" in (event["event"] for event in events)
+            assert 0 == process.wait(timeout=30)
+        finally:
+            process.kill()
+
+
+@pytest.mark.usefixtures("own_log")
+def test_the_log_is_lines_for_people_or_objects_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = {}
+    for log_format in ("console", "json"):
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        options = AgentOptions("/run/a.sock", log_format=log_format)
+        log_to_standard_error(options)
+        logger().info("agent.started", member="alice", led=3)
+        logger().debug("agent.detail")
+        written[log_format] = stream.getvalue()
+    assert written["console"].endswith(" INFO    agent.started member=alice led=3\n")
+    found = json.loads(written["json"])
+    assert ("info", "agent.started", "alice", 3) == tuple(found[key] for key in ("level", "event", "member", "led"))
+
+
+@pytest.mark.usefixtures("own_log")
+def test_what_other_libraries_say_is_an_object_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    log_to_standard_error(AgentOptions("/run/a.sock", log_format="json"))
+    try:
+        raise ValueError("a defect")
+    except ValueError:
+        logging.getLogger("asyncio").exception("task %s failed", 7)
+    found = json.loads(stream.getvalue())
+    assert ("error", "task 7 failed", True) == (found["level"], found["event"], "a defect" in found["traceback"])

@@ -1,0 +1,66 @@
+"""`neli config`: each option, its value and its source, or every problem."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from neli_router.commands.configuration import config_command
+from neli_router.settings import OPTIONS
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no file of the developer's lies."""
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str, **environ: str) -> Result:
+    return CliRunner().invoke(config_command, arguments, env={"POD_NAME": "pod-1", "NELI_CONFIG": None, **environ})
+
+
+def test_each_option_is_shown_with_its_value_and_its_source(tmp_path: Path) -> None:
+    (tmp_path / "neli.toml").write_text('ledger = "memory://jobs"\nlease = 0.5\n', encoding="utf-8")
+    result = run("--layout-partitions", "64", "--no-allow-remote", NELI_BEAT="none")
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in result.output.splitlines()}
+    assert (0, [*OPTIONS, "agent.token"]) == (result.exit_code, list(rows))
+    assert ["memory://jobs", "neli.toml line 1"] == rows["ledger"]
+    assert ["0.5", "neli.toml line 2"] == rows["lease"]
+    assert ["64", "flag --layout-partitions"] == rows["layout.partitions"]
+    assert ["false", "flag --allow-remote"] == rows["agent.allow_remote"]
+    assert ["none", "environment NELI_BEAT"] == rows["beat"]
+    assert ["pod-1", "environment POD_NAME"] == rows["name"]
+    assert ['""', "default"] == rows["zone"]
+
+
+def test_it_is_json_for_programs() -> None:
+    result = run("--ledger", "memory://jobs", "--output", "json")
+    found = json.loads(result.output)
+    assert (0, None) == (result.exit_code, found["file"])
+    assert {"value": "memory://jobs", "source": "flag --ledger"} == found["options"]["ledger"]
+    assert {"value": None, "source": "default"} == found["options"]["beat"]
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_secrets_are_hidden(output: str) -> None:
+    environ = {"NELI_TOKEN": "hunter2hunter2hunter2", "NELI_LEDGER": "memory://u:hunter2@jobs"}
+    result = run("--output", output, **environ)
+    assert (0, False, True) == (result.exit_code, "hunter2" in result.output, "(hidden)" in result.output)
+
+
+def test_every_problem_of_every_layer_is_told_and_the_exit_is_2(tmp_path: Path) -> None:
+    (tmp_path / "neli.toml").write_text("leese = 0.5\n", encoding="utf-8")
+    result = run("--weight", "heavy", NELI_ZON="a", NELI_LEDGER="memory://jobs")
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert [
+        "neli: leese is no known option (neli.toml line 1): did you mean lease?",
+        "neli: NELI_ZON is no known variable (in the environment): did you mean NELI_ZONE?",
+        "neli: weight='heavy' must be a whole number (flag --weight)",
+    ] == result.stderr.splitlines()
+
+
+def test_the_agents_own_socket_is_not_where_clients_are_told_to_look() -> None:
+    result = run("--ledger", "memory://jobs", NELI_AGENT="http://127.0.0.1:99", XDG_RUNTIME_DIR="/run/user/7")
+    row = next(line for line in result.output.splitlines() if line.startswith("agent.socket"))
+    assert "/run/user/7/neli/agent.sock" == row.split()[1]

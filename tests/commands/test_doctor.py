@@ -1,0 +1,334 @@
+"""`neli doctor`: what each check finds on good and on bad ground, and what it says to do."""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+
+from neli_router import Config, Layout, Member
+from neli_router import config as configuration
+from neli_router.agent.server.options import Options
+from neli_router.commands.doctor import doctor_command
+from neli_router.commands.measurements import (
+    Host,
+    Trips,
+    judge_clock,
+    judge_lease,
+    measure_host,
+    measure_trips,
+    percentile,
+)
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from tests.agent.running import configured, running
+from tests.conftest import require
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no file of the developer's lies."""
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str, ledger: Path | str) -> Result:
+    address = ledger if isinstance(ledger, str) else f"sqlite://{ledger}"
+    given = ["--ledger", address, "--socket", "/nowhere/agent.sock", *arguments]
+    return CliRunner().invoke(doctor_command, given, env={"NELI_CONFIG": None})
+
+
+def findings(*arguments: str, ledger: Path | str) -> tuple[int, dict[str, dict[str, str]]]:
+    result = run("--output", "json", *arguments, ledger=ledger)
+    return result.exit_code, {finding["name"]: finding for finding in json.loads(result.stdout)}
+
+
+def host(*, overshoot: float = 0.001, rate_error: float = 0.0) -> Host:
+    return Host(0.0001, overshoot, rate_error, 0.0)
+
+
+def trips(p99: float) -> Trips:
+    return Trips(p99 / 2, p99, 200)
+
+
+def test_every_check_is_made_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    code, found = findings("--lease", "60", ledger=tmp_path / "jobs.db")
+    names = ["configuration", "place", "space", "ledger", "clock", "scheduling", "trips", "lease", "agent"]
+    assert (0, names) == (code, list(found))
+    assert ("fine", "there is none yet; the first member makes it, if it may") == (
+        found["ledger"]["verdict"],
+        found["ledger"]["found"],
+    )
+    assert ("warning", "start one: neli agent") == (found["agent"]["verdict"], found["agent"]["remedy"])
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_group_is_compared_with_the_configuration_and_nothing_is_appended(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with Member(Config(f"sqlite://{path}", name="alice", lease=0.2, layout=Layout(partitions=4))) as member:
+        assert member.pulse(10.0)
+    ledger = SqliteLedger(path)
+    tip = ledger.tip()
+    code, found = findings("--lease", "0.2", "--layout-partitions", "8", ledger=path)
+    assert (1, "failed") == (code, found["group"]["verdict"])
+    assert "partitions=8, tags=off against slots=16384, partitions=4" in found["group"]["found"]
+    _, found = findings("--lease", "0.2", "--layout-partitions", "4", ledger=path)
+    assert "fine" == found["group"]["verdict"]
+    assert "0 members at the last record, 4 partitions, 4 of them unowned" in found["group"]["found"]
+    assert tip == ledger.tip()
+    ledger.close()
+
+
+def test_a_configuration_that_is_not_usable_fails_with_every_problem() -> None:
+    result = run("--weight", "heavy", "--lease", "7200", ledger="memory://jobs")
+    assert 1 == result.exit_code
+    assert "FAIL configuration weight='heavy' must be a whole number (flag --weight)" in result.stdout
+    assert "                   lease=7200 must be from 0.01 to 3600.0 seconds (lease: flag --lease)" in result.stdout
+    assert "                   -> correct each; `neli config` shows" in result.stdout
+
+
+def test_a_folder_that_is_not_there_fails_and_what_needs_it_is_skipped(tmp_path: Path) -> None:
+    code, found = findings(ledger=tmp_path / "nowhere" / "jobs.db")
+    assert (1, "failed", "skipped") == (code, found["place"]["verdict"], found["lease"]["verdict"])
+    assert ("make the folder; only the file is made by itself", "ledger" in found) == (found["place"]["remedy"], False)
+
+
+def test_a_file_that_is_something_else_fails(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    path.write_text("my diary" * 1000, encoding="utf-8")
+    code, found = findings(ledger=path)
+    assert (1, "failed") == (code, found["ledger"]["verdict"])
+    assert "name another file; this one was left as it was" == found["ledger"]["remedy"]
+
+
+def test_a_ledger_in_memory_is_a_warning_and_no_failure() -> None:
+    code, found = findings(ledger="memory://jobs")
+    assert (0, "warning", "skipped") == (code, found["place"]["verdict"], found["lease"]["verdict"])
+
+
+# Ledgers on servers
+
+
+@pytest.fixture
+def redis() -> Iterator[str]:
+    servers = pytest.importorskip("tests.servers.redis")
+    require(servers.missing())
+    with servers.Redis.started() as server:
+        yield server.url("jobs")
+
+
+def examined(address: str) -> None:
+    """What the doctor finds on a server before there is a ledger, with it, and with nobody's word for its risk."""
+    given = ("--lease", "1", "--layout-partitions", "4")
+    for _ in range(2):
+        code, found = findings(*given, ledger=address)
+        assert (0, "there is none yet; the first member makes it, if it may") == (code, found["ledger"]["found"])
+        assert ("skipped", "skipped") == (found["trips"]["verdict"], found["lease"]["verdict"])
+    config = Config(address, name="alice", lease=1.0, layout=Layout(partitions=4), accept_rewinds=True)
+    with Member(config) as member:
+        assert member.pulse(10.0)
+    ledger = configuration.open(config)
+    tip = ledger.tip()
+    code, found = findings(*given, "--accept-rewinds", ledger=address)
+    names = ["configuration", "ledger", "promises", "group", "name", "clock", "scheduling", "trips", "lease", "agent"]
+    assert (0, names) == (code, list(found))
+    verdicts = {name: found[name]["verdict"] for name in ("ledger", "promises", "group", "trips")}
+    assert {"ledger": "fine", "promises": "warning", "group": "fine", "trips": "fine"} == verdicts
+    assert "; ".join(ledger.doubts) == found["promises"]["found"] != ""
+    assert "nothing was appended here; a question" in found["trips"]["found"]
+    code, found = findings(*given, ledger=address)
+    assert (1, "failed") == (code, found["promises"]["verdict"])
+    assert "needs a ledger that never rewinds" in found["promises"]["found"]
+    assert tip == ledger.tip()
+    ledger.close()
+
+
+@pytest.mark.kafka
+def test_a_kafka_is_asked_and_nothing_is_made_or_appended(kafka: str) -> None:
+    examined(f"kafka://{kafka}/doctor-{uuid4().hex}")
+
+
+@pytest.mark.redis
+def test_a_redis_is_asked_and_nothing_is_made_or_appended(redis: str) -> None:
+    examined(redis)
+
+
+def test_a_server_that_is_not_there_fails() -> None:
+    pytest.importorskip("redis")
+    code, found = findings(ledger="redis://127.0.0.1:1/jobs")
+    assert (1, "failed", True) == (code, found["ledger"]["verdict"], "127.0.0.1:1" in found["ledger"]["found"])
+
+
+@contextmanager
+def answering(path: Path, *answers: bytes, mode: int = 0o600) -> Iterator[None]:
+    """Something that listens at `path`, and says one of `answers` after the other to whoever asks."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(mode)
+        listener.listen()
+
+        def serve() -> None:
+            for answer in answers:
+                client, _ = listener.accept()
+                with client:
+                    client.recv(4096)
+                    client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+HEALTHY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+UNWELL = b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"
+REASON = b'{"kind": "NotReady", "wanted": "a", "found": "the disk is full", "remedy": "free some space"}'
+NOT_READY = b"HTTP/1.1 503 No\r\nContent-Length: %d\r\n\r\n%b" % (len(REASON), REASON)
+
+
+@pytest.mark.parametrize(
+    ("answers", "mode", "verdict", "expected"),
+    [
+        ([HEALTHY], 0o600, "fine", "one answers at "),
+        ([HEALTHY], 0o666, "failed", "is open to other users"),
+        ([UNWELL, UNWELL], 0o600, "failed", "and says 503 of its health"),
+        ([NOT_READY, HEALTHY], 0o600, "warning", "and is not ready: the disk is full"),
+        ([b"SSH-2.0-OpenSSH\r\n\r\n"], 0o600, "warning", "none answers at "),
+        ([b""], 0o600, "warning", "none answers at "),
+    ],
+)
+def test_an_agent_is_asked_for_its_health(
+    tmp_path: Path, answers: list[bytes], mode: int, verdict: str, expected: str
+) -> None:
+    path = tmp_path / "agent.sock"
+    with answering(path, *answers, mode=mode):
+        _, found = findings("--socket", str(path), ledger="memory://jobs")
+    assert (verdict, True) == (found["agent"]["verdict"], expected in found["agent"]["found"])
+
+
+def test_a_socket_that_was_left_over_and_a_file_in_its_place_are_told_apart(tmp_path: Path) -> None:
+    stale, file = tmp_path / "stale.sock", tmp_path / "file"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(stale))
+    file.touch()
+    _, found = findings("--socket", str(stale), ledger="memory://jobs")
+    assert "start one: neli agent; a socket that was left over is replaced" == found["agent"]["remedy"]
+    code, found = findings("--socket", str(file), ledger="memory://jobs")
+    assert (1, f"{file} is no socket") == (code, found["agent"]["found"])
+
+
+# Who is there already
+
+TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
+
+
+def at_port(port: int, folder: Path) -> dict[str, str]:
+    token = folder / "token"
+    token.write_text(TOKEN, encoding="ascii")
+    token.chmod(0o600)
+    given = ("--listen", f"127.0.0.1:{port}", "--token-file", str(token))
+    return findings(*given, ledger="memory://jobs")[1]["port"]
+
+
+def test_a_port_that_is_free_and_one_that_another_program_holds_are_told_apart(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+
+        def hang_up() -> None:
+            holder.accept()[0].close()
+
+        other = threading.Thread(target=hang_up)
+        other.start()
+        held = at_port(port, tmp_path)
+        other.join()
+    assert ("failed", f"another program holds 127.0.0.1:{port}") == (held["verdict"], held["found"])
+    assert f"ss -ltnp 'sport = :{port}'" in held["remedy"]
+    free = at_port(port, tmp_path)
+    assert ("fine", f"127.0.0.1:{port} is free") == (free["verdict"], free["found"])
+
+
+def test_an_agent_at_the_port_is_no_obstacle(tmp_path: Path) -> None:
+    options = Options(socket=str(tmp_path / "agent.sock"), tcp="127.0.0.1:0", token=TOKEN)
+    with running(configured(tmp_path), options) as agent:
+        agent.await_ready()
+        port = int((agent.agent.tcp_address or "").rpartition(":")[2])
+        found = at_port(port, tmp_path)
+    assert ("fine", f"an agent answers at 127.0.0.1:{port}") == (found["verdict"], found["found"])
+
+
+def test_a_living_member_of_the_same_name_is_found_unless_it_is_the_agent_here(tmp_path: Path) -> None:
+    path, socket_path = tmp_path / "ledger.db", str(tmp_path / "agent.sock")
+
+    def named(name: str, *arguments: str) -> tuple[str, str]:
+        given = ("--lease", "0.4", "--layout-partitions", "8", "--name", name, *arguments)
+        found = findings(*given, ledger=path)[1]["name"]
+        return found["verdict"], found["found"]
+
+    with running(configured(tmp_path), Options(socket=socket_path)) as agent:
+        agent.await_ready()
+        assert ("fine", "no member is called 'b'") == named("b")
+        assert ("failed", "a member called 'a' is alive, and no agent that answers here is it") == named("a")
+        assert ("fine", "'a' is alive, and is the agent that answers here") == named("a", "--socket", socket_path)
+
+
+@pytest.mark.parametrize(
+    ("lease", "trip", "overshoot", "verdict"),
+    [
+        (1.0, 0.01, 0.001, "fine"),
+        (1.0, 0.16, 0.006, "fine"),
+        (1.0, 0.2, 0.001, "warning"),
+        (1.0, 0.3, 0.1, "failed"),
+        (0.05, 0.008, 0.0, "fine"),
+        (0.05, 0.008, 0.001, "warning"),
+        (0.05, 0.008, 0.02, "failed"),
+    ],
+)
+def test_a_lease_needs_three_times_what_a_host_takes_and_six_times_for_comfort(
+    lease: float, trip: float, overshoot: float, verdict: str
+) -> None:
+    found = judge_lease(lease, trips(trip), host(overshoot=overshoot))
+    assert verdict == found.verdict
+
+
+def test_the_lease_that_is_advised_passes() -> None:
+    for milliseconds in (1, 7, 33, 150, 900, 4000):
+        slow = trips(milliseconds / 1000)
+        advised = float(judge_lease(0.003, slow, host()).remedy.split("at least ")[1].split()[0])
+        assert "fine" == judge_lease(advised, slow, host()).verdict
+
+
+@pytest.mark.parametrize(
+    ("rate_error", "verdict"), [(0.0, "fine"), (-0.0004, "fine"), (0.0007, "warning"), (-0.0011, "failed")]
+)
+def test_a_clock_may_be_off_by_what_members_allow_each_other(rate_error: float, verdict: str) -> None:
+    assert verdict == judge_clock(host(rate_error=rate_error)).verdict
+
+
+def test_a_clock_that_runs_fast_is_measured_as_such() -> None:
+    """One that gains a hundredth, beside the real one."""
+    real = measure_host(0.05)
+    fast = measure_host(0.05, clock=lambda: time.monotonic() * 1.01)
+    assert (True, True) == (abs(real.rate_error) < 0.005, 0.005 < fast.rate_error)
+
+
+def test_trips_are_counted_and_their_scratch_file_goes(tmp_path: Path) -> None:
+    found = measure_trips(tmp_path)
+    assert (True, []) == (0 < found.p50 <= found.p99, list(tmp_path.iterdir()))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_fails(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    code, found = findings(ledger=tmp_path / "jobs.db")
+    tmp_path.chmod(0o700)
+    assert (1, "failed") == (code, found["place"]["verdict"])
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [float(value) for value in range(1, 101)]
+    assert (50.0, 99.0, 100.0, 1.0) == tuple(percentile(values, share) for share in (0.5, 0.99, 1.0, 0.0))

@@ -1,0 +1,366 @@
+"""`neli run`: real commands in real process groups, and that nothing of them outlives the role."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from neli_router.agent.client.client import Client
+from neli_router.agent.wire import LeaseView
+from neli_router.demo.crew import send_at_rest
+from neli_router.errors import NoAgent
+from tests.agent.stand_in import StandIn, eventually, standing_in
+
+RUN = "from neli_router.commands.run import run_command; run_command(prog_name='neli run')"
+
+STUBBORN = """
+trap '' TERM INT HUP
+(trap '' TERM INT HUP; echo $BASHPID >> pids; while :; do sleep 0.05; done) &
+echo $$ >> pids
+while :; do sleep 0.05; done
+"""
+"""A command, and a child of it, that ignore every signal that can be ignored."""
+
+
+class Runs:
+    """Starts `neli run` against a stand-in, in a folder of its own."""
+
+    def __init__(self, agent: StandIn, address: str, folder: Path) -> None:
+        self.agent, self.address, self.folder = agent, address, folder
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str, options: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUN, "--role", "nightly", "--agent", self.address, *options, "--", *command],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def end(self, process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+        out, error = process.communicate(timeout=30)
+        return process.returncode, out, error
+
+    def await_line(self, process: "subprocess.Popen[str]", part: str) -> None:
+        """Until it has said so on standard error; what it said before is gone."""
+        assert process.stderr is not None
+        assert any(part in line for line in process.stderr), f"it ended without {part!r}"
+
+    def pids(self, count: int) -> list[int]:
+        """Of the command and its child, which write them down."""
+        file = self.folder / "pids"
+        eventually(lambda: file.exists() and len(file.read_text().split()) == count)
+        return [int(pid) for pid in file.read_text().split()]
+
+
+@pytest.fixture(name="runs")
+def _runs(tmp_path: Path) -> Iterator[Runs]:
+    with standing_in(tmp_path) as (agent, address):
+        runs = Runs(agent, address, tmp_path)
+        yield runs
+        for process in runs.started:
+            process.kill()
+            process.communicate()
+
+
+def lives(pid: int) -> bool:
+    with suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, 0)
+        # A zombie is over: what would reap it may be the init of a container that does not.
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return False
+
+
+def test_the_command_runs_when_the_role_is_led_and_its_exit_code_is_passed_on(runs: Runs) -> None:
+    process = runs.start("sh", "-c", "echo $NELI_ROLE $NELI_PARTITION $NELI_TERM $NELI_MEMBER; exit 7")
+    eventually(lambda: runs.agent.held == 1)
+    assert None is process.poll()
+    runs.agent.leads()
+    assert (7, "nightly 0 7 alpha\n", "") == runs.end(process)
+    eventually(lambda: runs.agent.held == 0)
+
+
+def test_a_command_that_a_signal_ended_is_told_as_a_shell_tells_it(runs: Runs) -> None:
+    runs.agent.leads()
+    assert 128 + signal.SIGSEGV == runs.end(runs.start("sh", "-c", "kill -SEGV $$"))[0]
+
+
+def test_a_command_that_is_not_there_is_said_before_the_role_is_waited_for(runs: Runs) -> None:
+    code, _, error = runs.end(runs.start("no-such-command"))
+    assert (127, True) == (code, "no-such-command was not found" in error)
+    (runs.folder / "plain").write_text("")
+    code, _, error = runs.end(runs.start("./plain"))
+    assert (126, True) == (code, "may be executed" in error)
+    (runs.folder / "odd").write_text("neither a script nor a program")
+    (runs.folder / "odd").chmod(0o755)
+    runs.agent.leads()
+    code, _, error = runs.end(runs.start("./odd"))
+    assert (126, True) == (code, "cannot be started" in error)
+
+
+def test_without_an_agent_it_says_so(tmp_path: Path) -> None:
+    runs = Runs(StandIn(), f"{tmp_path}/none.sock", tmp_path)
+    code, _, error = runs.end(runs.start("true"))
+    assert (4, True, False) == (code, "start one with `neli agent`" in error, "Traceback" in error)
+
+
+def test_fenced_the_whole_group_is_killed_and_it_ends_only_when_that_is_gone(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start("bash", "-c", STUBBORN)
+    pids = runs.pids(2)
+    runs.agent.say("fenced", why="expired by beta")
+    code, _, error = runs.end(process)
+    assert [False, False] == [lives(pid) for pid in pids]
+    assert (75, True) == (code, "was lost (expired by beta)" in error)
+
+
+def test_revoked_the_command_may_finish_and_then_the_role_is_given_back(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start(
+        "bash", "-c", "trap 'echo finished; exit 0' TERM; echo $$ >> pids; while :; do sleep 0.05; done"
+    )
+    runs.pids(1)
+    runs.agent.say("revoked", why="another member is to have it")
+    code, out, error = runs.end(process)
+    assert (75, "finished\n", True) == (code, out, "another member is to have it" in error)
+
+
+def test_revoked_a_command_that_ignores_it_is_killed_after_the_grace(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start("bash", "-c", STUBBORN, options=("--grace", "0.3"))
+    pids = runs.pids(2)
+    runs.agent.say("revoked")
+    assert 75 == runs.end(process)[0]
+    assert [False, False] == [lives(pid) for pid in pids]
+
+
+def test_a_lease_that_nobody_renews_ends_the_command(runs: Runs) -> None:
+    runs.agent.leads(remaining=1.0)
+    process = runs.start("bash", "-c", STUBBORN)
+    pids = runs.pids(2)
+    code, _, error = runs.end(process)
+    assert (75, True) == (code, "without being renewed" in error)
+    assert [False, False] == [lives(pid) for pid in pids]
+
+
+def test_a_renewed_lease_goes_on(runs: Runs) -> None:
+    runs.agent.leads(remaining=1.0)
+    process = runs.start("bash", "-c", "echo $$ >> pids; while [ ! -e stop ]; do sleep 0.05; done; exit 3")
+    runs.pids(1)
+    runs.agent.lease = LeaseView(0, True, "alpha", 7, 60.0, 10.0)
+    asked = runs.agent.requests.count("/v1/lease")
+    runs.agent.say("renewed")
+    eventually(lambda: runs.agent.requests.count("/v1/lease") > asked)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)  # Longer than the first lease.
+    (runs.folder / "stop").touch()
+    assert 3 == runs.end(process)[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_and_the_group_gets_the_grace(runs: Runs, number: signal.Signals) -> None:
+    runs.agent.leads()
+    script = "trap 'echo heard; exit 0' TERM INT; echo $$ >> pids; while :; do sleep 0.05; done"
+    process = runs.start("bash", "-c", script)
+    runs.pids(1)
+    process.send_signal(number)
+    assert (128 + number, "heard\n") == runs.end(process)[:2]
+
+
+def test_a_signal_while_it_waits_ends_it(runs: Runs) -> None:
+    process = runs.start("true")
+    eventually(lambda: runs.agent.held == 1)
+    process.terminate()
+    assert 128 + signal.SIGTERM == runs.end(process)[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_killed_or_stopped_itself_it_leaves_no_command_behind(runs: Runs, number: signal.Signals) -> None:
+    runs.agent.leads(remaining=60.0 if number == signal.SIGKILL else 1.5)
+    process = runs.start("bash", "-c", STUBBORN)
+    pids = runs.pids(2)
+    process.send_signal(number)
+    eventually(lambda: not any(map(lives, pids)))
+
+
+def test_what_left_the_group_is_killed_with_it(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start("bash", "-c", "setsid bash -c 'echo $$ >> pids; exec sleep 100' & echo $$ >> pids; wait")
+    pids = runs.pids(2)
+    runs.agent.say("fenced")
+    assert 75 == runs.end(process)[0]
+    assert [False, False] == [lives(pid) for pid in pids]
+
+
+def test_what_a_command_leaves_running_is_killed_before_the_role_is_given_back(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start(
+        "bash", "-c", "(echo $BASHPID >> pids; exec sleep 100) & while [ ! -e pids ]; do :; done; exit 4"
+    )
+    assert 4 == runs.end(process)[0]
+    assert [False] == [lives(pid) for pid in runs.pids(1)]
+
+
+def test_when_its_guardian_is_killed_the_command_is_killed(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start("bash", "-c", "ps -o ppid= -p $$ > guardian; " + STUBBORN)
+    pids = runs.pids(2)
+    os.kill(int((runs.folder / "guardian").read_text()), signal.SIGKILL)
+    assert 75 == runs.end(process)[0]
+    assert [False, False] == [lives(pid) for pid in pids]
+
+
+def test_with_keep_it_waits_for_the_role_again(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start("bash", "-c", STUBBORN, options=("--keep", "--grace", "0"))
+    runs.pids(2)
+    runs.agent.lease = LeaseView(0, False, "alpha")
+    runs.agent.say("fenced")
+    eventually(lambda: runs.agent.requests.count("/v1/leadership/events") == 2)
+    runs.agent.leads(term=8)
+    assert 4 == len(runs.pids(4))
+    process.terminate()
+    assert 128 + signal.SIGTERM == runs.end(process)[0]
+
+
+def test_with_keep_it_outlives_its_agent(tmp_path: Path) -> None:
+    with standing_in(tmp_path) as (agent, address):
+        runs = Runs(agent, address, tmp_path)
+        agent.leads(remaining=1.0)
+        process = runs.start("bash", "-c", "echo $$ >> pids; exec sleep 100", options=("--keep",))
+        runs.pids(1)
+    eventually(lambda: not any(map(lives, runs.pids(1))))
+    runs.await_line(process, "an agent was wanted")
+    with standing_in(tmp_path) as (agent, _):
+        agent.leads()
+        runs.pids(2)
+        process.terminate()
+        code, _, _ = runs.end(process)
+    assert 128 + signal.SIGTERM == code
+
+
+def test_with_keep_it_waits_on_while_its_agent_is_started_anew(tmp_path: Path) -> None:
+    with standing_in(tmp_path) as (agent, address):
+        runs = Runs(agent, address, tmp_path)
+        process = runs.start("sh", "-c", "echo $NELI_TERM", options=("--keep",))
+        eventually(lambda: agent.held == 1)
+    with standing_in(tmp_path) as (agent, _):
+        agent.leads()
+        code, out, error = runs.end(process)
+    assert (0, "7\n", True) == (code, out, "an agent was wanted" in error)
+
+
+# Two hosts: an agent each, and what runs on both
+
+EXCLUSIVE = """
+import fcntl, os, signal, sys, time
+folder, name = sys.argv[1:]
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+lock = open(f"{folder}/lock", "a")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    open(f"{folder}/overlap", "a").write(name)
+if os.fork() == 0:  # The child has the lock, too, until it is gone.
+    os.setsid()
+open(f"{folder}/started.{name}", "a").write(f"{os.getpid()} {os.environ['NELI_TERM']}\\n")
+while True:
+    time.sleep(1)
+"""
+"""It and its child, which leaves the group, ignore SIGTERM, and notice by a lock of the kernel if it runs twice."""
+
+
+class Host:
+    """An agent in a process of its own, and `neli run` beside it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.socket, self.mark, self.ledger = f"{folder}/{name}.sock", folder / f"started.{name}", folder / "ledger.db"
+        ledger = ("--ledger", f"sqlite:///{self.ledger}", "--layout-slots", "16", "--layout-partitions", "4")
+        times = ("--lease", "1", "--drain-timeout", "1")
+        self.agent = self._neli("agent", *ledger, *times, "--name", name, "--socket", self.socket)
+        self.run: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = (sys.executable, "-c", EXCLUSIVE, str(self.folder), self.name)
+        self.run = self._neli("run", "--role", "nightly", "--agent", self.socket, "--", *command)
+
+    def is_settled(self) -> bool:
+        """Whether its agent answers, and sees nothing but what is owned for good, by two members."""
+        with suppress(NoAgent), Client(self.socket) as client:
+            status = client.status()
+            return len(status.members) == 2 and all(p.owner == p.target is not None for p in status.table.partitions)
+        return False
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the command and its child, once both have said so."""
+        lines = self.mark.read_text().splitlines() if self.mark.exists() else []
+        return [int(line.split()[0]) for line in lines] if len(lines) == 2 else []
+
+    def end(self) -> None:
+        for process in filter(None, (self.run, self.agent)):
+            process.kill()
+            process.wait()
+
+    def _neli(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        code = "from neli_router.cli import main; main(prog_name='neli')"
+        return subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+
+
+@pytest.fixture(name="hosts")
+def _hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+    """The first leads the role and runs the command, the second waits for it."""
+    hosts = Host(tmp_path, "alpha"), Host(tmp_path, "beta")
+    try:
+        eventually(lambda: all(host.is_settled() for host in hosts))  # Or the command would move once, and not again.
+        for host in hosts:
+            host.start()
+        eventually(lambda: any(host.pids for host in hosts))
+        yield hosts if hosts[0].pids else hosts[::-1]
+    finally:
+        for host in hosts:
+            host.end()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+def test_when_an_agent_ends_in_any_way_the_command_ends_here_and_only_then_begins_elsewhere(
+    hosts: tuple[Host, Host], number: signal.Signals, tmp_path: Path
+) -> None:
+    first, second = hosts
+    gone = first.pids
+    send_at_rest(first.agent, number, first.ledger)
+    eventually(lambda: second.pids)
+    assert [False, False] == [lives(pid) for pid in gone]
+    assert not (tmp_path / "overlap").exists()
+    assert first.run is not None
+    assert 75 == first.run.wait(30)
+    terms = [int(host.mark.read_text().split()[1]) for host in hosts]
+    assert terms[0] < terms[1]
+
+
+@pytest.mark.process
+def test_when_all_of_a_hosts_processes_but_the_command_are_killed_it_is_killed_as_well(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    first, second = hosts
+    gone = first.pids
+    assert first.run is not None
+    first.agent.kill()
+    first.run.kill()
+    eventually(lambda: not any(map(lives, gone)))
+    eventually(lambda: second.pids)
+    assert not (tmp_path / "overlap").exists()

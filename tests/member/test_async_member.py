@@ -1,0 +1,511 @@
+"""The member on an event loop: by a clock that the tests turn, and in real time."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from neli_router import testing
+from neli_router.config import Config
+from neli_router.errors import (
+    Closed,
+    ConfigError,
+    GroupMismatch,
+    HandlerFailed,
+    LeaseLost,
+    LedgerUnavailable,
+    NotLeading,
+)
+from neli_router.keyspace import Layout
+from neli_router.member.async_leading import AsyncLease
+from neli_router.member.async_member import AsyncMember
+from neli_router.member.events import Acquired, Event, Revoked
+from neli_router.member.member import Member
+from neli_router.testing import Group
+
+PATIENCE = 20.0
+
+
+@pytest.fixture(name="group")
+def pair() -> Iterator[Group]:
+    """Two members that share eight partitions, at rest."""
+    with testing.group("a", "b", partitions=8, lease=1.0, drain_timeout=5.0) as group:
+        group.settle()
+        yield group
+
+
+@pytest.fixture(name="config")
+def configured(request: pytest.FixtureRequest) -> Config:
+    return Config(f"memory://{request.node.name}", name="a", lease=0.5, layout=Layout(partitions=8))
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop do what it has to do."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 - for what changes without telling the loop.
+            await asyncio.sleep(0.005)
+
+
+# By a turned clock: when a block is cancelled, and by whom
+
+
+def test_a_lost_lease_cancels_the_block_at_once(group: Group) -> None:
+    async def main() -> str:
+        member = await AsyncMember(group["a"]).open()
+        try:
+            async with member.leading(min(member.led)):
+                asyncio.get_running_loop().call_soon(group.cut, "a")
+                asyncio.get_running_loop().call_soon(group.advance, 1.5)
+                await asyncio.sleep(PATIENCE)
+        except LeaseLost as error:
+            task = asyncio.current_task()
+            assert task is not None
+            assert 0 == task.cancelling()
+            await turns()  # What was cancelled is not cancelled once more.
+            return error.found
+        finally:
+            group.heal("a")
+        return "nothing"
+
+    assert "no Beat of this member came back for 1 s" in asyncio.run(main())
+
+
+def test_a_lease_that_ends_while_the_members_own_thread_hangs_cancels_the_block_too(group: Group) -> None:
+    """Nobody notifies then; the block looks by itself when its lease is to end."""
+
+    async def main() -> str:
+        member = await AsyncMember(group["a"]).open()
+        async with member.leading(min(member.led)):
+            group.pause("a")
+            group.advance(1.5)
+            await asyncio.sleep(PATIENCE)
+        return "nothing"
+
+    with pytest.raises(LeaseLost, match="no heartbeat of a having come back in time"):
+        asyncio.run(main())
+
+
+def test_a_cancellation_from_outside_is_not_swallowed(group: Group) -> None:
+    async def main() -> None:
+        async def work() -> None:
+            async with member.leading(min(member.led)):
+                await asyncio.sleep(PATIENCE)
+
+        member = await AsyncMember(group["a"]).open()
+        worker = asyncio.create_task(work())
+        await turns()
+        group.cut("a")
+        group.advance(1.5)  # Both at once: the lease is lost, and somebody cancels.
+        worker.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+        assert worker.cancelled()
+        group.heal("a")
+
+    asyncio.run(main())
+
+
+def test_a_timeout_around_a_block_stays_a_timeout(group: Group) -> None:
+    async def main() -> None:
+        member = await AsyncMember(group["a"]).open()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), member.leading(min(member.led)) as lease:
+                await asyncio.sleep(PATIENCE)
+        assert lease.holds()
+
+    asyncio.run(main())
+
+
+def test_a_block_that_ends_in_time_but_without_its_lease_says_so(group: Group) -> None:
+    async def main() -> None:
+        member = await AsyncMember(group["a"]).open()
+        async with member.leading(min(member.led)):
+            group.pause("a")
+            group.advance(1.5)
+            group.resume("a")
+        raise AssertionError("not reached")
+
+    with pytest.raises(LeaseLost):
+        asyncio.run(main())
+
+
+def test_a_block_that_fails_by_itself_is_not_accused_of_its_lease(group: Group) -> None:
+    async def main() -> None:
+        member = await AsyncMember(group["a"]).open()
+        async with member.leading(min(member.led)):
+            group.pause("a")
+            group.advance(1.5)
+            group.resume("a")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(main())
+
+
+def test_a_block_holds_up_its_successor_and_is_told_to_finish(group: Group) -> None:
+    async def main() -> None:
+        member = await AsyncMember(group["a"]).open()
+        other = await AsyncMember(group["b"]).open()
+        role = min(member.led)
+        async with member.leading(role) as lease:
+            assert (False, False) == (lease.revoked.is_set(), await lease.revoked.wait(0.0))
+            group["b"].drain("a")
+            assert await lease.revoked.wait(PATIENCE)
+            group.advance(2.0)
+            assert (True, True, None) == (lease.holds(), bool(lease.revoked), member.lease(role))
+        group.settle()
+        held = other.lease(role)
+        assert held is not None
+        assert ("b", role, 8) == (held.member, held.partition, len(other.led))
+
+    asyncio.run(main())
+
+
+def test_the_same_names_give_the_same_answers(group: Group) -> None:
+    async def main() -> None:
+        member, plain = AsyncMember(group["a"]), group["a"]
+        assert ("<AsyncMember: not open>", False, None) == (repr(member), member.closed, member.error)
+        for call in (lambda: member.led, lambda: member.lease(0), lambda: member.router, lambda: member.state):
+            with pytest.raises(Closed, match="this one was not opened yet"):
+                call()
+        await member.close()  # Nothing was opened, so there is nothing to close.
+        async with member:
+            assert (plain.name, plain.layout, plain.incarnation) == (member.name, member.layout, member.incarnation)
+            assert (plain.led, plain.state, plain.error) == (member.led, member.state, member.error)
+            assert (plain.router.owner("k"), f"<AsyncMember: {plain!r}>") == (member.router.owner("k"), repr(member))
+            assert await member.pulse(0.0, role=min(plain.led))
+            assert member is await member.open()
+        assert (True, True) == (member.closed, plain.closed)
+
+    with pytest.raises(ConfigError, match="has its own handler of events"):
+        AsyncMember(group["a"], on_event=print)
+    # Who closes on the loop waits for the clock, so that must be turned meanwhile.
+    asyncio.run(turning(group, main()))
+
+
+async def turning(group: Group, main: Awaitable[None]) -> None:
+    """Await `main` while the group's clock goes on by itself."""
+    task = asyncio.ensure_future(main)
+    while not task.done():
+        group.advance(0.05)
+        await asyncio.sleep(0.001)
+    await task
+
+
+def test_a_member_that_exists_is_led_to_its_end_while_its_clock_is_turned(group: Group) -> None:
+    async def main() -> None:
+        member = await AsyncMember(group["a"]).open()
+        role = min(group["b"].led)
+        with pytest.raises(NotLeading, match="b owns it under term"):
+            async with member.leading(role, timeout=0.01):
+                pass
+        assert not await member.pulse(0.01, role=role)
+        group.kill("b")
+        async with member.leading(role, timeout=PATIENCE) as lease:
+            assert role == lease.partition
+
+    asyncio.run(turning(group, main()))
+
+
+# In real time
+
+
+def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> None:
+    async def handle(event: Event) -> None:
+        assert asyncio.get_running_loop() is loop[0]
+        await asyncio.sleep(0)
+        told.append(type(event).__name__)
+
+    async def main() -> None:
+        loop.append(asyncio.get_running_loop())
+        async with AsyncMember(config, on_event=handle) as member:
+            async with member.leading("nightly", timeout=PATIENCE) as lease:
+                assert (True, "nightly", "a") == (lease.holds(), lease.role, lease.member)
+            await member.pin(3, "b")
+            await member.unpin(3)
+            await member.weigh("b", 2)
+            await member.load({1: 2.0})
+            await member.drain("b")
+            assert (("b",), {"b": 2}, {1: 2.0}, {}) == (
+                member.state.drains,
+                member.state.weights,
+                member.state.loads,
+                member.state.pins,
+            )
+            await member.undrain("b")
+        assert await member.await_closed()
+        with pytest.raises(Closed):
+            await member.pulse(0.0)
+        with pytest.raises(Closed):
+            await member.drain("b")
+
+    told: list[str] = []
+    loop: list[asyncio.AbstractEventLoop] = []
+    asyncio.run(main())
+    assert ["Acquired", "Revoked"] == told
+
+
+def test_a_loop_that_is_busy_for_longer_than_a_lease_stays_a_member(config: Config) -> None:
+    async def main() -> None:
+        async with AsyncMember(config) as member:
+            assert await member.pulse(PATIENCE)
+            incarnation, terms = member.incarnation, member.led
+            threading.Event().wait(1.2)  # A careless program.
+            assert (incarnation, terms) == (member.incarnation, member.led)
+
+    asyncio.run(main())
+
+
+def test_a_plain_handler_runs_on_the_loop_too_and_may_close(config: Config) -> None:
+    def handle(event: Event) -> object:
+        told.append((type(event).__name__, threading.current_thread() is threading.main_thread()))
+        return member.close() if isinstance(event, Acquired) else None
+
+    async def main() -> None:
+        async with member:
+            assert await member.await_closed(timeout=PATIENCE)
+
+    told: list[tuple[str, bool]] = []
+    member = AsyncMember(config, on_event=handle)
+    asyncio.run(main())
+    assert [("Acquired", True), ("Revoked", True)] == told
+
+
+def test_closing_in_ones_own_block_takes_effect_at_its_end(config: Config) -> None:
+    async def main() -> None:
+        async with AsyncMember(config) as member:
+            async with member.leading(0) as lease:
+                await member.close()
+                assert lease.holds()
+            assert await member.await_closed(timeout=PATIENCE)
+
+    asyncio.run(main())
+
+
+def test_closing_with_a_timeout_cancels_another_tasks_block(config: Config) -> None:
+    async def main() -> None:
+        async def work() -> None:
+            async with member.leading(0):
+                entered.set()
+                await asyncio.sleep(PATIENCE)
+
+        entered = asyncio.Event()
+        async with AsyncMember(config) as member:
+            worker = asyncio.create_task(work())
+            await entered.wait()
+            await member.close(timeout=0.1)
+            with pytest.raises(LeaseLost, match="the program left the group without finishing"):
+                await worker
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_raises_ends_the_member(config: Config) -> None:
+    async def broken(_: Event) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with AsyncMember(config, on_event=broken) as member:
+            with pytest.raises(HandlerFailed, match="it raised ZeroDivisionError") as raised:
+                await member.await_closed(timeout=PATIENCE)
+            assert isinstance(raised.value.__cause__, ZeroDivisionError)
+            with pytest.raises(HandlerFailed):
+                await member.pulse(0.0)
+
+    asyncio.run(main())
+
+
+def test_opening_raises_what_the_constructor_would(config: Config) -> None:
+    async def main() -> None:
+        async with AsyncMember(config) as member:
+            await until(lambda: member.state.genesis)
+            with pytest.raises(GroupMismatch):
+                await AsyncMember(Config(config.ledger, lease=9.0, layout=config.layout)).open()
+
+    asyncio.run(main())
+
+
+def test_opening_that_is_cancelled_leaves_no_member_behind(config: Config) -> None:
+    async def main() -> None:
+        async with AsyncMember(config) as watching:
+            await until(lambda: watching.state.seats)
+            opening = asyncio.create_task(
+                AsyncMember(Config(config.ledger, name="b", lease=0.5, layout=config.layout)).open()
+            )
+            await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            await asyncio.sleep(1.5)
+            assert ["a"] == [peer.name for peer in watching.router.members]
+
+    asyncio.run(main())
+
+
+def test_another_loop_is_refused(config: Config) -> None:
+    async def opened() -> AsyncMember:
+        return await AsyncMember(config).open()
+
+    async def used(member: AsyncMember) -> None:
+        with pytest.raises(RuntimeError, match="belongs to the event loop that opened it"):
+            await member.pulse(0.0)
+
+    member = asyncio.run(opened())
+    asyncio.run(used(member))
+    member._member.close()
+
+
+def test_a_wish_that_is_not_read_back_in_time_is_an_error(group: Group) -> None:
+    async def main() -> None:
+        member = await AsyncMember(group["a"]).open()
+        group.cut("a")
+        with pytest.raises(LedgerUnavailable, match="a drain of b was to be read back"):
+            await member.drain("b", timeout=0.05)
+        group.heal("a")
+
+    asyncio.run(turning(group, main()))
+
+
+# Background
+
+
+def test_a_task_in_the_background_runs_while_its_role_is_led(config: Config) -> None:
+    async def main() -> None:
+        async def work(lease: AsyncLease) -> None:
+            ran.append(lease.holds())
+
+        async with AsyncMember(config) as member:
+            handle = member.background(work, interval=0.01)
+            await until(lambda: len(ran) >= 3)
+            assert handle.running
+            assert not await handle.wait(0.0)
+            handle.stop()
+            assert await handle.wait()
+            before = len(ran)
+            await asyncio.sleep(0.05)
+            assert (before, False, {True}) == (len(ran), handle.running, set(ran))
+
+    ran: list[bool] = []
+    asyncio.run(main())
+
+
+def test_what_a_task_raises_ends_it_and_is_raised_by_wait(config: Config) -> None:
+    async def main() -> None:
+        async def broken(_: AsyncLease) -> None:
+            raise ValueError("customer-7")
+
+        async with AsyncMember(config) as member:
+            handle = member.background(broken)
+            for _ in range(2):
+                with pytest.raises(ValueError, match="customer-7"):
+                    await handle.wait()
+            assert not handle.running
+
+    asyncio.run(main())
+
+
+def test_a_task_whose_lease_is_lost_is_cancelled_and_runs_again(group: Group) -> None:
+    async def main() -> None:
+        async def work(lease: AsyncLease) -> None:
+            began.append(lease.term)
+            try:
+                await asyncio.sleep(PATIENCE if len(began) == 1 else 0)
+            except asyncio.CancelledError:
+                cancelled.append(lease.term)
+                raise
+
+        member = await AsyncMember(group["a"]).open()
+        handle = member.background(work, role=min(member.led), interval=0.0)
+        await turns()
+        group.cut("a")
+        group.advance(1.5)
+        await turns()
+        group.heal("a")
+        group.settle()
+        await until(lambda: len(began) > 1)
+        assert (1, True) == (len(cancelled), handle.running)
+        handle.stop()
+        await handle.wait()
+
+    began: list[int] = []
+    cancelled: list[int] = []
+    asyncio.run(main())
+
+
+def test_a_task_that_overruns_is_warned_about(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async def slow(_: AsyncLease) -> None:
+            await over.wait()
+
+        over = asyncio.Event()
+        member = await AsyncMember(group["a"]).open()
+        handle = member.background(slow, role=min(member.led))
+        await turns()
+        group.advance(3.0)
+        over.set()
+        handle.stop()
+        await handle.wait()
+
+    asyncio.run(main())
+    assert 1 == len([record for record in caplog.records if getattr(record, "event", "") == "background.overrun"])
+
+
+def test_a_member_that_fails_ends_its_tasks_with_its_error(config: Config) -> None:
+    async def main() -> None:
+        async with AsyncMember(config, on_event=broken) as member:
+            handle = member.background(idle)
+            with pytest.raises(HandlerFailed):
+                await handle.wait()
+
+    def broken(event: Event) -> None:
+        raise ZeroDivisionError
+
+    async def idle(_: AsyncLease) -> None:
+        pass
+
+    asyncio.run(main())
+
+
+def test_a_member_that_closes_ends_its_tasks(config: Config) -> None:
+    async def main() -> Any:
+        async def work(lease: AsyncLease) -> None:
+            entered.set()
+            await lease.revoked.wait()
+
+        entered = asyncio.Event()
+        async with AsyncMember(config) as member:
+            handle = member.background(work)
+            await entered.wait()
+        assert await handle.wait()
+        with pytest.raises(Closed):
+            member.background(work)
+
+    asyncio.run(main())
+
+
+def test_a_handler_is_waited_for_by_the_successor(config: Config) -> None:
+    async def main() -> None:
+        async def slow(event: Event) -> None:
+            if isinstance(event, Revoked):
+                began.set()
+                await release.wait()
+
+        began, release = asyncio.Event(), asyncio.Event()
+        async with AsyncMember(config, on_event=slow) as member:
+            assert await member.pulse(PATIENCE)
+            other = await asyncio.to_thread(Member, Config(config.ledger, name="b", lease=0.5, layout=config.layout))
+            await began.wait()
+            await asyncio.sleep(0.2)
+            assert {} == other.led
+            release.set()
+            await until(lambda: 4 == len(other.led))
+            await asyncio.to_thread(other.close)
+
+    asyncio.run(main())

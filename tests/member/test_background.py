@@ -1,0 +1,200 @@
+"""Tasks that run wherever their role is led."""
+
+from collections.abc import Callable
+
+import pytest
+
+from neli_router import testing
+from neli_router.errors import Closed, HandlerFailed, LeaseLost, NoOwner
+from neli_router.member.events import Acquired, Event
+from neli_router.member.lease import Lease
+from neli_router.member.runtime import Lane
+
+
+def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if getattr(record, "event", "") == event]
+
+
+def test_a_task_runs_again_and_again_while_its_role_is_led() -> None:
+    with testing.group("a", partitions=1) as group:
+        ran: list[tuple[float, int]] = []
+        group["a"].background(lambda lease: ran.append((round(group.now, 2), lease.partition)), interval=0.5)
+        group.settle()
+        began = group.now
+        group.advance(1.4)
+        assert [round(began + 0.5 * turn, 2) for turn in range(3)] == [at for at, _ in ran]
+
+
+def test_a_task_follows_its_role_to_another_member() -> None:
+    with testing.group("a", "b", partitions=2) as group:
+        ran: list[str] = []
+        for name in "ab":
+            group[name].background(lambda lease: ran.append(lease.member), role="nightly", interval=1.0)
+        group.settle()
+        first = group.owner("nightly")
+        group.advance(3.0)
+        assert {first} == set(ran)
+        assert first is not None
+        group.kill(first)
+        group.advance(5.0)
+        assert {"a", "b"} == set(ran)
+
+
+def test_a_task_without_an_interval_does_not_spin() -> None:
+    with testing.group("a", partitions=1) as group:
+        group.settle()
+        ran: list[float] = []
+        group["a"].background(lambda _: ran.append(group.now), interval=0.0)
+        group.advance(0.1)
+        assert 90 <= len(ran) <= 102
+
+
+def test_a_task_that_overruns_is_warned_about_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    def slow(_: Lease) -> None:
+        group.advance(3.5)
+        ran.append(group.now)
+
+    ran: list[float] = []
+    with testing.group("a", partitions=1, lease=1.0) as group:
+        group.settle()
+        group["a"].background(slow)
+        group.advance(9.5)
+        assert 3 == len(ran)
+    expected = "background.overrun member=a partition=0 ran_for=1.165 lease=1.0"  # Noticed with the next beat.
+    assert [expected] * 3 == logged(caplog, "background.overrun")
+
+
+def test_what_a_task_raises_ends_it_and_is_raised_by_wait(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: Lease) -> None:
+        ran.append(1)
+        raise ValueError("customer-7")
+
+    ran: list[int] = []
+    with testing.group("a", partitions=1) as group:
+        handle = group["a"].background(broken)
+        group.advance(10.0)
+        assert (1, False) == (len(ran), handle.running)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="customer-7"):
+                handle.wait()
+        assert {0} == set(group["a"].led)
+    (line,) = logged(caplog, "background.failed")
+    assert "error=ValueError" in line
+    assert "test_background.py" in line
+    assert "customer-7" not in line
+
+
+def test_a_task_that_stops_for_its_lost_lease_runs_again_when_it_leads_again(caplog: pytest.LogCaptureFixture) -> None:
+    def careful(lease: Lease) -> None:
+        ran.append(lease)
+        if len(ran) == 1:
+            group.cut("a")
+            group.advance(2.0)
+            lease.check()
+
+    ran: list[Lease] = []
+    with testing.group("a", partitions=1, lease=1.0) as group:
+        handle = group["a"].background(careful)
+        group.settle()
+        group.heal("a")
+        group.settle()
+        group.advance(1.0)
+        assert (True, False, True) == (handle.running, ran[0].holds(), ran[-1].holds())
+    assert [f"background.lease_lost member=a partition=0 term={ran[0].term}"] == logged(caplog, "background.lease_lost")
+
+
+def test_a_lost_lease_that_is_not_the_tasks_own_ends_it() -> None:
+    def confused(_: Lease) -> None:
+        raise LeaseLost("the lease of something else was needed", "it was lost", "stop")
+
+    with testing.group("a", partitions=1) as group:
+        handle = group["a"].background(confused)
+        group.settle()
+        with pytest.raises(LeaseLost, match="something else"):
+            handle.wait()
+
+
+def test_a_task_can_be_stopped_from_outside_and_by_itself() -> None:
+    with testing.group("a", partitions=1) as group:
+        ran: list[str] = []
+        first = group["a"].background(lambda _: ran.append("first"), interval=0.1)
+
+        def once(_: Lease) -> None:
+            ran.append("second")
+            second.stop()
+
+        second = group["a"].background(once, interval=0.1)
+        group.settle()
+        assert (False, True) == (first.wait(0.3), second.wait(0.0))
+        first.stop()
+        assert first.wait()
+        before = list(ran)
+        group.advance(1.0)
+        assert (before, 1) == (ran, ran.count("second"))
+
+
+def test_a_member_that_closes_waits_for_the_run_in_progress_and_ends_the_task() -> None:
+    def work(lease: Lease) -> None:
+        group["a"].close()
+        group.advance(2.0)
+        seen.append((lease.holds(), bool(lease.revoked)))
+
+    seen: list[tuple[bool, bool]] = []
+    with testing.group("a", "b", partitions=1) as group:
+        group.settle()
+        leader = str(group.owner(0))
+        if leader != "a":
+            group["a"].pin(0, "a")
+            group.settle()
+        handle = group["a"].background(work)
+        assert handle.wait()
+        assert [(True, True)] == seen
+        group.settle()
+        assert {0} == set(group["b"].led)
+        with pytest.raises(Closed):
+            group["a"].background(work)
+
+
+def test_a_member_that_fails_ends_its_tasks_with_its_error() -> None:
+    def broken(event: Event) -> None:
+        if isinstance(event, Acquired):
+            raise IndexError
+
+    with testing.group("a", partitions=1, on_event={"a": broken}) as group:
+        handle = group["a"].background(lambda _: None)
+        with pytest.raises(IndexError):
+            group.settle()
+        group.settle()
+        with pytest.raises(HandlerFailed, match="handler of Acquired was to return, but it raised IndexError"):
+            handle.wait()
+        with pytest.raises(HandlerFailed):
+            group["a"].background(lambda _: None)
+
+
+def test_a_handler_that_raises_something_of_ours_is_no_different() -> None:
+    """What the library catches of its own making must not be taken for that when a program raises it."""
+
+    def look_up(_: object) -> None:
+        raise NoOwner("an owner was wanted", "there is none", "wait")
+
+    with testing.group("a", partitions=1, on_event={"a": look_up}) as group, pytest.raises(NoOwner):
+        group.settle()
+
+
+def test_a_lane_works_off_what_it_has_before_it_ends() -> None:
+    done: list[int] = []
+    ended: list[bool] = []
+    lane: Lane[int] = Lane("lane", done.append, lambda: ended.append(True))
+    lane.put(1)
+    lane.put(2)
+    lane.end()
+    lane.run()
+    assert ([1, 2], [True], True) == (done, ended, lane.is_over)
+
+
+def test_a_lane_that_is_turned_from_within_does_nothing() -> None:
+    turned: list[bool] = []
+    lane: Lane[Callable[[], object]] = Lane("lane", lambda item: item())
+    lane.put(lambda: turned.append(lane.turn()))
+    lane.put(lambda: None)
+    assert (True, [False], True, False) == (lane.turn(), turned, lane.turn(), lane.turn())

@@ -1,0 +1,347 @@
+"""The barrier between the protocol and the program: what is told when, and what is waited for."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from neli_router import protocol
+from neli_router.member.barrier import Barrier, Grant, Stage
+from neli_router.member.events import Acquired, Event, Fenced, Handler, Revoked
+from neli_router.member.runtime import Changed
+
+
+class Stand:
+    """A barrier whose lanes are turned by hand, and what came of each command, in words."""
+
+    def __init__(self, on_event: Handler | None = None, *, silent: bool = False) -> None:
+        self.said: list[str] = []
+        self.now = 0.0
+        self.during: Callable[[Event], object] = on_event or (lambda _: None)
+        self.entered: list[Grant] = []
+        self.barrier = Barrier(
+            None if silent else self._tell,
+            Changed(),
+            clock=lambda: self.now,
+            release=lambda terms: self.said.append(f"release {_spelled(terms)}"),
+            failed=lambda event, error: self.said.append(f"{event} raised {type(error).__name__}"),
+            lane_name="stand",
+        )
+
+    def _tell(self, event: Event) -> None:
+        self.said.append(f"{type(event).__name__} {_spelled(event.terms)}")
+        self.during(event)
+
+    def do(self, command: str) -> str:
+        """Carry out one line of a script, and say what came of it."""
+        words = command.split()
+        match words:
+            case ["acquired", *terms]:
+                self.barrier.tell(protocol.Acquired(_terms(terms)))
+            case ["revoked", *terms]:
+                self.barrier.tell(protocol.Revoked(_terms(terms)))
+            case ["fenced", *terms]:
+                self.barrier.tell(protocol.Fenced(_terms(terms), "silence"))
+            case ["events"]:
+                while self.barrier.orderly.turn():
+                    pass
+            case ["urgent"]:
+                while self.barrier.urgent.turn():
+                    pass
+            case ["enter", partition]:
+                grant = self.barrier.grant(int(partition))
+                assert grant is not None
+                self.barrier.enter(grant)
+                self.entered.append(grant)
+            case ["leave"]:
+                self.barrier.leave(self.entered.pop())
+            case ["led"]:
+                self.said.append(_spelled({grant.partition: grant.term for grant in self.barrier.led()}))
+            case _:
+                raise AssertionError(f"no such command: {command}")
+        said, self.said = self.said, []
+        return ", ".join(said) or "."
+
+
+def _terms(words: list[str]) -> dict[int, int]:
+    return {int(partition): int(term) for partition, _, term in (word.partition("@") for word in words)}
+
+
+def _spelled(terms: Mapping[int, int]) -> str:
+    return " ".join(f"{partition}@{term}" for partition, term in sorted(terms.items())) or "nothing"
+
+
+def replay(stand: Stand, script: str) -> str:
+    commands = [line.partition("->")[0].strip() for line in script.strip().splitlines()]
+    return "\n".join(f"{command:<15} -> {stand.do(command)}" for command in commands)
+
+
+def test_a_partition_is_led_once_its_handler_has_returned() -> None:
+    script = """
+acquired 0@5 1@5 -> .
+led             -> nothing
+events          -> Acquired 0@5 1@5
+led             -> 0@5 1@5
+"""
+    assert script.strip() == replay(Stand(), script)
+
+
+def test_it_is_handed_over_when_its_handler_has_returned_and_its_blocks_have_ended() -> None:
+    script = """
+acquired 0@5    -> .
+events          -> Acquired 0@5
+enter 0         -> .
+enter 0         -> .
+revoked 0@5     -> .
+led             -> nothing
+leave           -> .
+events          -> Revoked 0@5
+leave           -> release 0@5
+"""
+    assert script.strip() == replay(Stand(), script)
+
+
+def test_blocks_that_ended_before_the_handler_returned_wait_for_it() -> None:
+    script = """
+acquired 0@5    -> .
+events          -> Acquired 0@5
+enter 0         -> .
+revoked 0@5     -> .
+leave           -> .
+events          -> Revoked 0@5, release 0@5
+"""
+    assert script.strip() == replay(Stand(), script)
+
+
+def test_what_was_revoked_before_the_program_could_be_told_is_not_told_and_not_waited_for() -> None:
+    script = """
+acquired 0@5    -> .
+revoked 0@5     -> release 0@5
+events          -> .
+led             -> nothing
+"""
+    assert script.strip() == replay(Stand(), script)
+
+
+def test_what_was_fenced_before_the_program_could_be_told_is_not_told() -> None:
+    script = """
+acquired 0@5    -> .
+fenced 0@5      -> .
+events          -> .
+urgent          -> .
+"""
+    assert script.strip() == replay(Stand(), script)
+
+
+def test_a_fence_takes_the_place_of_a_revocation_that_still_waits() -> None:
+    script = """
+acquired 0@5    -> .
+events          -> Acquired 0@5
+revoked 0@5     -> .
+fenced 0@5      -> .
+events          -> .
+urgent          -> Fenced 0@5
+"""
+    assert script.strip() == replay(Stand(), script)
+
+
+def test_a_fenced_block_holds_up_nobody() -> None:
+    script = """
+acquired 0@5    -> .
+events          -> Acquired 0@5
+enter 0         -> .
+revoked 0@5     -> .
+events          -> Revoked 0@5
+fenced 0@5      -> .
+leave           -> .
+"""
+    assert script.strip() == replay(Stand(), script)
+
+
+def test_the_same_term_after_an_outage_is_another_grant() -> None:
+    """A block from before the outage must not hold up, or be taken for, one from after it."""
+    script = """
+acquired 0@5    -> .
+events          -> Acquired 0@5
+enter 0         -> .
+fenced 0@5      -> .
+acquired 0@5    -> .
+events          -> Acquired 0@5
+revoked 0@5     -> .
+events          -> Revoked 0@5, release 0@5
+leave           -> .
+"""
+    assert script.strip() == replay(Stand(), script)
+
+
+def test_a_higher_term_takes_the_place_of_a_lower_one() -> None:
+    stand = Stand()
+    script = """
+acquired 0@5    -> .
+events          -> Acquired 0@5
+enter 0         -> .
+acquired 0@9    -> .
+events          -> Acquired 0@9
+led             -> 0@9
+fenced 0@5      -> .
+led             -> 0@9
+"""
+    assert script.strip() == replay(stand, script)
+    assert (Stage.LOST, "it was acquired again under term 9") == (stand.entered[0].stage, stand.entered[0].reason)
+
+
+def test_an_echo_of_an_older_term_changes_nothing() -> None:
+    script = """
+acquired 0@9    -> .
+events          -> Acquired 0@9
+revoked 0@5     -> .
+fenced 0@5      -> .
+events          -> .
+led             -> 0@9
+"""
+    assert script.strip() == replay(Stand(), script)
+
+
+def test_a_fence_reaches_the_program_while_its_handler_prepares() -> None:
+    stand = Stand()
+
+    def during(event: Event) -> None:
+        if isinstance(event, Acquired):
+            stand.barrier.tell(protocol.Fenced({0: 5}, "silence"))
+            stand.barrier.urgent.turn()
+
+    stand.during = during
+    script = """
+acquired 0@5 1@5 -> .
+events          -> Acquired 0@5 1@5, Fenced 0@5
+led             -> 1@5
+"""
+    assert script.strip() == replay(stand, script)
+
+
+def test_a_revocation_while_the_handler_prepares_is_told_when_it_has_returned() -> None:
+    stand = Stand()
+
+    def during(event: Event) -> None:
+        if isinstance(event, Acquired):
+            stand.barrier.tell(protocol.Revoked({0: 5}))
+
+    stand.during = during
+    script = """
+acquired 0@5    -> .
+events          -> Acquired 0@5, Revoked 0@5, release 0@5
+led             -> nothing
+"""
+    assert script.strip() == replay(stand, script)
+
+
+def test_a_handler_that_raises_is_given_nothing_more_to_begin() -> None:
+    def broken(event: Event) -> None:
+        raise IndexError
+
+    stand = Stand(broken)
+    script = """
+acquired 0@5    -> .
+acquired 1@6    -> .
+events          -> Acquired 0@5, Acquired raised IndexError
+led             -> nothing
+fenced 0@5 1@6  -> .
+urgent          -> Fenced 0@5, Fenced raised IndexError
+"""
+    assert script.strip() == replay(stand, script)
+
+
+def test_a_revoked_handler_that_raises_hands_nothing_over() -> None:
+    stand = Stand()
+
+    def during(event: Event) -> None:
+        if isinstance(event, Revoked):
+            raise SystemExit
+
+    stand.during = during
+    script = """
+acquired 0@5    -> .
+events          -> Acquired 0@5
+revoked 0@5     -> .
+events          -> Revoked 0@5, Revoked raised SystemExit
+fenced 0@5      -> .
+urgent          -> Fenced 0@5
+"""
+    assert script.strip() == replay(stand, script)
+
+
+def test_without_a_handler_there_is_nothing_to_wait_for_but_blocks() -> None:
+    script = """
+acquired 0@5 1@5 -> .
+led             -> 0@5 1@5
+enter 0         -> .
+revoked 0@5 1@5 -> release 1@5
+leave           -> release 0@5
+acquired 2@7    -> .
+fenced 2@7      -> .
+led             -> nothing
+"""
+    assert script.strip() == replay(Stand(silent=True), script)
+    assert () == Stand(silent=True).barrier.lanes
+
+
+def test_a_member_that_ends_fences_all_it_has() -> None:
+    stand = Stand()
+    for command in ("acquired 0@5", "events", "acquired 1@6", "revoked 0@5"):
+        stand.do(command)
+    stand.barrier.lose_all("the end")
+    assert ["Fenced 0@5", ".", "nothing"] == [stand.do("urgent"), stand.do("events"), stand.do("led")]
+
+
+def test_a_loss_is_remembered_with_its_time_and_reason() -> None:
+    stand = Stand(silent=True)
+    stand.do("acquired 0@5")
+    grant = stand.barrier.grant(0)
+    assert grant is not None
+    stand.now = 12.5
+    stand.do("fenced 0@5")
+    assert (Stage.LOST, 12.5, "silence") == (grant.stage, grant.lost_at, grant.reason)
+
+
+def test_a_handler_knows_that_it_is_one() -> None:
+    stand = Stand()
+    seen: list[bool] = []
+    stand.during = lambda _: seen.append(stand.barrier.is_here)
+    for command in ("acquired 0@5", "events", "fenced 0@5", "urgent"):
+        stand.do(command)
+    assert ([True, True], False) == (seen, stand.barrier.is_here)
+
+
+def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
+    """On real threads: a Fenced handler is called while the Revoked one for another partition still runs."""
+    fenced = threading.Event()
+    order: list[str] = []
+
+    def during(event: Event) -> None:
+        if isinstance(event, Revoked):
+            assert fenced.wait(10)
+        order.append(type(event).__name__)
+        if isinstance(event, Fenced):
+            fenced.set()
+
+    stand = Stand()
+    stand.during = during
+    threads = [threading.Thread(target=lane.run) for lane in stand.barrier.lanes]
+    for thread in threads:
+        thread.start()
+    stand.barrier.tell(protocol.Acquired({0: 5, 1: 5}))
+    with stand.barrier._changed:
+        assert stand.barrier._changed.wait_for(lambda: order == ["Acquired"], 10)
+    stand.barrier.tell(protocol.Revoked({0: 5}))
+    stand.barrier.tell(protocol.Acquired({2: 6}))
+    stand.barrier.tell(protocol.Fenced({1: 5}, "silence"))
+    for lane in stand.barrier.lanes:
+        lane.end()
+    for thread in threads:
+        thread.join(10)
+    assert ["Acquired", "Fenced", "Revoked", "Acquired"] == order
+
+
+@pytest.mark.parametrize("event", [Acquired.of({3: 7, 1: 6}), Revoked.of({3: 7, 1: 6}), Fenced.of({3: 7, 1: 6}, "x")])
+def test_events_name_their_partitions_in_order(event: Event) -> None:
+    assert ((1, 3), {1: 6, 3: 7}) == (event.partitions, event.terms)

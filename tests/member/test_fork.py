@@ -1,0 +1,210 @@
+"""What a forked child has of its parent's member: nothing that holds, and nothing that hangs."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from neli_router.config import Config
+from neli_router.errors import Forked, LeaseLost, NotLeading
+from neli_router.keyspace import Layout
+from neli_router.member.lease import Lease
+from neli_router.member.member import Member
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Newer Pythons warn of what we test here.
+
+PATIENCE = 20.0
+
+
+@pytest.fixture(name="config", params=["memory", "sqlite"])
+def configured(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
+    address = f"memory://{request.node.name}" if request.param == "memory" else f"sqlite://{tmp_path}/ledger.db"
+    return Config(address, name="parent", lease=0.5, layout=Layout(partitions=8))
+
+
+def fork() -> int:
+    """`os.fork`, with a child that no tracer follows: it would wait for locks of its own that other threads held."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    child = os.fork()
+    if child:
+        sys.settrace(tracer)
+    return child
+
+
+def in_child(act: Callable[[], object]) -> object:
+    """What `act` returns in a forked child, as JSON can carry it; the child may take ten seconds."""
+    reading, writing = os.pipe()
+    child = fork()
+    if not child:  # pragma: no cover - counted in another process.
+        signal.alarm(10)  # A deadlock shall fail the test and not outlive it.
+        try:
+            answer = act()
+        except BaseException:  # noqa: BLE001 - told to the parent.
+            answer = traceback.format_exc()
+        os.write(writing, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        told = pipe.read()
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return json.loads(told)
+
+
+def raised_by(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except BaseException as error:  # noqa: BLE001 - the kind is the answer.
+        return type(error).__name__
+    return "nothing"
+
+
+def test_leases_are_void_in_the_child_and_every_call_says_so(config: Config) -> None:
+    with Member(config) as member, member.leading(0, timeout=PATIENCE) as lease:
+
+        def act() -> list[object]:
+            calls: list[Callable[[], object]] = [
+                lease.check,
+                lambda: lease.revoked.wait(0.1),
+                lambda: member.lease(0),
+                member.leading(0).__enter__,
+                lambda: member.pulse(0.1),
+                lambda: member.background(lambda _: None),
+                lambda: member.led,
+                lambda: member.state,
+                lambda: member.drain("parent"),
+                member.await_closed,
+                lambda: member.router.owner("key"),
+            ]
+            return [lease.holds(), lease.remaining(), [raised_by(call) for call in calls], repr(member)]
+
+        assert [False, 0.0, ["Forked"] * 11, "<Member parent: void>"] == in_child(act)
+        lease.check()
+
+
+def test_the_error_says_what_to_do(config: Config) -> None:
+    with Member(config) as member:
+
+        def act() -> str:
+            try:
+                member.lease(0)
+            except Forked as error:
+                return str(error).replace(str(os.getpid()), "CHILD").replace(str(os.getppid()), "PARENT")
+            return ""
+
+        assert (
+            "member parent was needed, but process PARENT opened it and this is process CHILD, forked from it: "
+            "open a Member in this process, after the fork; the parent's goes on unharmed"
+        ) == in_child(act)
+
+
+def test_the_childs_end_is_not_the_parents(config: Config) -> None:
+    """The child leaves blocks and members by an error, by `close` and by its exit: the parent stays a member."""
+    with Member(config) as member:
+        with member.leading(0, timeout=PATIENCE) as lease:
+
+            def act() -> list[str]:
+                def leave_all() -> None:
+                    with member:
+                        raise ZeroDivisionError
+
+                member.close()
+                member.__exit__(None, None, None)
+                return [raised_by(leave_all)]
+
+            assert ["ZeroDivisionError"] == in_child(act)
+        incarnation = member.incarnation
+        assert not member.await_closed(timeout=1.0)
+        assert (incarnation, True) == (member.incarnation, incarnation in member.state.seats)
+        assert lease.holds()
+
+
+def test_a_block_that_is_left_in_the_child_says_so(config: Config) -> None:
+    with Member(config) as member:
+
+        def work() -> None:
+            with member.leading(0, timeout=PATIENCE):
+                child = fork()
+                if not child:  # pragma: no cover - counted in another process.
+                    inside.append(True)
+                    return
+                children.append(child)
+
+        inside: list[bool] = []
+        children: list[int] = []
+        parent = os.getpid()
+        what = raised_by(work)
+        if os.getpid() != parent:  # pragma: no cover - as above.
+            os._exit(0 if (what, inside) == ("Forked", [True]) else 1)
+        assert ("nothing", 0) == (what, os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+
+
+def test_a_child_may_open_a_member_of_its_own(tmp_path: Path) -> None:
+    config = Config(f"sqlite://{tmp_path}/ledger.db", lease=0.5, layout=Layout(partitions=8))
+    with Member(config) as parent:
+        assert parent.pulse(PATIENCE)
+
+        def act() -> list[object]:
+            with Member(config) as child:
+                led = [child.pulse(PATIENCE, role=role) for role in child.state.pins]
+                return [len(led), child.name != parent.name]
+
+        parent.pin(3, "nobody")
+        assert [1, True] == in_child(act)
+        assert not parent.closed
+
+
+def test_a_fork_while_other_threads_hold_the_members_locks_does_not_hang_the_child(config: Config) -> None:
+    """The locks that a thread held at the fork are held for ever in the child, where that thread does not exist."""
+    over = threading.Event()
+
+    def busy() -> None:
+        while not over.is_set():
+            member.lease(0)
+            member.led  # noqa: B018 - it takes a lock, which is the point.
+            # So many forks can keep a busy machine from its heartbeats; leases are not what this is about.
+            with contextlib.suppress(LeaseLost, NotLeading), member.leading(0, timeout=PATIENCE):
+                pass
+
+    with Member(config) as member:
+        assert member.pulse(PATIENCE)
+        threads = [threading.Thread(target=busy) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                assert ["Forked", "nothing"] == in_child(
+                    lambda: [raised_by(lambda: member.led), raised_by(member.close)]
+                )
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(PATIENCE)
+
+
+def _report(pipe: "multiprocessing.connection.Connection", lease: Lease, member: Member) -> None:  # pragma: no cover
+    pipe.send([lease.holds(), raised_by(lambda: member.pulse(0.1)), raised_by(member.close)])
+
+
+def test_a_multiprocessing_child_that_was_forked_is_no_member(config: Config) -> None:
+    context = multiprocessing.get_context("fork")
+    with Member(config) as member, member.leading(0, timeout=PATIENCE) as lease:
+        here, there = context.Pipe()
+        child = context.Process(target=_report, args=(there, lease, member))
+        tracer = sys.gettrace()
+        sys.settrace(None)  # As in `fork`.
+        child.start()
+        sys.settrace(tracer)
+        assert here.poll(PATIENCE)
+        assert [False, "Forked", "nothing"] == here.recv()
+        child.join(PATIENCE)
+        assert 0 == child.exitcode
+        lease.check()

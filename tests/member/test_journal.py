@@ -1,0 +1,121 @@
+"""What members write into the log, and where it goes."""
+
+import logging
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pytest
+import structlog
+
+from neli_router import logs, protocol, testing
+from neli_router.member.journal import NOTES_MAX, Journal, spelled
+
+
+def drained(journal: Journal) -> None:
+    journal.lane.end()
+    journal.lane.run()
+
+
+@pytest.fixture(name="captured")
+def configured() -> Iterator[list[MutableMapping[str, Any]]]:
+    """The events of a program that has configured structlog."""
+    events: list[MutableMapping[str, Any]] = []
+
+    def capture(_: object, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        events.append({**event, "level": level})
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[capture])
+    yield events
+    structlog.reset_defaults()
+
+
+def test_a_program_that_configured_structlog_gets_events_its_way(captured: list[MutableMapping[str, Any]]) -> None:
+    with testing.group("a", partitions=2, lease=1.0) as group:
+        group.settle()
+        group.cut("a")
+        group.advance(2.0)
+    assert [
+        ("info", "member.joined"),
+        ("info", "leader.acquired"),
+        ("warning", "ledger.unavailable"),
+        ("warning", "ledger.unavailable"),
+        ("warning", "leader.fenced"),
+    ] == [(event["level"], event["event"]) for event in captured]
+    fenced = captured[-1]
+    assert ("a", "0-1", 2, "no Beat of this member came back for 1 s") == (
+        fenced["member"],
+        fenced["partitions"],
+        fenced["count"],
+        fenced["reason"],
+    )
+
+
+def test_a_program_that_configured_logging_gets_lines_and_their_parts(caplog: pytest.LogCaptureFixture) -> None:
+    logs.logger().bind(member="a").warning("leader.fenced", name="x y", term=7, args=None)
+    (record,) = caplog.records
+    assert "leader.fenced member=a name='x y' term=7 args=None" == record.getMessage()
+    parts = {"member": "a", "name": "x y", "term": 7, "args": None}
+    assert ("neli_router", logging.WARNING, "leader.fenced", parts) == (
+        record.name,
+        record.levelno,
+        vars(record)["event"],
+        vars(record)["fields"],
+    )
+
+
+def test_a_level_that_nobody_wants_costs_no_rendering(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "neli_router")
+    logs.logger().warning("leader.fenced")
+    assert [] == caplog.records
+
+
+def test_notes_beyond_what_may_wait_are_counted_instead_of_kept(caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal("a", "lane", lambda: None)
+    for number in range(NOTES_MAX + 7):
+        journal.note("warning", "something.happened", number=number)
+    drained(journal)
+    messages = [record.getMessage() for record in caplog.records]
+    assert (NOTES_MAX + 1, "journal.dropped member=a notes=7") == (len(messages), messages[1])
+
+
+def test_a_log_that_fails_does_not_end_the_journal(capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise ZeroDivisionError
+
+    journal, handler = Journal("a", "lane", lambda: None), Broken()
+    logging.getLogger("neli_router").addHandler(handler)
+    try:
+        journal.note("warning", "first")
+        journal.note("warning", "second")
+        drained(journal)
+    finally:
+        logging.getLogger("neli_router").removeHandler(handler)
+    assert 2 == capsys.readouterr().err.count("Traceback")
+
+
+def test_what_is_no_news_to_operators_is_not_noted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "neli_router")
+    journal = Journal("a", "lane", lambda: None)
+    journal.tell(protocol.Trim(3))
+    journal.tell(protocol.Notice("ledger.available", {"ledger": "x"}))
+    journal.tell(protocol.Notice("record.skipped", {"offset": 3}))
+    drained(journal)
+    assert [("INFO", "ledger.available"), ("WARNING", "record.skipped")] == [
+        (record.levelname, vars(record)["event"]) for record in caplog.records
+    ]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "expected"),
+    [
+        ([], ""),
+        ([5], "5"),
+        ([3, 1, 2, 7], "1-3,7"),
+        (range(256), "0-255"),
+        (range(0, 100, 2), "0,2,4,6,8,10,12,14,16,18,20,22,..."),
+    ],
+)
+def test_partitions_are_spelled_as_people_write_them(partitions: list[int], expected: str) -> None:
+    assert expected == spelled(partitions)

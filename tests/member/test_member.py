@@ -1,0 +1,570 @@
+"""What a member promises its program, by a clock that the tests turn."""
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from neli_router import testing
+from neli_router.clock import clock_of
+from neli_router.config import Config
+from neli_router.errors import (
+    BadKey,
+    Closed,
+    ConfigError,
+    GroupMismatch,
+    HandlerFailed,
+    LeaseLost,
+    LedgerUnavailable,
+    NotLeading,
+    Unsupported,
+)
+from neli_router.member.barrier import Grant
+from neli_router.member.events import Acquired, Event, Fenced, Revoked
+from neli_router.member.lease import Lease
+from neli_router.member.member import Member
+from neli_router.member.why import why_not
+from neli_router.testing import Group
+
+
+@pytest.fixture(name="group")
+def pair() -> Iterator[Group]:
+    """Two members that share eight partitions, at rest."""
+    with testing.group("a", "b", partitions=8, lease=1.0, drain_timeout=5.0) as group:
+        group.settle()
+        yield group
+
+
+def one_of(member: Member) -> int:
+    """A partition that `member` leads; as a role, it is its own partition."""
+    return min(member.led)
+
+
+def names(events: list[Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+# Leading
+
+
+def test_a_lease_says_what_it_is_for(group: Group) -> None:
+    role = one_of(group["a"])
+    with group["a"].leading(role) as lease:
+        assert (role, role, "a", group["a"].led[role]) == (lease.role, lease.partition, lease.member, lease.term)
+        assert 0.8 < lease.remaining() < 1.001
+        assert (True, False) == (lease.holds(), bool(lease.revoked))
+
+
+def test_roles_come_and_go_freely_and_wrap_around_the_partitions(group: Group) -> None:
+    role = one_of(group["a"])
+    lease = group["a"].lease(role + 8 * 1000)
+    assert lease is not None
+    assert role == lease.partition
+
+
+def test_a_named_role_is_a_key(group: Group) -> None:
+    owner = group.owner("nightly")
+    other = "b" if owner == "a" else "a"
+    assert owner is not None
+    lease = group[owner].lease("nightly")
+    assert lease is not None
+    assert group["a"].layout.partition("nightly") == lease.partition
+    assert group[other].lease("nightly") is None
+
+
+@pytest.mark.parametrize("role", [1.5, None, True, ["nightly"], "\ud800"])
+def test_what_is_no_role_is_refused(group: Group, role: object) -> None:
+    with pytest.raises(BadKey):
+        group["a"].lease(role)  # type: ignore[arg-type]
+    with pytest.raises(BadKey):
+        group["a"].pulse(0.0, role=role)  # type: ignore[arg-type]
+
+
+def test_two_members_never_lead_the_same(group: Group) -> None:
+    assert set(range(8)) == group["a"].led.keys() | group["b"].led.keys()
+    assert not group["a"].led.keys() & group["b"].led.keys()
+
+
+def test_a_block_whose_lease_was_lost_says_so_at_its_end(group: Group) -> None:
+    def work() -> None:
+        with group["a"].leading(role):
+            group.cut("a")
+            group.advance(1.5)
+
+    role = one_of(group["a"])
+    expected = (
+        rf"the lease of partition {role} under term \d+ was needed, but it was lost 0\.\d+ s ago: "
+        "no Beat of this member came back for 1 s: stop this work now"
+    )
+    with pytest.raises(LeaseLost, match=expected):
+        work()
+
+
+def test_a_block_that_fails_by_itself_is_not_accused_of_its_lease(group: Group) -> None:
+    def work() -> None:
+        with group["a"].leading(one_of(group["a"])):
+            group.cut("a")
+            group.advance(1.5)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+
+def test_a_stopped_process_finds_its_lease_over_at_the_first_question(group: Group) -> None:
+    lease = group["a"].lease(one_of(group["a"]))
+    assert lease is not None
+    group.pause("a")
+    group.advance(60.0)
+    assert (False, 0.0) == (lease.holds(), lease.remaining())
+    with pytest.raises(LeaseLost, match=r"it ended 59\.\d+ s ago, no heartbeat of a having come back in time"):
+        lease.check()
+
+
+def test_not_leading_says_why(group: Group) -> None:
+    other = one_of(group["b"])
+    term = group["b"].led[other]
+    expected = f"member a was to lead partition {other} within 2 s, but b owns it under term {term}: wait longer"
+    with pytest.raises(NotLeading, match=expected):
+        group["a"].leading(other, timeout=2.0).__enter__()
+
+
+def test_every_reason_for_not_leading_has_its_words(group: Group) -> None:
+    state, me, other = group["a"].state, group["a"].incarnation, group["b"].incarnation
+    mine, theirs = one_of(group["a"]), one_of(group["b"])
+    coming = replace(state, targets=(me,) * 8)
+    queued = Grant(mine, 7)
+    assert [
+        "the ledger is out of reach (the disk is full)",
+        "this member was not admitted to the group yet, for which it must first have read along for a lease",
+        "this member owns it, and its handler of events is busy with others",
+        "this member owns it, and waits for its own heartbeat, or for the end of its predecessor's lease",
+        f"b owns it under term {state.terms[theirs]}",
+        f"b owns it under term {state.terms[theirs]}, and is to give it to this member",
+    ] == [
+        why_not(state, me, mine, None, "the disk is full"),
+        why_not(state, "a stranger", mine, None, ""),
+        why_not(state, me, mine, queued, ""),
+        why_not(state, me, mine, None, ""),
+        why_not(state, me, theirs, None, ""),
+        why_not(coming, me, theirs, None, ""),
+    ]
+    assert other == state.owners[theirs]
+
+
+def test_a_newcomer_is_not_leading_because_it_must_first_read_along(group: Group) -> None:
+    member = group.join("c")
+    with pytest.raises(NotLeading, match="not admitted to the group yet"):
+        member.leading(0, timeout=0.5).__enter__()
+
+
+def test_a_pulse_says_whether_it_leads_and_waits_no_longer_than_told(group: Group) -> None:
+    mine, other, began = one_of(group["a"]), one_of(group["b"]), group.now
+    assert group["a"].pulse(10.0, role=mine)
+    assert began == group.now
+    assert not group["a"].pulse(2.0, role=other)
+    assert group.now == pytest.approx(began + 2.0)
+
+
+def test_a_pulse_ends_as_soon_as_it_leads(group: Group) -> None:
+    other, began = one_of(group["b"]), group.now
+    group.kill("b")
+    assert group["a"].pulse(100.0, role=other)
+    assert 1.0 < group.now - began < 2.1
+
+
+# The barrier
+
+
+def test_a_partition_is_led_only_when_its_handler_has_returned() -> None:
+    def prepare(event: Event) -> None:
+        if isinstance(event, Acquired):
+            during.append((group["a"].lease(0), dict(group["a"].led)))
+            group.advance(0.5)
+
+    during: list[tuple[Lease | None, dict[int, int]]] = []
+    with testing.group("a", partitions=1, on_event={"a": prepare}) as group, group["a"].leading(0) as lease:
+        assert ([(None, {})], True) == (during, lease.holds())
+
+
+def test_a_role_that_is_being_prepared_says_so() -> None:
+    def prepare(event: Event) -> None:
+        if isinstance(event, Acquired):
+            with pytest.raises(NotLeading, match="its handler of Acquired has not returned"):
+                group["a"].leading(0, timeout=0.1).__enter__()
+
+    with testing.group("a", partitions=1, on_event={"a": prepare}) as group:
+        group.settle()
+
+
+def test_a_successor_waits_for_the_handler_and_for_the_blocks(group: Group) -> None:
+    with group["a"].leading(one_of(group["a"])) as lease:
+        group["a"].drain("a")
+        group.advance(3.0)
+        assert (True, True) == (bool(lease.revoked), lease.holds())
+        assert group.owner(lease.partition) == "a"
+        assert group["a"].lease(lease.partition) is None
+    group.advance(0.1)
+    assert group.owner(lease.partition) == "b"
+    assert not lease.holds()
+
+
+def test_after_the_drain_timeout_the_program_is_fenced_before_anybody_else_leads() -> None:
+    def slow(event: Event) -> None:
+        heard.append((group.now, "a", type(event).__name__))
+        if isinstance(event, Revoked):
+            group.advance(20.0)
+
+    def other(event: Event) -> None:
+        heard.append((group.now, "b", type(event).__name__))
+
+    heard: list[tuple[float, str, str]] = []
+    with testing.group("a", partitions=1, drain_timeout=5.0, on_event={"a": slow}) as group:
+        group.settle()
+        group.join("b", on_event=other)
+        group["a"].drain("a")
+        group.settle()
+    (_, *first), (revoked_at, *second), (fenced_at, *third), (acquired_at, *fourth) = heard
+    assert [["a", "Acquired"], ["a", "Revoked"], ["a", "Fenced"], ["b", "Acquired"]] == [first, second, third, fourth]
+    assert 5.0 == pytest.approx(fenced_at - revoked_at)
+    assert fenced_at <= acquired_at < fenced_at + 0.1
+
+
+def test_a_fenced_handler_holds_up_nobody() -> None:
+    def slow(event: Event) -> None:
+        if isinstance(event, Fenced):
+            fenced_at.append(group.now)
+            group.advance(50.0)
+            assert set(range(4)) == group["b"].led.keys()
+
+    fenced_at: list[float] = []
+    with testing.group("a", "b", partitions=4, on_event={"a": slow}) as group:
+        group.settle()
+        group.cut("a")
+        group.advance(60.0)
+        assert 1 == len(fenced_at)
+
+
+def test_an_expired_member_comes_back_under_a_new_identity(group: Group) -> None:
+    before = group["a"].incarnation
+    group.pause("a")
+    group.advance(5.0)
+    group.resume("a")
+    group.settle()
+    assert before != group["a"].incarnation
+    assert ["Acquired", "Fenced", "Acquired"] == names(group.told["a"])
+
+
+def test_a_handler_that_raises_ends_the_member_and_frees_its_partitions_at_once() -> None:
+    def broken(event: Event) -> None:
+        if isinstance(event, Revoked):
+            raise KeyError("customer-7")
+
+    with testing.group("a", "b", partitions=8, on_event={"a": broken}) as group:
+        group.settle()
+        began = group.now
+        with pytest.raises(KeyError):
+            group["b"].drain("a")
+        group.settle()
+        assert (set(range(8)), True) == (set(group["b"].led), group.now - began < 1.1)
+        assert ["Acquired", "Revoked", "Fenced"] == names(group.told["a"])
+        with pytest.raises(HandlerFailed, match="handler of Revoked was to return, but it raised KeyError") as raised:
+            group["a"].lease(0)
+        assert isinstance(raised.value.__cause__, KeyError)
+        assert "customer-7" not in str(raised.value)
+
+
+def test_of_several_failures_the_first_is_told() -> None:
+    def broken(event: Event) -> None:
+        raise KeyError if isinstance(event, Acquired) else ValueError
+
+    with testing.group("a", partitions=1, on_event={"a": broken}) as group:
+        with pytest.raises(KeyError):
+            group.settle()
+        with pytest.raises(ValueError):  # noqa: PT011 - the kind is all it has.
+            group.settle()
+        assert isinstance(group["a"].error.__cause__, KeyError) if group["a"].error else False
+
+
+def test_a_handler_that_fails_while_the_member_closes_is_told_all_the_same() -> None:
+    def broken(event: Event) -> None:
+        if isinstance(event, Revoked):
+            raise ZeroDivisionError
+
+    with testing.group("a", partitions=1, on_event={"a": broken}) as group:
+        group.settle()
+        with pytest.raises(ZeroDivisionError):
+            group["a"].close()
+        with pytest.raises(HandlerFailed, match="handler of Revoked was to return"):
+            group["a"].await_closed(timeout=5.0)
+
+
+def test_a_revocation_wakes_whoever_waits_for_it(group: Group) -> None:
+    lease = group["a"].lease(one_of(group["a"]))
+    assert lease is not None
+    assert not lease.revoked.wait(0.5)
+    group["b"].drain("a")
+    assert lease.revoked.wait(5.0)
+    assert lease.revoked.is_set()
+
+
+# The end
+
+
+def test_closing_hands_over_at_once_and_moves_nobody_elses_partitions() -> None:
+    with testing.group("a", "b", "c", partitions=9) as group:
+        group.settle()
+        kept, began = {name: dict(group[name].led) for name in "bc"}, group.now
+        group["a"].close()
+        group.settle()
+        assert group.now - began < 0.1
+        for name, terms in kept.items():
+            assert terms.items() <= group[name].led.items()
+        assert ["Acquired", "Revoked"] == names(group.told["a"])
+        assert (True, None) == (group["a"].closed, group["a"].error)
+        assert group["a"].await_closed()
+
+
+def test_closing_twice_is_fine_and_everything_else_then_raises(group: Group) -> None:
+    member = group["a"]
+    member.close()
+    member.close()
+    for call in (
+        lambda: member.lease(0),
+        lambda: member.pulse(0.0),
+        lambda: member.drain("a"),
+        member.leading(0).__enter__,
+    ):
+        with pytest.raises(Closed, match="member a was needed, but it was closed before"):
+            call()
+
+
+def test_closing_in_a_block_takes_effect_when_the_block_has_ended(group: Group) -> None:
+    with group["a"].leading(one_of(group["a"])) as lease:
+        group["a"].close()
+        assert (False, True) == (group["a"].closed, lease.holds())
+        with pytest.raises(Closed, match="it is being closed"):
+            group["a"].pulse(0.0)
+    assert group["a"].await_closed()
+
+
+@pytest.mark.parametrize("when", [Acquired, Revoked, Fenced])
+def test_closing_in_a_handler_takes_effect_when_it_has_returned(when: type[Event]) -> None:
+    def handler(event: Event) -> None:
+        if isinstance(event, when):
+            group["a"].close()
+            group["a"].close(timeout=0.0)
+
+    with testing.group("a", "b", partitions=2, on_event={"a": handler}) as group:
+        if when is not Acquired:
+            group.settle()
+        if when is Revoked:
+            group["b"].drain("a")
+        if when is Fenced:
+            group.cut("a")
+            group.advance(1.5)
+            group.heal("a")
+        group.settle()
+        assert group["a"].await_closed(timeout=5.0)
+        assert {0, 1} == set(group["b"].led)
+
+
+def test_a_member_that_was_never_admitted_just_stops() -> None:
+    with testing.group("a", partitions=2) as group:
+        group.settle()
+        group.join("b")
+        group["b"].close()
+        assert (True, 0) == (group["b"].closed, len(group.told["b"]))
+        assert ["a"] == [peer.name for peer in group.router.members]
+
+
+def test_a_member_that_cannot_reach_the_ledger_stops_trying_after_a_lease(group: Group) -> None:
+    group.cut("a")
+    began = group.now
+    group["a"].close()
+    assert (True, True) == (group["a"].closed, group.now - began < 2.5)
+
+
+# A ledger that is away
+
+
+def test_a_member_may_be_started_while_the_ledger_is_away() -> None:
+    with testing.group(partitions=2) as group:
+        group.outage = True
+        member = group.join("a")
+        with pytest.raises(
+            NotLeading, match=r"the ledger is out of reach \(the ledger in memory was wanted, but the test has"
+        ):
+            member.leading(0, timeout=3.0).__enter__()
+        group.outage = False
+        assert member.pulse(10.0)
+
+
+def test_a_member_that_never_reached_the_ledger_can_be_closed() -> None:
+    with testing.group() as group:
+        group.outage = True
+        member = group.join("a")
+        member.close()
+        assert member.await_closed()
+
+
+def test_an_outage_moves_nothing() -> None:
+    with testing.group("a", "b", "c", partitions=9, lease=1.0) as group:
+        group.settle()
+        before = {name: dict(group[name].led) for name in "abc"}
+        group.outage = True
+        group.advance(3.0)
+        assert [{}, {}, {}] == [group[name].led for name in "abc"]
+        group.outage = False
+        group.settle()
+        assert before == {name: dict(group[name].led) for name in "abc"}
+        assert ["Acquired", "Fenced", "Acquired"] == names(group.told["a"])[-3:]
+
+
+# Wishes
+
+
+def test_what_is_wished_for_is_done_and_outlives_a_restart(group: Group) -> None:
+    group["a"].pin(3, "b")
+    group["a"].weigh("b", 0)
+    group.settle()
+    assert ({3}, {3: "b"}, {"b": 0}) == (set(group["b"].led), group["a"].state.pins, group["a"].state.weights)
+    group.restart("b")
+    group.settle()
+    assert {3} == set(group["b"].led)
+    group["a"].weigh("b", None)
+    group["a"].unpin(3)
+    group["b"].drain("a")
+    group.settle()
+    assert (8, ("a",)) == (len(group["b"].led), group["b"].state.drains)
+    group["a"].undrain("a")
+    group.settle()
+    assert 4 == len(group["a"].led)
+    group["a"].load({0: 2.5, 1: 0})
+    assert {0: 2.5} == group["a"].state.loads
+
+
+def test_a_wish_before_the_group_was_founded_waits_for_that() -> None:
+    with testing.group("a", partitions=2) as group:
+        group["a"].drain("b")
+        assert ("b",) == group["a"].state.drains
+
+
+def test_a_wish_that_is_not_read_back_in_time_is_an_error(group: Group) -> None:
+    group.cut("a")
+    with pytest.raises(
+        LedgerUnavailable, match=r"a drain of b was to be read back within 3 s, but .* the test has cut"
+    ):
+        group["a"].drain("b", timeout=3.0)
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        (lambda member: member.drain(""), "a member's name must be printable text of 1 to 256 characters, got ''"),
+        (lambda member: member.undrain("a\n"), "printable"),
+        (lambda member: member.pin(8, "b"), "there is no partition 8: they count from 0 to 7"),
+        (lambda member: member.pin(True, None), "2 problems"),
+        (lambda member: member.unpin("3"), "there is no partition '3'"),
+        (lambda member: member.weigh("b", 1.5), "weight=1.5 must be a whole number from 0 to 1000000, or None"),
+        (lambda member: member.load({0: -1.0}), "the load of partition 0 must be a number from 0 to"),
+        (lambda member: member.load({0: float("nan")}), "got nan"),
+    ],
+)
+def test_a_wish_that_nobody_could_read_is_refused(group: Group, wish: object, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        wish(group["a"])  # type: ignore[operator]
+
+
+# A group that is not ours
+
+
+def test_other_settings_than_the_groups_are_refused_with_both_spelled_out(group: Group) -> None:
+    with pytest.raises(GroupMismatch) as raised:
+        group.join("c", layout=Config("memory://x").layout, lease=2.0, guarantee="available")
+    assert (
+        "a group with this member's settings was wanted, but the ledger records others since its genesis: "
+        "slots=16384, partitions=256, tags=off against slots=16384, partitions=8, tags=off (unequal: partitions), "
+        "lease 2 s here and 1 s there, guarantee 'available' here and 'exclusive' there: "
+        "start with the ledger's settings, which never change while it lives, or use a new ledger"
+    ) == str(raised.value)
+
+
+def test_windows_is_refused_with_a_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neli_router.clock.host_clock", clock_of("win32"))
+    with pytest.raises(Unsupported, match="this is 'win32': run the members on Linux"):
+        Member(Config("memory://windows"))
+
+
+# Everything else
+
+
+def test_available_members_go_on_until_their_successor_does() -> None:
+    def leaders(role: int) -> str:
+        return "".join(name for name in "ab" if group[name].lease(role) is not None)
+
+    def work() -> None:
+        with group["a"].leading(mine):
+            group["a"].pin(mine, "b")
+            for _ in range(50):
+                seen.append(leaders(mine))
+                group.advance(0.01)
+
+    seen: list[str] = []
+    with testing.group("a", "b", partitions=4, lease=1.0, guarantee="available") as group:
+        group.settle()
+        mine = one_of(group["a"])
+        with pytest.raises(LeaseLost, match="it was revoked, and its successor acts"):
+            work()
+        assert ("b", False) == (seen[-1], "" in seen)
+        assert ["Acquired", "Revoked", "Acquired"] == names(group.told["a"])  # The last in exchange for the pinned one.
+        group.kill("b")
+        group.advance(2.5)
+        assert set(range(4)) == set(group["a"].led)
+
+
+def test_an_available_member_that_closes_goes_on_until_its_successor_does_unless_it_may_not_wait() -> None:
+    with testing.group("a", "b", partitions=4, lease=1.0, guarantee="available") as group:
+        group.settle()
+        group["a"].close()
+        assert (["Acquired", "Revoked"], 4) == (names(group.told["a"]), len(group["b"].led))
+        group.outage = True
+        began = group.now
+        group["b"].close(timeout=0.1)
+        assert (True, "Fenced", True) == (group["b"].closed, names(group.told["b"])[-1], group.now - began < 0.2)
+
+
+def test_a_member_routes_by_what_it_reads_anyway(group: Group) -> None:
+    keys = [f"customer-{number}" for number in range(20)]
+    assert [group.owner(key) for key in keys] == [owner.name for owner in group["a"].router.owners(keys)]
+    mine = [key for key in keys if group.owner(key) == "a"]
+    assert mine == group["a"].router.mine(keys)
+    group["a"].close()
+    with pytest.raises(Closed):
+        group["a"].router.owner("customer-1")
+
+
+def test_no_key_stands_in_a_repr_or_an_error(group: Group) -> None:
+    role = next(f"customer-{number}" for number in range(20) if group.owner(f"customer-{number}") == "a")
+    lease = group["a"].lease(role)
+    assert lease is not None
+    with pytest.raises(NotLeading) as raised:
+        group["b"].leading(role, timeout=0.5).__enter__()
+    group.pause("a")
+    group.advance(2.0)
+    for text in (repr(lease), repr(lease.revoked), str(lease.lost()), str(raised.value), repr(group["a"])):
+        assert "customer" not in text
+
+
+def test_a_member_says_how_it_is(group: Group) -> None:
+    assert "<Member a: 4 of 8 partitions>" == repr(group["a"])
+    group["a"].close()
+    assert "<Member a: closed>" == repr(group["a"])
+    group.kill("b")
+    assert "<Member b: void>" == repr(group["b"])
+
+
+def test_a_member_cannot_be_pickled(group: Group) -> None:
+    with pytest.raises(TypeError, match="this process's place in the group"):
+        pickle.dumps(group["a"])

@@ -1,0 +1,562 @@
+"""Members as programs run them: on threads, in real time, on memory and on SQLite; and whole processes."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neli_router.config import Config
+from neli_router.errors import (
+    Closed,
+    ConfigError,
+    GroupMismatch,
+    HandlerFailed,
+    LeaseLost,
+    LedgerUnavailable,
+    LedgerUnusable,
+    NeliError,
+    NotLeading,
+    Replaced,
+)
+from neli_router.induction.records import Beat, Leave, decode
+from neli_router.keyspace import Layout
+from neli_router.ledgers.base import Entry, Ledger, Promise
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.member.events import Acquired, Event, Fenced, Revoked
+from neli_router.member.lease import Lease
+from neli_router.member.member import Member
+from neli_router.member.runtime import Threads
+
+PATIENCE = 20.0
+"""Seconds to wait for what must come; a machine that is busy may take its time."""
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until it holds."""
+    give_up_at = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < give_up_at, "waited in vain"
+        time.sleep(0.005)
+
+
+class Program:
+    """A handler that notes what it was told, and does what a test wants it to do."""
+
+    def __init__(self, during: Callable[[Event], object] = lambda _: None) -> None:
+        self.told: list[str] = []
+        self.during = during
+
+    def __call__(self, event: Event) -> None:
+        self.told.append(type(event).__name__)
+        self.during(event)
+
+
+class Flaky(Threads):
+    """A runtime whose ledger, one in memory, can be taken away, and broken."""
+
+    def __init__(self, log: MemoryLog | None = None) -> None:
+        self.log = MemoryLog() if log is None else log
+        self.problem: BaseException | None = None
+        self.opened: list[FlakyLedger] = []
+
+    def ledger(self, config: Config) -> Ledger:
+        if self.problem is not None:
+            raise self.problem
+        self.opened.append(FlakyLedger(self))
+        return self.opened[-1]
+
+
+class FlakyLedger:
+    promises: frozenset[Promise] = MemoryLedger.promises
+    doubts = ()
+    address = "flaky"
+
+    def __init__(self, runtime: Flaky) -> None:
+        self._runtime, self._inner, self.closed = runtime, MemoryLedger(runtime.log), False
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+        self._whole.append(payloads, lasting=lasting)
+
+    def acknowledged(self) -> list[int]:
+        return self._inner.acknowledged()
+
+    def read(self, timeout: float) -> list[Entry]:
+        return self._whole.read(min(timeout, 0.02))
+
+    def age(self) -> float:
+        return self._inner.age()
+
+    def seek(self, offset: int) -> None:
+        self._inner.seek(offset)
+
+    def start(self) -> int:
+        return self._whole.start()
+
+    def tip(self) -> int:
+        return self._whole.tip()
+
+    def trim(self, before: int) -> None:
+        self._whole.trim(before)
+
+    def wake(self) -> None:
+        self._inner.wake()
+
+    def close(self) -> None:
+        self.closed = True
+        self._inner.close()
+
+    @property
+    def _whole(self) -> MemoryLedger:
+        if self._runtime.problem is not None:
+            raise self._runtime.problem
+        return self._inner
+
+
+AWAY = LedgerUnavailable("the ledger was wanted", "it was taken away", "give it back")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A ledger of each kind."""
+    return f"memory://{request.node.name}" if request.param == "memory" else f"sqlite://{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+def configured(address: str) -> Callable[..., Config]:
+    """A configuration for a member of the group."""
+
+    def make(name: str, **options: Any) -> Config:
+        return Config(address, **{"name": name, "lease": 0.5, "layout": Layout(partitions=8), **options})
+
+    return make
+
+
+@pytest.fixture
+def in_memory(request: pytest.FixtureRequest) -> Callable[..., Config]:
+    """The same, where it makes no difference which ledger it is."""
+
+    def make(name: str, **options: Any) -> Config:
+        options = {"name": name, "lease": 0.5, "layout": Layout(partitions=8), **options}
+        return Config(f"memory://{request.node.name}", **options)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_threads() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    until(lambda: not [one for one in set(threading.enumerate()) - before if one.name != "neli-watchdog"])
+
+
+# The life of a group
+
+
+def test_two_members_share_and_one_takes_over_when_the_other_closes(configured: Callable[..., Config]) -> None:
+    programs = Program(), Program()
+    with Member(configured("a"), on_event=programs[0]) as a, Member(configured("b"), on_event=programs[1]) as b:
+        until(lambda: 4 == len(a.led) == len(b.led))
+        kept = dict(b.led)
+        with a.leading(min(a.led)) as lease:
+            assert (True, "a") == (lease.holds(), a.router.owner_of_role(lease.partition).name)
+        a.close()
+        until(lambda: 8 == len(b.led))
+        assert kept.items() <= b.led.items()
+    assert (["Acquired", "Revoked"], "Acquired") == (programs[0].told[-2:], programs[1].told[0])
+
+
+def test_the_newer_of_two_members_with_one_name_goes_on(configured: Callable[..., Config]) -> None:
+    first = Program()
+    with Member(configured("same"), on_event=first) as older:
+        assert older.pulse(PATIENCE)
+        with Member(configured("same")) as newer:
+            assert newer.pulse(PATIENCE)
+            with pytest.raises(Replaced, match="this member was to be the only one called 'same'"):
+                older.await_closed(timeout=PATIENCE)
+            for call in (lambda: older.lease(0), lambda: older.pulse(0.0), lambda: older.drain("same")):
+                with pytest.raises(Replaced):
+                    call()
+            until(lambda: "Fenced" in first.told)
+            assert {"same"} == {peer.name for peer in newer.router.members}
+            assert (8, True) == (len(newer.led), newer.incarnation in newer.state.seats)
+
+
+def test_members_without_a_name_do_not_get_into_each_others_way(in_memory: Callable[..., Config]) -> None:
+    config = replace(in_memory("unused"), name=None)
+    with Member(config) as one, Member(config) as other:
+        until(lambda: 4 == len(one.led) == len(other.led))
+
+
+def test_an_earlier_group_with_another_layout_is_refused_with_both_spelled_out(
+    in_memory: Callable[..., Config],
+) -> None:
+    with Member(in_memory("a")) as a:
+        until(lambda: a.state.genesis)
+        with pytest.raises(GroupMismatch, match=r"slots=16384, partitions=4, .* against slots=16384, partitions=8"):
+            Member(in_memory("b", layout=Layout(partitions=4)))
+
+
+def test_wishes_are_made_from_any_thread(in_memory: Callable[..., Config]) -> None:
+    with Member(in_memory("a")) as a:
+        threads = [threading.Thread(target=a.pin, args=(partition, "b")) for partition in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert dict.fromkeys(range(8), "b") == a.state.pins
+
+
+# The barrier, with handlers that really block
+
+
+def test_a_fence_reaches_the_program_while_its_revoked_handler_blocks(configured: Callable[..., Config]) -> None:
+    """And the successor leads, though the handler has not returned: it had its drain_timeout."""
+    release, times = threading.Event(), dict[str, float]()
+
+    def block(event: Event) -> None:
+        times.setdefault(type(event).__name__, time.monotonic())
+        if isinstance(event, Revoked):
+            release.wait(PATIENCE)
+
+    program = Program(block)
+    with Member(configured("a", drain_timeout=0.4), on_event=program) as a, Member(configured("b")) as b:
+        until(lambda: 4 == len(a.led) == len(b.led) or "Fenced" in program.told)
+        b.drain("a")
+        until(lambda: 8 == len(b.led))
+        until(lambda: "Fenced" in times)
+        assert times["Fenced"] > times["Revoked"]
+        release.set()
+
+
+def test_a_revoked_handler_that_blocks_holds_up_its_successor(in_memory: Callable[..., Config]) -> None:
+    release = threading.Event()
+
+    def block(event: Event) -> None:
+        if isinstance(event, Revoked):
+            release.wait(PATIENCE)
+
+    with Member(in_memory("a"), on_event=block) as a:
+        assert a.pulse(PATIENCE)
+        with Member(in_memory("b")) as b:
+            until(lambda: b.incarnation in b.state.seats)
+            time.sleep(1.0)
+            assert ({}, 8) == (b.led, len([owner for owner in a.state.owners if owner == a.incarnation]))
+            release.set()
+            until(lambda: 4 == len(b.led))
+
+
+def test_a_handler_that_fails_ends_the_member_and_frees_its_partitions(in_memory: Callable[..., Config]) -> None:
+    def broken(event: Event) -> None:
+        if isinstance(event, Acquired):
+            raise ZeroDivisionError
+
+    with Member(in_memory("b")) as b:
+        with Member(in_memory("a"), on_event=broken) as a:
+            with pytest.raises(HandlerFailed, match="it raised ZeroDivisionError") as raised:
+                a.await_closed(timeout=PATIENCE)
+            assert isinstance(raised.value.__cause__, ZeroDivisionError)
+            with pytest.raises(HandlerFailed), a.leading(0):
+                pass
+        until(lambda: 8 == len(b.led))
+
+
+# Closing
+
+
+def test_closing_with_a_timeout_fences_what_has_not_finished(in_memory: Callable[..., Config]) -> None:
+    def work() -> None:
+        try:
+            with a.leading(0):
+                entered.set()
+                release.wait(PATIENCE)
+        except LeaseLost as error:
+            lost.append(error)
+
+    entered, release, lost = threading.Event(), threading.Event(), list[LeaseLost]()
+    with Member(in_memory("a")) as a:
+        worker = threading.Thread(target=work)
+        worker.start()
+        assert entered.wait(PATIENCE)
+        a.close(timeout=0.2)
+        assert a.closed
+        release.set()
+        worker.join(PATIENCE)
+    assert ["it was lost"] == [error.found[:11] for error in lost]
+    assert "the program left the group without finishing" in lost[0].found
+
+
+def test_closing_waits_for_another_threads_block(in_memory: Callable[..., Config]) -> None:
+    def work() -> None:
+        with a.leading(0) as lease:
+            entered.set()
+            assert lease.revoked.wait(PATIENCE)
+            done.append(lease.holds())
+
+    entered, done = threading.Event(), list[bool]()
+    with Member(in_memory("a")) as a:
+        worker = threading.Thread(target=work)
+        worker.start()
+        assert entered.wait(PATIENCE)
+        a.close()
+        assert [True] == done
+        worker.join(PATIENCE)
+
+
+@pytest.mark.parametrize("when", [Acquired, Revoked, Fenced])
+def test_closing_in_a_handler_does_not_deadlock(when: type[Event]) -> None:
+    runtime = Flaky()
+
+    def close(event: Event) -> None:
+        if isinstance(event, when):
+            member.close()
+
+    member = Member(Config("memory://unused", name="a", lease=0.3), on_event=close, runtime=runtime)
+    if when is not Acquired:
+        assert member.pulse(PATIENCE)
+    with Member(Config("memory://unused", name="b", lease=0.3), runtime=Flaky(runtime.log)) as other:
+        if when is Fenced:
+            runtime.problem = AWAY
+            until(lambda: member.engine.tenancy.closing)
+            runtime.problem = None
+        assert member.await_closed(timeout=PATIENCE)
+        until(lambda: 256 == len(other.led))
+    assert [True] == [ledger.closed for ledger in runtime.opened]
+
+
+def test_closing_on_a_signal_while_the_main_thread_works(in_memory: Callable[..., Config]) -> None:
+    """The usual handler of SIGTERM runs on top of the very block whose end `close` would wait for."""
+    with Member(in_memory("a")) as a:
+        before = signal.signal(signal.SIGTERM, lambda *_: a.close())
+        try:
+            with a.leading(0) as lease:
+                began = time.monotonic()
+                signal.raise_signal(signal.SIGTERM)
+                assert (True, True) == (time.monotonic() - began < 5.0, lease.revoked.wait(PATIENCE))
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert a.await_closed(timeout=PATIENCE)
+
+
+def test_closing_on_a_signal_while_the_main_thread_waits_to_lead(in_memory: Callable[..., Config]) -> None:
+    with Member(in_memory("a")) as a, Member(in_memory("b")) as b:
+        until(lambda: b.led)
+        before = signal.signal(signal.SIGTERM, lambda *_: a.close())
+        pressing = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+        pressing.start()
+        try:
+            with pytest.raises(Closed), a.leading(min(b.led), timeout=PATIENCE):
+                pass
+        finally:
+            pressing.join()
+            signal.signal(signal.SIGTERM, before)
+
+
+# Tasks in the background
+
+
+def test_a_task_runs_on_a_thread_of_its_own_until_it_is_stopped(in_memory: Callable[..., Config]) -> None:
+    def work(lease: Lease) -> None:
+        ran.append((lease.holds(), threading.current_thread().name))
+
+    ran: list[tuple[bool, str]] = []
+    with Member(in_memory("mine")) as member:
+        handle = member.background(work, interval=0.01)
+        until(lambda: len(ran) > 2)
+        assert (True, False) == (handle.running, handle.wait(0.0))
+        handle.stop()
+        assert (True, False) == (handle.wait(PATIENCE), handle.running)
+    assert {(True, "neli-mine-background")} == set(ran)
+
+
+def test_a_task_that_waits_to_lead_can_be_stopped_and_ends_with_its_member(in_memory: Callable[..., Config]) -> None:
+    with Member(in_memory("a")) as a, Member(in_memory("b")) as b:
+        until(lambda: b.led)
+        stopped, closed = (a.background(lambda _: None, role=min(b.led)) for _ in range(2))
+        stopped.stop()
+        assert (True, False) == (stopped.wait(PATIENCE), closed.wait(0.0))
+        a.close()
+        assert closed.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_what_a_task_raises_is_raised_by_wait(in_memory: Callable[..., Config], error: type[BaseException]) -> None:
+    def broken(_: Lease) -> None:
+        raise error
+
+    with Member(in_memory("a")) as member:
+        handle = member.background(broken)
+        with pytest.raises(error):
+            handle.wait(PATIENCE)
+        assert not member.closed
+
+
+def test_a_task_ends_with_the_error_that_ended_its_member() -> None:
+    runtime = Flaky()
+    member = Member(Config("memory://unused", lease=0.3), runtime=runtime)
+    handle = member.background(lambda lease: lease.revoked.wait(), interval=0.0)
+    assert member.pulse(PATIENCE)
+    runtime.problem = LedgerUnusable("the ledger was wanted", "it is corrupt", "start a new one")
+    with pytest.raises(LedgerUnusable, match="it is corrupt"):
+        handle.wait(PATIENCE)
+
+
+# A ledger that fails
+
+
+def test_after_an_outage_the_same_member_leads_the_same_terms() -> None:
+    runtime, program = Flaky(), Program()
+    with Member(Config("memory://unused", lease=0.3), on_event=program, runtime=runtime) as member:
+        assert member.pulse(PATIENCE)
+        terms = dict(member.led)
+        runtime.problem = AWAY
+        until(lambda: "Fenced" in program.told)
+        with pytest.raises(
+            NotLeading, match=r"the ledger is out of reach \(the ledger was wanted, but it was taken away"
+        ):
+            member.leading(0, timeout=0.1).__enter__()
+        runtime.problem = None
+        assert member.pulse(PATIENCE)
+        assert (terms, ["Acquired", "Fenced", "Acquired"]) == (member.led, program.told)
+
+
+def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = Flaky()
+    runtime.problem = AWAY
+    with caplog.at_level(logging.INFO), Member(Config("memory://unused", lease=0.3), runtime=runtime) as member:
+        with pytest.raises(NotLeading, match="out of reach"):
+            member.leading(0, timeout=0.3).__enter__()
+        with pytest.raises(LedgerUnavailable, match="it was taken away"):
+            member.drain("x", timeout=0.1)
+        runtime.problem = None
+        assert member.pulse(PATIENCE)
+    runtime.problem = AWAY
+    member = Member(Config("memory://unused"), runtime=runtime)
+    member.close()
+    assert member.await_closed()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        LedgerUnusable("the ledger was wanted", "it is corrupt", "start a new one"),
+        RuntimeError("a driver with a bug"),
+        SystemExit("a driver that ends the thread"),
+    ],
+)
+def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(problem: BaseException) -> None:
+    runtime, program = Flaky(), Program()
+    member = Member(Config("memory://unused", lease=0.3), on_event=program, runtime=runtime)
+    assert member.pulse(PATIENCE)
+    lease = member.lease(0)
+    runtime.problem = problem
+    for _ in range(2):
+        with pytest.raises(type(problem)) as raised:
+            member.await_closed(timeout=PATIENCE)
+        assert str(problem) == str(raised.value)
+    until(lambda: "Fenced" in program.told)
+    assert (True, False) == (runtime.opened[0].closed, lease is not None and lease.holds())
+    with pytest.raises(NeliError):
+        member.router.owner("key")
+    member.close()
+
+
+def test_what_will_not_heal_is_raised_by_the_constructor(tmp_path: Path) -> None:
+    with pytest.raises(LedgerUnusable, match="there is no folder"):
+        Member(Config(f"sqlite://{tmp_path}/nowhere/ledger.db"))
+    (tmp_path / "text.db").write_text("This is no database, but long enough to be taken for one." * 100)
+    with pytest.raises(LedgerUnusable):
+        Member(Config(f"sqlite://{tmp_path}/text.db"))
+    runtime = Flaky()
+    FlakyLedger.promises = frozenset()
+    try:
+        with pytest.raises(ConfigError, match="needs a ledger that never rewinds"):
+            Member(Config("memory://unused"), runtime=runtime)
+    finally:
+        FlakyLedger.promises = MemoryLedger.promises
+    assert [True] == [ledger.closed for ledger in runtime.opened]
+    runtime.problem = RuntimeError("a driver with a bug")
+    with pytest.raises(RuntimeError, match="a driver with a bug"):
+        Member(Config("memory://unused"), runtime=runtime)
+
+
+# The log
+
+
+def test_the_log_tells_a_members_life_in_constant_names(
+    caplog: pytest.LogCaptureFixture, in_memory: Callable[..., Config]
+) -> None:
+    with caplog.at_level(logging.INFO, "neli_router"), Member(in_memory("a")) as a, a.leading("customer-7"):
+        pass
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert ["member.joined", "leader.acquired", "leader.revoked", "member.stopped"] == events
+    acquired = caplog.records[1]
+    assert "leader.acquired member=a partitions=0-7 count=8 term=" == acquired.getMessage()[:53]
+    fields = vars(acquired)["fields"]
+    assert ("a", "0-7", 8) == (fields["member"], fields["partitions"], fields["count"])
+    assert "customer-7" not in caplog.text
+
+
+def test_a_log_that_blocks_costs_no_lease(in_memory: Callable[..., Config]) -> None:
+    class Blocking(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            blocked.set()
+            release.wait(PATIENCE)
+
+    blocked, release, handler = threading.Event(), threading.Event(), Blocking()
+    logger = logging.getLogger("neli_router")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        with Member(in_memory("a", lease=1.0)) as a:
+            assert (True, True) == (a.pulse(PATIENCE), blocked.wait(PATIENCE))
+            lease = a.lease(0)
+            time.sleep(2.0)
+            assert lease is not None
+            assert lease.holds()
+    finally:
+        release.set()
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+
+
+SCRIPT = """
+import sys
+from neli_router.config import Config
+from neli_router.member.member import Member
+
+member = Member(Config(sys.argv[1], name="script", lease=0.5))
+assert member.pulse(20.0)
+"""
+
+
+def run(script: str, address: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_script_that_ends_without_closing_hands_over_at_once_and_has_printed_nothing(tmp_path: Path) -> None:
+    finished = run(SCRIPT, f"sqlite://{tmp_path}/ledger.db")
+    assert (0, "", "") == (finished.returncode, finished.stdout, finished.stderr)
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    records = [decode(entry.payload) for entry in ledger.read(0)]
+    ledger.close()
+    assert [Leave, Beat] == [type(records[-1]), type(records[-2])]
+
+
+def test_a_script_with_a_handler_that_hangs_ends_all_the_same(tmp_path: Path) -> None:
+    hanging = SCRIPT.replace(
+        "lease=0.5)", 'lease=0.5), on_event=lambda event: "Revoked" in str(event) and time.sleep(60)'
+    )
+    began = time.monotonic()
+    finished = run(f"import time\n{hanging}", f"sqlite://{tmp_path}/ledger.db")
+    assert (0, "", True) == (finished.returncode, finished.stderr, time.monotonic() - began < 30)

@@ -1,0 +1,462 @@
+"""The feed, by transcripts: what look-ups may believe, as time passes and the source tells this and that.
+
+Each line is `time verb words -> what a look-up then finds, and what is told to the operator`.
+"""
+
+import gc
+import threading
+from collections.abc import Callable
+from math import inf
+from weakref import ref
+
+import pytest
+
+from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable, NeliError, StaleTable
+from neli_router.induction.fold import State, fold
+from neli_router.induction.records import Beat, Genesis, Join, Leave, Record
+from neli_router.keyspace import Layout
+from neli_router.protocol import Notice
+from neli_router.router.feed import Feed
+from neli_router.router.fixed import FixedFeed
+from neli_router.router.refusal import Refused
+from neli_router.router.router import Router
+from neli_router.router.table import Owner, Table
+from neli_router.router.watch import CHANGES_MAX, Change, Gap
+from neli_router.router.watchdog import Watchdog
+
+LAYOUT = Layout(slots=64, partitions=4)
+KEY = "somebody's name"
+
+
+class Story:
+    """A feed, a ledger's fold and a clock, moved on by the lines of a transcript."""
+
+    def __init__(self, *, layout: Layout | None = None, max_age: float | None = 10.0) -> None:
+        self.now = 0.0
+        self.heard_at = 0.0
+        self.notices: list[Notice] = []
+        self.state = State(at=1)
+        self.feed = Feed(
+            "memory", layout=layout, max_age=max_age, clock=lambda: self.now, watched=False, tell=self.notices.append
+        )
+        self.router = Router(self.feed)
+
+    def replay(self, script: str) -> str:
+        lines = []
+        for line in script.strip().splitlines():
+            done = line.partition("->")[0].rstrip()
+            time, verb, *words = done.split()
+            self.now = float(time)
+            self.notices.clear()
+            self.act(verb, *words)
+            told = [notice.event for notice in self.notices]
+            lines.append(f"{done:16} -> {', '.join([self.look_up(), *told])}")
+        return "\n".join(lines)
+
+    def act(self, verb: str, *words: str) -> None:
+        match verb, *words:
+            case "begin", size:
+                self.read(genesis(Layout(slots=64, partitions=int(size))))
+            case "join", name:
+                self.read(join(name))
+            case "leave", name:
+                self.read(Leave(by=name))
+            case "beat", name:
+                self.read(Beat(by=name, sent_at=0.0, at=0, digest="0" * 16))
+            case "read", *_:
+                self.read()
+            case "lag", *_:
+                self.feed.publish(self.state, self.now - 20, self.heard_at)
+            case "away", *_:
+                self.feed.away("the disk is full")
+            case "fail", *_:
+                self.feed.fail(LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one"))
+            case "wait", *_:
+                self.feed.check()
+            case "reopen", *_:
+                self.feed.reopen()
+            case "close", *_:
+                self.feed.close()
+            case _:
+                pytest.fail(f"no such verb: {verb}")
+
+    def read(self, *records: Record) -> None:
+        for record in records:
+            self.state = fold(self.state, self.state.at, record)
+            if record.by in self.state.seats:
+                self.heard_at = self.now
+        self.feed.publish(self.state, self.now, self.heard_at)
+
+    def look_up(self) -> str:
+        try:
+            return self.router.owner(KEY).name
+        except NeliError as error:
+            return "the key itself" if KEY in str(error) else type(error).__name__
+
+
+def genesis(layout: Layout = LAYOUT) -> Genesis:
+    return Genesis(by="x", layout=layout, lease=1.0, guarantee="exclusive", base=1_000, version=1)
+
+
+def join(name: str) -> Join:
+    return Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0)
+
+
+def refused_by(act: Callable[[], object]) -> NeliError:
+    with pytest.raises(NeliError) as caught:
+        act()
+    return caught.value
+
+
+def plight_of(feed: Feed) -> str:
+    return feed.view.plight.name.lower() if isinstance(feed.view, Refused) else "none"
+
+
+def test_a_table_is_shown_as_soon_as_there_is_one_and_follows_the_ledger() -> None:
+    script = """
+0.0 wait         -> StaleTable
+0.1 read         -> NoOwner
+0.2 begin 4      -> NoOwner
+0.3 join a       -> a
+0.4 join b       -> a
+0.5 leave a      -> b
+0.6 leave b      -> NoOwner
+0.7 join c       -> c
+0.8 close        -> Closed
+0.9 read         -> Closed
+"""
+    assert script.strip() == Story().replay(script)
+
+
+def test_a_table_older_than_max_age_is_taken_away_until_the_ledger_is_read_again() -> None:
+    script = """
+0.0 begin 4      -> NoOwner
+0.1 join a       -> a
+5.0 beat a       -> a
+15.0 wait        -> a
+15.1 wait        -> StaleTable, router.stale
+16.0 wait        -> StaleTable
+17.0 beat a      -> a, router.recovered
+28.0 lag         -> StaleTable, router.stale
+29.0 beat a      -> a, router.recovered
+"""
+    assert script.strip() == Story().replay(script)
+
+
+def test_without_max_age_the_last_table_stays() -> None:
+    script = """
+0.0 begin 4      -> NoOwner
+0.1 join a       -> a
+9999.0 wait      -> a
+"""
+    assert script.strip() == Story(max_age=None).replay(script)
+
+
+def test_a_group_that_nobody_is_heard_of_for_three_leases_is_dead_until_somebody_is() -> None:
+    script = """
+0.0 begin 4      -> NoOwner
+0.1 join a       -> a
+1.0 beat a       -> a
+4.0 read         -> a
+4.1 read         -> NoOwner, router.silent
+4.2 read         -> NoOwner
+4.3 beat a       -> a, router.recovered
+"""
+    assert script.strip() == Story().replay(script)
+
+
+def test_who_cannot_read_does_not_take_that_for_the_others_silence() -> None:
+    """Three leases without a read, and three leases after an outage, are none without a sign of a member."""
+    script = """
+0.0 begin 4      -> NoOwner
+0.1 join a       -> a
+4.0 wait         -> a
+4.5 away         -> a
+8.0 read         -> a
+10.9 read        -> a
+11.1 read        -> NoOwner, router.silent
+"""
+    assert script.strip() == Story().replay(script)
+
+
+def test_a_source_that_failed_is_final_until_another_begins() -> None:
+    script = """
+0.0 begin 4      -> NoOwner
+0.1 join a       -> a
+0.2 fail         -> LedgerUnusable, router.stopped
+0.3 read         -> LedgerUnusable
+0.4 reopen       -> StaleTable
+0.5 read         -> a
+0.6 close        -> Closed
+0.7 fail         -> Closed
+"""
+    assert script.strip() == Story().replay(script)
+
+
+def test_a_ledger_with_another_layout_is_refused_with_both_spelled_out() -> None:
+    story = Story(layout=LAYOUT)
+    script = """
+0.0 read         -> NoOwner
+0.1 begin 8      -> GroupMismatch, router.stopped
+0.2 join a       -> GroupMismatch
+"""
+    assert script.strip() == story.replay(script)
+    assert isinstance(story.feed.error, GroupMismatch)
+    assert (
+        "the ledger records another since its genesis: slots=64, partitions=4, tags=off against slots=64, "
+        "partitions=8, tags=off (unequal: partitions)"
+    ) == story.feed.error.found
+
+
+def test_the_layout_stays_the_first_one_for_ever() -> None:
+    """A look-up that is under way holds the old rows and the old mask: no other layout may come between them."""
+    story = Story()
+    story.replay("0.0 begin 4\n0.1 join a\n0.2 reopen")
+    story.state = State(at=1)
+    assert "0.3 begin 8      -> GroupMismatch, router.stopped" == story.replay("0.3 begin 8")
+
+
+# What the errors say.
+
+
+NOT_READ = "the owner of a key was wanted, but the ledger memory was not yet read up to its end"
+MESSAGES = {
+    "0 wait": f"{NOT_READ}: wait for it with `await_table`, or see why it cannot be read",
+    "0 away": f"""
+        {NOT_READ} (the last try: the disk is full): wait for it with `await_table`, or see why it cannot be read""",
+    "0 begin 4\n0 join a\n4 away\n12.34 wait": """
+        the owner of slot 18 was wanted, but the ledger memory was last read 12.3 s ago, up to offset 3, and max_age is
+        10 s (the last try: the disk is full): see why it cannot be read; look-ups go on by themselves once it is read
+        again""",
+    "0 begin 4\n0 join a\n4 read": """
+        the owner of slot 18 was wanted, but nobody is alive on memory (last heard 4.0 s ago: member a at a:1): start a
+        member, or see why the members cannot reach the ledger""",
+    "0 read": """
+        the owner of a key was wanted, but no member ever joined, no group has begun on memory: start a member""",
+    "0 begin 4\n0 join a\n1 leave a": """
+        the owner of slot 18 (partition 2 of memory) was wanted, but the group has no member any more: all of them left
+        or were expired: start a member""",
+    "0 close": """
+        the owner of a key was wanted, but this router was closed before: look up before closing, or open another
+        router""",
+    "0 fail": "a ledger was wanted, but it is damaged: make a new one",
+}
+
+
+@pytest.mark.parametrize("script", MESSAGES)
+def test_an_error_says_what_was_wanted_what_was_found_and_what_to_do(script: str) -> None:
+    story = Story()
+    story.replay(script)
+    assert " ".join(MESSAGES[script].split()) == str(refused_by(lambda: story.router.owner(KEY)))
+
+
+def test_each_look_up_that_fails_raises_an_error_of_its_own_without_a_context() -> None:
+    """An error that is raised again and again grows its traceback, and keeps every caller's variables alive."""
+    story = Story()
+    story.act("fail")
+    first, second = (refused_by(lambda: story.router.owner(KEY)) for _ in range(2))
+    assert first is not second
+    assert first.__context__ is first.__cause__ is None
+
+
+def test_an_error_made_late_still_tells_of_the_plight_that_it_is_for() -> None:
+    """A look-up may be about to explain a failure when another source has begun and the members have gone."""
+    story = Story()
+    story.replay("0 begin 4\n0 join a\n4 read")
+    silent = story.feed.view
+    story.act("leave", "a")
+    story.act("fail")
+    stopped = story.feed.view
+    story.act("reopen")
+    assert isinstance(silent, Refused)
+    assert isinstance(stopped, Refused)
+    assert "(last heard 4.0 s ago: a member that has left)" in str(silent.explain("it was wanted"))
+    assert "it is damaged" in str(stopped.explain("it was wanted"))
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, float("nan"), "10", True])
+def test_a_max_age_that_makes_no_sense_is_refused(bad: float) -> None:
+    with pytest.raises(ConfigError, match=r"max_age=.* must be a number of seconds above 0, or None for no limit"):
+        Story(max_age=bad)
+
+
+# Waiting and watching.
+
+
+def test_waiting_ends_with_a_table_with_nobody_or_with_what_ended_the_feed() -> None:
+    story = Story()
+    with pytest.raises(
+        StaleTable, match=r"a table of memory was wanted within 0.01 s, but .* not yet read up to its end"
+    ):
+        story.feed.await_table(0.01)
+    story.act("read")
+    story.feed.await_table(0)  # Nobody is there, and that is certain.
+    story.replay("0.1 begin 4\n0.2 join a")
+    story.feed.await_table(0)
+    story.replay("20 wait")
+    with pytest.raises(StaleTable):
+        story.feed.await_table(0)
+    story.act("fail")
+    with pytest.raises(LedgerUnusable):
+        story.feed.await_table(0)
+
+
+def test_a_watch_yields_what_changed_since_its_table() -> None:
+    story = Story()
+    story.replay("0 begin 4\n0 join a")
+    watch = story.feed.watch()
+    assert story.router.table is watch.table
+    assert watch.take(0) is None
+    story.replay("1 beat a\n2 join b\n3 leave a")
+    a = [Owner("a", "a:1", i, 1_002) for i in range(4)]
+    b = [Owner("b", "b:1", i, 1_005) for i in range(4)]
+    assert [Change(i, a[i], b[i], 6) for i in range(4)] == [watch.take(0) for _ in range(4)]
+    assert watch.take(0) is None
+
+
+def test_who_is_told_of_a_change_and_looks_it_up_finds_it() -> None:
+    story = Story()
+    story.replay("0 begin 4\n0 join a\n0 join b")
+    found: list[str] = []
+    watch = story.feed.watch(tell=lambda: found.append(story.router.owner(KEY).name))
+    story.act("leave", "a")
+    assert ["b"] == found
+    watch.close()
+
+
+def test_the_first_table_is_a_change_from_nobody() -> None:
+    story = Story()
+    watch = story.feed.watch()
+    story.replay("0 begin 4\n0 join a")
+    assert watch.table is None
+    assert [Change(i, None, Owner("a", "a:1", i, 1_002), 3) for i in range(4)] == [watch.take(0) for _ in range(4)]
+
+
+def test_a_watcher_that_is_too_slow_gets_a_gap_in_place_of_all_it_missed() -> None:
+    story = Story()
+    story.replay("0 begin 4\n0 join a")
+    watch = story.feed.watch()
+    owner = Owner("a", "a:1", 0, 1)
+    watch.put([Change(0, None, owner, 7)] * CHANGES_MAX)
+    watch.put([Change(0, None, owner, 8)])
+    watch.put([Change(1, None, owner, 9)])
+    assert [Gap(CHANGES_MAX + 1, 8), Change(1, None, owner, 9), None] == [watch.take(0) for _ in range(3)]
+    watch.put([Change(0, None, owner, 7)] * (CHANGES_MAX + 1))
+    watch.put([Change(0, None, owner, 8)] * CHANGES_MAX)
+    assert [Gap(2 * CHANGES_MAX + 1, 8), None] == [watch.take(0) for _ in range(2)]
+
+
+def test_a_watch_ends_with_its_router_and_says_so_if_that_failed() -> None:
+    story = Story()
+    story.replay("0 begin 4")
+    with story.feed.watch() as closed, story.feed.watch() as failed, story.feed.watch() as other:
+        other.close()
+        story.act("join", "a")
+        story.act("fail")
+        assert 4 == len([failed.take(0) for _ in range(4)])
+        with pytest.raises(LedgerUnusable):
+            next(failed)
+        assert [] == list(other)
+        story.act("reopen")
+        story.act("close")
+        with pytest.raises(LedgerUnusable):
+            list(closed)
+    assert [] == list(story.feed.watch())
+
+
+def test_a_watch_wakes_who_waits_for_it() -> None:
+    story = Story()
+    story.replay("0 begin 4")
+    watch = story.feed.watch()
+    taken: list[object] = []
+    thread = threading.Thread(target=lambda: taken.extend(watch))
+    thread.start()
+    story.act("join", "a")
+    story.act("close")
+    thread.join(10)
+    assert not thread.is_alive()
+    assert 4 == len(taken)
+
+
+def test_a_feed_does_not_keep_its_watches_alive() -> None:
+    story = Story()
+    watch = story.feed.watch()
+    gone = ref(watch)
+    del watch
+    gc.collect()
+    assert gone() is None
+
+
+# The watchdog.
+
+
+class Egg:
+    """Good for `left` seconds, and then for ever spoilt."""
+
+    def __init__(self, *left: float) -> None:
+        self.left = [*left]
+        self.spoilt = threading.Event()
+
+    def check(self) -> float:
+        if not self.left:
+            self.spoilt.set()
+            return inf
+        return self.left.pop(0)
+
+    def fork(self) -> None:
+        pytest.fail("nobody forked")
+
+
+def test_the_watchdog_checks_again_when_the_time_is_up() -> None:
+    watchdog, egg = Watchdog(), Egg(0.01, 0.0, 0.01)
+    watchdog.watch(egg)
+    assert egg.spoilt.wait(10)
+
+
+def test_the_watchdog_looks_again_when_it_is_nudged() -> None:
+    watchdog, egg = Watchdog(), Egg(inf)
+    watchdog.watch(egg)
+    while egg.left:
+        watchdog.nudge()
+    watchdog.nudge()
+    assert egg.spoilt.wait(10)
+
+
+def test_the_watchdog_goes_home_when_nothing_is_left_and_comes_back() -> None:
+    watchdog, egg = Watchdog(), Egg()
+    for _ in range(2):
+        egg.spoilt.clear()
+        watchdog.watch(egg)
+        assert egg.spoilt.wait(10)
+        thread = watchdog._thread
+        assert thread is not None
+        watchdog.unwatch(egg)
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_the_watchdog_keeps_nobody_alive() -> None:
+    watchdog, egg, other = Watchdog(), Egg(inf), Egg(inf)
+    watchdog.watch(egg)
+    watchdog.watch(other)
+    gone = ref(egg)
+    while egg.left:
+        watchdog.nudge()
+    del egg
+    while gone() is not None:
+        gc.collect()
+        watchdog.nudge()
+    watchdog.unwatch(other)
+
+
+# A table that never changes.
+
+
+def test_a_fixed_feed_is_never_too_old_and_can_be_closed() -> None:
+    table = Table.static([Owner("a", "", 0, 1)], Layout(slots=4, partitions=1))
+    feed = FixedFeed(table)
+    assert ((0, 0.0), "none") == (feed.at, plight_of(feed))
+    feed.fork()
+    assert "none" == plight_of(feed)
+    feed.close()
+    assert "closed" == plight_of(feed)

@@ -1,0 +1,351 @@
+"""Several groups for the same roles: who answers, who is left out, and what shares a host."""
+
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from benchmarks._processes.group import Group
+from neli_router import testing
+from neli_router.config import Config
+from neli_router.errors import (
+    BadKey,
+    Closed,
+    ConfigError,
+    GroupMismatch,
+    LedgerUnavailable,
+    LookupFailed,
+    NoOwner,
+    StaleTable,
+)
+from neli_router.induction.records import encode
+from neli_router.keyspace import Layout
+from neli_router.ledgers.base import Entry
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.member.member import Member
+from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
+from neli_router.router.refusal import Refused, View
+from neli_router.router.router import Router
+from neli_router.router.table import Owner, Peer
+from tests.groups import log_of, named, records_of, static
+from tests.pages import examples, page
+
+PATIENCE = 20.0
+
+
+class Flaky(MemoryLedger):
+    """A ledger that cannot be read as long as the test says so."""
+
+    is_away = False
+
+    def read(self, timeout: float) -> list[Entry]:
+        if self.is_away:
+            raise LedgerUnavailable("a read was wanted", "the test cut the line", "heal it")
+        return super().read(min(timeout, 0.01))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[testing.Group, testing.Group, Groups]]:
+    with testing.group("anna", partitions=8) as blue, testing.group("gerd", "gina", partitions=8) as green:
+        blue.settle()
+        green.settle()
+        yield blue, green, Groups({"blue": blue.router, "green": green.router})
+
+
+def test_each_group_gives_one_owner_in_the_order_of_the_groups(
+    pair: tuple[testing.Group, testing.Group, Groups],
+) -> None:
+    blue, green, groups = pair
+    expected = [Leader("blue", blue.router.owner("key")), Leader("green", green.router.owner("key"))]
+    assert expected == groups.owners("key") == groups.owners(b"key")
+    assert [Leader("blue", blue.router.owner_of_role(13)), Leader("green", green.router.owner_of_role(13))] == (
+        groups.owners_of_role(13)
+    )
+    assert {"blue": "anna", "green": groups["green"].owner("key").name} == named(groups.owners("key"))
+    assert ["blue", "green"] == list(groups)
+    assert 2 == len(groups)
+    assert {} == groups.errors
+
+
+def test_a_group_that_died_is_left_out_and_is_back_with_its_first_member(
+    pair: tuple[testing.Group, testing.Group, Groups],
+) -> None:
+    blue, _, groups = pair
+    blue.kill("anna")
+    blue.advance(10.0)
+    assert ["green"] == [leader.group for leader in groups.owners("key")]
+    assert {"blue": NoOwner} == {group: type(error) for group, error in groups.errors.items()}
+    blue.restart("anna")
+    blue.settle()
+    assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
+
+
+def test_a_role_always_has_a_leader_while_one_group_looks_for_another(
+    pair: tuple[testing.Group, testing.Group, Groups],
+) -> None:
+    """The paper's continuous availability: a member of each group is lost, one after the other, and none is missed."""
+    _, green, groups = pair
+    green.kill(groups["green"].owner("key").name)
+    for _ in range(40):
+        green.advance(0.1)
+        assert "anna" == named(groups.owners("key"))["blue"]
+    assert "green" in named(groups.owners("key"))
+
+
+def test_when_no_group_answers_the_error_says_why_for_each(pair: tuple[testing.Group, testing.Group, Groups]) -> None:
+    blue, green, groups = pair
+    for group, names in ((blue, ["anna"]), (green, ["gerd", "gina"])):
+        for name in names:
+            group.kill(name)
+        group.advance(10.0)
+    with pytest.raises(NoOwner) as caught:
+        groups.owners("secret-key")
+    assert "owners of a key were wanted" == caught.value.wanted
+    assert "group blue: nobody is alive" in caught.value.found
+    assert "group green: nobody is alive" in caught.value.found
+    assert caught.value.remedy.startswith("start a member")
+    assert "secret" not in str(caught.value)
+
+
+def test_different_troubles_make_one_failed_look_up() -> None:
+    silent, closed = Router.static({0: Owner("a", "", 0, 1)}, Layout(slots=64, partitions=2)), static("b")
+    closed.close()
+    with pytest.raises(LookupFailed) as caught:
+        Groups({"silent": silent, "closed": closed}).owners_of_role(1)
+    assert LookupFailed is type(caught.value)
+    assert "group silent: it was given none; group closed: this router was closed before" in caught.value.found
+
+
+def test_a_key_that_is_none_is_the_callers_mistake_and_not_a_group_without_an_answer() -> None:
+    with pytest.raises(BadKey):
+        Groups({"blue": static("a")}).owners(7)  # type: ignore[arg-type]
+
+
+def test_each_group_has_a_max_age_of_its_own_and_heals_by_itself() -> None:
+    logs = {"blue": log_of("anna"), "green": log_of("gerd")}
+    ledgers: dict[str, list[Flaky]] = {"blue": [], "green": []}
+
+    def opened(group: str) -> Flaky:
+        ledgers[group].append(Flaky(logs[group]))
+        return ledgers[group][-1]
+
+    sources = {"blue": lambda: opened("blue"), "green": lambda: opened("green")}
+    with Groups(sources, max_age={"blue": 0.05, "green": None}) as groups:
+        assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
+        blue = Changes(groups["blue"])
+        for ledger in (*ledgers["blue"], *ledgers["green"]):
+            ledger.is_away = True
+        blue.await_one("stale")
+        assert {"green": "gerd"} == named(groups.owners("key"))
+        assert {"blue": StaleTable} == {group: type(error) for group, error in groups.errors.items()}
+        for ledger in ledgers["blue"]:
+            ledger.is_away = False
+        blue.await_one("none")
+        assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
+
+
+def test_a_group_whose_ledger_is_not_there_yet_comes_by_itself(tmp_path: Path) -> None:
+    late = tmp_path / "late.db"
+    with closing(SqliteLedger(tmp_path / "early.db")) as early:
+        early.append([encode(record) for record in records_of("anna")])
+        sources = {"late": f"sqlite://{late}", "early": f"sqlite://{tmp_path / 'early.db'}"}
+        with Groups(sources) as groups:
+            assert {"early": "anna"} == named(groups.owners("key"))
+            assert ["late"] == list(groups.errors)
+            changes = Changes(groups["late"])
+            with closing(SqliteLedger(late)) as ledger:
+                ledger.append([encode(record) for record in records_of("gerd")])
+                changes.await_one("none")
+                assert {"late": "gerd", "early": "anna"} == named(groups.owners("key"))
+
+
+def test_without_any_ledger_it_does_not_open(tmp_path: Path) -> None:
+    with pytest.raises(StaleTable, match=r"group blue: .* group green: "):
+        Groups({"blue": f"sqlite://{tmp_path}/1.db", "green": f"sqlite://{tmp_path}/2.db"}, timeout=0.2)
+
+
+@pytest.mark.process
+def test_two_groups_on_two_ledgers_lose_one_and_never_an_answer(tmp_path: Path) -> None:
+    """All processes of one group are killed; a router of both names an owner at every single look."""
+    folders = [tmp_path / name for name in ("blue", "green")]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        Group(folders[0], partitions=8, pause=0.1, lease=0.3) as blue,
+        Group(folders[1], partitions=8, pause=0.1, lease=0.3) as green,
+    ):
+        lives = [blue.start("anna"), blue.start("axel"), green.start("gerd")]
+        blue.settle()
+        green.settle()
+        with Groups({"blue": blue.ledger, "green": green.ledger}, max_age=PATIENCE) as groups:
+            assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
+            changes = Changes(groups["blue"])
+            for life in lives[:2]:
+                life.kill()
+            while "silent" not in changes.seen:
+                assert "gerd" == named(groups.owners("key"))["green"]
+            assert {"green": "gerd"} == named(groups.owners("key"))
+            blue.start("anton")
+            changes.await_one("none")
+            assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
+        green.leave()
+
+
+@pytest.mark.kafka
+def test_two_groups_may_share_a_broker(kafka: str) -> None:
+    addresses = {group: f"kafka://{kafka}/{group}-{uuid4().hex}" for group in ("blue", "green")}
+    layout = Layout(partitions=4)
+    with ExitStack() as stack:
+        members = {
+            group: stack.enter_context(
+                Member(Config(address, name=group, layout=layout, lease=0.5, accept_rewinds=True))
+            )
+            for group, address in addresses.items()
+        }
+        for member in members.values():
+            with member.leading("key", timeout=PATIENCE):
+                pass
+        groups = stack.enter_context(Groups(addresses))
+        assert {"blue": "blue", "green": "green"} == named(groups.owners("key"))
+
+
+def test_hosts_that_serve_a_role_twice_are_told() -> None:
+    groups = Groups(
+        {"blue": static("one:1", "two:1", "one:1", "two:1"), "green": static("one:9", "one:9", "three:9", "two:9")}
+    )
+    expected = [SharedHost("one", ("blue", "green"), (0,)), SharedHost("two", ("blue", "green"), (3,))]
+    assert expected == groups.shared_hosts()
+    assert ["blue", "green"] == groups.groups_on("two")
+    assert ["green"] == groups.groups_on("three")
+    assert [] == groups.groups_on("four")
+
+
+def test_groups_on_hosts_of_their_own_share_nothing() -> None:
+    assert [] == Groups({"blue": static("one:1", "two:1"), "green": static("three:1", "four:1")}).shared_hosts()
+
+
+def test_groups_of_different_widths_share_what_some_role_has_on_both() -> None:
+    """Role 2 is partition 2 of four and 0 of two, so that its leaders are both on `one`; every role of `two` is not."""
+    wide, narrow = Layout(slots=64, partitions=4), Layout(slots=64, partitions=2)
+    groups = Groups(
+        {
+            "blue": static("two:1", "three:1", "one:1", "three:1", layout=wide),
+            "green": static("one:1", "two:1", layout=narrow),
+        }
+    )
+    assert [SharedHost("one", ("blue", "green"), (0,))] == groups.shared_hosts()
+
+
+def test_with_three_groups_each_pair_is_looked_at() -> None:
+    groups = Groups({"blue": static("one:1"), "green": static("two:1"), "red": static("one:2")})
+    assert [SharedHost("one", ("blue", "red"), (0,))] == groups.shared_hosts()
+
+
+def test_zones_may_stand_for_hosts() -> None:
+    logs = {"blue": MemoryLog(), "green": MemoryLog()}
+    for (group, log), zone in zip(logs.items(), ("west", "west"), strict=True):
+        MemoryLedger(log).append([encode(record) for record in records_of(group, zone=zone)])
+    with Groups({"blue": lambda: MemoryLedger(logs["blue"]), "green": lambda: MemoryLedger(logs["green"])}) as groups:
+        assert [] == groups.shared_hosts()
+        assert [SharedHost("west", ("blue", "green"), (0, 1, 2, 3))] == groups.shared_hosts(by_zone)
+
+
+def test_groups_that_hash_keys_differently_have_no_roles_in_common() -> None:
+    groups = Groups({"blue": static("a"), "green": static("b", layout=Layout(slots=32, partitions=1))})
+    with pytest.raises(GroupMismatch, match="blue and green"):
+        groups.shared_hosts()
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("one:80", "one"),
+        ("one", "one"),
+        ("https://one.example:443/path", "one.example"),
+        ("http://user@one:80", "one"),
+        ("[::1]:80", "::1"),
+        ("fe80::1", "fe80::1"),
+        ("", ""),
+    ],
+)
+def test_the_host_of_an_address(address: str, host: str) -> None:
+    assert host == by_host(Peer("a", address, 1, ""))
+
+
+def test_a_member_without_an_address_is_on_no_host() -> None:
+    assert [] == Groups({"blue": static(""), "green": static("")}).shared_hosts()
+
+
+def test_mistakes_are_told_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Groups({"blue": "memory://x", "green": "memory://x"}, max_age={"gren": 1.0})
+    assert (
+        "blue and green have one ledger, so they are one group: give each a ledger of its own",
+        "max_age names 'gren', and there is no such group: there is blue, green",
+    ) == caught.value.problems
+    with pytest.raises(ConfigError, match="name one at least"):
+        Groups({})
+
+
+def test_the_examples_of_its_page_run(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for group, owner, address in (("blue", "anna", "10.0.0.7:80"), ("green", "gerd", "10.0.0.8:80")):
+            names[group] = f"sqlite://{tmp_path}/{group}.db"
+            member = Member(Config(names[group], name=owner, address=address, zone="west", layout=Layout(partitions=4)))
+            with stack.enter_context(member).leading("customer-7", timeout=PATIENCE):
+                pass
+        for example in examples(page("groups.md")):
+            exec(example, names)  # noqa: S102 - our own page.
+        stack.enter_context(names["groups"])
+        assert {"blue": "anna", "green": "gerd"} == names["names"]
+        assert (["blue"], []) == (names["taken"], names["shared"])
+        assert ["west"] == [zone.host for zone in names["shared_zones"]]
+
+
+def test_closing_closes_what_it_opened_and_nothing_else() -> None:
+    log, given = log_of("anna"), static("a")
+    groups = Groups({"blue": lambda: MemoryLedger(log), "green": given})
+    groups.close()
+    groups.close()
+    assert {"green": "a"} == named(groups.owners("key"))
+    given.close()
+    with pytest.raises(Closed):
+        groups.owners("key")
+
+
+def test_it_can_be_reopened_and_cannot_be_pickled() -> None:
+    log = log_of("anna")
+    with Groups({"blue": lambda: MemoryLedger(log)}) as groups:
+        groups.reopen()
+        assert {"blue": "anna"} == named(groups.owners("key"))
+        assert "<Groups blue: <Router of " in repr(groups)
+        with pytest.raises(TypeError):
+            pickle.dumps(groups)
+
+
+class Changes:
+    """Every plight that a router was in from now on; "none" while it has a table."""
+
+    def __init__(self, router: Router) -> None:
+        self.seen: list[str] = []
+        self._changed = threading.Condition()
+        self._taken = 0
+        router.feed.show_to(self._show)
+        self._taken = len(self.seen)
+
+    def _show(self, view: View) -> None:
+        with self._changed:
+            self.seen.append(view.plight.name.lower() if isinstance(view, Refused) else "none")
+            self._changed.notify_all()
+
+    def await_one(self, plight: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: plight in self.seen[self._taken :], PATIENCE), self.seen
+            self._taken = self.seen.index(plight, self._taken) + 1

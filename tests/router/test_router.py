@@ -1,0 +1,517 @@
+"""The router: look-ups over real ledgers and threads. What a feed believes, and when, is told in test_feed.py."""
+
+import copy
+import gc
+import logging
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, cast
+
+import pytest
+
+from neli_router.config import Config
+from neli_router.errors import (
+    BadKey,
+    Closed,
+    ConfigError,
+    GroupMismatch,
+    LedgerError,
+    LedgerRewound,
+    LedgerUnavailable,
+    LedgerUnusable,
+    NeliError,
+    NoOwner,
+    StaleTable,
+)
+from neli_router.induction.records import Beat, Genesis, Join, Leave, Record, encode
+from neli_router.keyspace import Key, Layout
+from neli_router.ledgers.base import Entry, Ledger
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.member.member import Member
+from neli_router.router import ledger_reader as reader
+from neli_router.router.refusal import Refused, View
+from neli_router.router.router import Router
+from neli_router.router.table import Owner, Peer
+from neli_router.router.watch import Change
+
+LAYOUT = Layout(slots=64, partitions=4)
+FOREVER = 3600.0  # A lease after which nobody is missed.
+PATIENCE = 20.0  # Longer than anything here takes on a busy machine.
+
+
+class Flaky(MemoryLedger):
+    """A ledger whose driver fails, or hangs, whenever the test wants it to."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__(log)
+        self.failure: BaseException | None = None
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self.closed = threading.Event()
+
+    def read(self, timeout: float) -> list[Entry]:
+        self.flowing.wait()
+        if self.failure is not None:
+            raise self.failure
+        return super().read(min(timeout, 0.01))
+
+    def close(self) -> None:
+        super().close()
+        self.closed.set()
+
+
+class Plights:
+    """Every plight that a router was in, as it happened; "none" while it has a table."""
+
+    def __init__(self, router: Router) -> None:
+        self._seen: SimpleQueue[str] = SimpleQueue()
+        router.feed.show_to(self._show)
+
+    def _show(self, view: View) -> None:
+        self._seen.put(view.plight.name.lower() if isinstance(view, Refused) else "none")
+
+    def next(self) -> str:
+        return self._seen.get(timeout=PATIENCE)
+
+
+def genesis(layout: Layout = LAYOUT, *, lease: float = FOREVER) -> Genesis:
+    return Genesis(by="x", layout=layout, lease=lease, guarantee="exclusive", base=1_000, version=1)
+
+
+def join(name: str) -> Join:
+    return Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0)
+
+
+def write(ledger: Ledger, *records: Record) -> None:
+    ledger.append([encode(record) for record in records])
+
+
+def log_of(*records: Record) -> MemoryLog:
+    log = MemoryLog()
+    write(MemoryLedger(log), *records)
+    return log
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return log_of(genesis(), join("a"))
+
+
+@pytest.fixture
+def router(log: MemoryLog) -> Iterator[Router]:
+    with Router(lambda: MemoryLedger(log)) as router:
+        yield router
+
+
+def test_a_router_names_the_owner_and_follows_the_ledger(log: MemoryLog, router: Router) -> None:
+    kept = router.owner
+    partition = LAYOUT.partition("key")
+    assert Owner("a", "a:1", partition, 1_002) == router.owner("key") == router.owner(b"key") == kept("key")
+    assert [router.owner("key"), router.owner("Zoë")] == router.owners(["key", "Zoë"])
+    assert (Peer("a", "a:1", 1, ""),) == router.members
+    with router.watch() as watch:
+        write(MemoryLedger(log), join("b"), Leave(by="a"))
+        assert {0, 1, 2, 3} == {cast("Change", watch.take(PATIENCE)).partition for _ in range(4)}
+    assert Owner("b", "b:1", partition, 1_004) == router.owner("key") == kept("key")
+    assert router.table.offset == router.at.offset == 5
+    assert (Peer("b", "b:1", 1, ""),) == router.members
+
+
+@pytest.mark.parametrize(
+    "layout", [LAYOUT, Layout(), Layout(tags=True), Layout(slots=1000, partitions=10), Layout(partitions=300)]
+)
+def test_whatever_the_layout_owner_is_the_owner_of_the_keys_partition(layout: Layout) -> None:
+    log = log_of(genesis(layout), join("a"), join("b"), Leave(by="a"), join("c"))
+    keys: list[Key] = [
+        "",
+        "key",
+        "Zoë",
+        "{a}b",
+        "{}",
+        b"\xff\x00",
+        b"key",
+        "x" * 1000,
+        *(f"customer-{i}" for i in range(200)),
+    ]
+    with Router(lambda: MemoryLedger(log)) as router:
+        expected = [router.table.partitions[layout.partition(key)] for key in keys]
+        assert expected == [router.owner(key) for key in keys] == router.owners(keys)
+
+
+@pytest.mark.parametrize("bad", [7, None, True, 1.5, bytearray(b"ab"), memoryview(b"ab"), "\ud800", "a\udfff", ("a",)])
+def test_what_is_neither_text_nor_bytes_is_refused_whatever_else_is_wrong(router: Router, bad: Any) -> None:
+    for _ in range(2):
+        with pytest.raises(BadKey) as caught:
+            router.owner(bad)
+        assert caught.value.__context__ is None
+        router.close()
+
+
+def test_a_role_is_looked_up_by_number_and_by_name(router: Router) -> None:
+    assert 3 == router.owner_of_role(7).partition
+    assert router.owner("nightly") == router.owner_of_role("nightly")
+    with pytest.raises(BadKey):
+        router.owner_of_role(cast("Any", None))
+
+
+def test_mine_are_the_keys_of_the_member_that_the_router_was_named_after(log: MemoryLog, router: Router) -> None:
+    keys = [f"key-{i}" for i in range(20)]
+    with Router(lambda: MemoryLedger(log), name="a") as of_a, Router(lambda: MemoryLedger(log), name="b") as of_b:
+        assert (keys, []) == (of_a.mine(keys), of_b.mine(keys))
+    with pytest.raises(ConfigError, match=r"mine\(\) needs to know who is asking: give the router a name"):
+        router.mine(keys)
+
+
+def test_a_thread_that_looks_up_meets_only_owners_while_tables_come_and_go(log: MemoryLog, router: Router) -> None:
+    ledger = MemoryLedger(log)
+    names: set[str] = set()
+    stop = threading.Event()
+
+    def look_up() -> None:
+        owner = router.owner
+        while not stop.is_set():
+            names.update(owner(f"key-{i}").name for i in range(100))
+
+    threads = [threading.Thread(target=look_up) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with router.watch() as watch:
+        for i in range(12):
+            write(ledger, join(f"m{i}"), Leave(by=f"m{i - 1}" if i else "a"))
+            while cast("Change", watch.take(PATIENCE)).after != Owner(f"m{i}", f"m{i}:1", 3, 1_000 + log.tip - 1):
+                pass
+    stop.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert names <= {"a", *(f"m{i}" for i in range(12))}
+    assert "m11" == router.owner("key").name
+
+
+# Where the table comes from.
+
+
+def test_a_configuration_and_an_address_open_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = SqliteLedger(path)
+    write(ledger, genesis(), join("a"))
+    with Router(f"sqlite:{path}") as router, Router(Config(f"sqlite:{path}", name="a", layout=LAYOUT)) as named:
+        assert "a" == router.owner("key").name == named.owner("key").name
+        assert ["key"] == named.mine(["key"])
+        assert f"<Router of sqlite:{path}: at offset 3, 0.0 s old>" == repr(router)
+    ledger.close()
+
+
+def test_a_router_makes_no_ledger_and_writes_to_none(tmp_path: Path) -> None:
+    with pytest.raises(LedgerUnusable):
+        Router(f"sqlite:{tmp_path}/missing.db")
+    assert [] == list(tmp_path.iterdir())
+    log = log_of(genesis(), join("a"))
+    before = log.tip
+    with Router(lambda: MemoryLedger(log)) as router:
+        router.owner("key")
+    assert before == log.tip
+
+
+def test_a_misspelt_address_is_refused_with_what_there_is() -> None:
+    with pytest.raises(ConfigError, match="sqlight is no known kind of ledger: did you mean sqlite"):
+        Router("sqlight:ledger.db")
+
+
+def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
+    """A handle that is open already could not be opened again, which a forked child must do."""
+    with pytest.raises(ConfigError, match="a MemoryLedger is no source: give a Config, an address, or a function that"):
+        Router(cast("Any", MemoryLedger(log)))
+
+
+def test_a_configuration_speaks_where_the_call_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = SqliteLedger(path)
+    write(ledger, genesis(), join("a"))
+    config = Config(f"sqlite:{path}", layout=Layout(), max_age=None)
+    with pytest.raises(GroupMismatch, match="slots=16384, partitions=256, tags=off against slots=64, partitions=4"):
+        Router(config)
+    with Router(config, layout=LAYOUT, name="a") as router:
+        assert ["key"] == router.mine(["key"])
+    with pytest.raises(ConfigError, match="max_age=0"):
+        Router(config, layout=LAYOUT, max_age=0)
+    ledger.close()
+
+
+def test_a_member_feeds_a_router_of_its_own(tmp_path: Path) -> None:
+    config = Config(f"sqlite:{tmp_path}/ledger.db", name="a", address="a:1", layout=LAYOUT)
+    with Member(config) as member:
+        router = member.router
+        with member.leading(0, timeout=PATIENCE) as lease:
+            assert Owner("a", "a:1", 0, lease.term) == router.owner_of_role(0)
+        assert ["key"] == router.mine(["key"])
+        with Router(config) as other:
+            assert router.owner("key") == other.owner("key")
+    with pytest.raises(Closed):
+        router.owner("key")
+
+
+def test_a_static_router_needs_no_ledger() -> None:
+    owners = [Owner(name, f"{name}:1", i, 1) for i, name in enumerate("abcd")]
+    with Router.static(owners, LAYOUT, name="b") as router:
+        assert owners[LAYOUT.partition("key")] == router.owner("key")
+        assert ["<Router of a static table: at offset 0, 0.0 s old>", None] == [repr(router), router.error]
+        router.reopen()
+        assert [key for key in map(str, range(9)) if LAYOUT.partition(key) == 1] == router.mine(map(str, range(9)))
+    with pytest.raises(Closed):
+        router.owner("key")
+    with pytest.raises(ConfigError, match="4 owners were given for 256 partitions"):
+        Router.static(owners)
+
+
+# Before the first table.
+
+
+def test_a_router_of_a_ledger_without_a_group_says_that_nobody_ever_joined() -> None:
+    log = MemoryLog()
+    with Router(lambda: MemoryLedger(log)) as router:
+        with pytest.raises(NoOwner, match="no member ever joined, no group has begun on memory"):
+            router.owner("key")
+        kept, plights = router.owner, Plights(router)
+        write(MemoryLedger(log), genesis())
+        assert ["unfounded", "none"] == [plights.next(), plights.next()]
+        with pytest.raises(NoOwner, match=r"\(partition 0 of memory\) was wanted, but no member ever joined the group"):
+            kept("key")
+        with router.watch() as watch:
+            write(MemoryLedger(log), join("a"))
+            watch.take(PATIENCE)
+        assert "a" == kept("key").name
+
+
+def test_waiting_for_the_first_table_ends_in_an_error_that_says_what_was_awaited(log: MemoryLog) -> None:
+    ledger = Flaky(log)
+    ledger.failure = LedgerUnavailable("a read was wanted", "the disk is away", "mount it")
+    with pytest.raises(StaleTable, match=r"a table of memory was wanted within 0.05 s.*the disk is away"):
+        Router(lambda: ledger, timeout=0.05)
+    assert ledger.closed.wait(PATIENCE)
+
+
+def test_who_does_not_wait_looks_up_in_vain_until_the_table_is_there(log: MemoryLog) -> None:
+    ledger = Flaky(log)
+    ledger.flowing.clear()
+    with Router(lambda: ledger, wait=False) as router:
+        kept = router.owner
+        with pytest.raises(StaleTable, match="was not yet read up to its end"):
+            kept("key")
+        ledger.flowing.set()
+        router.await_table(PATIENCE)
+        assert "a" == kept("key").name == router.owner("key").name
+
+
+def test_a_ledger_that_cannot_be_opened_yet_is_tried_again(log: MemoryLog) -> None:
+    tries: list[int] = []
+
+    def open_ledger() -> Ledger:
+        tries.append(1)
+        if len(tries) < 3:
+            raise LedgerUnavailable("the ledger was wanted", "it is locked", "wait")
+        return MemoryLedger(log)
+
+    with Router(open_ledger, wait=False) as router:
+        with pytest.raises(StaleTable, match=r"\(the last try: the ledger was wanted, but it is locked: wait\)"):
+            router.owner("key")
+        router.await_table(PATIENCE)
+        assert "a" == router.owner("key").name
+
+
+# Failures.
+
+
+def test_a_driver_that_hangs_does_not_keep_an_old_table_in_use(log: MemoryLog) -> None:
+    ledger = Flaky(log)
+    with Router(lambda: ledger, max_age=0.2) as router:
+        plights, kept = Plights(router), router.owner
+        assert "none" == plights.next()
+        ledger.flowing.clear()
+        assert "stale" == plights.next()
+        for look_up in (router.owner, kept, router.owner_of_role):
+            with pytest.raises(StaleTable, match=r"was last read .* s ago, up to offset 3, and max_age is 0\.2 s"):
+                look_up("key")
+        for ask in (lambda: router.owners(["key"]), lambda: router.table, lambda: router.members):
+            with pytest.raises(StaleTable):
+                ask()
+        assert router.at.age > 0.2
+        assert repr(router).startswith("<Router of memory: stale, at offset 3, ")
+        ledger.flowing.set()
+        assert "none" == plights.next()
+        assert "a" == router.owner("key").name == kept("key").name
+
+
+def test_a_driver_that_cannot_read_makes_the_table_old_and_the_error_tells_why(log: MemoryLog) -> None:
+    ledger = Flaky(log)
+    with Router(lambda: ledger, max_age=0.2) as router:
+        plights = Plights(router)
+        ledger.failure = LedgerUnavailable("a read was wanted", "the disk is away", "mount it")
+        assert ["none", "stale"] == [plights.next(), plights.next()]
+        with pytest.raises(StaleTable, match="the disk is away: mount it"):
+            router.owner("key")
+        ledger.failure = None
+        assert "none" == plights.next()
+
+
+def test_a_group_whose_members_died_has_no_owners_until_one_beats(caplog: pytest.LogCaptureFixture) -> None:
+    log = log_of(genesis(lease=0.1), join("a"))
+    with caplog.at_level(logging.WARNING), Router(lambda: Flaky(log)) as router:
+        plights = Plights(router)
+        assert ["none", "silent"] == [plights.next(), plights.next()]
+        with pytest.raises(NoOwner, match=r"nobody is alive on memory \(last heard .* s ago: member a at a:1\)"):
+            router.owner("key")
+        write(MemoryLedger(log), Beat(by="a", sent_at=0.0, at=0, digest="0" * 16))
+        assert "none" == plights.next()
+        assert "a" == router.owner("key").name
+    assert any("router.silent" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one"), LedgerUnusable),
+        (LedgerRewound("a ledger was wanted", "it lost records", "make a new one"), LedgerRewound),
+    ],
+)
+def test_what_ends_the_reading_is_what_look_ups_raise(log: MemoryLog, failure: LedgerError, kind: type) -> None:
+    ledger = Flaky(log)
+    with Router(lambda: ledger) as router:
+        plights = Plights(router)
+        ledger.failure = failure
+        assert ["none", "stopped"] == [plights.next(), plights.next()]
+        first, second = (refused_by(lambda: router.owner("key")) for _ in range(2))
+        assert [kind] * 3 == [type(error) for error in (first, second, router.error)]
+        assert str(failure) == str(first) == str(second)
+        assert first is not second
+        with pytest.raises(kind):
+            router.await_table()
+        assert ledger.closed.wait(PATIENCE)
+    with pytest.raises(Closed):
+        router.owner("key")
+
+
+def test_a_ledger_that_lost_records_is_noticed_by_who_only_reads(log: MemoryLog) -> None:
+    with Router(lambda: MemoryLedger(log)) as router:
+        plights = Plights(router)
+        write(MemoryLedger(log), Beat(by="a", sent_at=0.0, at=99, digest="0" * 16))
+        assert ["none", "stopped"] == [plights.next(), plights.next()]
+        with pytest.raises(LedgerRewound, match="one at offset 3 says that its writer had read up to 99"):
+            router.owner("key")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_defect_in_the_reading_thread_is_no_reason_to_trust_the_last_table(log: MemoryLog) -> None:
+    ledger = Flaky(log)
+    with Router(lambda: ledger, max_age=None) as router:
+        plights = Plights(router)
+        ledger.failure = ZeroDivisionError("division by zero")
+        assert ["none", "stopped"] == [plights.next(), plights.next()]
+        with pytest.raises(NeliError, match="it ended by a ZeroDivisionError, which is a defect"):
+            router.owner("key")
+
+
+def test_a_mended_ledger_can_be_reopened(log: MemoryLog) -> None:
+    handles: list[Flaky] = []
+
+    def open_ledger() -> Ledger:
+        handles.append(Flaky(log))
+        return handles[-1]
+
+    with Router(open_ledger) as router:
+        plights, kept = Plights(router), router.owner
+        handles[0].failure = LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one")
+        assert ["none", "stopped"] == [plights.next(), plights.next()]
+        router.reopen()
+        assert "a" == router.owner("key").name == kept("key").name
+        router.reopen()
+        assert ([True, True, False], "a") == ([one.closed.is_set() for one in handles], kept("key").name)
+
+
+def test_a_reader_that_hung_and_comes_back_disturbs_nobody(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing gave up waiting for it. What it then says is of a ledger that another reader has opened since."""
+    monkeypatch.setattr(reader, "CLOSE_MAX", 0.01)
+    handles: list[Flaky] = []
+
+    def open_ledger() -> Ledger:
+        handles.append(Flaky(log))
+        return handles[-1]
+
+    with Router(open_ledger) as router:
+        hung = handles[0]
+        hung.flowing.clear()
+        router.reopen()
+        hung.failure = LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one")
+        hung.flowing.set()
+        assert hung.closed.wait(PATIENCE)
+        assert ("a", None) == (router.owner("key").name, router.error)
+
+
+# The end.
+
+
+def test_after_closing_look_ups_raise_closed_and_closing_twice_is_fine(router: Router) -> None:
+    kept, watch = router.owner, router.watch()
+    router.close()
+    router.close()
+    for ask in (lambda: kept("key"), lambda: router.owners(["key"]), lambda: router.table, router.reopen):
+        with pytest.raises(Closed, match="this router was closed before"):
+            ask()
+    with pytest.raises(Closed):
+        router.await_table(0)
+    assert [] == list(watch)
+    assert repr(router).startswith("<Router of memory: closed, at offset 3, ")
+    assert "neli-router" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_router_that_a_program_forgot_stops_reading(log: MemoryLog) -> None:
+    ledger = Flaky(log)
+    router = Router(lambda: ledger)
+    gone = weakref.ref(router)
+    del router
+    while not ledger.closed.wait(0.01):
+        gc.collect()
+    assert gone() is None
+
+
+def test_a_kept_owner_keeps_its_router(log: MemoryLog) -> None:
+    owner = Router(lambda: MemoryLedger(log)).owner
+    gc.collect()
+    assert "a" == owner("key").name
+    cast("Any", owner).__self__.close()
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_router_cannot_be_copied_but_its_table_can(router: Router, duplicate: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match=r"a Router cannot be pickled: .*\. Send memory and open a router where that"):
+        duplicate(router)
+    duplicate(router.table)
+
+
+def test_no_key_is_ever_shown() -> None:
+    """Keys may be personal data; slots and partitions are not."""
+    secret = "ada.lovelace@example.org"  # noqa: S105 - a key, which is somebody's name.
+    log = MemoryLog()
+    seen: list[str] = []
+    with Router(lambda: MemoryLedger(log)) as router:
+        plights = Plights(router)
+        seen.append(str(refused_by(lambda: router.owner(secret))))
+        write(MemoryLedger(log), genesis())
+        assert ["unfounded", "none"] == [plights.next(), plights.next()]
+        seen += [str(refused_by(lambda: router.owner(secret))), repr(router), repr(router.table)]
+        seen += [
+            str(refused_by(lambda: router.owner(f"{secret}\ud800"))),
+            str(refused_by(lambda: router.owners(secret))),
+        ]
+    seen.append(str(refused_by(lambda: router.owner(secret))))
+    assert [] == [text for text in seen if "lovelace" in text]
+
+
+def refused_by(act: Callable[[], object]) -> NeliError:
+    with pytest.raises(NeliError) as caught:
+        act()
+    return caught.value

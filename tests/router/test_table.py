@@ -1,0 +1,216 @@
+"""The table: made from a fold's state, read by row or the longer way, and compared with the next one."""
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, cast
+
+import mmh3
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neli_router.errors import BadKey, ConfigError, NoOwner
+from neli_router.induction.fold import State, fold
+from neli_router.induction.records import Genesis, Join, Leave, Record, Weigh
+from neli_router.keyspace import SLOTS_MAX, Key, Layout
+from neli_router.router.table import ROWS_MAX, Owner, Peer, Table
+from neli_router.router.watch import Change, changes
+
+BASE = 1_000_000
+LAYOUTS = st.builds(
+    lambda slots, share, tags: Layout(slots=slots, partitions=max(1, int(min(slots, 600) * share)), tags=tags),
+    st.integers(1, SLOTS_MAX) | st.integers(0, 32).map(lambda power: 2**power),
+    st.floats(0, 1) | st.sampled_from([2**-power for power in range(9)]),
+    st.booleans(),
+)
+KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.text("{}ab") | st.binary(), max_size=8)
+
+
+def folded(*records: Record, state: State | None = None) -> State:
+    state = State(at=1) if state is None else state
+    for record in records:
+        state = fold(state, state.at, record)
+    return state
+
+
+def genesis(layout: Layout | None = None) -> Genesis:
+    layout = Layout(slots=64, partitions=4) if layout is None else layout
+    return Genesis(by="x", layout=layout, lease=1.0, guarantee="exclusive", base=BASE, version=1)
+
+
+def join(name: str) -> Join:
+    return Join(by=f"{name}-1", name=name, address=f"{name}:1", zone="z", versions=(1, 1), at=0)
+
+
+def test_a_table_names_the_owner_and_term_of_each_partition() -> None:
+    table = Table.of(folded(genesis(), join("a"), join("b")), "memory")
+    assert (
+        Owner("a", "a:1", 0, BASE + 2),
+        Owner("a", "a:1", 1, BASE + 2),
+        Owner("a", "a:1", 2, BASE + 2),
+        Owner("a", "a:1", 3, BASE + 2),
+    ) == table.partitions
+    assert (Peer("a", "a:1", 1, "z"), Peer("b", "b:1", 1, "z")) == table.members
+    assert (4, Layout(slots=64, partitions=4), "memory") == (table.offset, table.layout, table.address)
+    assert "<Table of memory at 4: 2 members own 4 of 4 partitions>" == repr(table)
+
+
+def test_a_weight_set_later_is_the_one_that_counts() -> None:
+    state = folded(genesis(), join("a"), Weigh(by="x", name="a", weight=7))
+    assert (Peer("a", "a:1", 7, "z"),) == Table.of(state, "memory").members
+
+
+@given(LAYOUTS, KEYS)
+def test_every_way_to_look_a_key_up_names_the_owner_of_its_partition(layout: Layout, keys: list[Key]) -> None:
+    table = Table.of(folded(genesis(layout), join("a")), "memory")
+    expected = [table.partitions[layout.partition(key)] for key in keys]
+    assert expected == [table.owner(key) for key in keys]
+    assert expected == table.owners(keys)
+    assert keys == table.held_by("a", keys)
+    if table.rows:
+        assert expected == [table.rows[mmh3.hash(_bytes(key)) & table.mask] for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows"),
+    [
+        (Layout(), 256),
+        (Layout(slots=16384, partitions=16384), 16384),
+        (Layout(slots=2**32, partitions=8), 8),
+        (Layout(slots=16384, partitions=300), 16384),
+        (Layout(slots=1, partitions=1), 1),
+        (Layout(slots=2 * ROWS_MAX, partitions=300), 0),
+        (Layout(slots=16000, partitions=256), 0),
+        (Layout(tags=True), 0),
+    ],
+)
+def test_a_row_is_as_short_as_the_layout_allows(layout: Layout, rows: int) -> None:
+    assert rows == len(Table.of(folded(genesis(layout), join("a")), "memory").rows)
+
+
+def test_a_table_with_a_hole_has_no_rows_but_the_same_mask() -> None:
+    """A look-up that is under way may have read the one from the old table, and the other from the new one."""
+    whole = Table.static([Owner("a", "", 0, 1), Owner("b", "", 1, 1)], Layout(slots=4, partitions=2))
+    holed = Table.static([Owner("a", "", 0, 1), None], Layout(slots=4, partitions=2))
+    assert (2, 0) == (len(whole.rows), len(holed.rows))
+    assert whole.mask == holed.mask == 1
+
+
+@pytest.mark.parametrize(
+    ("records", "found"),
+    [
+        ([], "no member ever joined the group"),
+        ([join("a"), Leave(by="a-1")], "the group has no member any more: all of them left or were expired"),
+    ],
+)
+def test_a_look_up_without_an_owner_says_why(records: Sequence[Record], found: str) -> None:
+    table = Table.of(folded(genesis(), *records), "sqlite:/x")
+    with pytest.raises(NoOwner) as caught:
+        table.owner("secret")
+    slot = table.layout.slot("secret")
+    partition = table.layout.partition("secret")
+    assert f"the owner of slot {slot} (partition {partition} of sqlite:/x) was wanted" == caught.value.wanted
+    assert (found, "start a member") == (caught.value.found, caught.value.remedy)
+    with pytest.raises(NoOwner):
+        table.owners(["secret"])
+    assert [] == table.held_by("a", ["secret"])
+
+
+def test_a_role_is_a_number_or_a_name() -> None:
+    table = Table.static([Owner("a", "", 0, 1), None], Layout(slots=64, partitions=2))
+    assert "a" == table.owner_of_role(1_000_000).name
+    with pytest.raises(NoOwner, match="the owner of a role \\(partition 1 of a static table\\) was wanted"):
+        table.owner_of_role(7)
+    name = next(name for name in ("nightly", "hourly", "daily") if table.layout.partition(name) == 0)
+    assert table.owner(name) == table.owner_of_role(name)
+    with pytest.raises(BadKey):
+        table.owner_of_role(cast("Any", 1.5))
+
+
+@pytest.mark.parametrize("bad", [7, None, bytearray(b"ab"), memoryview(b"ab"), "\ud800", ("a",)])
+@pytest.mark.parametrize("layout", [Layout(), Layout(tags=True)])
+def test_what_is_no_key_is_refused_among_many_too(bad: Any, layout: Layout) -> None:
+    table = Table.of(folded(genesis(layout), join("a")), "memory")
+    for keys in (["good", bad], iter(["good", bad])):
+        with pytest.raises(BadKey) as caught:
+            table.owners(keys)
+        assert caught.value.__context__ is None
+    with pytest.raises(BadKey):
+        table.held_by("a", [bad])
+
+
+@pytest.mark.parametrize("one", ["abc", b"abc"])
+def test_one_key_in_place_of_several_is_refused(one: Any) -> None:
+    """A text is a collection of texts to Python, and each of its letters would have an owner."""
+    with pytest.raises(BadKey, match=r"several keys were wanted, but found one (str|bytes): put it into a list"):
+        Table.of(folded(genesis(), join("a")), "memory").owners(one)
+
+
+@pytest.mark.parametrize("collect", [list, tuple, iter, dict.fromkeys])
+def test_keys_come_in_any_collection_and_owners_in_their_order(collect: Any) -> None:
+    owners = [Owner(f"m{i}", "", i, 1) for i in range(8)]
+    table = Table.static(owners, Layout(slots=64, partitions=8))
+    keys = [f"key-{i}" for i in range(50)]
+    assert [table.owner(key) for key in keys] == table.owners(collect(keys))
+    assert [key for key in keys if table.owner(key).name == "m3"] == table.held_by("m3", collect(keys))
+
+
+def test_a_table_made_from_the_one_before_is_the_same_as_one_made_anew() -> None:
+    state = folded(genesis(Layout(slots=256, partitions=16)))
+    table = Table.of(state, "memory")
+    records: list[Record] = [join("a"), join("b"), Leave(by="a-1"), join("c"), Leave(by="b-1"), Leave(by="c-1")]
+    for record in records:
+        after = folded(record, state=state)
+        following = Table.of(after, "memory", was=state, before=table)
+        assert Table.of(after, "memory").partitions == following.partitions
+        kept = [new is old for new, old in zip(following.partitions, table.partitions, strict=True) if new == old]
+        assert all(kept)
+        state, table = after, following
+
+
+def test_changes_are_what_differs_between_two_tables() -> None:
+    layout = Layout(slots=4, partitions=4)
+    a, b, c = Owner("a", "", 0, 1), Owner("b", "", 1, 1), Owner("c", "", 2, 1)
+    before = Table.static([a, b, c, None], layout)
+    again = Owner("c", "", 2, 5)
+    after = Table.static([Owner("a", "", 0, 1), None, again, None], layout)
+    assert [Change(1, b, None, 0), Change(2, c, again, 0)] == changes(before, after)
+    assert [Change(0, None, a, 0), Change(2, None, again, 0)] == changes(None, after)
+    assert [] == changes(before, before)
+
+
+def test_a_static_table_is_a_list_or_a_mapping() -> None:
+    layout = Layout(slots=8, partitions=2)
+    a, b = Owner("a", "h:1", 0, 1), Owner("b", "h:2", 1, 1)
+    assert Table.static([a, b], layout).partitions == Table.static({1: b, 0: a}, layout).partitions == (a, b)
+    assert (Peer("a", "h:1", 1, ""), Peer("b", "h:2", 1, "")) == Table.static([a, b], layout).members
+    with pytest.raises(NoOwner, match="it was given none: give the table an owner for every partition"):
+        Table.static({0: a}, layout).owner_of_slot(1)
+
+
+@pytest.mark.parametrize(
+    ("owners", "problem"),
+    [
+        ([], "0 owners were given for 2 partitions"),
+        ([Owner("a", "", 0, 1)] * 3, "3 owners were given for 2 partitions"),
+        ([Owner("a", "", 1, 1), None], "the owner of partition 0 says that it owns 1: give an Owner"),
+        ({2: Owner("a", "", 2, 1)}, "there is no partition 2: they count from 0 to 1"),
+        ({"0": Owner("a", "", 0, 1)}, "there is no partition '0'"),
+        (["a", "b"], "the owner of partition 0 is none: give an Owner"),
+    ],
+)
+def test_a_static_table_that_makes_no_sense_is_refused(owners: Any, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Table.static(owners, Layout(slots=8, partitions=2))
+    assert any(problem in one for one in caught.value.problems), caught.value.problems
+
+
+def test_a_table_can_be_sent_to_another_process() -> None:
+    table = Table.of(folded(genesis(), join("a")), "memory")
+    copy = pickle.loads(pickle.dumps(table))  # noqa: S301 - our own bytes.
+    assert table.partitions == copy.partitions
+    assert table.owner("key") == copy.owner("key")
+
+
+def _bytes(key: Key) -> bytes:
+    return key.encode() if isinstance(key, str) else key

@@ -1,0 +1,94 @@
+"""The token: where it may stand, who may read it there, and that nobody ever sees it."""
+
+from pathlib import Path
+
+import pytest
+
+from neli_router.errors import ConfigError
+from neli_router.settings import Resolved, resolve
+
+LEDGER = {"NELI_LEDGER": "memory://jobs"}
+TOKEN = "0123456789abcdef"  # noqa: S105 - of a test.
+
+
+def written(tmp_path: Path, content: str, *, mode: int = 0o600, name: str = "token") -> str:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    path.chmod(mode)
+    return str(path)
+
+
+def problem(environ: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as raised:
+        resolve({}, {**LEDGER, **environ}, places=())
+    (found,) = raised.value.problems
+    return found
+
+
+def told(made: Resolved) -> str:
+    return f"{made!r} {made.agent!r} {made.settings!r}"
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+def test_a_file_of_its_own_holds_the_token_and_may_end_with_a_line_break(tmp_path: Path, ending: str) -> None:
+    made = resolve({"agent.token_file": written(tmp_path, TOKEN + ending)}, LEDGER, places=())
+    assert (TOKEN, False) == (made.agent.token, TOKEN in told(made))
+
+
+def test_a_group_may_read_it_as_kubernetes_has_it(tmp_path: Path) -> None:
+    path = written(tmp_path, TOKEN, mode=0o440)
+    assert TOKEN == resolve({}, {**LEDGER, "NELI_TOKEN_FILE": path}, places=()).agent.token
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620])
+def test_a_file_that_others_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
+    expected = f"has mode {mode:04o}, so others can read or change it: chmod 600 it"
+    path = written(tmp_path, TOKEN, mode=mode)
+    assert f"the token's file (environment NELI_TOKEN_FILE) {expected}" == problem({"NELI_TOKEN_FILE": path})
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "is empty: write a token, as `openssl rand -hex 16` makes one"),
+        ("\n", "is empty: write a token, as `openssl rand -hex 16` makes one"),
+        ("hunter2hunter2", "holds 14 characters, and a token has 16 to 4096"),
+        ("hunter2 hunter2 hunter2", "holds spaces or characters beyond ASCII, which no HTTP header carries"),
+        ("hunter2\nhunter2hunter2", "holds spaces or characters beyond ASCII, which no HTTP header carries"),
+        ("hunter2hunter2hünter2", "holds spaces or characters beyond ASCII, which no HTTP header carries"),
+        ("hunter2" * 1000, "is larger than 4096 bytes"),
+    ],
+)
+def test_what_is_not_fit_to_be_a_token_is_refused_without_showing_it(
+    tmp_path: Path, content: str, expected: str
+) -> None:
+    found = problem({"NELI_TOKEN_FILE": written(tmp_path, content)})
+    assert (True, False) == (expected in found, "hunter2" in found)
+
+
+def test_a_token_in_the_place_of_its_files_name_is_not_shown() -> None:
+    found = problem({"NELI_TOKEN_FILE": "hunter2hunter2hunter2"})
+    assert (
+        "the token's file (environment NELI_TOKEN_FILE) cannot be read: there is no such file; correct the path"
+        == found
+    )
+
+
+def test_a_token_in_the_file_that_people_copy_is_refused_without_showing_it(tmp_path: Path) -> None:
+    path = written(tmp_path, 'ledger = "memory://jobs"\n[agent]\ntoken = "hunter2hunter2hunter2"\n')
+    with pytest.raises(ConfigError) as raised:
+        resolve({}, {}, path, places=())
+    assert "agent.token does not belong into a file that people read and copy" in raised.value.problems[0]
+    assert "hunter2" not in str(raised.value)
+
+
+def test_the_environments_token_goes_before_files_named_below_the_flags(tmp_path: Path) -> None:
+    other, path = "f" * 16, written(tmp_path, TOKEN)
+    environ = {**LEDGER, "NELI_TOKEN": other, "NELI_TOKEN_FILE": "hunter2-by-mistake"}
+    assert other == resolve({}, environ, places=()).agent.token
+    assert "hunter2" not in told(resolve({}, environ, places=()))
+    assert TOKEN == resolve({"agent.token_file": path}, environ, places=()).agent.token
+
+
+def test_without_a_token_there_is_none() -> None:
+    assert None is resolve({}, LEDGER, places=()).agent.token
