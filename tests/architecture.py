@@ -18,11 +18,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LINES_MAX", "PROJECT", "ROOMS", "Room", "cycles", "lines_of", "misfits", "shape", "sources", "unoffered"]
+__all__ = [
+    "PROJECT",
+    "ROOMS",
+    "Room",
+    "circles",
+    "cycles",
+    "misfits",
+    "namesakes",
+    "shape",
+    "sources",
+    "unoffered",
+]
 
 PROJECT = "neli_router"
-LINES_MAX = 250
-"""Lines that are neither blank nor part of the opening essay. What outgrows this holds two ideas."""
 
 PURE = ("errors", "closing", "keyspace", "protocol", "induction", "consumer_group", "electors")
 PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
@@ -135,24 +144,71 @@ def misfits(texts: Mapping[str, str], *, rooms: tuple[Room, ...] = ROOMS) -> lis
 
 def cycles(texts: Mapping[str, str]) -> list[str]:
     """Each ring of modules that import each other, as `a -> b -> a`."""
-    arrows = {
+    return _rings(_arrows(texts))
+
+
+def circles(texts: Mapping[str, str]) -> list[str]:
+    """Each ring of neighbours: of the modules and folders that lie side by side in one folder.
+
+    A folder counts as one thing, with all that lies beneath it. So two folders can form a circle although none of their
+    modules does. A folder's `__init__` is its door and stands outside: it offers names that lie beneath it.
+    """
+    arrows = {module: targets for module, targets in _arrows(texts).items() if not _is_door(module, texts)}
+    folders = {""} | {module.rpartition(".")[0] for module in texts}
+    found: list[str] = []
+    for folder in sorted(folders):
+        neighbours: dict[str, set[str]] = {}
+        for module, targets in arrows.items():
+            here = _child(folder, module)
+            theirs = {_child(folder, target) for target in targets if target in arrows}
+            if here:
+                neighbours.setdefault(here, set()).update(theirs - {here, ""})
+        found += _rings({here: sorted(theirs) for here, theirs in neighbours.items()})
+    return found
+
+
+def namesakes(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Each name that classes of several modules have, with the modules."""
+    homes: dict[str, list[str]] = {}
+    for module, text in texts.items():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    return {name: modules for name, modules in homes.items() if len(modules) > 1}
+
+
+def _arrows(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    return {
         module: sorted({_named(target) for target, _, _ in _imports(ast.parse(text), texts)})
         for module, text in texts.items()
     }
+
+
+def _rings(arrows: Mapping[str, list[str]]) -> list[str]:
     rings: list[str] = []
     done: set[str] = set()
 
-    def walk(module: str, path: list[str]) -> None:
-        if module in path:
-            rings.append(" -> ".join([*path[path.index(module) :], module]))
-        elif module not in done:
-            for target in arrows.get(module, []):
-                walk(target, [*path, module])
-            done.add(module)
+    def walk(one: str, path: list[str]) -> None:
+        if one in path:
+            rings.append(" -> ".join([*path[path.index(one) :], one]))
+        elif one not in done:
+            for target in arrows.get(one, []):
+                walk(target, [*path, one])
+            done.add(one)
 
-    for module in arrows:
-        walk(module, [])
+    for one in arrows:
+        walk(one, [])
     return rings
+
+
+def _is_door(module: str, texts: Mapping[str, str]) -> bool:
+    return module == "__init__" or any(other.startswith(f"{module}.") for other in texts)
+
+
+def _child(folder: str, module: str) -> str:
+    """The module or folder directly below `folder` in which `module` lies; empty if it lies elsewhere."""
+    inside = module if not folder else module.removeprefix(f"{folder}.") if module.startswith(f"{folder}.") else ""
+    return inside.partition(".")[0]
 
 
 def unoffered(texts: Mapping[str, str]) -> list[str]:
@@ -188,14 +244,6 @@ def shape(module: str, text: str) -> list[str]:
     if unknown := listed - public - others:
         lacks.append(f"{_path(module)} lists in `__all__` what it does not have: {', '.join(sorted(unknown))}")
     return lacks
-
-
-def lines_of(text: str) -> int:
-    """How many lines the module has, without blank ones and the opening essay."""
-    essay = ast.parse(text).body[:1]
-    is_essay = essay and isinstance(essay[0], ast.Expr) and isinstance(essay[0].value, ast.Constant)
-    first = (essay[0].end_lineno or 0) if is_essay else 0
-    return sum(1 for line in text.splitlines()[first:] if line.strip())
 
 
 def _refusal(room: Room, module: str, target: str, *, lazy: bool) -> str:

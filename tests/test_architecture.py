@@ -4,16 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import LINES_MAX, PROJECT, ROOMS, cycles, lines_of, misfits, shape, sources, unoffered
+from tests.architecture import PROJECT, ROOMS, circles, cycles, misfits, namesakes, shape, sources, unoffered
 
 ROOT = Path(__file__).resolve().parent.parent
 HOUSE = sources(ROOT)
-
-LONGER: dict[str, str] = {
-    "sim.process": "one turn of a pump, with every place where a host can stop it",
-    "induction.machine": "one step of one member, read from top to bottom; its parts are modules of their own already",
-}
-"""Modules that may exceed LINES_MAX, each with the reason why it holds one idea all the same."""
 
 
 def test_every_import_follows_the_arrows() -> None:
@@ -31,14 +25,6 @@ def test_no_module_takes_what_another_does_not_offer() -> None:
 @pytest.mark.parametrize("module", HOUSE)
 def test_every_module_opens_with_an_essay_and_lists_what_it_offers(module: str) -> None:
     assert [] == shape(module, HOUSE[module])
-
-
-@pytest.mark.parametrize("module", HOUSE)
-def test_every_module_is_short_enough_to_hold_one_idea(module: str) -> None:
-    if module in LONGER:
-        assert lines_of(HOUSE[module]) > LINES_MAX, f"{module} became short enough: take it off the list"
-    else:
-        assert lines_of(HOUSE[module]) <= LINES_MAX
 
 
 def test_the_whole_house_was_walked() -> None:
@@ -150,7 +136,30 @@ def test_taking_what_is_not_offered_is_told() -> None:
     assert [expected] == unoffered(house)
 
 
-def test_lines_are_counted_without_blanks_and_the_essay() -> None:
-    assert 3 == lines_of(f"{ESSAY}\n# A comment counts.\n\nx = 1\ny = 2\n")
-    assert 2 == lines_of("x = 1\n\ny = 2\n")
-    assert 0 == lines_of("")
+def test_folders_that_import_each_other_are_found_although_no_modules_do() -> None:
+    house = {
+        "__init__": "from neli_router.left.one import a",
+        "left.__init__": "from neli_router.right.one import b",
+        "left.one": "from neli_router.right.two import b",
+        "left.two": "",
+        "right.one": "from neli_router.left.two import a",
+        "right.two": "",
+    }
+    assert [] == cycles(house)
+    assert ["left -> right -> left"] == circles(house)
+
+
+def test_folders_within_a_folder_are_neighbours_of_the_modules_beside_them() -> None:
+    house = {
+        "ledgers.base": "from neli_router.ledgers.kafka import topic",
+        "ledgers.kafka.topic": "from neli_router.ledgers.kafka import tip",
+        "ledgers.kafka.tip": "from neli_router.ledgers import base",
+        "ledgers.memory": "from neli_router.ledgers import base",
+    }
+    assert ["ledgers.base -> ledgers.kafka.topic -> ledgers.kafka.tip -> ledgers.base"] == cycles(house)
+    assert ["base -> kafka -> base"] == circles(house)
+
+
+def test_two_classes_of_one_name_are_found() -> None:
+    house = {"one": "class Feed: ...", "two": "class Feed: ...\nclass Watch: ...", "three": "def Watch(): ..."}
+    assert {"Feed": ["one", "two"]} == namesakes(house)

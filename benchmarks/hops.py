@@ -1,0 +1,128 @@
+"""How many calls it takes: a lease's check, a pump's turn that reads a Beat, and a client's block of work.
+
+Every call of a function of ours is a hop that a reader has to follow, and a cost that the interpreter has to pay. They
+are counted, not timed: the figures are the same on any machine, but for the threads behind a client, whose median is
+taken. Only public names are used, so that the same file counts on an older commit, too:
+
+    PYTHONPATH=/path/to/older/checkout python benchmarks/hops.py
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from statistics import median
+from subprocess import DEVNULL, Popen
+from types import FrameType
+
+import neli_router
+from neli_router import Config, Member
+from neli_router.agent import Client
+
+__all__ = ["run"]
+
+HOME = neli_router.__file__.rpartition("/")[0]
+LEASE = 1.0
+TURN = ("pump.py", "turn")
+DECODE = ("records.py", "decode")
+
+
+class _Counter:
+    """Counts the calls of our functions on every thread that starts while it counts, and on the caller's."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.turns: list[int] = []
+        self._inside: dict[int, tuple[FrameType, int, int]] = {}
+        """Thread -> the turn it is in, its calls so far and the records that it decoded."""
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        path, name = frame.f_code.co_filename, frame.f_code.co_name
+        if not path.startswith(HOME):
+            return
+        thread, function = threading.get_ident(), (path.rpartition("/")[2], name)
+        if event == "call":
+            self.calls += 1
+            if function == TURN:
+                self._inside[thread] = frame, 0, 0
+            elif thread in self._inside:
+                turn, calls, decoded = self._inside[thread]
+                self._inside[thread] = turn, calls + 1, decoded + (function == DECODE)
+        elif event == "return" and self._inside.get(thread, (None,))[0] is frame:
+            _, calls, decoded = self._inside.pop(thread)
+            if decoded == 1:
+                self.turns.append(calls)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+
+def run(options: Sequence[str]) -> dict[str, float | int | str | bool | None]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks hops", description=__doc__)
+    parser.add_argument("--trials", type=int, default=20, help="blocks of a client, and turns, to take the median of")
+    trials = max(1, parser.parse_args(options).trials)
+    with tempfile.TemporaryDirectory() as folder:
+        turn, check = _of_a_member(f"sqlite://{folder}/member.db", trials)
+        client = _of_a_client(folder, trials)
+    return {"check_calls": check, "turn_with_a_beat_calls_median": turn, "client_leading_calls_median": client}
+
+
+def _of_a_member(ledger: str, trials: int) -> tuple[float, int]:
+    turns, check = _Counter(), _Counter()
+    with turns.counting():  # The member's threads start here, and count for as long as they live.
+        member = Member(Config(ledger, name="a", lease=LEASE))
+    with member, member.leading("role") as lease:
+        with check.counting():
+            lease.check()
+        first = len(turns.turns)
+        _until(lambda: len(turns.turns) >= first + trials)
+        return median(turns.turns[first:]), check.calls
+
+
+def _of_a_client(folder: str, trials: int) -> float:
+    neli = [sys.executable, "-c", "import sys; from neli_router.cli import main; sys.argv[0] = 'neli'; main()"]
+    options = ["--ledger", f"sqlite://{folder}/agent.db", "--socket", f"{folder}/agent.sock", "--lease", str(LEASE)]
+    agent = Popen([*neli, "agent", *options], stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        counts = []
+        with Client(f"{folder}/agent.sock") as client:
+            _until(lambda: _leads(client))
+            for _ in range(trials):
+                counter = _Counter()
+                with counter.counting(), client.leading("role") as lease:
+                    lease.check()
+                counts.append(counter.calls)
+        return median(counts)
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
+def _leads(client: Client) -> bool:
+    try:
+        with client.leading("role", timeout=1.0):
+            return True
+    except neli_router.NeliError:
+        return False
+
+
+def _until(ready: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 60
+    while not ready():
+        if time.monotonic() > give_up_at:
+            raise TimeoutError("wanted a member that beats and leads, found none within a minute")
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    print(run(sys.argv[1:]))
