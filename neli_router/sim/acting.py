@@ -1,36 +1,52 @@
-"""Who acts: at most one for each partition, at every moment, whatever the pumps are doing.
+"""Acting: at most one process acts for a partition at any moment; under `available` at least one, and two not for long.
 
     a step of p --> what p may act for, now and at each later time at which that changes by itself --> claims of p
                                                                     |
         claims of all others  <-- compared whenever one begins -----'
+
+    owner dead or none --a live one owns it--> OWED --a process acts--> COVERED --none acts--> a broken promise
+                                                |
+                                                '---- D passes --> a broken promise
 
 A program acts by its clock and not by its pump, so asking at steps is not enough. After each step the machine is asked
 for all times to come: its answer changes only where a lease or a wait ends, and those times are known. Until its next
 step that answer stands. Two claims that overlap begin to do so where one of them begins. So it is enough to compare a
 claim with all others when it begins, at the step that brings it or at the later time that it names.
 
-What a program believes (the standing that was last published) must lie within its machine's claims at every one of
-these times, so all that holds for claims holds for programs.
+A program's belief (the standing that was last published) must lie within its machine's claims at every one of these
+times, so all that holds for claims holds for programs.
 
 Over all tenures that were acted on, a partition's terms strictly grow. Only its owner under that term may take one up
 again.
+
+Coverage is promised under `available`, and only while each record is read within D of its sending, so it is judged only
+in fair weather. There, a partition may be without an acting process from when its owner (or a process that still stood
+in for the owner) died until the next owner has read that it owns, and that takes D at most. From then on it must not be
+left for an instant, whichever process joins, leaves or hands over, as long as none dies. Two act for it at once for at
+most hold - suspicion, stretched by the drift of the clock that it is counted on.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
+from neli_router.induction.fold import State
 from neli_router.induction.machine import Induction
+from neli_router.sim.options import RunOptions
 from neli_router.sim.process import Process
 from neli_router.sim.world import Violation, World
 
-__all__ = ["Acting", "Claims"]
+__all__ = ["Acting", "Coverage", "ProcessClaims"]
+
+SLACK = 0.01
+"""In leases: the time that the turns of pumps take, which D leaves out."""
 
 Terms = dict[int, int]
 
 
-class Claims(NamedTuple):
-    """What one process may act for from each time in `starts` on, if it takes no other step. The first is now."""
+class ProcessClaims(NamedTuple):
+    """The partitions that one process may act for from each of `starts` on (the first is now), with no other step."""
 
     starts: list[float]
     terms: list[Terms]
@@ -39,14 +55,14 @@ class Claims(NamedTuple):
         return self.terms[max(0, bisect_right(self.starts, time) - 1)]
 
     def just_before(self, time: float) -> Terms:
-        """What was claimed up to `time`."""
+        """The claims that held up to `time`."""
         for start, terms in zip(reversed(self.starts), reversed(self.terms), strict=True):
             if start < time:
                 return terms
         return {}
 
 
-NOTHING = Claims([-inf], [{}])
+NOTHING = ProcessClaims([-inf], [{}])
 
 
 class Acting:
@@ -55,10 +71,10 @@ class Acting:
     def __init__(self, world: World, *, exclusive: bool) -> None:
         self.lenient = not exclusive
         """Whether two may act for one partition: under `available`, and for a while after a ledger lost records."""
-        self.claims: dict[Process, Claims] = {}
+        self.claims: dict[Process, ProcessClaims] = {}
         self._world = world
         self._acted: dict[int, tuple[int, str]] = {}
-        """Partition -> the highest term that anybody acted under, and whose that was."""
+        """Partition -> the highest term that was acted under, and by which incarnation."""
 
     def step(self, process: Process, machine: Induction) -> bool:
         """`process` took a step; returns whether it claims other partitions than before."""
@@ -88,11 +104,11 @@ class Acting:
         return claims.at(self._world.now) if claims is not None else {}
 
     def who(self, partition: int) -> list[Process]:
-        """Who may act for `partition` now."""
+        """The processes that may act for `partition` now."""
         now = self._world.now
         return [process for process, claims in self.claims.items() if partition in claims.at(now)]
 
-    def _claims(self, process: Process, machine: Induction) -> Claims:
+    def _claims(self, process: Process, machine: Induction) -> ProcessClaims:
         tenure, standing, local = machine.tenure, process.standing, process.now
         ends = [tenure.sent + tenure.lasts, tenure.settled, standing.until, *tenure.busy.values()]
         ends += [linger.until for linger in tenure.lingering.values()]
@@ -106,7 +122,7 @@ class Acting:
                 starts.append(max(starts[-1], process.clock.when(turn)))
                 terms.append(later)
             self._require_belief(process, later, turn)
-        return Claims(starts, terms)
+        return ProcessClaims(starts, terms)
 
     def _require_belief(self, process: Process, may: Terms, local: float) -> None:
         standing = process.standing
@@ -120,7 +136,7 @@ class Acting:
                     f"at {local:.6f} on its clock, where its machine may act for {may}",
                 )
 
-    def _rise(self, process: Process, machine: Induction, claims: Claims) -> None:
+    def _rise(self, process: Process, machine: Induction, claims: ProcessClaims) -> None:
         """A claim begins by itself: a wait has ended, unless a step came first."""
         if self.claims.get(process) is claims:
             before, terms = claims.just_before(self._world.now), claims.at(self._world.now)
@@ -147,3 +163,76 @@ class Acting:
                 f"{process.label} acts for partition {partition} under {term}, after {highest} was acted under",
             )
         self._acted[partition] = (term, incarnation)
+
+
+class Coverage:
+    """`owner_of` finds the live process of an incarnation, if there is one."""
+
+    def __init__(
+        self, world: World, options: RunOptions, acting: Acting, owner_of: Callable[[str], Process | None]
+    ) -> None:
+        settings = options.settings("any")
+        stretch = (1 + options.drift) / (1 - options.drift)
+        self._world, self._acting, self._owner_of = world, acting, owner_of
+        self._grace = (settings.delay + SLACK * options.lease) * stretch
+        self._overlap_max = (settings.hold - settings.lease + SLACK * options.lease) * stretch
+        self._owed_since = [inf] * options.partitions
+        self._covered = [False] * options.partitions
+        self._together: dict[tuple[int, Process, Process], float] = {}
+        self.gap_max = self.overlap_longest = 0.0
+
+    def on_change(self, state: State) -> None:
+        """Owners or members changed, in the ledger."""
+        for partition, owner in enumerate(state.owners):
+            alive = owner is not None and self._owner_of(owner) is not None
+            if not alive:
+                self._owed_since[partition] = inf
+            elif self._owed_since[partition] == inf:
+                self._owed_since[partition], self._covered[partition] = self._world.now, False
+
+    def on_death(self, process: Process, acted: dict[int, int], state: State) -> None:
+        """`process` died, which acted for these. If it stood in for an owner that does not act yet, there is a gap."""
+        for partition in acted:
+            self._owed_since[partition], self._covered[partition] = self._world.now, False
+        self.on_change(state)
+
+    def look(self) -> None:
+        """Other processes may act than before: judge them."""
+        now = self._world.now
+        together: dict[tuple[int, Process, Process], float] = {}
+        for partition in range(len(self._owed_since)):
+            who = self._acting.who(partition)
+            for at, one in enumerate(who):
+                for other in who[:at]:
+                    since = self._together.get((partition, other, one), now)
+                    together[partition, other, one] = since
+                    self._require_brief(partition, one, other, since)
+            if who:
+                self._covered[partition] = True
+            else:
+                self._require_excuse(partition)
+        for (partition, one, other), since in self._together.items():
+            self._require_brief(partition, one, other, since)
+        self._together = together
+
+    def _require_excuse(self, partition: int) -> None:
+        owed_for = self._world.now - self._owed_since[partition]
+        if owed_for < 0:
+            return  # Its owner is dead, or it has none.
+        if self._covered[partition]:
+            raise Violation("at_least_one_acts", f"partition {partition} was left by everybody, and its owner lives")
+        if owed_for > self._grace:
+            raise Violation(
+                "at_least_one_acts", f"partition {partition} waits for {owed_for:.6f} s, and its owner lives"
+            )
+        self.gap_max = max(self.gap_max, owed_for)
+
+    def _require_brief(self, partition: int, one: Process, other: Process, since: float) -> None:
+        lasted = self._world.now - since
+        self.overlap_longest = max(self.overlap_longest, lasted)
+        if lasted > self._overlap_max:
+            raise Violation(
+                "brief_overlap",
+                f"{one.label} and {other.label} act for partition {partition} for {lasted:.6f} s, "
+                f"where {self._overlap_max:.6f} s are allowed",
+            )

@@ -5,14 +5,14 @@
     an incarnation                  its slot's place in a fixed order, or a number for who has no slot any more
     a term                          its rank among those in sight: fresh terms are only ever higher
     last Beats, joins, offsets      nothing: an accusation is made from the tip, a newcomer's Join from what it read
-    a name                          nothing: whoever takes a member's name is explored as taking its place
+    a name                          nothing: a newcomer under a member's name is explored as taking its place
 
 A key is bytes, not a hash of them: an exploration that calls itself complete must not rest on luck.
 """
 
 from neli_router.induction.fold import State
 from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Pin
-from neli_router.sim.miniature import Slot, World
+from neli_router.sim.miniature import Miniature, Slot
 
 __all__ = ["key_of"]
 
@@ -21,8 +21,8 @@ NONE = 254
 KINDS: dict[type, int] = {Beat: 1, Expire: 2, Handover: 3, Join: 4, Leave: 5, Pin: 6}
 
 
-def key_of(world: World, cap: int, births: int | None) -> bytes:
-    """The key of `world`; no age beyond `cap` matters to anybody. Flat, as most of the time goes here."""
+def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
+    """The key of `world`; an age beyond `cap` changes nothing. Flat, as most of the time goes here."""
     now, base, tail, slots = world.now, world.base, world.tail, world.slots
     tip = tail[-1].after if tail else base
     if len(slots) > 1:
@@ -52,12 +52,12 @@ def key_of(world: World, cap: int, births: int | None) -> bytes:
         key.append(slot.alive | slot.joined << 1 | tenure.left << 2)
         key.append(NONE if given is None else terms.get(given, NONE))
         if not slot.alive:
-            continue  # Nobody reads when a ghost sent its Beats.
+            continue  # The time at which a ghost sent its Beats plays no part.
         sent, busy = now - tenure.sent, tenure.busy_until(0) - now
         key.append(slot.place)
         key.append(int(sent) if sent < cap else cap)
         key.append(int(busy) if busy > 0 else 0)
-        # When it heard itself would matter to who owns what it loses by departing, and that is never itself again.
+        # Its own age is left out: only the next owner of its partitions would need it, and that is another incarnation.
         me, heard = slot.incarnation, tenure.heard
         for other in slot.state.seats:
             if other != me:
@@ -77,7 +77,7 @@ def _rank(slot: Slot, seats: list[str], now: int, cap: int) -> tuple[int, int, f
 
 
 def _sent(beat: Beat, slots: tuple[Slot, ...], place: int, now: int, cap: int) -> int:
-    """Only its writer makes anything of when a Beat was sent, and only until it has read it."""
+    """The time of sending matters only to the Beat's writer, and only until the writer has read it."""
     for slot in slots:
         if slot.incarnation == beat.by and slot.alive and slot.place <= place:
             return min(cap, now - int(beat.sent_at))

@@ -6,7 +6,7 @@
 
 It visits worlds (`miniature`) by their steps (`steps`), each once, as far as one can tell them apart (`canon`). When no
 layer follows, it is complete: neither time nor the ledger's length was bounded, only what is printed with the result.
-Drift, several partitions, and what a member's policy makes of all this are the simulator's business.
+Drift, several partitions and the members' policies are left to the simulator.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from math import ceil
 from neli_router.induction.records import Beat, Expire, Handover, Join, Record
 from neli_router.induction.settings import Settings
 from neli_router.sim.canon import key_of
-from neli_router.sim.miniature import Bounds, World, acting, broken_rule, genesis_world
+from neli_router.sim.miniature import Bounds, Miniature, acting, broken_rule, genesis_world
 from neli_router.sim.steps import Label, successors
 
 __all__ = ["Report", "explore", "transcript"]
@@ -24,7 +24,7 @@ __all__ = ["Report", "explore", "transcript"]
 
 @dataclass(slots=True)
 class Report:
-    """What an exploration found."""
+    """The result of an exploration."""
 
     bounds: Bounds
     states: int = 0
@@ -32,7 +32,7 @@ class Report:
     depth: int = 0
     complete: bool = False
     broken: str | None = None
-    trace: list[tuple[Label, World]] | None = None
+    trace: list[tuple[Label, Miniature]] | None = None
     """The shortest way to where a rule is broken, if there is one."""
 
 
@@ -45,7 +45,7 @@ def explore(bounds: Bounds, on_progress: Callable[[Report], None] = lambda repor
     seen: dict[bytes, bytes] = {root: b""}
     layer = [(root, first)]
     while layer:
-        following: list[tuple[bytes, World]] = []
+        following: list[tuple[bytes, Miniature]] = []
         for key, world in layer:
             for _, found in successors(world, bounds, settings):
                 report.steps += 1
@@ -70,13 +70,13 @@ def explore(bounds: Bounds, on_progress: Callable[[Report], None] = lambda repor
 
 def _retrace(
     seen: dict[bytes, bytes], last: bytes, bounds: Bounds, settings: Settings, cap: int
-) -> list[tuple[Label, World]]:
+) -> list[tuple[Label, Miniature]]:
     """Walk the keys from the genesis to `last` again, this time keeping the labels."""
     keys = [last]
     while seen[keys[-1]]:
         keys.append(seen[keys[-1]])
     world, _ = genesis_world(bounds)
-    trace: list[tuple[Label, World]] = [(("genesis",), world)]
+    trace: list[tuple[Label, Miniature]] = [(("genesis",), world)]
     for key in reversed(keys[:-1]):
         label, world = next(
             (label, found)

@@ -1,15 +1,15 @@
-"""Faults: what goes wrong, when, and to whom.
+"""Faults: their kinds, their times and their victims.
 
     every now and then --> one of the faults that this run has --> follow-up: another, at once, aimed at the same member
                                                                          |
                               '------------------------------------------'
 
-Most protocols survive any one fault. What breaks them is the second in the shadow of the first: a member that is
-expired while it is stopped, whose successor is drained before the wait is over. So faults come in pairs more often than
-chance would have it.
+Most protocols survive any one fault. They break when a second one follows before the first is dealt with: a member is
+expired while it is stopped, and its successor is drained before the wait is over. So faults come in pairs more often
+than chance would bring them.
 
-The strongest is slander: a member accuses another that is alive, of its own last Beat. Safety must not depend on who
-expires whom, and why.
+The strongest is slander: a record in the name of one member expires another that is alive. Safety must not depend on
+who expires whom, and why.
 """
 
 from collections.abc import Callable
@@ -29,19 +29,18 @@ from neli_router.induction.records import (
 )
 from neli_router.induction.snapshots import snapshot
 from neli_router.protocol import Close, Wish
-from neli_router.sim.group import Group
-from neli_router.sim.options import Options
+from neli_router.sim.group import SimulatedGroup
+from neli_router.sim.options import RunOptions
 from neli_router.sim.process import Process
 from neli_router.sim.world import World
 
 __all__ = ["Faults"]
 
 OPERATOR = "operator"
-"""Whom wishes are from."""
-
+"""The author of wishes."""
 
 PLOTS = frozenset({"inheritance", "waver"})
-"""Faults that are several, timed to meet. Chance alone would take thousands of seeds to bring them together."""
+"""Each is several faults, timed to meet. Chance alone would take thousands of seeds to bring them together."""
 
 PLOT_WEIGHT = 4
 """How much more often a plot is chosen than another fault: most come to nothing, for want of members or of luck."""
@@ -50,7 +49,7 @@ PLOT_WEIGHT = 4
 class Faults:
     """Phase one. `stop` ends it."""
 
-    def __init__(self, world: World, group: Group, options: Options) -> None:
+    def __init__(self, world: World, group: SimulatedGroup, options: RunOptions) -> None:
         self._world, self._group, self._options = world, group, options
         self._stopped = False
         self._kinds: dict[str, Callable[[Process], None]] = {
@@ -96,7 +95,7 @@ class Faults:
     def _strike(self, victim: Process | None) -> None:
         random, group = self._world.random, self._group
         if not group.living:
-            self._join_somebody()
+            self._join_absent()
             return
         if victim is None or not victim.alive:
             victim = random.choice(group.living)
@@ -133,9 +132,9 @@ class Faults:
             self._group.start(name, rebooted=rebooted)
 
     def _join(self, _: Process) -> None:
-        self._join_somebody()
+        self._join_absent()
 
-    def _join_somebody(self) -> None:
+    def _join_absent(self) -> None:
         absent = [name for name in map("m{}".format, range(1, self._options.names + 1)) if not self._group.named(name)]
         if absent:
             self._group.start(self._world.random.choice(absent))
@@ -151,7 +150,7 @@ class Faults:
 
     def _close(self, victim: Process) -> None:
         victim.post(Close())
-        if "deafen" in self._options.faults:  # Else it reads of its own Leave before anybody acts on it.
+        if "deafen" in self._options.faults:  # Else it reads of its own Leave before any other acts on it.
             self._later(self._leases(0.0, 0.3), self._deafen, victim)
 
     def _pause(self, victim: Process) -> None:
@@ -186,7 +185,7 @@ class Faults:
     def _slander(self, victim: Process) -> None:
         if (accused := self._group.incarnation_of(victim)) is not None:
             if self._world.random.random() < 0.6:
-                victim.pause(self._leases(0.0, 1.5))  # Else it would often read of it before anybody else acts on it.
+                victim.pause(self._leases(0.0, 1.5))  # Else it often reads of it before any other acts on it.
             self._accuse(accused)
 
     def _accuse(self, accused: str) -> None:
@@ -196,7 +195,7 @@ class Faults:
             self._append(Expire(by=random.choice(others), incarnation=accused, last_beat=last_beat))
 
     def _inheritance(self, victim: Process) -> None:
-        """Somebody inherits from one who may still act, and passes it on before that has ended."""
+        """A member inherits from one that may still act, and passes on before that one's lease has ended."""
         random, group, state = self._world.random, self._group, self._group.referee.state
         active = [process for process in group.living if group.acting.terms(process)]
         victim = random.choice(active) if active else victim

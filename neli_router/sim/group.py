@@ -6,43 +6,55 @@
 
 After a ledger lost records, its members cannot all be right, and no protocol can make them notice before the first sign
 reaches them: only fencing helps. So from then on, for `DOUBT` leases, two may act for one partition and states may
-differ. After that time the first rule holds again among all who go on, and whoever acts holds the very state that the
-ledger, as it is now, says. Who stopped says why: LedgerRewound or Diverged, and nothing else.
+differ. After that time the first rule holds again among all that go on, and those that act hold one state. A process
+that stopped says why: LedgerRewound or Diverged, and nothing else.
+
+Nothing that a member keeps may grow with the age of the ledger. So every container below a pump is found and measured,
+also one that is added tomorrow. None may hold more than a group has partitions, names or remembered incarnations, but
+for the few that have a bound of their own. A run takes hundreds of Beats: a container that keeps an item for each of
+them is over the bound by its end.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
+import msgspec
+
 from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable, NeliError, Replaced
-from neli_router.induction.fold import State
+from neli_router.induction.fold import DEPARTED_MAX, State
 from neli_router.induction.machine import Induction, Phase
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import Expire, Handover, Join, Leave, decode
 from neli_router.induction.settings import Settings
+from neli_router.induction.witness import OWN_MAX, RING_MAX
 from neli_router.protocol import Machine
-from neli_router.sim.acting import Acting
-from neli_router.sim.coverage import Coverage
+from neli_router.sim.acting import Acting, Coverage
 from neli_router.sim.ledger import Log
-from neli_router.sim.memory import require_bounded
-from neli_router.sim.options import Options
+from neli_router.sim.options import RunOptions
 from neli_router.sim.process import Process
 from neli_router.sim.referee import Referee
 from neli_router.sim.world import LocalClock, Violation, World, draw_clock
 
-__all__ = ["DOUBT", "Group"]
+__all__ = ["DOUBT", "SimulatedGroup", "containers", "require_bounded"]
 
 DOUBT = 4.0
-"""Leases after a rewind within which its signs must have reached everybody who acts."""
+"""Leases after a rewind within which its signs must have reached every process that acts."""
+
+DEPTH_MAX = 6
+"""How far below a pump containers are looked for."""
+
+BOUNDS = {"_digests": RING_MAX, "_own": OWN_MAX}
+"""Containers that are meant to be longer than others."""
 
 WALL_CLOCK = 1_700_000_000_000_000
-"""Microseconds: what the hosts' wall clocks show when a run begins."""
+"""Microseconds: the hosts' wall clocks when a run begins."""
 
 
-class Group:
-    """Who lives where. It is every process's Watch."""
+class SimulatedGroup:
+    """The processes, and the Checkers that each of them has."""
 
-    def __init__(self, world: World, options: Options) -> None:
+    def __init__(self, world: World, options: RunOptions) -> None:
         self.world, self.options = world, options
         self.counts: Counter[str] = Counter()
         self.referee = Referee(on_unseated=self._on_unseated, on_change=self._on_change)
@@ -68,7 +80,7 @@ class Group:
         fair = options.fair and not options.exclusive
         self.coverage = Coverage(world, options, self.acting, self._by_incarnation.get) if fair else None
 
-    # Who lives
+    # Processes
 
     def start(self, name: str, *, misfit: bool = False, rebooted: bool = False) -> Process:
         """A new process called `name`. A misfit comes with settings that are not the group's."""
@@ -138,9 +150,9 @@ class Group:
 
     @property
     def converged(self) -> bool:
-        """Whether everybody who lives is a member, leads what it is to own, and has heard itself since all was healed.
+        """Whether every live process is a member, leads its targets, and has heard itself since all was healed.
 
-        Whose writing had failed for a lease may be silent until its next probe, and is rightly expired before it.
+        A process whose writing had failed for a lease may be silent until its next probe, and is rightly expired.
         """
         state = self.referee.state
         if not state.seats or state.owners != state.targets or len(self.living) != len(state.seats):
@@ -156,7 +168,7 @@ class Group:
         return led == dict(enumerate(state.terms))
 
     def describe(self) -> str:
-        """What keeps it from being converged, for people."""
+        """Why it has not converged, for people."""
         state = self.referee.state
         lines = [f"members {[self.names.get(seat, seat) for seat in state.seats]}"]
         for process in self.living:
@@ -169,7 +181,7 @@ class Group:
         return "; ".join(lines)
 
     def finish(self) -> None:
-        """What is checked once, at the end."""
+        """The checks that are made once, at the end."""
         self.referee.require_digest()
         for process in (*self.living, *self.observers):
             require_bounded(process.label, process.pump, self.options.partitions)
@@ -177,7 +189,7 @@ class Group:
             if machine is not None and not self.referee.agrees(machine.state):
                 self.referee.require_same(process.label, machine.state)
 
-    # The Watch
+    # What processes tell the checkers
 
     def on_send(self, process: Process, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
@@ -277,9 +289,9 @@ class Group:
             raise Violation("stops_for_a_reason", f"{process.label} ended without cause: {error!r}")
 
     def _require_one_view(self, process: Process, state: State) -> None:
-        """Whoever still acts after a rewind holds the same state as all others who do, wherever both have been.
+        """All processes that still act after a rewind hold one state, at each offset that several of them have read to.
 
-        What the ledger now says is no measure: who had read no further than what was kept cannot know better.
+        The ledger's present records are no measure: a process that lags behind the loss cannot notice it.
         """
         view, label = self._views.setdefault(state.at, (state, process.label))
         if view != state:
@@ -296,3 +308,29 @@ class Group:
         self._births[name] += 1
         label = f"{name}#{self._births[name]}"
         return Process(self.world, self.log, self, label=label, clock=self._clocks[name], birth=birth)  # type: ignore[arg-type]
+
+
+def require_bounded(label: str, root: object, partitions: int) -> None:
+    """Raise Violation if something below `root` holds too much."""
+    bound = max(partitions, DEPARTED_MAX)
+    for path, size in containers(root):
+        if size > BOUNDS.get(path.rpartition(".")[2], bound):
+            raise Violation("memory_is_bounded", f"{label} keeps {size} items in {path}")
+
+
+def containers(root: object, path: str = "pump", depth: int = DEPTH_MAX) -> Iterator[tuple[str, int]]:
+    """The path and the size of each container in our own objects below `root`."""
+    for name, value in _attributes(root):
+        below = f"{path}.{name}"
+        if isinstance(value, list | tuple | dict | set | frozenset | deque):
+            yield below, len(value)
+        elif depth and type(value).__module__.startswith("neli_router.") and ".sim." not in type(value).__module__:
+            yield from containers(value, below, depth - 1)
+
+
+def _attributes(owner: object) -> Iterator[tuple[str, object]]:
+    if isinstance(owner, msgspec.Struct):
+        yield from ((name, getattr(owner, name)) for name in owner.__struct_fields__)
+    else:
+        attributes: Mapping[str, object] = getattr(owner, "__dict__", {})
+        yield from attributes.items()

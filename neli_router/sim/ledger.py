@@ -7,9 +7,9 @@ A handle keeps the port's promises and nothing beyond them. Records become visib
 append that raised may land all the same. A read that found nothing answers "at the tip" only if this reader has been
 given all that the log holds; if it has not, the read goes on for longer than it was told, or raises.
 
-A read that has to wait cannot wait in here: one thread plays everybody. So it raises `Blocked` through the pump, which
-has stepped and sent nothing since it last asked for the time, and the process turns the pump again when there is an
-`answer`. That second turn finds the inbox empty and the clock where it was, and reads as if it had waited all along.
+A read that has to wait cannot wait in here: one thread plays all processes. So it raises `Blocked` through the pump,
+which has stepped and sent nothing since it last asked for the time, and the process turns the pump again when there is
+an `answer`. That second turn finds the inbox empty and the clock where it was, and reads as if it had waited all along.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,13 +19,13 @@ from math import inf
 
 from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.ledgers.base import READ_MAX, Entry, Promise
-from neli_router.sim.options import Options
+from neli_router.sim.options import RunOptions
 from neli_router.sim.world import World
 
 __all__ = ["Blocked", "Log", "SimulatedLedger"]
 
 INSTANT = 1e-6
-"""In leases: what even the fastest network takes. Without it, a lease could end in the instant in which another begins,
+"""In leases: the least that a network takes. Without it, a lease could end in the instant in which another begins,
 and the rounding of a float would decide between right and wrong."""
 
 
@@ -38,9 +38,9 @@ class Blocked(BaseException):  # No error, and nothing between the handle and th
 
 
 class Log:
-    """What the ledger holds, and who is connected to it."""
+    """The records of the ledger, and the handles that are connected to it."""
 
-    def __init__(self, world: World, options: Options, on_append: Callable[[int, bytes, str], None]) -> None:
+    def __init__(self, world: World, options: RunOptions, on_append: Callable[[int, bytes, str], None]) -> None:
         self.world, self.options, self.on_append = world, options, on_append
         self.offsets: list[int] = []
         self.payloads: list[bytes] = []
@@ -51,7 +51,7 @@ class Log:
         self.away_until = 0.0
         self.healed = False
         self.handles: list[SimulatedLedger] = []
-        """Of the living, and of the dead as long as something of theirs is in flight."""
+        """Of live processes, and of dead ones as long as a record of theirs is in flight."""
 
     @property
     def tip(self) -> int:
@@ -136,7 +136,7 @@ class SimulatedLedger:
         self.direct = True
         """Whether reads look at the log as it is: at the start, and after LedgerTrimmed."""
         self.answer: list[Entry] | LedgerError | None = None
-        """What the read that waited returns or raises."""
+        """The result of the read that waited: entries, or an error to raise."""
         self.mute_until = self.deaf_until = self.hold_until = 0.0
         self._position = 0
         self._all = False
@@ -217,24 +217,24 @@ class SimulatedLedger:
             self._world.at(self._world.now + self.log.delay(), self.log.trim, before)
 
     def wake(self) -> None:
-        """Nobody waits in here; the process that posted wakes itself."""
+        """Nothing: no thread waits in here, and the process that posted wakes itself."""
 
     def close(self) -> None:
-        """The process is gone. What it sent is not."""
+        """The process is gone. The records that it sent are not."""
         self.closed = True
         self._visible.clear()
         self._confirmed.clear()
         if not self._flights:
             self.log.handles.remove(self)
 
-    # What the world does with it
+    # For the world
 
     @property
     def unreachable_until(self) -> float:
         return max(self.deaf_until, self.log.away_until)
 
     def entries(self, most: int) -> list[Entry] | LedgerError:
-        """What a read that returns now returns or raises."""
+        """The result of a read that returns now: entries, or an error to raise."""
         log = self.log
         if self._position < log.trimmed:
             return LedgerTrimmed(f"the record at {self._position} was wanted", f"the log starts at {log.trimmed}", "-")
@@ -263,7 +263,7 @@ class SimulatedLedger:
         self._confirmed.append((max(soonest, self._world.now + self.log.delay()), offset))
 
     def forget(self, keep: int) -> None:
-        """The log keeps only so many records; what is in flight may be lost with the others."""
+        """The log keeps only so many records; records in flight may be lost with the others."""
         del self._visible[keep:]
         if self._world.random.random() < 0.5:
             self._flights.clear()

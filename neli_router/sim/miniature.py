@@ -2,7 +2,7 @@
 
     slots   live incarnation -- crash --> ghost (its records may still be appended) -- departed --> free slot
                | reads one record, hands over, leaves                                                  |
-    ledger  base |--- at most `apart` records that somebody has not read yet ---| tip                  |
+    ledger  base |--- at most `apart` records that some slot has not read yet --| tip                  |
                ^                                                                                      |
                '------ a newcomer starts from a snapshot of any of these prefixes --------------------'
 
@@ -19,15 +19,15 @@ from neli_router.induction.settings import Settings
 from neli_router.induction.tenure import Tenure
 from neli_router.keyspace import Layout
 
-__all__ = ["PARTITION", "Bounds", "Entry", "Slot", "World", "acting", "broken_rule", "genesis_world"]
+__all__ = ["PARTITION", "Bounds", "FoldedRecord", "Miniature", "Slot", "acting", "broken_rule", "genesis_world"]
 
 PARTITION = 0
-"""There is one. Partitions do not know of each other: what holds for one holds for each."""
+"""There is one. Partitions do not know of each other, so a rule that holds for one holds for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is explored. Leaving out Leave, crashes or more births than slots makes three slots feasible."""
+    """The bounds of an exploration. Leaving out Leave, crashes or more births than slots makes three slots feasible."""
 
     slots: int = 2
     apart: int = 2
@@ -49,7 +49,7 @@ class Bounds:
         )
 
 
-class Entry(NamedTuple):
+class FoldedRecord(NamedTuple):
     """A record in the ledger, the target that was chosen with it, and the fold behind it."""
 
     record: Record
@@ -69,10 +69,10 @@ class Slot(NamedTuple):
     joined: bool
 
 
-class World(NamedTuple):
+class Miniature(NamedTuple):
     now: int
     base: State
-    tail: tuple[Entry, ...]
+    tail: tuple[FoldedRecord, ...]
     slots: tuple[Slot, ...]
     born: int
 
@@ -84,17 +84,17 @@ class World(NamedTuple):
         return self.tail[place - 1].after if place else self.base
 
 
-def genesis_world(bounds: Bounds) -> tuple[World, Settings]:
-    """The ledger holds its Genesis and nobody is there."""
+def genesis_world(bounds: Bounds) -> tuple[Miniature, Settings]:
+    """The ledger holds its Genesis and there is no incarnation."""
     layout = Layout(slots=1, partitions=1)
     settings = Settings(name="m", layout=layout, lease=float(bounds.lease), drift=0.0)
     founding = Genesis(
         by="m", layout=layout, lease=settings.lease, guarantee="exclusive", base=0, version=FOLD_VERSIONS[1]
     )
-    return World(0, fold(State(), 0, founding), (), (), 0), settings
+    return Miniature(0, fold(State(), 0, founding), (), (), 0), settings
 
 
-def acting(world: World) -> list[str]:
+def acting(world: Miniature) -> list[str]:
     """The live incarnations that may act for the partition now."""
     return [
         slot.incarnation
@@ -103,8 +103,8 @@ def acting(world: World) -> list[str]:
     ]
 
 
-def broken_rule(world: World) -> str | None:
-    """What must never be, if it is so in this world."""
+def broken_rule(world: Miniature) -> str | None:
+    """The rule that this world breaks, or None."""
     if len(active := acting(world)) > 1:
         return f"at most one acts: {' and '.join(active)} both may"
     for slot in world.slots:

@@ -2,13 +2,13 @@
 
     seed --Random--> weather --> a group, its ledger and network, which faults, how often --> one line that says it all
 
-Not every run has every fault. A run in which all goes wrong at once rarely comes as far as the state in which one
-particular thing hurts, so each seed first draws what can go wrong at all (a swarm), and how badly.
+Not every run has every fault. A run in which all goes wrong at once rarely comes as far as the state in which
+one fault does harm, so each seed first draws which faults it has at all (a swarm), and how bad they are.
 
-    foul      anything but a lost record that somebody read: every promise that needs no luck must hold
+    foul      anything but the loss of a record that was read: every promise that needs no luck must hold
     fair      each record is read within D of its sending. Processes may die, join, leave and wish; no live one may
               ever be expired, and under `available` no live owner is ever missed
-    rewound   the ledger loses records that were read, once; then whoever could notice must stop
+    rewound   the ledger loses records that were read, once; then every process that could notice must stop
 """
 
 from dataclasses import dataclass, fields
@@ -19,7 +19,7 @@ from neli_router.induction.records import Guarantee
 from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
 
-__all__ = ["FAIR_FAULTS", "FOUL_FAULTS", "NAMES_MAX", "STEPS_MAX", "Options", "Rewind", "Weather"]
+__all__ = ["FAIR_FAULTS", "FOUL_FAULTS", "NAMES_MAX", "STEPS_MAX", "Rewind", "RunOptions", "Weather"]
 
 NAMES_MAX = 6
 """The most names in a group, each with one live process or two. More members find nothing that six do not, slower."""
@@ -41,7 +41,7 @@ Rewind = Literal["no", "back", "onward", "anew"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RunOptions:
     """Times are in leases, except for the lease itself. Rates are chances, from 0 to 1."""
 
     seed: int
@@ -96,7 +96,7 @@ class Options:
         return self.guarantee == "exclusive"
 
     def settings(self, name: str, weight: int = 1) -> Settings:
-        """What a member called `name` is told."""
+        """The settings of a member called `name`."""
         return Settings(
             name=name,
             layout=Layout(slots=64, partitions=self.partitions),
@@ -114,8 +114,8 @@ class Options:
         return " ".join(f"{field.name}={_spelled(field.name, getattr(self, field.name))}" for field in fields(self))
 
     @classmethod
-    def draw(cls, seed: int, random: Random, *, guarantee: Guarantee | None, weather: Weather | None) -> "Options":
-        """What the seed has in store; `guarantee` and `weather` override it."""
+    def draw(cls, seed: int, random: Random, *, guarantee: Guarantee | None, weather: Weather | None) -> "RunOptions":
+        """The options of `seed`; `guarantee` and `weather` override those drawn."""
         drawn_weather: Weather = random.choices(("foul", "fair", "rewound"), (60, 26, 14))[0]
         drawn_guarantee: Guarantee = random.choices(("exclusive", "available"), (75, 25))[0]
         weather, guarantee = weather or drawn_weather, guarantee or drawn_guarantee

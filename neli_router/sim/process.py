@@ -9,29 +9,51 @@ returns, and when the code after it runs. The clock that the pump is given answe
 been read, once with the second, and then with the third. So a pump that asks for the time too early gets the time that
 a real one would have got.
 
-Killed is killed: nothing of a process survives but what it sent. While it is only paused, its program's other threads
-go on; whoever looks at what it may act for asks its machine and its clock, whatever its pump is doing.
+Of a killed process nothing remains but the records that it sent. While it is only paused, its program's other threads
+go on, so checkers ask its machine and its clock what it may act for, whatever its pump is doing.
+
+    Acquired --> working --Revoked--> finishing --after a while, or never--> Released
+                    |                     |
+                    '------- Fenced ------'--> stopped at once
+
+Its program does what it is told, in its own time. A real program believes its events. So their order is a promise of
+its own, beside what the machine may do: nothing is acquired twice under one term, nothing is lost that was not held,
+and once the member has stopped nothing is held.
 """
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from math import inf
+from random import Random
 from typing import Protocol
 
 from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable, NeliError
 from neli_router.induction.fold import State
 from neli_router.ledgers.base import READ_MAX, Entry
-from neli_router.protocol import NO_STANDING, Close, Effect, Input, Machine, Notice, Released, Standing, Stopped
+from neli_router.protocol import (
+    NO_STANDING,
+    Acquired,
+    Close,
+    Effect,
+    Fenced,
+    Input,
+    Machine,
+    Notice,
+    Released,
+    Revoked,
+    Standing,
+    Stopped,
+)
 from neli_router.pump import Pump
 from neli_router.sim.ledger import Blocked, Log, SimulatedLedger
-from neli_router.sim.program import Program
+from neli_router.sim.options import RunOptions
 from neli_router.sim.world import LocalClock, Violation, World
 
-__all__ = ["Birth", "Process", "Watch"]
+__all__ = ["Birth", "Checkers", "Process", "Program"]
 
 TURN = 1e-4
-"""In leases: what a turn costs at least, so that no process takes infinitely many in no time."""
+"""In leases: the least that a turn takes, so that no process takes infinitely many in no time."""
 
 WAKE = 1e-3
 """In leases: the most that it takes a waiting thread to notice a wake-up."""
@@ -39,7 +61,7 @@ WAKE = 1e-3
 READ_FAILS = 0.2
 """In leases: the longest that a read of an unreachable ledger takes to fail."""
 
-Phase = Enum("Phase", "BOOTING BETWEEN WAITING FROZEN ENDED")
+TurnPhase = Enum("TurnPhase", "BOOTING BETWEEN WAITING FROZEN ENDED")
 Answer = list[Entry] | LedgerError
 
 
@@ -49,7 +71,7 @@ class Birth(Protocol):
     def __call__(self, state: State, now: float) -> Machine: ...
 
 
-class Watch(Protocol):
+class Checkers(Protocol):
     """The checkers, as far as a process knows them."""
 
     def on_send(self, process: "Process", payloads: Sequence[bytes]) -> None: ...
@@ -58,12 +80,12 @@ class Watch(Protocol):
 
 
 class Process:
-    """One process on one host. It boots when it is made, and ends when its machine has Stopped or somebody kills it."""
+    """One process on one host. It boots when it is made, and ends when its machine has Stopped or when it is killed."""
 
-    def __init__(self, world: World, log: Log, watch: Watch, *, label: str, clock: LocalClock, birth: Birth) -> None:
+    def __init__(self, world: World, log: Log, watch: Checkers, *, label: str, clock: LocalClock, birth: Birth) -> None:
         self.world, self.log, self.label, self.clock = world, log, label, clock
         self.standing: Standing = NO_STANDING
-        """What was last published: what its program's threads go by."""
+        """The standing that was last published; its program's threads go by it."""
         self.started_at, self.ended_at = world.now, inf
         self.was_told_to_end = False
         self.paused_until = 0.0
@@ -78,7 +100,7 @@ class Process:
             on_return=self._returned,
             on_visible=self._on_visible,
         )
-        self._phase = Phase.BOOTING
+        self._phase = TurnPhase.BOOTING
         self._began = world.now
         self._shows = 0.0
         self._shows_next: list[float] = []
@@ -91,11 +113,11 @@ class Process:
         world.note(label, "started")
         self._go_at(world.now + world.random.choice((0.0, 0.001, 0.2)) * self._lease)
 
-    # What the world asks and does
+    # For the world
 
     @property
     def alive(self) -> bool:
-        return self._phase is not Phase.ENDED
+        return self._phase is not TurnPhase.ENDED
 
     @property
     def machine(self) -> Machine | None:
@@ -103,7 +125,7 @@ class Process:
 
     @property
     def now(self) -> float:
-        """What its clock shows."""
+        """The time that its clock shows."""
         return self.clock.at(self.world.now)
 
     def post(self, event: Input) -> None:
@@ -111,11 +133,11 @@ class Process:
         if self.alive:
             self.was_told_to_end |= isinstance(event, Close)
             self._mail.append(self.program.release(event.terms) if isinstance(event, Released) else event)
-            if self._phase is Phase.WAITING:
+            if self._phase is TurnPhase.WAITING:
                 self._go_at(self.world.now + self.world.random.uniform(0.0, WAKE) * self._lease)
 
     def kill(self) -> None:
-        """kill -9. What is in flight may still land."""
+        """kill -9. Its records in flight may still land."""
         if self.alive:
             self.world.note(self.label, "killed")
             self._end(killed=True, error=None)
@@ -149,24 +171,24 @@ class Process:
         world = self.world
         paused = world.now < self.paused_until
         match self._phase:
-            case Phase.WAITING if paused and not self._stops_in_read():
+            case TurnPhase.WAITING if paused and not self._stops_in_read():
                 answer = self._answer()
                 if answer is not None:
-                    # Either nobody has looked at the clock since the read returned, or somebody just has.
+                    # Either the pump has not looked at the clock since the read returned, or it just has.
                     self._frozen = (answer, world.now if world.random.random() < 0.5 else None)
-                    self._phase = Phase.FROZEN
+                    self._phase = TurnPhase.FROZEN
                     self._go_at(self.paused_until)
             case _ if paused:
                 self._go_at(self.paused_until)
-            case Phase.BOOTING:
+            case TurnPhase.BOOTING:
                 self._boot()
-            case Phase.BETWEEN:
+            case TurnPhase.BETWEEN:
                 self._begin()
-            case Phase.WAITING:
+            case TurnPhase.WAITING:
                 answer = self._answer()
                 if answer is not None:
                     self._finish(answer, None)
-            case Phase.FROZEN:
+            case TurnPhase.FROZEN:
                 assert self._frozen is not None
                 self._finish(*self._frozen)
 
@@ -189,7 +211,7 @@ class Process:
         else:
             self.world.note(self.label, f"begins at {self.pump.machine.state.at}")
             self._watch.on_step(self)
-            self._phase = Phase.BETWEEN
+            self._phase = TurnPhase.BETWEEN
             self._begin()
 
     def _begin(self) -> None:
@@ -205,7 +227,7 @@ class Process:
         try:
             self._turn()
         except Blocked as blocked:
-            self._phase = Phase.WAITING
+            self._phase = TurnPhase.WAITING
             self._give_up_at = self.clock.when(self.now + blocked.timeout)
             self._wait()
         else:
@@ -221,7 +243,7 @@ class Process:
         self._go_at(max(wake, now + TURN * self._lease))
 
     def _answer(self) -> Answer | None:
-        """What the read that waits returns now; None if it goes on waiting, and then it is seen to."""
+        """The answer to the read that waits, if it returns now; else None, and the next try is scheduled."""
         random, now, log = self.world.random, self.world.now, self.log
         if now < self.ledger.unreachable_until or (not log.healed and random.random() < log.options.read_failed):
             return self.ledger.unavailable()
@@ -243,7 +265,7 @@ class Process:
             self.world.note(self.label, f"read {answer[0].offset} to {answer[-1].offset}" if answer else "read nothing")
         else:
             self.world.note(self.label, f"read: {type(answer).__name__}")
-        self._frozen, self._phase = None, Phase.BETWEEN
+        self._frozen, self._phase = None, TurnPhase.BETWEEN
         self._stall()
         self._turn()
         if self._stopped is not None:
@@ -271,7 +293,7 @@ class Process:
             raise Violation("never_crashes", f"{self.label}: {error!r}\n{traceback.format_exc()}") from error
 
     def _end(self, *, killed: bool, error: NeliError | None) -> None:
-        self._phase = Phase.ENDED
+        self._phase = TurnPhase.ENDED
         self.ended_at = self.world.now
         self.standing = NO_STANDING
         self.ledger.close()
@@ -280,10 +302,10 @@ class Process:
     def _stops_in_read(self) -> bool:
         return self.world.random.random() < 0.4
 
-    # What the pump and the ledger call
+    # For the pump and the ledger
 
     def _set_clock(self, begins: float, returns: float | None = None, steps: float | None = None) -> None:
-        """What the clock of the turn to come shows: until the ledger is read, until the machine steps, and then."""
+        """The clock of the next turn: its time until the ledger is read, until the machine steps, and from then on."""
         returns = begins if returns is None else returns
         self._shows = self.clock.at(begins)
         self._shows_next = [self.clock.at(returns), self.clock.at(returns if steps is None else steps)]
@@ -313,8 +335,76 @@ class Process:
             self.program.hear(effect)
 
     def _on_visible(self, time: float) -> None:
-        if self._phase is Phase.WAITING and time < self._goes_at and self.world.now >= self.ledger.unreachable_until:
+        if (
+            self._phase is TurnPhase.WAITING
+            and time < self._goes_at
+            and self.world.now >= self.ledger.unreachable_until
+        ):
             self._go_at(max(time, self.world.now + TURN * self._lease))
 
     def _release_later(self, seconds: float, event: Released) -> None:
         self.world.at(self.world.now + seconds, self.post, event)
+
+
+class Program:
+    """One process's program. `later(seconds, event)` posts an event to the machine after a while."""
+
+    def __init__(
+        self, label: str, options: RunOptions, random: Random, later: Callable[[float, Released], None]
+    ) -> None:
+        self.held: dict[int, int] = {}
+        """Partition -> term, for all that it was told it may act for and has not stopped to act for."""
+        self.prompt = False
+        """Whether it answers at once and always, as every program does in phase two."""
+        self._label, self._options, self._random, self._later = label, options, random, later
+        self._finishing: dict[int, int] = {}
+        self._released: dict[int, int] = {}
+
+    def hear(self, effect: Effect) -> None:
+        """The pump tells `effect`."""
+        match effect:
+            case Acquired(terms):
+                for partition, term in terms.items():
+                    if self.held.get(partition, -1) >= term:
+                        self._object(f"was told twice that it acquired {partition} under {term}", terms)
+                self.held.update(terms)
+                for partition in terms:
+                    self._finishing.pop(partition, None)
+                    self._released.pop(partition, None)
+            case Revoked(terms):
+                self._require_held("Revoked", terms)
+                if not self._options.exclusive:  # Its successor was heard already: no need to wait.
+                    self._drop(terms)
+                    return
+                self._finishing.update(terms)
+                if self.prompt or self._random.random() >= self._options.hang:
+                    mean = 0.0 if self.prompt else self._options.answer * self._options.lease
+                    self._later(self._random.expovariate(1 / mean) if mean else 0.0, Released(terms))
+            case Fenced(terms):
+                self._require_held("Fenced", {i: v for i, v in terms.items() if self._released.get(i) != v})
+                self._drop(terms)
+            case Stopped():
+                if self.held:
+                    self._object("was left in the belief that it holds these when its member ended", self.held)
+            case _:
+                pass
+
+    def release(self, terms: Mapping[int, int]) -> Released:
+        """It has finished what was revoked, unless it was fenced in the meantime. From here on it does nothing."""
+        done = {i: term for i, term in terms.items() if self._finishing.get(i) == term}
+        self._drop(done)
+        self._released.update(done)
+        return Released(terms)
+
+    def _drop(self, terms: Mapping[int, int]) -> None:
+        for partition, term in terms.items():
+            if self.held.get(partition) == term:
+                del self.held[partition]
+                self._finishing.pop(partition, None)
+
+    def _require_held(self, what: str, terms: Mapping[int, int]) -> None:
+        if any(self.held.get(partition) != term for partition, term in terms.items()):
+            self._object(f"was told {what} of what it did not hold", terms)
+
+    def _object(self, message: str, terms: Mapping[int, int]) -> None:
+        raise Violation("events_in_order", f"the program of {self._label} {message}: {dict(terms)}, held {self.held}")

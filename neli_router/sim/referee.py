@@ -4,8 +4,9 @@
                  |
                  '--> may this record do what it did? by rules that are written here once more, in few words
 
-The states come from the shipped fold, from the first record on; what is compared is whoever read a part of it, began at
-a snapshot, or read it twice. That the fold itself does only what it may is judged from the outside, by what changed:
+The states come from the shipped fold, from the first record on. They are compared with those of readers that read a
+part of the log, began at a snapshot, or read it twice. Whether the fold does only what it may is judged from the
+outside, by what changed:
 
     a member goes      by its own Leave, by a Join under its name, or by an Expire that names its last sign of life;
                        and never comes back
@@ -23,14 +24,14 @@ from neli_router.sim.world import Violation
 __all__ = ["Referee"]
 
 JUDGED = ("seats", "owners", "terms", "targets", "genesis")
-"""Whatever decides who may act."""
+"""The parts of a state that decide who may act."""
 
 DIGEST_EVERY = 50
 """Records between two digests that are computed from the whole state: each costs as much as a hundred Beats."""
 
 
 class Referee:
-    """`on_unseated` hears of who is ended by another's record, `on_change` that owners or members changed."""
+    """`on_unseated` hears of each member that another's record ends, `on_change` that owners or members changed."""
 
     def __init__(
         self, *, on_unseated: Callable[[str, Expire | Join], None], on_change: Callable[[State, State], None]
@@ -156,7 +157,7 @@ class Referee:
                 return False
 
     def _require_effect(self, before: State, record: Record | None, after: State) -> None:
-        """What was rightly said has its effect."""
+        """A valid Handover, Expire or Leave must have its effect."""
         match record:
             case Handover(by, partition=partition, term=term) if partition < len(before.owners):
                 if (before.owners[partition], before.terms[partition]) == (by, term) and after.terms == before.terms:

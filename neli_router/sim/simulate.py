@@ -1,36 +1,50 @@
-"""Simulate: one seed, one run of a whole group under faults, and a verdict.
+"""Simulations: one seed, one run of a whole group, and a verdict.
 
     seed --> options --> phase one: faults --> healed --> phase two: converge --> calm: nothing moves --> Result
                               |                                 |                       |
                               '---- a broken promise -----------+-----------------------'--> Violation, transcript
 
-The checkers look on after every step (see `group`). What this adds is that the run comes to a good end: within a stated
-time after the last fault every partition is led by who is meant to own it, and then nothing moves any more.
+    seed --> at rest --ledger away, 3 leases--> all fenced --ledger back--> at rest --> Outage
 
-A ledger that lost records that somebody had read has no good end: nothing leads on it, and people must look. There the
-run goes on for as long as it takes to see that whoever could notice has stopped, and for no longer.
+`simulate` runs a group under faults. The checkers judge every step (see `group`). This module adds that the run ends
+well: within a stated time after the last fault the target of every partition leads it, and then nothing moves any more.
+A ledger that lost records after a process had read them has no good end: nothing leads on it, and people must look.
+That run ends as soon as every process that could notice the loss has had the time to stop.
+
+`outage` takes the ledger away for three leases under a group at rest, and says what that costs. All members have then
+been silent to each other for longer than a lease. If one took that for death, the first member that reaches the ledger
+would expire the others, and every partition would move for nothing.
 """
 
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from random import Random
 
 from neli_router.induction.records import Guarantee
 from neli_router.sim.faults import Faults
-from neli_router.sim.group import DOUBT, Group
-from neli_router.sim.options import STEPS_MAX, Options, Weather
+from neli_router.sim.group import DOUBT, SimulatedGroup
+from neli_router.sim.options import STEPS_MAX, RunOptions, Weather
 from neli_router.sim.world import Violation, World
 
-__all__ = ["CONVERGED_LEASES_MAX", "Result", "simulate"]
+__all__ = ["AWAY_LEASES", "CONVERGED_LEASES_MAX", "MEMBERS", "Outage", "Result", "outage", "simulate"]
 
 CONVERGED_LEASES_MAX = 14.0
 """How long after the last fault all must be led: a newcomer's wait, a suspicion, a drain that times out, and each of
 them once more, because a kill may come last."""
 
 CALM_LEASES = 3.0
-"""How long nothing may move then: whoever would accuse another wrongly does so after a lease of hearing itself."""
+"""How long nothing may move then: a member that accuses another wrongly does so after a lease of hearing itself."""
 
 CHECKS_PER_LEASE = 4
+
+MEMBERS, AWAY_LEASES = 8, 3.0
+"""The group under an outage, and how long that lasts."""
+
+REST_LEASES = 14.0
+"""Long enough for that group to found itself, share its partitions and come to rest."""
+
+OUTAGE_CHECKS_PER_LEASE = 100
 
 TRANSCRIPT_LINES, DETAILS_MAX = 80, 300
 """As much as one reads before replaying the seed oneself."""
@@ -38,10 +52,10 @@ TRANSCRIPT_LINES, DETAILS_MAX = 80, 300
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a seed. `trace` is a hash of all that happened, the same wherever the seed is run."""
+    """The verdict on a seed. `trace` is a hash of all that happened, the same wherever the seed is run."""
 
     seed: int
-    options: Options
+    options: RunOptions
     trace: str
     violation: Violation | None
     time: float
@@ -53,16 +67,16 @@ class Result:
 
 
 def simulate(seed: int, *, guarantee: Guarantee | None = None, weather: Weather | None = None) -> Result:
-    """Run `seed`; `guarantee` and `weather` force what it would else draw, and are then a part of what it means."""
+    """Run `seed`. `guarantee` and `weather` replace those that it would draw; a replay must name them, too."""
     world = World(seed)
-    options = Options.draw(seed, world.random, guarantee=guarantee, weather=weather)
-    group = Group(world, options)
+    options = RunOptions.draw(seed, world.random, guarantee=guarantee, weather=weather)
+    group = SimulatedGroup(world, options)
     violation, took = None, 0.0
     try:
         took = _run(world, group, options)
     except Violation as found:
         violation = found
-    except Exception:  # noqa: BLE001 - whatever raised, it is the run that failed, and the seed that shows it.
+    except Exception:  # noqa: BLE001 - wherever it was raised, this seed shows it again.
         violation = Violation("never_crashes", traceback.format_exc())
     return Result(
         seed,
@@ -76,11 +90,11 @@ def simulate(seed: int, *, guarantee: Guarantee | None = None, weather: Weather 
     )
 
 
-def _run(world: World, group: Group, options: Options) -> float:
+def _run(world: World, group: SimulatedGroup, options: RunOptions) -> float:
     random, lease = world.random, options.lease
     for member in range(options.members):
-        world.at(random.choice((0.0, random.uniform(0.0, 3.0))) * lease, _start, group, f"m{member + 1}")
-    world.at(random.uniform(0.0, options.leases / 2) * lease, _observe, group)
+        world.at(random.choice((0.0, random.uniform(0.0, 3.0))) * lease, group.start, f"m{member + 1}")
+    world.at(random.uniform(0.0, options.leases / 2) * lease, group.observe)
     faults = Faults(world, group, options)
     world.at(random.uniform(0.0, 4.0) * lease, faults.begin)
     while world.now < options.leases * lease and group.counts["steps"] < STEPS_MAX:
@@ -102,8 +116,8 @@ def _run(world: World, group: Group, options: Options) -> float:
     return took
 
 
-def _converge(world: World, group: Group, lease: float) -> float:
-    """How many leases it takes until all is led; if everybody died, somebody is started first."""
+def _converge(world: World, group: SimulatedGroup, lease: float) -> float:
+    """How many leases it takes until all is led; if every member died, one is started first."""
     healed_at = world.now
     while world.now < healed_at + CONVERGED_LEASES_MAX * lease:
         if not group.living:
@@ -114,16 +128,8 @@ def _converge(world: World, group: Group, lease: float) -> float:
     raise Violation("converges", f"not within {CONVERGED_LEASES_MAX:g} leases: {group.describe()}")
 
 
-def _start(group: Group, name: str) -> None:
-    group.start(name)
-
-
-def _observe(group: Group) -> None:
-    group.observe()
-
-
-def _rewind(world: World, group: Group, options: Options) -> None:
-    """Lose records that some have read and others, who lag behind, have not."""
+def _rewind(world: World, group: SimulatedGroup, options: RunOptions) -> None:
+    """Lose records that some processes have read and others, which lag behind, have not."""
     random, lease = world.random, options.lease
     for process in random.sample(group.living, min(len(group.living), random.randint(0, 2))):
         process.ledger.deaf_until = world.now + random.uniform(0.0, 1.5) * lease
@@ -133,7 +139,7 @@ def _rewind(world: World, group: Group, options: Options) -> None:
     group.rewind(count - lost)
 
 
-def _transcript(world: World, group: Group) -> str:
+def _transcript(world: World, group: SimulatedGroup) -> str:
     """The last events, with names that a person can tell apart."""
     lines = []
     for line in list(world.lines)[-TRANSCRIPT_LINES:]:
@@ -142,3 +148,52 @@ def _transcript(world: World, group: Group) -> str:
             details = details.replace(inc, name)
         lines.append(f"{line.time:12.6f} {line.who:8} {line.what} {details[:DETAILS_MAX]}")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The effects of an outage on a group."""
+
+    seed: int
+    expired: int
+    """How many were members before it and no longer after it."""
+    terms_changed: int
+    moves: int
+    back_after_leases: float
+    """From when the ledger could be reached again until every partition was led by its owner."""
+
+
+def outage(seed: int) -> Outage:
+    """Run one; the seed decides partitions, clocks, delays and the times of all beats."""
+    world = World(seed)
+    options = _options(seed, world.random)
+    group = SimulatedGroup(world, options)
+    for member in range(MEMBERS):
+        world.at(world.random.uniform(0.0, 2.0) * options.lease, group.start, f"m{member + 1}")
+    world.run(REST_LEASES * options.lease)
+    assert _at_rest(group), f"seed {seed:#x} did not come to rest before its outage: {group.describe()}"
+    before = group.referee.state
+    world.run(world.now + world.random.random() * options.lease)
+    back_at = group.log.away_until = world.now + AWAY_LEASES * options.lease
+    world.run(back_at)
+    while not _at_rest(group) and world.now < back_at + REST_LEASES * options.lease:
+        world.run(world.now + options.lease / OUTAGE_CHECKS_PER_LEASE)
+    back_after = (world.now - back_at) / options.lease
+    world.run(world.now + 3 * options.lease)  # A member accuses another only after a lease of hearing itself.
+    after = group.referee.state
+    return Outage(
+        seed,
+        expired=len(before.seats.keys() - after.seats.keys()),
+        terms_changed=sum(old != new for old, new in zip(before.terms, after.terms, strict=True)),
+        moves=sum(old != new for old, new in zip(before.owners, after.owners, strict=True)),
+        back_after_leases=back_after,
+    )
+
+
+def _options(seed: int, random: Random) -> RunOptions:
+    drawn = RunOptions.draw(seed, random, guarantee="exclusive", weather="fair")
+    return replace(drawn, members=MEMBERS, partitions=16, faults=(), leases=100.0)
+
+
+def _at_rest(group: SimulatedGroup) -> bool:  # A function, because a type checker takes a property for constant.
+    return group.converged

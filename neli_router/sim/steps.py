@@ -3,8 +3,8 @@
     time passes | a live slot reads one record, sends a Handover, sends a Leave, crashes | a newcomer starts
     a record is appended: Join, Beat, Handover or Leave of a slot; Expire of any member; a change of target
 
-Nothing else decides who may act, so nobody's good sense is needed: any member may be expired at any time, any target
-chosen, any Handover sent, whatever a member's policy is.
+Nothing else decides who may act, and no member's policy is relied on: any member may be expired at any time, any target
+chosen, any Handover sent.
 
 Why these are all, with neither time nor the ledger's length bounded:
 - *When a record was sent is chosen when it is appended.* A Beat changes nothing at its writer before it comes back, so
@@ -24,15 +24,15 @@ from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, P
 from neli_router.induction.settings import Settings
 from neli_router.induction.snapshots import restore, snapshot
 from neli_router.induction.tenure import Tenure
-from neli_router.sim.miniature import PARTITION, Bounds, Entry, Slot, World
+from neli_router.sim.miniature import PARTITION, Bounds, FoldedRecord, Miniature, Slot
 
 __all__ = ["Label", "successors"]
 
 Label = tuple[object, ...]
-"""What was done, for the transcript: a verb, and who and what."""
+"""The step, for the transcript: a verb, the incarnation and its object."""
 
 
-def successors(world: World, bounds: Bounds, settings: Settings) -> Iterator[tuple[Label, World]]:
+def successors(world: Miniature, bounds: Bounds, settings: Settings) -> Iterator[tuple[Label, Miniature]]:
     """Every step that can come next."""
     yield ("tick",), world._replace(now=world.now + 1)
     tip, tail = world.tip, world.tail
@@ -55,8 +55,8 @@ def successors(world: World, bounds: Bounds, settings: Settings) -> Iterator[tup
         yield from _append(world, ("retarget",), Pin(by="m", partition=PARTITION, name=f"wish {tip.at}"))
 
 
-def _steps_of(world: World, index: int, slot: Slot, bounds: Bounds) -> Iterator[tuple[Label, World]]:
-    """What a live process does by itself."""
+def _steps_of(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
+    """The steps that a live process takes by itself."""
     me = slot.incarnation
     if slot.place < len(world.tail):
         yield ("read", me, world.tail[slot.place].record), _with(world, index, _read(world, slot))
@@ -71,8 +71,8 @@ def _steps_of(world: World, index: int, slot: Slot, bounds: Bounds) -> Iterator[
         yield ("crash", me), _with(world, index, slot._replace(alive=False))
 
 
-def _appends_of(world: World, slot: Slot, tip: State, bounds: Bounds) -> Iterator[tuple[Label, World]]:
-    """What this slot may have sent at some time, and is appended now."""
+def _appends_of(world: Miniature, slot: Slot, tip: State, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
+    """Records that this slot may have sent at some time, appended now."""
     me = slot.incarnation
     if slot.alive and not slot.joined:
         for name in (me, *(seat.name for seat in tip.seats.values())):
@@ -91,7 +91,7 @@ def _appends_of(world: World, slot: Slot, tip: State, bounds: Bounds) -> Iterato
         yield from _append(world, ("leave", me), Leave(by=me))
 
 
-def _append(world: World, label: Label, record: Record) -> Iterator[tuple[Label, World]]:
+def _append(world: Miniature, label: Label, record: Record) -> Iterator[tuple[Label, Miniature]]:
     """`record` behind the tip, once for each target that an assignment could choose."""
     tip = world.tip
     chooser = _Chooser()
@@ -104,8 +104,8 @@ def _append(world: World, label: Label, record: Record) -> Iterator[tuple[Label,
             tip.targets,
             tip.last_beats,
         ):
-            continue  # Void: whoever reads it knows nothing new.
-        entry = Entry(record, chooser.target, after)
+            continue  # Void: its readers learn nothing from it.
+        entry = FoldedRecord(record, chooser.target, after)
         slots = world.slots
         if after.seats is not tip.seats:
             slots = tuple(
@@ -135,7 +135,7 @@ class _Chooser:
         return (self.target,)
 
 
-def _read(world: World, slot: Slot) -> Slot:
+def _read(world: Miniature, slot: Slot) -> Slot:
     entry = world.tail[slot.place]
     if slot.state is world.prefix(slot.place):
         after = entry.after
@@ -145,7 +145,7 @@ def _read(world: World, slot: Slot) -> Slot:
     return slot._replace(place=slot.place + 1, state=after, tenure=tenure)
 
 
-def _start(world: World, place: int, settings: Settings) -> tuple[Label, World]:
+def _start(world: Miniature, place: int, settings: Settings) -> tuple[Label, Miniature]:
     """A newcomer starts from a snapshot of this prefix, read just now."""
     prefix = world.prefix(place)
     state = restore(snapshot("m", prefix))
@@ -168,16 +168,16 @@ def _start(world: World, place: int, settings: Settings) -> tuple[Label, World]:
     return ("start", incarnation, prefix.at), started
 
 
-def _with(world: World, index: int, slot: Slot) -> World:
+def _with(world: Miniature, index: int, slot: Slot) -> Miniature:
     slots = [*world.slots[:index], slot, *world.slots[index + 1 :]]
     me = slot.incarnation
     if me not in world.tip.seats and (not slot.alive or (slot.joined and me not in slot.state.seats)):
-        # All that a ghost may have sent is void; and who has read that it departed can only start anew.
+        # All that a ghost may have sent is void; an incarnation that has read that it departed can only start anew.
         del slots[index]
     return _trimmed(world._replace(slots=tuple(slots)))
 
 
-def _trimmed(world: World) -> World:
+def _trimmed(world: Miniature) -> Miniature:
     """Forget the records that every live slot has read."""
     read = min((slot.place for slot in world.slots if slot.alive), default=len(world.tail))
     if read == 0:

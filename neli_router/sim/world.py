@@ -4,8 +4,8 @@
          ^                      |
          '---------- at --------'                  member's clock = offset + rate * time, the rate within the drift
 
-Nothing in a simulation asks the host for the time, for randomness or for the order of a set. So one seed is one run,
-on any machine: whatever it finds can be looked at again, as often as it takes. The trace is the proof. Two runs of one
+Nothing in a simulation asks the host for the time, for randomness or for the order of a set. So one seed is one run, on
+any machine, and every violation can be looked at again, as often as it takes. The trace is the proof. Two runs of one
 seed that differ anywhere end with two hashes, and a test compares them across processes.
 
 Members never see `now`. Each has a `LocalClock`; only its rate is promised to them, and only within bounds.
@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 from random import Random
 from typing import NamedTuple
 
-__all__ = ["LINES_MAX", "Line", "LocalClock", "Violation", "World", "draw_clock"]
+__all__ = ["LINES_MAX", "LocalClock", "TraceLine", "Violation", "World", "draw_clock"]
 
 LINES_MAX = 400
 """How many lines of a run are kept for a transcript. The cause of a violation is rarely further back than this."""
@@ -40,8 +40,8 @@ class Violation(Exception):
         return type(self), (self.rule, self.message)
 
 
-class Line(NamedTuple):
-    """One thing that happened. `details` are rendered only if somebody wants to read the line."""
+class TraceLine(NamedTuple):
+    """One thing that happened. `details` are rendered only when the line is printed."""
 
     time: float
     who: str
@@ -55,8 +55,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.now = 0.0
         self.random = Random(seed)
-        self.lines: deque[Line] = deque(maxlen=LINES_MAX)
-        self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self.lines: deque[TraceLine] = deque(maxlen=LINES_MAX)
+        self._events: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
         self._scheduled = 0
         self._trace = hashlib.blake2b(digest_size=8)
 
@@ -65,8 +65,8 @@ class World:
         """The hash of everything noted so far."""
         return self._trace.hexdigest()
 
-    def at(self, time: float, action: Callable[..., None], *arguments: object) -> None:
-        """Call `action` at `time`, or now if that has passed. What is for one time happens in the order of asking."""
+    def at(self, time: float, action: Callable[..., object], *arguments: object) -> None:
+        """Call `action` at `time`, or now if that has passed. Actions of one time are called in the order of asking."""
         self._scheduled += 1
         heappush(self._events, (max(time, self.now), self._scheduled, action, arguments))
 
@@ -79,7 +79,7 @@ class World:
 
     def note(self, who: str, what: str, *details: object) -> None:
         """`who` did `what`. Both go into the trace; `details` only explain it to people."""
-        self.lines.append(Line(self.now, who, what, details))
+        self.lines.append(TraceLine(self.now, who, what, details))
         self._trace.update(f"{self.now!r} {who} {what}\n".encode())
 
     def witness(self, payload: bytes) -> None:
@@ -97,7 +97,7 @@ class LocalClock:
         self._readings = list(accumulate(passed, initial=offset))
 
     def at(self, time: float) -> float:
-        """What the clock shows at `time`."""
+        """The clock's reading at `time`."""
         piece = bisect_right(self._starts, time) - 1
         return self._readings[piece] + (time - self._starts[piece]) * self._rates[piece]
 

@@ -27,15 +27,12 @@ from neli_router.pump import Pump
 from neli_router.sim import referee as referee_module
 from neli_router.sim import simulate as simulate_module
 from neli_router.sim import steps
-from neli_router.sim.acting import Acting, Claims
-from neli_router.sim.coverage import Coverage
+from neli_router.sim.acting import Acting, Coverage, ProcessClaims
 from neli_router.sim.explore import explore, transcript
-from neli_router.sim.group import DOUBT, Group
-from neli_router.sim.memory import require_bounded
+from neli_router.sim.group import DOUBT, SimulatedGroup, require_bounded
 from neli_router.sim.miniature import Bounds, broken_rule, genesis_world
-from neli_router.sim.options import Options, Weather
-from neli_router.sim.process import Process
-from neli_router.sim.program import Program
+from neli_router.sim.options import RunOptions, Weather
+from neli_router.sim.process import Process, Program
 from neli_router.sim.referee import DIGEST_EVERY, Referee
 from neli_router.sim.simulate import CONVERGED_LEASES_MAX, _converge, simulate
 from neli_router.sim.steps import successors
@@ -55,19 +52,19 @@ def breaks_if(wrong: bool, rule: str) -> AbstractContextManager[object]:
     return breaks(rule) if wrong else nullcontext()
 
 
-def options(weather: Weather = "foul", guarantee: Guarantee = "exclusive", *, partitions: int = 4) -> Options:
+def options(weather: Weather = "foul", guarantee: Guarantee = "exclusive", *, partitions: int = 4) -> RunOptions:
     """A group in which nothing fails unless a test sees to it."""
-    calm = Options.draw(1, Random(1), guarantee=guarantee, weather="fair")
+    calm = RunOptions.draw(1, Random(1), guarantee=guarantee, weather="fair")
     return replace(
         calm, weather=weather, faults=(), lease=LEASE, partitions=partitions, delay=0.005, repeated=0.0, hang=0.0
     )
 
 
-def group(weather: Weather = "foul", guarantee: Guarantee = "exclusive") -> Group:
-    return Group(World(1), options(weather, guarantee))
+def group(weather: Weather = "foul", guarantee: Guarantee = "exclusive") -> SimulatedGroup:
+    return SimulatedGroup(World(1), options(weather, guarantee))
 
 
-def at_rest(weather: Weather = "foul", guarantee: Guarantee = "exclusive") -> tuple[Group, Process, Process]:
+def at_rest(weather: Weather = "foul", guarantee: Guarantee = "exclusive") -> tuple[SimulatedGroup, Process, Process]:
     """A group of two who have come to rest."""
     found = group(weather, guarantee)
     found.heal()
@@ -82,12 +79,12 @@ def incarnation(process: Process) -> str:
     return process.machine.incarnation
 
 
-def say(found: Group, record: Record) -> None:
+def say(found: SimulatedGroup, record: Record) -> None:
     """`record` is appended, whoever wrote it."""
     found.log.extend(None, [encode(record)])
 
 
-def accuse(found: Group, accused: str, by: str) -> None:
+def accuse(found: SimulatedGroup, accused: str, by: str) -> None:
     say(found, expire(by, accused, found.referee.state.last_beats[accused]))
 
 
@@ -324,7 +321,7 @@ class Stage:
     def __init__(self, *, exclusive: bool = True) -> None:
         self.world = World(1)
         self.acting = Acting(self.world, exclusive=exclusive)
-        self._group = Group(self.world, options())
+        self._group = SimulatedGroup(self.world, options())
 
     def host(self, label: str) -> Process:
         # It runs an observer, which never acts: what it may act for is what a test steps `acting` with.
@@ -453,7 +450,7 @@ class Scene:
     def act(self, *who: Process) -> None:
         claims = self.stage.acting.claims
         claims.clear()
-        claims.update({process: Claims([self.world.now], [{0: 1}]) for process in who})
+        claims.update({process: ProcessClaims([self.world.now], [{0: 1}]) for process in who})
         self.coverage.look()
 
 
@@ -523,7 +520,7 @@ def test_two_overlaps_with_a_pause_between_them_are_two() -> None:
         scene.act(scene.one)
 
 
-# Group: what members send, and why they stop
+# SimulatedGroup: what members send, and why they stop
 
 
 @pytest.mark.parametrize(
@@ -653,10 +650,10 @@ def test_a_reader_that_holds_another_table_at_the_end_is_found() -> None:
         found.finish()
 
 
-# Group: after a ledger lost records
+# SimulatedGroup: after a ledger lost records
 
 
-def rewound() -> tuple[Group, Process, Process]:
+def rewound() -> tuple[SimulatedGroup, Process, Process]:
     """Records were lost that nobody had read, everything works again, and everybody may be in doubt."""
     found, one, other = at_rest()
     found.rewind(len(found.log.offsets))
@@ -668,7 +665,7 @@ def test_two_who_act_for_longer_than_the_doubt_after_a_rewind_are_found() -> Non
     found, one, other = rewound()
     twice = [process for process in (one, other) if 0 not in found.acting.terms(process)]
     found.world.run(found.doubt_until)
-    found.acting.claims[twice[0]] = Claims([found.world.now], [{0: 1}])  # In doubt two may act.
+    found.acting.claims[twice[0]] = ProcessClaims([found.world.now], [{0: 1}])  # In doubt two may act.
     with breaks("at_most_one_acts", "still act for partition 0 after the rewind"):
         found.world.run(found.doubt_until + 0.001)
 
@@ -792,7 +789,7 @@ def test_a_group_that_all_have_left_is_started_again_and_converges() -> None:
     assert 1 == len(found.living)
 
 
-def stopping(found: Group, who: slice) -> None:
+def stopping(found: SimulatedGroup, who: slice) -> None:
     for process in found.living[who]:
         process.pause(2.5 * found.options.lease)
 
@@ -801,7 +798,7 @@ def stopping(found: Group, who: slice) -> None:
     ("who", "rule"), [(slice(None), "stays"), (slice(1), "nothing_moves_in_peace"), (slice(0), None)]
 )
 def test_who_stops_when_all_is_calm_is_found(monkeypatch: pytest.MonkeyPatch, who: slice, rule: str | None) -> None:
-    def converge(world: World, found: Group, lease: float) -> float:
+    def converge(world: World, found: SimulatedGroup, lease: float) -> float:
         took = _converge(world, found, lease)
         while len(found.living) < 2:
             found.start(f"m{len(found.living) + 7}")

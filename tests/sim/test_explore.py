@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from neli_router.sim.canon import key_of
 from neli_router.sim.explore import explore
-from neli_router.sim.miniature import Bounds, World, acting, broken_rule, genesis_world
+from neli_router.sim.miniature import Bounds, Miniature, acting, broken_rule, genesis_world
 from neli_router.sim.steps import Label, successors
 
 CAP = 2
@@ -18,12 +18,12 @@ BOUNDS = Bounds(slots=2, apart=3, lease=CAP)
 Step = str | Callable[[Label], bool]
 
 
-def walk(*verbs: Step) -> World:
+def walk(*verbs: Step) -> Miniature:
     """The world behind the first step of each kind, one after the other, from the genesis."""
     return walk_on(genesis_world(BOUNDS)[0], *verbs)
 
 
-def walk_on(world: World, *verbs: Step) -> World:
+def walk_on(world: Miniature, *verbs: Step) -> Miniature:
     settings = genesis_world(BOUNDS)[1]
     for verb in verbs:
         found = (
@@ -48,7 +48,7 @@ def reads(who: str) -> Callable[[Label], bool]:
     return by_name("read", who)
 
 
-def key(world: World) -> bytes:
+def key(world: Miniature) -> bytes:
     return key_of(world, CAP, None)
 
 
@@ -101,7 +101,7 @@ def test_what_was_sent_is_told_apart() -> None:
     assert 3 == len({key(world), key(walk("start", "join", "read", "send handover")), key(_left(world))})
 
 
-def _left(world: World) -> World:
+def _left(world: Miniature) -> Miniature:
     slot = world.slots[0]
     return world._replace(slots=(slot._replace(tenure=slot.tenure.leaving()),))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from neli_router.sim.outage import outage
+from neli_router.sim.simulate import outage
 
 
 @pytest.mark.parametrize("seed", range(30))

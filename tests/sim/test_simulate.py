@@ -20,8 +20,8 @@ from neli_router.commands import proofs
 from neli_router.induction.records import Guarantee
 from neli_router.induction.tenure import Tenure
 from neli_router.sim.faults import Faults
-from neli_router.sim.group import Group
-from neli_router.sim.options import FAIR_FAULTS, FOUL_FAULTS, Options, Weather
+from neli_router.sim.group import SimulatedGroup
+from neli_router.sim.options import FAIR_FAULTS, FOUL_FAULTS, RunOptions, Weather
 from neli_router.sim.simulate import CONVERGED_LEASES_MAX, Result, simulate
 from neli_router.sim.world import LINES_MAX, LocalClock, World, draw_clock
 
@@ -142,8 +142,8 @@ def test_no_clock_is_off_by_more_than_its_drift(stepping: bool) -> None:
 # The options
 
 
-def drawn(seed: int, guarantee: Guarantee | None = None, weather: Weather | None = None) -> Options:
-    return Options.draw(seed, Random(seed), guarantee=guarantee, weather=weather)
+def drawn(seed: int, guarantee: Guarantee | None = None, weather: Weather | None = None) -> RunOptions:
+    return RunOptions.draw(seed, Random(seed), guarantee=guarantee, weather=weather)
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
@@ -175,7 +175,7 @@ def test_only_rewound_weather_rewinds_and_then_never_by_a_misfit() -> None:
 
 def test_the_line_of_options_names_every_one_of_them_on_one_line() -> None:
     line = str(drawn(0x5EED))
-    assert [field.name for field in fields(Options)] == re.findall(r"(\w+)=", line)
+    assert [field.name for field in fields(RunOptions)] == re.findall(r"(\w+)=", line)
     assert line.startswith("seed=0x5eed weather=")
     assert "\n" not in line
 
@@ -196,7 +196,7 @@ def test_every_promise_is_held_in_the_first_seeds() -> None:
 def test_every_fault_has_its_deed_and_is_struck_within_a_few_seeds() -> None:
     world = World(1)
     options = drawn(1)
-    assert set(FOUL_FAULTS) == Faults(world, Group(world, options), options)._kinds.keys()
+    assert set(FOUL_FAULTS) == Faults(world, SimulatedGroup(world, options), options)._kinds.keys()
     assert set(FOUL_FAULTS) == {name.removeprefix("fault_") for name in counted() if name.startswith("fault_")}
 
 
