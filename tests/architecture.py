@@ -33,7 +33,7 @@ __all__ = [
 
 PROJECT = "neli_router"
 
-PURE = ("errors", "closing", "keyspace", "protocol", "induction", "consumer_group", "electors")
+PURE = ("errors", "closing", "keyspace", "leases", "protocol", "induction", "consumer_group", "electors")
 PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
 PURE_STANDARD = frozenset(
     {"__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses"}

@@ -72,7 +72,7 @@ class AsyncBackground:
         except NeliError:
             pass  # This was stopped, or the member is over; if by an error, it is there to be asked.
         finally:
-            self._error = self._error or self._bridge.engine.tenancy.error
+            self._error = self._error or self._bridge.engine.membership.error
             self._bridge.engine.neglect(self._stopwatch.oversee)
 
     async def _run_once(self, lease: AsyncLease) -> None:
@@ -89,8 +89,8 @@ class AsyncBackground:
             self._stopwatch.end()
 
     def _is_over(self) -> bool:
-        tenancy = self._bridge.engine.tenancy
-        return self._stopping or self._error is not None or tenancy.closing or tenancy.is_over
+        membership = self._bridge.engine.membership
+        return self._stopping or self._error is not None or membership.closing or membership.is_over
 
     def _note(self, level: str, event: str, **fields: object) -> None:
         self._bridge.engine.journal.note(level, event, partition=self._partition, **fields)

@@ -1,6 +1,6 @@
 """Leading on an event loop: waiting that holds up nobody, and blocks that end at once when their lease does.
 
-    tenancy --notified, on any thread--> Bridge --call_soon_threadsafe--> the loop: waiters wake, blocks look
+    membership --notified, on any thread--> Bridge --call_soon_threadsafe--> the loop: waiters wake, blocks look
                                                                               |
     block: RUNNING --lease lost: task.cancel()--> CANCELLED --__aexit__--> LeaseLost
               '-- ended by itself --> the lease is checked once more
@@ -12,24 +12,23 @@ swallowed.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from math import inf
 from types import TracebackType
 from typing import Any
 
 from neli_router.keyspace import Role
+from neli_router.leases import AsyncRevocation
 from neli_router.member.barrier import Grant
 from neli_router.member.engine import Engine
-from neli_router.member.lease import Holding
+from neli_router.member.lease import GrantedLease
 from neli_router.member.membership import Attempt, not_leading
 from neli_router.member.runtime import WAIT_MAX
 
-__all__ = ["AsyncLease", "AsyncRevocation", "Block", "Bridge"]
+__all__ = ["AsyncLease", "Block", "Bridge"]
 
 LOOK_MIN = 0.001
 """The least time between two looks at a lease that is about to end."""
-
-Until = Callable[[Callable[[], bool], float | None], Coroutine[Any, Any, bool]]
 
 
 class Bridge:
@@ -58,7 +57,7 @@ class Bridge:
         """Wait for `ready()`, at most `timeout` seconds; whether it came true. The form that `wait` has on a loop."""
         if asyncio.get_running_loop() is not self.loop:
             raise RuntimeError("an AsyncMember belongs to the event loop that opened it, and this is another one")
-        self.engine.tenancy.require_own_process()
+        self.engine.membership.require_own_process()
         give_up_at = inf if timeout is None else self.loop.time() + timeout
         while not ready():
             patience = min(WAIT_MAX, give_up_at - self.loop.time())
@@ -80,8 +79,8 @@ class Bridge:
         timeout: float | None,  # noqa: ASYNC109 - as above.
         give_up: Callable[[], bool] = lambda: False,
     ) -> Grant | None:
-        """`Tenancy.lead`. There is no moment between entering and returning at which a cancellation could strike."""
-        attempt = Attempt(self.engine.tenancy, partition, give_up)
+        """`Membership.lead`. There is no moment between entering and returning at which a cancellation could strike."""
+        attempt = Attempt(self.engine.membership, partition, give_up)
         await self.until(attempt.is_over, timeout)
         return attempt.outcome()
 
@@ -93,42 +92,23 @@ class Bridge:
             block.look()
 
     def _connect(self, change: Callable[[tuple[Callable[[], None], ...]], tuple[Callable[[], None], ...]]) -> None:
-        changed = self.engine.tenancy.changed
+        changed = self.engine.membership.changed
         with changed:
             changed.listeners = change(changed.listeners)
 
 
-class AsyncRevocation:
-    """Whether it is time to finish. Becomes true once and stays so; to be used like an `asyncio.Event`."""
-
-    __slots__ = ("_is_set", "_until")
-
-    def __init__(self, is_set: Callable[[], bool], until: Until) -> None:
-        self._is_set, self._until = is_set, until
-
-    def is_set(self) -> bool:
-        return self._is_set()
-
-    def __bool__(self) -> bool:
-        return self._is_set()
-
-    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Revocation.
-        """Wait for it, at most `timeout` seconds; whether it is time to finish."""
-        return await self._until(self._is_set, timeout)
-
-
-class AsyncLease(Holding):
+class AsyncLease(GrantedLease):
     """A Lease whose revocation is awaited. Its questions are plain calls: there is nothing to wait for."""
 
     __slots__ = ("_bridge",)
 
     def __init__(self, bridge: Bridge, grant: Grant, role: Role) -> None:
-        super().__init__(bridge.engine.tenancy, grant, role)
+        super().__init__(bridge.engine.membership, grant, role)
         self._bridge = bridge
 
     @property
     def revoked(self) -> AsyncRevocation:
-        """Whether it is time to finish: true from when somebody else shall have the partition, or has it."""
+        """Whether it is time to finish: true from when another member shall have the partition, or has it."""
         return AsyncRevocation(self._is_revoked, self._bridge.until)
 
 
@@ -150,7 +130,7 @@ class Block:
     async def __aenter__(self) -> AsyncLease:
         grant = await self._bridge.lead(self._partition, self._timeout, self._give_up)
         if grant is None:
-            raise not_leading(self._bridge.engine.tenancy, self._partition, self._timeout)
+            raise not_leading(self._bridge.engine.membership, self._partition, self._timeout)
         task = asyncio.current_task()
         assert task is not None, "only a task can await"
         self._grant, self._task, self._cancelling = grant, task, task.cancelling()
@@ -173,7 +153,7 @@ class Block:
             if kind is None:
                 self._lease.check()
         finally:
-            self._bridge.engine.tenancy.leave(self._grant)
+            self._bridge.engine.membership.leave(self._grant)
 
     def look(self) -> None:
         """Cancel the task if the lease does not hold any more."""

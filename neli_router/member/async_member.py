@@ -27,7 +27,7 @@ from neli_router.member.async_leading import AsyncLease, Block, Bridge
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX
 from neli_router.member.events import Event
 from neli_router.member.member import Member
-from neli_router.member.wishes import WISH_MAX, Desire, unheard
+from neli_router.member.wishes import WISH_MAX, CheckedWish, unheard
 from neli_router.router.async_router import AsyncRouter
 
 __all__ = ["AsyncMember"]
@@ -66,20 +66,20 @@ class AsyncMember(AsyncClosing):
     def lease(self, role: Role) -> AsyncLease | None:
         """The lease of `role`, if this member leads it now. Nobody waits for what is done with it: see `leading`."""
         bridge = self._bridge
-        bridge.engine.tenancy.require_alive()
-        grant = bridge.engine.tenancy.grant(self.layout.partition_of_role(role))
+        bridge.engine.membership.require_alive()
+        grant = bridge.engine.membership.grant(self.layout.partition_of_role(role))
         return None if grant is None else AsyncLease(bridge, grant, role)
 
     @property
     def led(self) -> Mapping[int, int]:
         """Partition -> term, for all that this member leads now."""
-        return self._bridge.engine.tenancy.led()
+        return self._bridge.engine.membership.led()
 
     async def pulse(self, timeout: float, *, role: Role = 0) -> bool:  # noqa: ASYNC109 - the same as in Member.
         """Whether this member leads `role`; if not, waits up to `timeout` seconds for it."""
         grant = await self._bridge.lead(self.layout.partition_of_role(role), timeout)
         if grant is not None:
-            self._bridge.engine.tenancy.leave(grant)
+            self._bridge.engine.membership.leave(grant)
         return grant is not None
 
     def background(self, task: AsyncTask, *, role: Role = 0, interval: float = 1.0) -> AsyncBackground:
@@ -87,7 +87,7 @@ class AsyncMember(AsyncClosing):
 
         A run whose lease is lost is cancelled at once.
         """
-        self._bridge.engine.tenancy.require_open()
+        self._bridge.engine.membership.require_open()
         background = AsyncBackground(self._bridge, task, role, interval=interval)
         self._backgrounds.add(background)  # The loop itself keeps no task alive.
         background.on_end(self._backgrounds.discard)
@@ -106,7 +106,7 @@ class AsyncMember(AsyncClosing):
     @property
     def incarnation(self) -> str:
         """The identity of this life: another after each start, and after having been expired."""
-        return self._bridge.engine.tenancy.incarnation
+        return self._bridge.engine.membership.incarnation
 
     @property
     def router(self) -> AsyncRouter:
@@ -152,23 +152,23 @@ class AsyncMember(AsyncClosing):
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the same as in Member.
         """Leave the group in good order; see Member. In a handler or a block of this member, it only asks for that."""
-        if self._parts is None or self._bridge.engine.tenancy.void is not None:
+        if self._parts is None or self._bridge.engine.membership.void is not None:
             return
         engine, until = self._bridge.engine, self._bridge.until
         engine.ask_close()
         if asyncio.current_task() in self._busy:
             return
-        if not await until(lambda: engine.tenancy.is_over, timeout):
+        if not await until(lambda: engine.membership.is_over, timeout):
             engine.ask_close(at_once=True)
-            await until(lambda: engine.tenancy.is_over, BREAK_OFF_MAX)
+            await until(lambda: engine.membership.is_over, BREAK_OFF_MAX)
         await until(lambda: engine.journal.lane.is_over, FLUSH_MAX)
         self._bridge.disconnect()
 
     async def await_closed(self, *, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the same as in Member.
         """Wait until this member has ended, at most `timeout` seconds; whether it has. Raises what ended it."""
-        tenancy = self._bridge.engine.tenancy
-        await self._bridge.until(lambda: tenancy.is_over, timeout)
-        return tenancy.outcome()
+        membership = self._bridge.engine.membership
+        await self._bridge.until(lambda: membership.is_over, timeout)
+        return membership.outcome()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -226,19 +226,19 @@ class AsyncMember(AsyncClosing):
         finally:
             self._busy.remove(task)
 
-    async def _wish(self, desire: Desire, timeout: float) -> None:  # noqa: ASYNC109 - as above.
-        bridge, tenancy = self._bridge, self._bridge.engine.tenancy
-        give_up_at = tenancy.clock() + timeout
-        tenancy.require_alive()
-        with tenancy.watching_state():
+    async def _wish(self, wish: CheckedWish, timeout: float) -> None:  # noqa: ASYNC109 - as above.
+        bridge, membership = self._bridge, self._bridge.engine.membership
+        give_up_at = membership.clock() + timeout
+        membership.require_alive()
+        with membership.watching_state():
             # Before its genesis a ledger takes note of nothing.
-            if await bridge.until(lambda: tenancy.is_over or tenancy.state.genesis is not None, timeout):
-                bridge.engine.wish(desire)
-                left = give_up_at - tenancy.clock()
-                await bridge.until(lambda: tenancy.is_over or desire.shown(tenancy.state), left)
-        if not desire.shown(tenancy.state):
-            tenancy.require_alive()
-            raise unheard(desire, timeout, tenancy.obstacle)
+            if await bridge.until(lambda: membership.is_over or membership.state.genesis is not None, timeout):
+                bridge.engine.wish(wish)
+                left = give_up_at - membership.clock()
+                await bridge.until(lambda: membership.is_over or wish.shown(membership.state), left)
+        if not wish.shown(membership.state):
+            membership.require_alive()
+            raise unheard(wish, timeout, membership.obstacle)
 
 
 def _close_orphan(opening: "asyncio.Future[Member]") -> None:

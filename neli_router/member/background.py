@@ -36,7 +36,7 @@ class Stopwatch:
         self._began = inf
 
     def begin(self) -> None:
-        self._began = self._engine.tenancy.clock()
+        self._began = self._engine.membership.clock()
 
     def end(self) -> None:
         self._began = inf
@@ -54,7 +54,7 @@ class Background:
 
     def __init__(self, engine: Engine, task: Task, role: Role, *, interval: float) -> None:
         self.name = f"{engine.name}-background"
-        self._engine, self._tenancy = engine, engine.tenancy
+        self._engine, self._membership = engine, engine.membership
         self._task, self._role, self._interval = task, role, interval
         self._partition = engine.settings.layout.partition_of_role(role)
         self._stopwatch = Stopwatch(engine, self._partition)
@@ -71,16 +71,16 @@ class Background:
     def stop(self) -> None:
         """Begin no further run. Does not wait for one in progress; `wait` does."""
         self._stopping = True
-        if self._tenancy.void is None:
-            self._tenancy.notify()
+        if self._membership.void is None:
+            self._membership.notify()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait, at most `timeout` seconds, until no run will ever follow; whether that is so.
 
         Raises what the task raised, or what ended the member, each time it is called.
         """
-        self._tenancy.wait(lambda: self._ended or self._tenancy.void is not None, timeout)
-        self._tenancy.require_own_process()
+        self._membership.wait(lambda: self._ended or self._membership.void is not None, timeout)
+        self._membership.require_own_process()
         if self._error is not None:
             raise anew(self._error)
         return self._ended
@@ -90,42 +90,42 @@ class Background:
     @property
     def deadline(self) -> float:
         # Who does not lead now has nothing to wait for but what others do.
-        can_run = not self._ended and not self._running and self._tenancy.grant(self._partition) is not None
+        can_run = not self._ended and not self._running and self._membership.grant(self._partition) is not None
         return self._next_at if can_run else inf
 
     def run(self) -> None:
         while not self._ended:
             try:
-                grant = self._tenancy.lead(self._partition, None, lambda: self._stopping)
+                grant = self._membership.lead(self._partition, None, lambda: self._stopping)
             except NeliError as error:
                 self._end(None if isinstance(error, Closed) else error)
             else:
                 self._run(grant)
-                self._tenancy.wait(self._is_over, self._next_at - self._tenancy.clock())
+                self._membership.wait(self._is_over, self._next_at - self._membership.clock())
 
     def turn(self) -> bool:
         if self._ended or self._running:
             return False
         if self._is_over():
-            self._end(self._tenancy.error)
+            self._end(self._membership.error)
             return True
-        grant = self._tenancy.enter(self._partition) if self._tenancy.clock() >= self._next_at else None
+        grant = self._membership.enter(self._partition) if self._membership.clock() >= self._next_at else None
         if grant is not None:
             self._run(grant)
         return grant is not None
 
     def _is_over(self) -> bool:
-        return self._stopping or self._tenancy.closing or self._tenancy.is_over
+        return self._stopping or self._membership.closing or self._membership.is_over
 
     def _run(self, grant: Grant | None) -> None:
         if grant is None:
             self._end(None)
             return
-        began, lease = self._tenancy.clock(), Lease(self._tenancy, grant, self._role)
+        began, lease = self._membership.clock(), Lease(self._membership, grant, self._role)
         self._running = True
         self._stopwatch.begin()
         try:
-            with self._tenancy.working(grant):
+            with self._membership.working(grant):
                 self._task(lease)
                 lease.check()
         except BaseException as error:
@@ -140,7 +140,7 @@ class Background:
         finally:
             self._running = False
             self._stopwatch.end()
-            self._next_at = max(began + RUN_MIN, self._tenancy.clock() + self._interval)
+            self._next_at = max(began + RUN_MIN, self._membership.clock() + self._interval)
 
     def _note(self, level: str, event: str, **fields: object) -> None:
         self._engine.journal.note(level, event, partition=self._partition, **fields)
@@ -148,4 +148,4 @@ class Background:
     def _end(self, error: BaseException | None) -> None:
         self._engine.neglect(self._stopwatch.oversee)
         self._error, self._ended = error, True
-        self._tenancy.notify()
+        self._membership.notify()

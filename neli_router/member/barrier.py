@@ -24,19 +24,19 @@ from neli_router import protocol
 from neli_router.member.events import Acquired, Event, Fenced, Handler, Revoked
 from neli_router.member.runtime import Lane
 
-__all__ = ["Barrier", "Grant", "Stage"]
+__all__ = ["Barrier", "Grant", "GrantState"]
 
-Stage = Enum("Stage", "QUEUED PREPARING LED FINISHING LOST")
+GrantState = Enum("GrantState", "QUEUED PREPARING LED FINISHING LOST")
 
 
 class Grant:
     """One time that a partition is this member's. Changed by its barrier only; may be read from any thread."""
 
-    __slots__ = ("lost_at", "partition", "reason", "stage", "term", "was_told", "working")
+    __slots__ = ("lost_at", "partition", "reason", "state", "term", "was_told", "working")
 
     def __init__(self, partition: int, term: int) -> None:
         self.partition, self.term = partition, term
-        self.stage = Stage.QUEUED
+        self.state = GrantState.QUEUED
         self.working = 0
         """Blocks in progress."""
         self.was_told = False
@@ -81,12 +81,12 @@ class Barrier:
     # What the program asks
 
     def grant(self, partition: int) -> Grant | None:
-        """The present grant of `partition`, whatever its stage."""
+        """The present grant of `partition`, whatever its state."""
         return self._grants.get(partition)
 
     def led(self) -> list[Grant]:
         with self._changed:
-            return [grant for grant in self._grants.values() if grant.stage is Stage.LED]
+            return [grant for grant in self._grants.values() if grant.state is GrantState.LED]
 
     def enter(self, grant: Grant) -> None:
         """Work begins under `grant`, which is led. Called with the lock held that made sure of it."""
@@ -128,23 +128,23 @@ class Barrier:
                 self._lose(former, f"it was acquired again under term {grant.term}")
             self._grants[grant.partition] = grant
             if self._on_event is None:
-                grant.stage = Stage.LED
+                grant.state = GrantState.LED
         if self._on_event is not None:
             self.orderly.put(partial(self._prepare, self._on_event, fresh))
 
     def _revoke(self, grants: list[Grant]) -> list[Grant]:
         """Returns what need not be waited for."""
-        asked = [grant for grant in grants if grant.stage is not Stage.QUEUED]
+        asked = [grant for grant in grants if grant.state is not GrantState.QUEUED]
         for grant in grants:
             # Who was never told Acquired is not told Revoked either.
-            grant.was_told = grant.stage is Stage.QUEUED or self._on_event is None
-            grant.stage, grant.reason = Stage.FINISHING, "it was revoked, and its successor acts"
+            grant.was_told = grant.state is GrantState.QUEUED or self._on_event is None
+            grant.state, grant.reason = GrantState.FINISHING, "it was revoked, and its successor acts"
         if self._on_event is not None:
             self.orderly.put(partial(self._conclude, self._on_event, asked))
         return self._finish(grants)
 
     def _fence(self, grants: list[Grant], reason: str) -> None:
-        told = [grant for grant in grants if grant.stage is not Stage.QUEUED]
+        told = [grant for grant in grants if grant.state is not GrantState.QUEUED]
         for grant in grants:
             del self._grants[grant.partition]
             self._lose(grant, reason)
@@ -156,12 +156,12 @@ class Barrier:
     def _prepare(self, on_event: Handler, grants: list[Grant]) -> None:
         if self._failing:
             return  # A program that failed while it finished one partition shall not begin with another.
-        begun = self._move(grants, Stage.QUEUED, Stage.PREPARING)
+        begun = self._move(grants, GrantState.QUEUED, GrantState.PREPARING)
         if begun and self._call(on_event, Acquired.of(_terms(begun))):
-            self._move(begun, Stage.PREPARING, Stage.LED)
+            self._move(begun, GrantState.PREPARING, GrantState.LED)
 
     def _conclude(self, on_event: Handler, grants: list[Grant]) -> None:
-        asked = self._move(grants, Stage.FINISHING, Stage.FINISHING)
+        asked = self._move(grants, GrantState.FINISHING, GrantState.FINISHING)
         if asked and self._call(on_event, Revoked.of(_terms(asked))):
             with self._changed:
                 for grant in asked:
@@ -178,11 +178,11 @@ class Barrier:
             return False
         return True
 
-    def _move(self, grants: Iterable[Grant], source: Stage, target: Stage) -> list[Grant]:
+    def _move(self, grants: Iterable[Grant], source: GrantState, target: GrantState) -> list[Grant]:
         with self._changed:
-            moved = [grant for grant in grants if grant.stage is source]
+            moved = [grant for grant in grants if grant.state is source]
             for grant in moved:
-                grant.stage = target
+                grant.state = target
             self._changed.notify_all()
         return moved
 
@@ -201,10 +201,10 @@ class Barrier:
 
     def _is_finished(self, grant: Grant) -> bool:
         present = self._grants.get(grant.partition) is grant
-        return present and grant.stage is Stage.FINISHING and grant.was_told and grant.working == 0
+        return present and grant.state is GrantState.FINISHING and grant.was_told and grant.working == 0
 
     def _lose(self, grant: Grant, reason: str) -> None:
-        grant.stage, grant.lost_at, grant.reason = Stage.LOST, self._clock(), reason
+        grant.state, grant.lost_at, grant.reason = GrantState.LOST, self._clock(), reason
 
     def _let_go(self, grants: list[Grant]) -> None:
         # Outside of the lock: to post it, the pump is woken up, which takes locks of the ledger.

@@ -2,7 +2,7 @@
 
     OPENING --the ledger can be read--> PUMPING --the machine stopped, or something broke--> ENDED
        '-- away, for now: try again --'    |
-                                           |-- standing, state --> tenancy: leases and waiting calls
+                                           |-- standing, state --> membership: leases and waiting calls
                                            |-- state ------------> feed: look-ups
                                            |-- effects ----------> barrier: the program's handler
                                            '-- notices ----------> journal
@@ -27,9 +27,9 @@ from neli_router.member.barrier import Barrier
 from neli_router.member.events import Handler
 from neli_router.member.failures import defect, forked, handler_failed
 from neli_router.member.journal import Journal
-from neli_router.member.membership import Tenancy
+from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
-from neli_router.member.wishes import Desire
+from neli_router.member.wishes import CheckedWish
 from neli_router.protocol import NO_STANDING, Close, Effect, Input, Stopped
 from neli_router.pump import Pump, Tap
 from neli_router.router.feed import Feed
@@ -56,11 +56,11 @@ class Engine:
         self.settings = config.settings()
         self.name = f"neli-{self.settings.name}"
         self._config, self.runtime, self._tap = config, runtime, tap
-        self.tenancy = Tenancy(self.settings.name, runtime)
-        self.journal = Journal(self.settings.name, f"{self.name}-journal", self.tenancy.notify)
-        self.barrier = self.tenancy.barrier = Barrier(
+        self.membership = Membership(self.settings.name, runtime)
+        self.journal = Journal(self.settings.name, f"{self.name}-journal", self.membership.notify)
+        self.barrier = self.membership.barrier = Barrier(
             on_event,
-            self.tenancy.changed,
+            self.membership.changed,
             clock=runtime.clock,
             release=lambda terms: self.post(protocol.Released(terms)),
             failed=self._fail,
@@ -106,18 +106,18 @@ class Engine:
     @property
     def deadline(self) -> float:
         """When to turn, if nothing comes first."""
-        if self.tenancy.is_over:
+        if self.membership.is_over:
             return inf
         return self.runtime.clock() + REOPEN_EVERY if self._pump is None else self._pump.machine.deadline
 
     def run(self) -> None:
-        while not self.tenancy.is_over:
+        while not self.membership.is_over:
             self.turn()
 
     def turn(self) -> bool:
         """One bounded piece of work; False if nothing came of it."""
         self._moved = False
-        if self.tenancy.is_over:
+        if self.membership.is_over:
             return False
         try:
             if self._pump is not None:
@@ -128,12 +128,12 @@ class Engine:
                 self.runtime.pause(REOPEN_EVERY)
         except BaseException as error:
             # Not to go on: whatever it is, the member ends by it, without the protocol's farewell to the program.
-            self.tenancy.standing = NO_STANDING
+            self.membership.standing = NO_STANDING
             self.barrier.lose_all(f"the member ended by {type(error).__name__}")
             self._end(error)
             if self.runtime.is_turned and not isinstance(error, Exception):
                 raise  # Ctrl-C, in a test.
-        if self._stopped is not None and not self.tenancy.ended:
+        if self._stopped is not None and not self.membership.ended:
             self._end(self._stopped.error)
         return self._moved
 
@@ -170,22 +170,22 @@ class Engine:
         return Induction(self.settings, state, now, base=self.runtime.wall(), rng=self.runtime.rng())
 
     def _is_behind(self, pump: Pump[Induction]) -> bool:
-        return pump.machine.phase is Phase.READING and not self.tenancy.obstacle
+        return pump.machine.phase is Phase.READING and not self.membership.obstacle
 
     # What the pump says, on its thread
 
     def _publish(self, machine: Induction, now: float) -> None:
-        tenancy = self.tenancy
-        tenancy.standing, tenancy.incarnation = machine.standing, machine.incarnation
-        if tenancy.state is not machine.state:
-            tenancy.state, self._moved = machine.state, True
+        membership = self.membership
+        membership.standing, membership.incarnation = machine.standing, machine.incarnation
+        if membership.state is not machine.state:
+            membership.state, self._moved = machine.state, True
         if machine.phase is not Phase.READING and self._pump is not None:
             heard_at = next(reversed(machine.tenure.heard.values()), now)  # The last one heard of comes last.
             self.feed.publish(machine.state, self._pump.fresh_at, heard_at)
         for watch in self._watches:
             watch(now)
-        if tenancy.watching:
-            tenancy.notify()
+        if membership.watching:
+            membership.notify()
 
     def _tell(self, effect: Effect) -> None:
         self._moved = True
@@ -204,7 +204,7 @@ class Engine:
         """The ledger cannot be opened, read or appended to because of `obstacle`; if that is empty, it can be again."""
         others = {key: text for key, text in self._obstacles.items() if key != what}
         self._obstacles = {**others, what: obstacle} if obstacle else others
-        self.tenancy.obstacle = next(iter(self._obstacles.values()), "")
+        self.membership.obstacle = next(iter(self._obstacles.values()), "")
         if obstacle and what != "append":
             self.feed.away(obstacle)
 
@@ -212,46 +212,49 @@ class Engine:
 
     def post(self, event: Input) -> None:
         """Let the protocol take `event` soon, if it has begun."""
-        if not self.tenancy.is_over and self._pump is not None:
+        if not self.membership.is_over and self._pump is not None:
             self._pump.post(event)
 
-    def wish(self, desire: Desire) -> None:
+    def wish(self, wish: CheckedWish) -> None:
         """Let the ledger take note, under the name of the present incarnation."""
-        self.post(protocol.Wish(desire.record(self.tenancy.incarnation)))
+        self.post(protocol.Wish(wish.record(self.membership.incarnation)))
 
     def oversee(self, watch: Callable[[float], None]) -> None:
         """Call `watch` with the time, again and again: for what must be watched from outside. It must not wait."""
-        with self.tenancy.changed:
+        with self.membership.changed:
             self._watches = (*self._watches, watch)
 
     def neglect(self, watch: Callable[[float], None]) -> None:
         """Take an `oversee` back."""
-        with self.tenancy.changed:
+        with self.membership.changed:
             self._watches = tuple(other for other in self._watches if other != watch)
 
     def ask_close(self, *, at_once: bool = False, error: NeliError | None = None) -> None:
         """Let the member leave; never waits. `at_once` fences the program, without waiting for what it does."""
-        tenancy = self.tenancy
-        if tenancy.is_over or (tenancy.closing and not at_once):
+        membership = self.membership
+        if membership.is_over or (membership.closing and not at_once):
             return
         error = self._failure or error  # What failed first is why the rest did.
         self._close = Close(at_once, error)
-        tenancy.error, tenancy.closing = error, True  # Who asks now shall hear of the failure, not of the closing.
+        membership.error, membership.closing = (
+            error,
+            True,
+        )  # Who asks now shall hear of the failure, not of the closing.
         self.post(self._close)
-        tenancy.notify()
+        membership.notify()
 
     def close(self, timeout: float | None) -> None:
         """Leave in good order within `timeout` seconds, else at once. Who must not wait only asks."""
-        tenancy = self.tenancy
-        if tenancy.void is not None:
+        membership = self.membership
+        if membership.void is not None:
             return
         self.ask_close()
-        if tenancy.must_not_wait:
+        if membership.must_not_wait:
             return
-        if not tenancy.wait(lambda: tenancy.is_over, timeout):
+        if not membership.wait(lambda: membership.is_over, timeout):
             self.ask_close(at_once=True)
-            tenancy.wait(lambda: tenancy.is_over, BREAK_OFF_MAX)
-        tenancy.wait(lambda: self.journal.lane.is_over, FLUSH_MAX)
+            membership.wait(lambda: membership.is_over, BREAK_OFF_MAX)
+        membership.wait(lambda: self.journal.lane.is_over, FLUSH_MAX)
 
     def _fail(self, event: str, error: BaseException) -> None:
         """The program's handler raised."""
@@ -266,8 +269,8 @@ class Engine:
     # The end
 
     def _end(self, error: BaseException | None) -> None:
-        tenancy, error = self.tenancy, error or self._failure
-        tenancy.standing = NO_STANDING
+        membership, error = self.membership, error or self._failure
+        membership.standing = NO_STANDING
         self._let_go()
         if error is None:
             self.feed.close()
@@ -276,11 +279,11 @@ class Engine:
             known = error if isinstance(error, NeliError) else defect(error)
             self.feed.fail(known)
             self.journal.note("error", "member.stopped", error=type(error).__name__, why=str(known))
-        tenancy.error, tenancy.ended = error, True
+        membership.error, membership.ended = error, True
         for lane in self.barrier.lanes:
             lane.end()
         self.journal.lane.end()
-        tenancy.notify()
+        membership.notify()
 
     def _let_go(self) -> None:
         ledger, self._ledger = self._ledger, None
@@ -292,4 +295,4 @@ class Engine:
             self.journal.note("warning", "ledger.close_failed", error=str(error))
 
     def on_fork(self, parent: int) -> None:
-        self.tenancy.make_void(forked(self.settings.name, parent))
+        self.membership.make_void(forked(self.settings.name, parent))

@@ -35,7 +35,7 @@ from neli_router.member.events import Handler
 from neli_router.member.lease import Lease
 from neli_router.member.membership import not_leading
 from neli_router.member.runtime import THREADS, Runtime
-from neli_router.member.wishes import WISH_MAX, Desire, unheard
+from neli_router.member.wishes import WISH_MAX, CheckedWish, unheard
 from neli_router.pump import Tap
 from neli_router.router.router import Router
 
@@ -65,7 +65,7 @@ class Member(Closing):
     ) -> None:
         require_supported_platform()
         self._engine = Engine(config, on_event, runtime, tap)
-        self._tenancy = self._engine.tenancy
+        self._membership = self._engine.membership
         self._layout = self._engine.settings.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)
         self._publisher = _publisher(config, self._engine)
@@ -83,31 +83,31 @@ class Member(Closing):
         no longer holds there, unless the block raised something itself. Raises Closed if the member is being closed.
         """
         partition = self._layout.partition_of_role(role)
-        grant = self._tenancy.lead(partition, timeout)
+        grant = self._membership.lead(partition, timeout)
         if grant is None:
-            raise not_leading(self._tenancy, partition, timeout)
-        lease = Lease(self._tenancy, grant, role)
-        with self._tenancy.working(grant):
+            raise not_leading(self._membership, partition, timeout)
+        lease = Lease(self._membership, grant, role)
+        with self._membership.working(grant):
             yield lease
             lease.check()
 
     def lease(self, role: Role) -> Lease | None:
         """The lease of `role`, if this member leads it now. Nobody waits for what is done with it: see `leading`."""
-        self._tenancy.require_alive()
-        grant = self._tenancy.grant(self._layout.partition_of_role(role))
-        return None if grant is None else Lease(self._tenancy, grant, role)
+        self._membership.require_alive()
+        grant = self._membership.grant(self._layout.partition_of_role(role))
+        return None if grant is None else Lease(self._membership, grant, role)
 
     @property
     def led(self) -> Mapping[int, int]:
         """Partition -> term, for all that this member leads now."""
-        return self._tenancy.led()
+        return self._membership.led()
 
     def pulse(self, timeout: float, *, role: Role = 0) -> bool:
         """Whether this member leads `role`; if not, waits up to `timeout` seconds for it."""
         partition = self._layout.partition_of_role(role)
-        grant = self._tenancy.lead(partition, timeout)
+        grant = self._membership.lead(partition, timeout)
         if grant is not None:
-            self._tenancy.leave(grant)
+            self._membership.leave(grant)
         return grant is not None
 
     def background(self, task: Task, *, role: Role = 0, interval: float = 1.0) -> Background:
@@ -116,7 +116,7 @@ class Member(Closing):
         It should check its lease, and end within one: a longer run is warned about in the log. What it raises ends it,
         and is raised by the handle's `wait`; only LeaseLost, for its own lease, makes it wait to lead again.
         """
-        self._tenancy.require_open()
+        self._membership.require_open()
         background = Background(self._engine, task, role, interval=interval)
         self._engine.runtime.start(background)
         return background
@@ -134,7 +134,7 @@ class Member(Closing):
     @property
     def incarnation(self) -> str:
         """The identity of this life: another after each start, and after having been expired."""
-        return self._tenancy.incarnation
+        return self._membership.incarnation
 
     @property
     def router(self) -> Router:
@@ -144,18 +144,18 @@ class Member(Closing):
     @property
     def state(self) -> State:
         """All that the ledger says, as far as it was read."""
-        self._tenancy.require_own_process()
-        return self._tenancy.state
+        self._membership.require_own_process()
+        return self._membership.state
 
     @property
     def closed(self) -> bool:
         """Whether this member has ended, for whatever reason."""
-        return self._tenancy.is_over
+        return self._membership.is_over
 
     @property
     def error(self) -> BaseException | None:
         """What ended this member; None while it lives, and if it was closed."""
-        return self._tenancy.void or self._tenancy.error
+        return self._membership.void or self._membership.error
 
     @property
     def engine(self) -> Engine:
@@ -199,38 +199,40 @@ class Member(Closing):
         member leaves when that has ended. In a forked child it does nothing: the parent's member lives on.
         """
         self._engine.close(timeout)
-        if self._publisher is not None and not self._tenancy.must_not_wait and self._tenancy.void is None:
+        if self._publisher is not None and not self._membership.must_not_wait and self._membership.void is None:
             self._publisher.await_end(FLUSH_MAX)
 
     def await_closed(self, *, timeout: float | None = None) -> bool:
         """Wait until this member has ended, at most `timeout` seconds; whether it has. Raises what ended it, if not
         `close`: Replaced, LedgerRewound, GroupMismatch, Diverged, LedgerUnusable, HandlerFailed."""
-        self._tenancy.wait(lambda: self._tenancy.is_over, timeout)
-        return self._tenancy.outcome()
+        self._membership.wait(lambda: self._membership.is_over, timeout)
+        return self._membership.outcome()
 
     def __repr__(self) -> str:
-        tenancy = self._tenancy
-        if tenancy.is_over or tenancy.closing:
-            plight = "void" if tenancy.void else "closed" if tenancy.ended else "closing"
+        membership = self._membership
+        if membership.is_over or membership.closing:
+            plight = "void" if membership.void else "closed" if membership.ended else "closing"
             return f"<Member {self.name}: {plight}>"
-        return f"<Member {self.name}: {len(tenancy.standing.terms)} of {self._layout.partitions} partitions>"
+        return f"<Member {self.name}: {len(membership.standing.terms)} of {self._layout.partitions} partitions>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a Member cannot be pickled: it is this process's place in the group. Open another where it goes"
         )
 
-    def _wish(self, desire: Desire, timeout: float) -> None:
-        tenancy, give_up_at = self._tenancy, self._tenancy.clock() + timeout
-        tenancy.require_alive()
-        with tenancy.watching_state():
+    def _wish(self, wish: CheckedWish, timeout: float) -> None:
+        membership, give_up_at = self._membership, self._membership.clock() + timeout
+        membership.require_alive()
+        with membership.watching_state():
             # Before its genesis a ledger takes note of nothing.
-            if tenancy.wait(lambda: tenancy.is_over or tenancy.state.genesis is not None, timeout):
-                self._engine.wish(desire)
-                tenancy.wait(lambda: tenancy.is_over or desire.shown(tenancy.state), give_up_at - tenancy.clock())
-        if not desire.shown(tenancy.state):
-            tenancy.require_alive()
-            raise unheard(desire, timeout, tenancy.obstacle)
+            if membership.wait(lambda: membership.is_over or membership.state.genesis is not None, timeout):
+                self._engine.wish(wish)
+                membership.wait(
+                    lambda: membership.is_over or wish.shown(membership.state), give_up_at - membership.clock()
+                )
+        if not wish.shown(membership.state):
+            membership.require_alive()
+            raise unheard(wish, timeout, membership.obstacle)
 
 
 def _publisher(config: Config, engine: Engine) -> "Publisher | None":
@@ -241,4 +243,4 @@ def _publisher(config: Config, engine: Engine) -> "Publisher | None":
     from neli_router.ownership.opening import opener  # noqa: PLC0415 - only who publishes pays for it.
 
     name = f"{engine.name}-owners"
-    return Publisher(opener(config.ownership), engine.settings, engine.tenancy, engine.journal, name)
+    return Publisher(opener(config.ownership), engine.settings, engine.membership, engine.journal, name)

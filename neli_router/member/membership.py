@@ -1,12 +1,12 @@
-"""The tenancy: what a member's own thread publishes, and how all other threads ask and wait for it.
+"""The membership: what a member's own thread publishes, and how all other threads ask and wait for it.
 
-    engine (one thread) --standing, state, ended--> tenancy <--lead, leave, wait, require_open-- any thread
+    engine (one thread) --standing, state, ended--> membership <--lead, leave, wait, require_open-- any thread
 
 Asking takes no lock: the engine replaces whole values, and a value never changes. Waiting sleeps on one condition,
 which is notified when a partition is led, is lost, or the member ends; of the passing of time nobody is notified, so
 nobody sleeps for long.
 
-A forked child has these objects, and not the threads that keep them true. So there the tenancy is *void*: it has no
+A forked child has these objects, and not the threads that keep them true. So there the membership is *void*: it has no
 standing, and every call says so before it touches a lock, because whoever holds that may not exist here.
 """
 
@@ -17,22 +17,22 @@ from contextlib import contextmanager
 
 from neli_router.errors import Closed, NeliError, NotLeading
 from neli_router.induction.fold import State
-from neli_router.member.barrier import Barrier, Grant, Stage
+from neli_router.member.barrier import Barrier, Grant, GrantState
 from neli_router.member.runtime import Changed, Runtime
 from neli_router.member.why import why_not
 from neli_router.protocol import NO_STANDING, Standing
 
-__all__ = ["Attempt", "Tenancy", "anew", "not_leading"]
+__all__ = ["Attempt", "Membership", "anew", "not_leading"]
 
 
-class Tenancy:
+class Membership:
     """One member's, from its beginning to its end. May be shared between threads."""
 
     barrier: Barrier
     """Set by the engine, which it tells about what is finished."""
 
     def __init__(self, member: str, runtime: Runtime) -> None:
-        self.member, self.runtime = member, runtime
+        self.member, self.runtime, self.clock = member, runtime, runtime.clock
         self.changed = Changed()
         self.standing: Standing = NO_STANDING
         self.state, self.incarnation = State(), ""
@@ -46,9 +46,6 @@ class Tenancy:
         self.watching = 0
         """How many wait for the state to change, which it does at every record."""
         self._inside = threading.local()
-
-    def clock(self) -> float:
-        return self.runtime.clock()
 
     # Questions
 
@@ -91,7 +88,7 @@ class Tenancy:
     def grant(self, partition: int) -> Grant | None:
         """The grant that a lease of `partition` can be given for now."""
         grant = self.barrier.grant(partition)
-        return grant if grant is not None and grant.stage is Stage.LED and self._holds(grant) else None
+        return grant if grant is not None and grant.state is GrantState.LED and self._holds(grant) else None
 
     # Work
 
@@ -160,30 +157,36 @@ class Tenancy:
 class Attempt:
     """One wait for leadership: whoever waits asks `is_over` whenever something changed, and takes the `outcome`."""
 
-    def __init__(self, tenancy: Tenancy, partition: int, give_up: Callable[[], bool]) -> None:
-        self._tenancy, self._partition, self._give_up = tenancy, partition, give_up
+    def __init__(self, membership: Membership, partition: int, give_up: Callable[[], bool]) -> None:
+        self._membership, self._partition, self._give_up = membership, partition, give_up
         self._grant: Grant | None = None
 
     def is_over(self) -> bool:
         """Whether there is nothing to wait for any more. If the partition is led, work for it has then begun."""
-        tenancy = self._tenancy
-        if self._grant is None and not (tenancy.is_over or tenancy.closing or self._give_up()):
-            self._grant = tenancy.enter(self._partition)
+        membership = self._membership
+        if self._grant is None and not (membership.is_over or membership.closing or self._give_up()):
+            self._grant = membership.enter(self._partition)
             return self._grant is not None
         return True
 
     def outcome(self) -> Grant | None:
         """What was entered; None if it was given up. Raises what ended the member."""
         if self._grant is None and not self._give_up():
-            self._tenancy.require_open()
+            self._membership.require_open()
         return self._grant
 
 
-def not_leading(tenancy: Tenancy, partition: int, timeout: float | None) -> NotLeading:
+def not_leading(membership: Membership, partition: int, timeout: float | None) -> NotLeading:
     """The error of who waited in vain."""
     return NotLeading(
-        f"member {tenancy.member} was to lead partition {partition} within {timeout or 0:g} s",
-        why_not(tenancy.state, tenancy.incarnation, partition, tenancy.barrier.grant(partition), tenancy.obstacle),
+        f"member {membership.member} was to lead partition {partition} within {timeout or 0:g} s",
+        why_not(
+            membership.state,
+            membership.incarnation,
+            partition,
+            membership.barrier.grant(partition),
+            membership.obstacle,
+        ),
         "wait longer, or leave the work to whoever leads it",
     )
 

@@ -1,6 +1,6 @@
 """The publisher: tells a store of owners what a member leads, on a thread of its own.
 
-    tenancy: leases are given or end --notify--> publisher --claim: led, released, expiry--> store
+    membership: leases are given or end --notify--> publisher --claim: led, released, expiry--> store
                                                    '--every third of the expiry, while anything is led
 
 The store is a copy for people who ask, so nothing ever waits for it: not the pump, not a handler, not the end of a
@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from neli_router.errors import GroupMismatch, LedgerError, NeliError
 from neli_router.induction.settings import Settings
 from neli_router.member.journal import Journal
-from neli_router.member.membership import Tenancy
+from neli_router.member.membership import Membership
 from neli_router.ownership.base import Card, Claim, Owners, Receipt
 
 __all__ = ["TTL_MIN", "Publisher"]
@@ -43,11 +43,11 @@ class Publisher:
     """One member's. Ends by itself when the member does."""
 
     def __init__(
-        self, owners: Callable[[], Owners], settings: Settings, tenancy: Tenancy, journal: Journal, name: str
+        self, owners: Callable[[], Owners], settings: Settings, membership: Membership, journal: Journal, name: str
     ) -> None:
         self.name = name
         self.deadline = float("inf")
-        self._open, self._settings, self._tenancy, self._journal = owners, settings, tenancy, journal
+        self._open, self._settings, self._membership, self._journal = owners, settings, membership, journal
         self._card = Card(settings.name, settings.address, settings.weight, settings.zone)
         self._ttl = max(TTL_MIN, 3 * settings.lease)
         self._store: Owners | None = None
@@ -62,12 +62,12 @@ class Publisher:
         self._renewed_at = self._whole_at = float("-inf")
         self._version = ""
         self._away = False
-        with tenancy.changed:
-            tenancy.changed.listeners = (*tenancy.changed.listeners, self._kick)
+        with membership.changed:
+            membership.changed.listeners = (*membership.changed.listeners, self._kick)
 
     def run(self) -> None:
         try:
-            while not self._tenancy.is_over:
+            while not self._membership.is_over:
                 with contextlib.suppress(Empty):
                     self._kicks.get(timeout=self._turn_safely())
             self._take_all_back()
@@ -102,10 +102,10 @@ class Publisher:
         return left
 
     def _turn(self) -> float:
-        tenancy, now = self._tenancy, self._tenancy.clock()
-        if tenancy.incarnation != self._holder:  # What the former one held expires, or has a higher term by now.
-            self._holder, self._told, self._fading = tenancy.incarnation, {}, {}
-        led = tenancy.led()
+        membership, now = self._membership, self._membership.clock()
+        if membership.incarnation != self._holder:  # What the former one held expires, or has a higher term by now.
+            self._holder, self._told, self._fading = membership.incarnation, {}, {}
+        led = membership.led()
         is_whole = now - self._whole_at > WHOLE_EVERY
         fresh = led if is_whole else {i: term for i, term in led.items() if self._told.get(i) != term}
         released = self._released(led, now)
@@ -127,7 +127,7 @@ class Publisher:
 
     def _released(self, led: dict[int, int], now: float) -> dict[int, int]:
         """What to take back now."""
-        state, holder = self._tenancy.state, self._holder
+        state, holder = self._membership.state, self._holder
         gone = [i for i in self._told if i not in led]
         self._fading = {i: self._fading.get(i, now) for i in gone}
         return {
@@ -138,7 +138,7 @@ class Publisher:
         }
 
     def _take_all_back(self) -> None:
-        if self._tenancy.void is not None or not self._holder or not self._told:
+        if self._membership.void is not None or not self._holder or not self._told:
             return
         try:
             self._say(0.0, {}, self._told)

@@ -8,14 +8,14 @@ The first that applies is told: what stands further left explains what stands ri
 from collections.abc import Mapping
 
 from neli_router.induction.fold import State
-from neli_router.member.barrier import Grant, Stage
+from neli_router.member.barrier import Grant, GrantState
 
 __all__ = ["why_not"]
 
-_BY_STAGE: Mapping[Stage, str] = {
-    Stage.QUEUED: "this member owns it, and its handler of events is busy with others",
-    Stage.PREPARING: "this member owns it, and its handler of Acquired has not returned",
-    Stage.FINISHING: "this member is giving it to another one",
+_BY_STATE: Mapping[GrantState, str] = {
+    GrantState.QUEUED: "this member owns it, and its handler of events is busy with others",
+    GrantState.PREPARING: "this member owns it, and its handler of Acquired has not returned",
+    GrantState.FINISHING: "this member is giving it to another one",
 }
 
 
@@ -25,8 +25,8 @@ def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle
         return f"the ledger is out of reach ({obstacle})"
     if me not in state.seats:
         return "this member was not admitted to the group yet, for which it must first have read along for a lease"
-    if grant is not None and grant.stage in _BY_STAGE:
-        return _BY_STAGE[grant.stage]
+    if grant is not None and grant.state in _BY_STATE:
+        return _BY_STATE[grant.state]
     owner = state.owners[partition]
     if owner == me:
         return "this member owns it, and waits for its own heartbeat, or for the end of its predecessor's lease"

@@ -28,7 +28,7 @@ from neli_router.induction.records import (
 )
 from neli_router.keyspace import Layout
 
-__all__ = ["WISH_MAX", "Desire", "drain", "load", "pin", "undrain", "unheard", "unpin", "weigh"]
+__all__ = ["WISH_MAX", "CheckedWish", "drain", "load", "pin", "undrain", "unheard", "unpin", "weigh"]
 
 WISH_MAX = 10.0
 """How long to wait until a wish is read back: several tries of a ledger that is hardly there."""
@@ -37,7 +37,7 @@ LOAD_MAX = 1e15
 
 
 @dataclass(frozen=True, slots=True)
-class Desire:
+class CheckedWish:
     """A wish: its record, in the words of whoever makes it, and how to see that it was granted."""
 
     what: str
@@ -45,58 +45,60 @@ class Desire:
     shown: Callable[[State], bool]
 
 
-def unheard(desire: Desire, timeout: float, obstacle: str) -> LedgerUnavailable:
+def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailable:
     """What is raised when the ledger did not show it in time."""
     return LedgerUnavailable(
-        f"{desire.what} was to be read back within {timeout:g} s",
+        f"{wish.what} was to be read back within {timeout:g} s",
         obstacle or "the ledger did not show it",
         "it may still come to be: look at the group, and say it again, which does no harm",
     )
 
 
-def drain(name: str) -> Desire:
+def drain(name: str) -> CheckedWish:
     _require(_name_problems(name))
-    return Desire(f"a drain of {name}", lambda by: Drain(by=by, name=name), lambda state: name in state.drains)
+    return CheckedWish(f"a drain of {name}", lambda by: Drain(by=by, name=name), lambda state: name in state.drains)
 
 
-def undrain(name: str) -> Desire:
+def undrain(name: str) -> CheckedWish:
     _require(_name_problems(name))
-    return Desire(f"the end of a drain of {name}", lambda by: Undrain(by=by, name=name), lambda s: name not in s.drains)
+    return CheckedWish(
+        f"the end of a drain of {name}", lambda by: Undrain(by=by, name=name), lambda s: name not in s.drains
+    )
 
 
-def pin(partition: int, name: str, layout: Layout) -> Desire:
+def pin(partition: int, name: str, layout: Layout) -> CheckedWish:
     _require(_partition_problems(partition, layout) + _name_problems(name))
-    return Desire(
+    return CheckedWish(
         f"a pin of partition {partition} to {name}",
         lambda by: Pin(by=by, partition=partition, name=name),
         lambda state: state.pins.get(partition) == name,
     )
 
 
-def unpin(partition: int, layout: Layout) -> Desire:
+def unpin(partition: int, layout: Layout) -> CheckedWish:
     _require(_partition_problems(partition, layout))
-    return Desire(
+    return CheckedWish(
         f"the end of a pin of partition {partition}",
         lambda by: Unpin(by=by, partition=partition),
         lambda state: partition not in state.pins,
     )
 
 
-def weigh(name: str, weight: int | None) -> Desire:
+def weigh(name: str, weight: int | None) -> CheckedWish:
     problems = _name_problems(name)
     if weight is not None and not (_is_whole(weight) and 0 <= weight <= WEIGHT_MAX):
         problems.append(
             f"weight={weight!r} must be a whole number from 0 to {WEIGHT_MAX}, or None for the member's own"
         )
     _require(problems)
-    return Desire(
+    return CheckedWish(
         f"a weight of {weight} for {name}",
         lambda by: Weigh(by=by, name=name, weight=weight),
         lambda state: state.weights.get(name) == weight,
     )
 
 
-def load(loads: Mapping[int, float], layout: Layout) -> Desire:
+def load(loads: Mapping[int, float], layout: Layout) -> CheckedWish:
     problems = [problem for partition in loads for problem in _partition_problems(partition, layout)]
     problems += [
         f"the load of partition {partition} must be a number from 0 to {LOAD_MAX:g}, got {amount!r:.40}"
@@ -105,7 +107,7 @@ def load(loads: Mapping[int, float], layout: Layout) -> Desire:
     ]
     _require(problems)
     wanted = {partition: float(amount) for partition, amount in loads.items()}
-    return Desire(
+    return CheckedWish(
         f"the loads of {len(wanted)} partitions",
         lambda by: Load(by=by, loads=wanted),
         lambda state: all(state.loads.get(partition, 0.0) == amount for partition, amount in wanted.items()),

@@ -101,7 +101,7 @@ class Host:
         dead, self.loops = self.loops, []
         for loop in dead:
             if isinstance(loop, Engine):
-                loop.tenancy.make_void(
+                loop.membership.make_void(
                     Closed(f"member {self._config.name} was needed", "the test killed it", "restart it")
                 )
                 loop.feed.close()

@@ -218,8 +218,8 @@ def test_the_own_lease_counts_from_the_sending_of_the_beat_and_not_from_its_read
     engine, told, facts = agent.agent.member.engine, agent.agent.chronicle, facts_of(agent)
 
     def holds() -> bool:
-        vital = told.vitals[engine.tenancy.incarnation]
-        since_read = vital.heard_at + facts.lease - engine.tenancy.clock()
+        vital = told.vitals[engine.membership.incarnation]
+        since_read = vital.heard_at + facts.lease - engine.membership.clock()
         return 0 < facts.lease_left < since_read and facts.leases_left["a"] < since_read
 
     until(holds)

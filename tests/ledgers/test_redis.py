@@ -657,7 +657,7 @@ def test_members_on_a_server_that_lost_records_stop_and_say_why(server: Redis) -
         server.restart()
         with pytest.raises(LedgerRewound, match="a restart without AOF, a failover, FLUSHALL"):
             member.await_closed(timeout=PATIENCE)
-        assert {} == dict(member._tenancy.standing.terms)
+        assert {} == dict(member._membership.standing.terms)
 
 
 @on_servers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from neli_router import protocol
-from neli_router.member.barrier import Barrier, Grant, Stage
+from neli_router.member.barrier import Barrier, Grant, GrantState
 from neli_router.member.events import Acquired, Event, Fenced, Handler, Revoked
 from neli_router.member.runtime import Changed
 
@@ -187,7 +187,7 @@ fenced 0@5      -> .
 led             -> 0@9
 """
     assert script.strip() == replay(stand, script)
-    assert (Stage.LOST, "it was acquired again under term 9") == (stand.entered[0].stage, stand.entered[0].reason)
+    assert (GrantState.LOST, "it was acquired again under term 9") == (stand.entered[0].state, stand.entered[0].reason)
 
 
 def test_an_echo_of_an_older_term_changes_nothing() -> None:
@@ -300,7 +300,7 @@ def test_a_loss_is_remembered_with_its_time_and_reason() -> None:
     assert grant is not None
     stand.now = 12.5
     stand.do("fenced 0@5")
-    assert (Stage.LOST, 12.5, "silence") == (grant.stage, grant.lost_at, grant.reason)
+    assert (GrantState.LOST, 12.5, "silence") == (grant.state, grant.lost_at, grant.reason)
 
 
 def test_a_handler_knows_that_it_is_one() -> None:

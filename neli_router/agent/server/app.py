@@ -63,7 +63,7 @@ class App:
     ) -> None:
         self._member, self._engine, self._hub, self._chronicle = member, engine, hub, chronicle
         self._traffic, self._metrics_text = traffic, metrics
-        self._feed, self._tenancy, self._layout = engine.feed, engine.tenancy, engine.settings.layout
+        self._feed, self._membership, self._layout = engine.feed, engine.membership, engine.settings.layout
         self._assets = page.load()
         self._wishes = Wishes(member)
         self._version = version
@@ -153,12 +153,12 @@ class App:
 
     async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
-        await answer(send, views.members_view(self._chronicle.told, self._feed.at, self._tenancy.clock()))
+        await answer(send, views.members_view(self._chronicle.told, self._feed.at, self._membership.clock()))
 
     async def _moves(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("limit",))
         limit = int(number(found, "limit", default=views.MOVES_SHOWN, most=MOVES_MAX))
-        await answer(send, views.moves_view(self._chronicle.told, self._tenancy.clock(), limit))
+        await answer(send, views.moves_view(self._chronicle.told, self._membership.clock(), limit))
 
     async def _status(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
@@ -179,14 +179,14 @@ class App:
             self._chronicle.told,
             self._feed.view,
             self._feed.at,
-            now=self._tenancy.clock(),
+            now=self._membership.clock(),
             agent=settings.name,
             version=self._version,
             guarantee=settings.guarantee,
             lease=settings.lease,
             doing=self._doing(),
             address=self._feed.address,
-            led=0 if self._tenancy.is_over else len(self._tenancy.led()),
+            led=0 if self._membership.is_over else len(self._membership.led()),
         )
 
     # Wishes
@@ -207,7 +207,7 @@ class App:
     # The process
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._tenancy.is_over:
+        if self._membership.is_over:
             raise _unwell("a member that lives was wanted", self._hub.why(0), "start the agent again")
         if self._hub.is_stuck:
             raise _unwell("a member that lives was wanted", "its thread gives no sign", "start the agent again")
@@ -219,8 +219,8 @@ class App:
             raise _unwell(wanted, self._hub.why(0), "ask another agent")
         if self._hub.is_stuck:
             raise _unwell(wanted, "the member's thread gives no sign", "start the agent again")
-        if self._tenancy.obstacle:
-            raise _unwell(wanted, f"the ledger is out of reach ({self._tenancy.obstacle})", "see why")
+        if self._membership.obstacle:
+            raise _unwell(wanted, f"the ledger is out of reach ({self._membership.obstacle})", "see why")
         if not isinstance(view, Table):
             error = view.explain(wanted)
             raise _unwell(wanted, error.found, error.remedy)
@@ -233,16 +233,16 @@ class App:
 
     def _doing(self) -> str:
         """What the member does, as far as it can be told from outside of its protocol."""
-        tenancy = self._tenancy
-        if tenancy.is_over:
+        membership = self._membership
+        if membership.is_over:
             return "stopped"
-        if tenancy.closing:
+        if membership.closing:
             return "leaving"
-        if self._feed.at.age > views.AGE_MAX or tenancy.obstacle:  # Never read to its end, or not now.
+        if self._feed.at.age > views.AGE_MAX or membership.obstacle:  # Never read to its end, or not now.
             return "reading"
-        if tenancy.state.genesis is None:
+        if membership.state.genesis is None:
             return "founding"
-        return "member" if tenancy.incarnation in tenancy.state.seats else "joining"
+        return "member" if membership.incarnation in membership.state.seats else "joining"
 
     # Files, and what there is not
 

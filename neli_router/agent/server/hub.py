@@ -1,6 +1,6 @@
 """The hub: whatever changes, heard once, and told to all who wait for it.
 
-    tenancy.changed ---.                                  .-> who waits to lead: those of the partitions led now
+    membership.changed ---.                                  .-> who waits to lead: those of the partitions led now
     feed.show_to ------+--> wake: one call into the loop -+-> who leads: those whose lease is revoked
     engine.oversee ----'    however many changes it was   +-> who watches: what is different, encoded once
                                                           '-> who shows the status: that there is a newer one
@@ -69,7 +69,7 @@ class Hub:
 
     def open(self) -> None:
         self._is_open = True
-        changed = self._engine.tenancy.changed
+        changed = self._engine.membership.changed
         with changed:
             changed.listeners = (*changed.listeners, self.wake)
         self._engine.feed.show_to(self._show)
@@ -82,7 +82,7 @@ class Hub:
         if not self._is_open:
             return
         self._is_open = False
-        changed = self._engine.tenancy.changed
+        changed = self._engine.membership.changed
         with changed:
             changed.listeners = tuple(other for other in changed.listeners if other != self.wake)
         self._engine.feed.hide_from(self._show)
@@ -101,7 +101,7 @@ class Hub:
     @property
     def is_stuck(self) -> bool:
         """Whether the member's thread gives no sign."""
-        return self._member.engine.tenancy.clock() - self.turned_at > HANGS_AFTER
+        return self._member.engine.membership.clock() - self.turned_at > HANGS_AFTER
 
     @property
     def is_full(self) -> bool:
@@ -162,20 +162,24 @@ class Hub:
                 del self._watching[partition]
 
     def is_led(self, partition: int) -> bool:
-        return self._engine.tenancy.grant(partition) is not None
+        return self._engine.membership.grant(partition) is not None
 
     @property
     def is_ending(self) -> bool:
         """Whether this member leads nothing any more, or soon."""
-        return self._engine.tenancy.closing or self._engine.tenancy.is_over
+        return self._engine.membership.closing or self._engine.membership.is_over
 
     def why(self, partition: int) -> str:
         """Why this member does not lead `partition`."""
-        tenancy = self._engine.tenancy
+        membership = self._engine.membership
         if self.is_ending:
-            return "this agent is being stopped" if tenancy.error is None else str(tenancy.error)
+            return "this agent is being stopped" if membership.error is None else str(membership.error)
         return why_not(
-            tenancy.state, tenancy.incarnation, partition, tenancy.barrier.grant(partition), tenancy.obstacle
+            membership.state,
+            membership.incarnation,
+            partition,
+            membership.barrier.grant(partition),
+            membership.obstacle,
         )
 
     # News, on any thread
@@ -193,7 +197,7 @@ class Hub:
 
     def _oversee(self, now: float) -> None:
         self.turned_at = now
-        seen = _facets(self._engine.tenancy.state)
+        seen = _facets(self._engine.membership.state)
         # By identity: the fold keeps what a record does not change, and a Beat changes none of these.
         if len(seen) != len(self._seen) or any(one is not other for one, other in zip(seen, self._seen, strict=True)):
             self._seen, self._is_other = seen, True

@@ -45,15 +45,15 @@ class Facts:
     def lease_left(self) -> float:
         # What the member itself goes by: from the sending of its last Beat that came back. A ledger that brings them
         # late is what this metric is looked at for, and counted from their coming it would not show.
-        tenancy = self._engine.tenancy
-        return max(0.0, tenancy.standing.until - tenancy.clock())
+        membership = self._engine.membership
+        return max(0.0, membership.standing.until - membership.clock())
 
     @property
     def leases_left(self) -> Mapping[str, float]:
         told = self._chronicle.told
         seats = told.state.seats
         left = {key: self._left(vital.heard_at) for key, vital in told.vitals.items() if key in seats}
-        if (own := self._engine.tenancy.incarnation) in left:
+        if (own := self._engine.membership.incarnation) in left:
             left[own] = self.lease_left
         return {seats[key].name: seconds for key, seconds in left.items()}
 
@@ -87,11 +87,11 @@ class Facts:
 
     @property
     def led(self) -> int:
-        return 0 if self._engine.tenancy.is_over else len(self._engine.tenancy.led())
+        return 0 if self._engine.membership.is_over else len(self._engine.membership.led())
 
     @property
     def ledger_available(self) -> bool:
-        return not self._engine.tenancy.obstacle and not self._engine.tenancy.is_over
+        return not self._engine.membership.obstacle and not self._engine.membership.is_over
 
     @property
     def waiting(self) -> int:
@@ -108,4 +108,4 @@ class Facts:
         return traffic.answers | {outcome: count for outcome, count in cut.items() if count}
 
     def _left(self, heard_at: float) -> float:
-        return max(0.0, heard_at + self.lease - self._engine.tenancy.clock())
+        return max(0.0, heard_at + self.lease - self._engine.membership.clock())

@@ -123,7 +123,7 @@ class Agent:
         except asyncio.CancelledError:
             opening.add_done_callback(_close_orphan)
             raise
-        self.chronicle.set_own(lambda: member.engine.tenancy.incarnation)
+        self.chronicle.set_own(lambda: member.engine.membership.incarnation)
         return member
 
     async def _answer(self, inner: Member, member: AsyncMember, listeners: list[socket.socket]) -> None:
@@ -147,7 +147,7 @@ class Agent:
             server.should_exit = True
             await serving
             logs.logger().info("agent.stopped", member=member.name)
-        inner.engine.tenancy.outcome()  # Raises what ended the member, if that was not us.
+        inner.engine.membership.outcome()  # Raises what ended the member, if that was not us.
 
     async def _drain(self, member: AsyncMember) -> None:
         if not member.closed:

@@ -25,7 +25,7 @@ from neli_router.agent.wire import (
     TableView,
 )
 from neli_router.induction.fold import State
-from neli_router.member.lease import Holding
+from neli_router.leases import BaseLease
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Table
 from neli_router.status.chronicle import Move, Told, Vital
@@ -69,7 +69,7 @@ def owner_view(view: View, partition: int, slot: int | None, at: At) -> OwnerVie
     return OwnerView(partition, None, slot=slot, at=at.offset, age=age_of(at), why=why)
 
 
-def led_view(lease: Holding, drain_timeout: float, why: str = "") -> LeaseView:
+def led_view(lease: BaseLease, drain_timeout: float, why: str = "") -> LeaseView:
     """A lease that this member was given; whether it holds is asked now."""
     remaining = lease.remaining()
     return LeaseView(lease.partition, remaining > 0, lease.member, lease.term, remaining, drain_timeout, why)

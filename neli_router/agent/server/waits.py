@@ -55,8 +55,8 @@ class Waits:
         where = place(found, self._member.layout)
         timeout = number(found, "timeout", default=TIMEOUT_DEFAULT, most=TIMEOUT_MAX)
         channel = self._channel(scope)
-        partition, tenancy = where.partition, self._engine.tenancy
-        tenancy.require_open()
+        partition, membership = where.partition, self._engine.membership
+        membership.require_open()
         is_late, connection = False, channel.connection
 
         def give_up() -> None:
@@ -78,14 +78,14 @@ class Waits:
             return
         lease = self._member.lease(where.role)
         if lease is None:
-            tenancy.require_open()
-            raise not_leading(tenancy, partition, timeout)
+            membership.require_open()
+            raise not_leading(membership, partition, timeout)
         await answer(send, views.led_view(lease, self._engine.settings.drain_timeout))
 
     async def leadership_events(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = place(queried(scope["query_string"], ("role",)), self._member.layout)
         channel = self._channel(scope)
-        self._engine.tenancy.require_open()
+        self._engine.membership.require_open()
         with self._hub.serving(channel):
             await channel.begin(send)
             while not (channel.is_over or self._hub.is_ending):

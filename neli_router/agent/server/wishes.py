@@ -19,7 +19,7 @@ from neli_router.agent.wire import Cause, WishAsked, WishView
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.wishes import Desire
+from neli_router.member.wishes import CheckedWish
 from neli_router.status.preview import moves_of
 
 __all__ = ["KINDS", "Wishes", "body_of", "require_member"]
@@ -39,21 +39,21 @@ class Wishes:
 
     async def say(self, kind: Cause, body: bytes, send: Send) -> None:
         member, asked = self._member, wish_asked(body, kind)
-        desire = self._desire(kind, asked)
+        wish = self._checked(kind, asked)
         state = member.state
         if state.genesis is None:
             raise StaleTable(
-                f"{desire.what} was wanted", "no group was read from the ledger yet", "wait until the agent is ready"
+                f"{wish.what} was wanted", "no group was read from the ledger yet", "wait until the agent is ready"
             )
         if asked.name is not None and kind not in TAKES_BACK:
             require_member(asked.name, [seat.name for seat in state.seats.values()])
-        plan = moves_of(state, desire.record(member.incarnation))
+        plan = moves_of(state, wish.record(member.incarnation))
         moves = views.planned_views(plan, state.at, kind, member.name)
         if not asked.preview:
             await self._do(kind, asked)
         await answer(send, WishView(done=not asked.preview, moves=moves))
 
-    def _desire(self, kind: Cause, asked: WishAsked) -> Desire:
+    def _checked(self, kind: Cause, asked: WishAsked) -> CheckedWish:
         name, partition, layout = asked.name or "", asked.partition or 0, self._member.layout
         match kind:
             case "drain":
