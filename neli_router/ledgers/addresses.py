@@ -2,8 +2,8 @@
 
 sqlite:///var/lib/ledger.db        one file, from the root         sqlite:ledger.db   from the working directory
 memory://jobs                      all members in this process that name it so share one log, until it ends
-kafka://host:9092,host:9092/jobs   one topic of one partition; further settings: `kafka_address.py`
-redis://host:6379/jobs             one stream; also rediss, redis+unix, redis+sentinel: `redis_address.py`
+kafka://host:9092,host:9092/jobs   one topic of one partition; further settings: `kafka/address.py`
+redis://host:6379/jobs             one stream; also rediss, redis+unix, redis+sentinel: `redis/address.py`
 """
 
 import difflib
@@ -48,7 +48,7 @@ def problems_of(address: str) -> list[str]:
 
 
 def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
-    """The ledger at `address`, which has no problems. `patience`: see the drivers whose records wait for somebody."""
+    """The ledger at `address`, which has no problems. `patience`: see the drivers whose records wait for a broker."""
     scheme, _, rest = address.partition(":")
     return _DRIVERS[scheme](rest, create, patience)
 
@@ -83,7 +83,7 @@ def unknown(what: str, name: object, known: Iterable[str], within: str = "") -> 
 
 
 def _open_sqlite(rest: str, create: bool, _patience: float) -> Ledger:
-    from neli_router.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - only who uses a driver pays for it.
+    from neli_router.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - a program pays for its driver only.
 
     return SqliteLedger(_place(rest), create=create)
 
@@ -139,7 +139,8 @@ _naming = threading.Lock()
 
 
 def _forget_logs() -> None:
-    """In a forked child: the parent's logs cannot be shared with it, and whoever held the lock does not exist."""
+    """In a forked child: the parent's logs cannot be shared with it, and the thread that held the lock does not
+    exist."""
     global _naming  # noqa: PLW0603 - a lock that a fork left locked can only be replaced.
     _naming = threading.Lock()
     _logs.clear()

@@ -4,30 +4,38 @@
       member b --append-->   ^ start
 
 A driver may lose an append, delay it for any time, or apply one whose caller was told that it failed; the protocol
-lives with all three. What it must never do is hand two readers different records at one offset, or leave one out:
-everything that members agree on is a fold over this one order. `tests/ledgers/test_contract.py` holds every driver to
+lives with all three. It must never hand two readers different records at one offset, or leave one out: everything that
+members agree on is a fold over this one order. `tests/ledgers/test_contract.py` holds every driver to
 the promises below.
 
 Payloads are opaque bytes here. Decoding happens once, above the drivers, so that a record which cannot be decoded is
-skipped by everyone alike.
+skipped by all members alike.
+
+A handle of a ledger belongs to the process that opened it, until it closes it:
+
+    opened --fork--> the child: LedgerUnusable        a file's locks, a client's threads and its socket stay behind
+       '----close--> Closed
 """
 
+import os
 from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-__all__ = ["READ_MAX", "Entry", "Ledger", "Promise"]
+from neli_router.errors import Closed, LedgerUnusable
+
+__all__ = ["READ_MAX", "Entry", "Ledger", "Promise", "require_not_closed", "require_own_process"]
 
 READ_MAX = 1000
 """The most entries one read returns. Larger batches catch up faster, smaller ones let a late member beat sooner."""
 
 
 class Promise(Enum):
-    """What a driver can be relied upon for, beyond the port itself."""
+    """A thing that a driver can be relied upon for, beyond the port itself."""
 
     DURABLE = "an acknowledged record survives a crash of every process"
     MULTI_HOST = "members on several hosts can share it"
-    NEVER_REWINDS = "while anybody who read a record lives, it is never lost or replaced, power failures included"
+    NEVER_REWINDS = "while any reader of a record lives, it is never lost or replaced, power failures included"
 
 
 class Entry(NamedTuple):
@@ -38,7 +46,7 @@ class Entry(NamedTuple):
 
 
 class Ledger(Protocol):
-    """What a member needs from a log. Used by one thread at a time, except for `wake`.
+    """One handle of a log, as a member needs it. Used by one thread at a time, except for `wake`.
 
     A new handle stands at `start()`. Every call may raise LedgerUnavailable (try again), LedgerUnusable (give up) or
     LedgerRewound (the log lost records; every later call raises it, too); after `close`, Closed. None may block for
@@ -47,11 +55,11 @@ class Ledger(Protocol):
 
     @property
     def promises(self) -> frozenset[Promise]:
-        """What this driver, as configured, can be relied upon for."""
+        """The promises of this driver, as configured."""
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What people should know: a sentence for each thing in the set-up that endangers a promise or a newcomer."""
+        """A sentence, for people, for each thing in the set-up that endangers a promise or a newcomer."""
 
     @property
     def address(self) -> str:
@@ -60,7 +68,7 @@ class Ledger(Protocol):
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
         """Queue or write `payloads`, in order. Raising says nothing about whether they will be appended.
 
-        `lasting=False` marks records whose loss in a power failure harms nobody (heartbeats): a driver may skip the
+        `lasting=False` marks records whose loss in a power failure does no harm (heartbeats): a driver may skip the
         flush for them, never their order.
         """
 
@@ -77,7 +85,7 @@ class Ledger(Protocol):
     def age(self) -> float:
         """How many seconds ago all that was read so far was all there was; infinity if there is known to be more.
 
-        Counted from before the ledger was asked, so that nobody takes an old answer for a new one.
+        Counted from before the ledger was asked, so that an old answer is never taken for a new one.
         """
 
     def seek(self, offset: int) -> None:
@@ -100,3 +108,22 @@ class Ledger(Protocol):
 
     def close(self) -> None:
         """Release everything. Twice is fine."""
+
+
+def require_own_process(ledger: object, opened_by: int) -> None:
+    """Raise LedgerUnusable in a process that is not `opened_by`, but forked from it.
+
+    Call it before taking any lock: a thread that the fork left behind may hold one for ever.
+    """
+    if os.getpid() != opened_by:
+        raise LedgerUnusable(
+            f"the ledger {ledger} was wanted",
+            f"process {opened_by} opened it, and this is process {os.getpid()}, forked from it",
+            "open the ledger anew in this process",
+        )
+
+
+def require_not_closed(ledger: object, *, closed: bool) -> None:
+    """Raise Closed after `close`."""
+    if closed:
+        raise Closed(f"the ledger {ledger} was wanted", "this handle was closed before", "open it anew")

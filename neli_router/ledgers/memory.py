@@ -6,9 +6,9 @@
 One `MemoryLog` is the shared record, and every member holds a `MemoryLedger` of it. Nothing is ever lost, delayed or
 reordered: the simulator is the place for a world that fails.
 
-What it promises. It is not DURABLE and not for MULTI_HOST: the log dies with its process. It does promise
-NEVER_REWINDS, because whoever read a record dies at the same moment: no reader is left to see the log start anew.
-What outlives the process, a fence or a table in Redis, is ordered by terms, and a new log has a new genesis with a
+Its promises. It is not DURABLE and not for MULTI_HOST: the log dies with its process. It does promise
+NEVER_REWINDS, because all readers of a record die at the same moment: no reader is left to see the log start anew.
+A fence or a table in Redis, which outlives the process, is ordered by terms, and a new log has a new genesis with a
 later `base`. A fork, too, would be a second log that starts with the first one's records; so in the child every call
 is refused.
 """

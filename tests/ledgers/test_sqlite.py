@@ -33,7 +33,7 @@ from neli_router.errors import (
 from neli_router.ledgers.base import Entry, Promise
 from neli_router.ledgers.sqlite import doorbell
 from neli_router.ledgers.sqlite import faults as sqlite_faults
-from neli_router.ledgers.sqlite import layout as sqlite_layout
+from neli_router.ledgers.sqlite import file as sqlite_file
 from neli_router.ledgers.sqlite.ledger import CHECKPOINT_EVERY, TRIM_MAX, SqliteLedger
 
 ROOT = Path(neli_router.__file__).parents[1]
@@ -244,9 +244,9 @@ def test_another_groups_ledger_is_refused(path: Path) -> None:
 def test_a_layout_from_the_future_is_refused(path: Path, ledger: SqliteLedger) -> None:
     ledger.close()
     with closing(sqlite3.connect(path)) as other:
-        other.execute(f"PRAGMA user_version = {sqlite_layout.LAYOUT + 1}")
+        other.execute(f"PRAGMA user_version = {sqlite_file.LAYOUT + 1}")
     assert_refused_and_untouched(
-        path, f"layout is {sqlite_layout.LAYOUT + 1}, and this release knows layout {sqlite_layout.LAYOUT}"
+        path, f"layout is {sqlite_file.LAYOUT + 1}, and this release knows layout {sqlite_file.LAYOUT}"
     )
 
 
@@ -394,7 +394,7 @@ def test_who_comes_second_finds_the_ledger_made(path: Path, ledger: SqliteLedger
     """Both saw an empty file before either had the lock."""
     ledger.append([b"a"])
     with closing(sqlite3.connect(path, isolation_level=None)) as second:
-        sqlite_layout._create(second, "neli")
+        sqlite_file._create(second, "neli")
     assert [(1, b"a")] == ledger.read(0)
     assert [b"a"] == payloads(path)
 

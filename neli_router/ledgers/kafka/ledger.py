@@ -24,8 +24,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from neli_router.errors import LedgerUnavailable
-from neli_router.ledgers.base import Entry, Promise
-from neli_router.ledgers.handle import require_not_closed, require_own_process
+from neli_router.ledgers.base import Entry, Promise, require_not_closed, require_own_process
 from neli_router.ledgers.kafka.address import KafkaAddress
 from neli_router.ledgers.kafka.faults import DENIED, REFUSED, SILENT, explain
 from neli_router.ledgers.kafka.feed import Feed

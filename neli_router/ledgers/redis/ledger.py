@@ -18,8 +18,7 @@ import os
 from collections.abc import Sequence
 
 from neli_router.errors import LedgerMissing, LedgerUnavailable
-from neli_router.ledgers.base import Entry, Promise
-from neli_router.ledgers.handle import require_not_closed, require_own_process
+from neli_router.ledgers.base import Entry, Promise, require_not_closed, require_own_process
 from neli_router.ledgers.redis.address import RedisAddress
 from neli_router.ledgers.redis.doubts import examine
 from neli_router.ledgers.redis.feed import Feed

@@ -53,14 +53,14 @@ class Doorbell:
                 self._poll.register(descriptor, select.POLLIN)
 
     def ring(self) -> None:
-        """Let everybody who waits at this file look now. Call it when what they shall see is visible."""
-        # A file that is gone or is no longer ours cannot be touched; whoever uses it next finds out and says so.
+        """Let all readers that wait at this file look now. Call it when the commit is visible."""
+        # A file that is gone or is no longer ours cannot be touched; the next use of it finds out and says so.
         with contextlib.suppress(OSError):
             os.utime(self._path)
 
     def wake(self) -> None:
         """End this handle's wait, or the next one if there is none now. Callable from threads and signal handlers."""
-        # Under the lock, because a descriptor that was closed may already be the number of somebody else's file.
+        # Under the lock, because the number of a closed descriptor may already stand for another file.
         with self._closing, contextlib.suppress(BlockingIOError):
             if not self._closed:
                 os.write(self._waking, b"!")

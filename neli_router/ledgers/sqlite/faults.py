@@ -1,11 +1,11 @@
-"""What can be wrong with an SQLite file, told in words that say what to do.
+"""The faults of an SQLite file, in words that say what to do.
 
     before opening   no folder, a folder, no file, read-only, a network file system   LedgerUnusable
     SQLite says      BUSY, LOCKED, PROTOCOL, FULL, IOERR, CANTOPEN                    LedgerUnavailable: may heal
                      READONLY, CORRUPT, NOTADB, everything else                       LedgerUnusable: will not
 
-The first table exists because SQLite has one answer, "unable to open database file", for most of its lines. CANTOPEN
-may heal since what remains of it is mostly a process that has too many files open.
+The first row exists because SQLite has one answer, "unable to open database file", for most of its cases. CANTOPEN may
+heal, since the one case that remains is mostly a process that has too many files open.
 """
 
 import os
@@ -27,7 +27,7 @@ be complete, and what a virtual machine shares with its host (9p, virtiofs) pass
 
 _HELD = "look for a stopped process inside a transaction, or another program that holds the file; nothing was lost"
 _DAMAGED = (
-    "stop the group, keep the file and its -wal and -shm for whoever examines them, and let the group start on a new "
+    "stop the group, keep the file and its -wal and -shm to be examined, and let the group start on a new "
     "file: its terms will be higher than all before"
 )
 _COMPLAINTS: dict[int, tuple[type[LedgerError], str, str]] = {
@@ -60,7 +60,7 @@ _COMPLAINTS: dict[int, tuple[type[LedgerError], str, str]] = {
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """True if somebody holds a lock that will be free in a moment, as a rule."""
+    """True if another process holds a lock that, as a rule, is free in a moment."""
     return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 

@@ -22,7 +22,12 @@ it inherited are refused.
 **The WAL-reset bug** (sqlite.org/wal.html#walresetbug) is in SQLite 3.7.0 to 3.51.2: a commit that restarts the
 write-ahead log during a checkpoint can make the next checkpoint leave records out. Many processes that commit
 hundreds of times a second, each with its automatic checkpoints, are the way to meet it. So the automatic ones are
-off, and ours run while we hold the write lock, when nobody can commit.
+off, and ours run while we hold the write lock, when no other process can commit.
+
+**What makes a file a ledger.** Its header carries our application id and a layout that this release knows, and a table
+names the group that it belongs to. Any other file is refused, and not a byte of it changes. All of it is written in one
+transaction, and the write-ahead log is switched on after that: so a process killed in between leaves either an empty
+file or a ledger that the next one can finish.
 """
 
 import contextlib
@@ -33,18 +38,26 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
-from neli_router.ledgers.handle import require_not_closed, require_own_process
+from neli_router.ledgers.base import require_not_closed, require_own_process
 from neli_router.ledgers.sqlite.faults import damaged, explain, is_busy, refuse_unusable_place
-from neli_router.ledgers.sqlite.layout import recognise
 
 __all__ = ["SqliteFile"]
 
+APPLICATION_ID = int.from_bytes(b"NELI")  # The command `file` and other tools see it in the header, too.
+
+LAYOUT = 1  # Of the tables below. Another layout gets another number, and each release refuses those it does not know.
+
+_TABLES = (
+    "CREATE TABLE belongs_to (group_name TEXT NOT NULL)",
+    "CREATE TABLE records (offset INTEGER PRIMARY KEY AUTOINCREMENT, payload BLOB NOT NULL, checksum INTEGER NOT NULL)",
+)
+
 BUSY_PAUSE = 0.0005
-"""How long to wait before asking again for a lock that somebody holds. SQLite's own waiting backs off to 100 ms, which
-is far longer than any of our transactions, and a waiter that sleeps is overtaken by everybody who comes later."""
+"""How long to wait before asking again for a lock that is held. SQLite's own waiting backs off to 100 ms, which
+is far longer than any of our transactions, and a waiter that sleeps is overtaken by all that come later."""
 
 WAL_SIZE_MAX = 4 * 2**20
 """A write-ahead log that grew larger, because of a long record or a slow reader, is cut back to this. Lowering it costs
@@ -70,7 +83,7 @@ class SqliteFile:
         with _registering:
             _files.add(self)
         self.run("the opening", lambda _: None)
-        self._create = False  # Who opens anew after a fork wants the file it had.
+        self._create = False  # A handle that opens anew after a fork wants the file it had.
 
     def run(self, purpose: str, act: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Do one thing with the connection, waiting for locks up to `busy_max` and leaving no transaction open."""
@@ -109,7 +122,7 @@ class SqliteFile:
         """Copy the write-ahead log into the file, so that the next commit can start it anew. Trying is enough."""
 
         def copy(connection: sqlite3.Connection) -> None:
-            # Our write lock keeps everybody from committing meanwhile: see the WAL-reset bug. SQLite does not let
+            # Our write lock keeps all others from committing meanwhile: see the WAL-reset bug. SQLite does not let
             # one connection both hold it and make a checkpoint, so there is a second one.
             connection.execute("BEGIN IMMEDIATE")
             with contextlib.closing(self._connect()) as copier:
@@ -164,7 +177,7 @@ class SqliteFile:
         if self._connection is None:
             connection = self._connect()
             try:
-                recognise(connection, self.path, group=self._group, create=self._create)
+                _recognise(connection, self.path, group=self._group, create=self._create)
                 for setting in (
                     "wal_autocheckpoint = 0",
                     f"journal_size_limit = {WAL_SIZE_MAX}",
@@ -174,7 +187,7 @@ class SqliteFile:
             except BaseException:
                 connection.close()
                 raise
-            # Not earlier: SQLite makes the companions for whoever comes first, and keeps them while anybody holds them.
+            # Not earlier: SQLite makes the companions for the first connection, and keeps them while one is open.
             # It puts them beside the file itself, not beside a link to it.
             real = self.path.resolve()
             paths = (self.path, real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-shm"))
@@ -223,6 +236,62 @@ def _identity(path: Path) -> Identity:
             f"the file {path} of a ledger was wanted", f"it cannot be examined ({error})", "make its folder accessible"
         ) from error
     return status.st_dev, status.st_ino
+
+
+def _recognise(connection: sqlite3.Connection, path: Path, *, group: str, create: bool) -> None:
+    """Make an empty file a ledger if we may; raise LedgerUnusable, before anything is written, if it is not ours."""
+
+    def require(met: bool, found: str, remedy: str) -> None:
+        if not met:
+            raise LedgerUnusable(f"the ledger of the group {group!r} was wanted in {path}", found, remedy)
+
+    if _ask(connection, "PRAGMA page_count") == 0:
+        require(create, "the file is empty", "correct the path, or let the ledger be created")
+        # SQLite takes a file of a few bytes for an empty one. Asked again, because another process may have made it.
+        few_bytes = path.stat().st_size > 0 and _ask(connection, "PRAGMA page_count") == 0
+        require(not few_bytes, "the file holds something else", "name another file; this one was left as it was")
+        _create(connection, group)
+    require(
+        _ask(connection, "PRAGMA application_id") == APPLICATION_ID,
+        "the file holds something else (its application id is not NELI's)",
+        "name another file; this one was left as it was",
+    )
+    layout = _ask(connection, "PRAGMA user_version")
+    require(
+        layout == LAYOUT,
+        f"its layout is {layout}, and this release knows layout {LAYOUT}",
+        "use the release that made it, or let the group start on a new file",
+    )
+    owner = _ask(connection, "SELECT group_name FROM belongs_to")
+    require(
+        owner == group,
+        f"the file belongs to the group {owner!r}",
+        f"correct the group's name, or give the group {group!r} a file of its own",
+    )
+    require(
+        _ask(connection, "PRAGMA journal_mode = WAL") == "wal",
+        "SQLite cannot keep a write-ahead log there",
+        "put the ledger on a local file system that has shared memory",
+    )
+    _ask(connection, "PRAGMA user_version")  # The first read in the new mode makes the log, and holds it from now on.
+
+
+def _create(connection: sqlite3.Connection, group: str) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    # Still empty? Another process may have been faster. (The transaction itself has made a first page by now.)
+    if _ask(connection, "SELECT count(*) FROM sqlite_master") == 0:
+        for table in _TABLES:
+            connection.execute(table)
+        connection.execute("INSERT INTO belongs_to VALUES (?)", (group,))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {LAYOUT}")
+    connection.execute("COMMIT")
+
+
+def _ask(connection: sqlite3.Connection, question: str) -> Any:
+    """The one value that answers, or None."""
+    row = connection.execute(question).fetchone()
+    return None if row is None else row[0]
 
 
 _files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()

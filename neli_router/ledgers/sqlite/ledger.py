@@ -4,8 +4,8 @@
     read   --"is the last offset at or above my position?"--> no: wait for the doorbell --> yes: up to READ_MAX entries
 
 **Offsets.** AUTOINCREMENT counts 1, 2, 3 and never gives a number twice, not even when trimming empties the table;
-what a failed transaction took is given back. So there are no holes. A first entry above the position means trimmed,
-and an entry missing between two others means that somebody deleted records, which is an error and never skipped.
+a failed transaction gives back its numbers. So there are no holes. A first entry above the position means trimmed,
+and an entry missing between two others means that records were deleted, which is an error and never skipped.
 
 **Reading.** The last offset ever given is one row of `sqlite_sequence`. Asking for it is all that a look costs, and it
 tells everything: above the position, there is something to read or it was trimmed; lower than ever before, the
@@ -13,19 +13,19 @@ ledger was rewound. (`PRAGMA data_version` would save a tenth of these three mic
 does not say which of the three it was.) No transaction stays open between two calls, or it would keep the write-ahead
 log from being started anew.
 
-**What lasts.** A lasting append is flushed to the disk before anybody can see it, and the flush takes everything
+**What lasts.** A lasting append is flushed to the disk before any reader can see it, and the flush takes everything
 before it along, because it is one log. Heartbeats are not flushed: a dead process costs them nothing, and a power
-failure takes at most the heartbeats after the last lasting record. Their offsets are given again, which harms
-nobody. No reader survives a power failure of the only host, so nobody is left who read them. And every term is the
+failure takes at most the heartbeats after the last lasting record. Their offsets are given again, which does
+no harm: no reader survives a power failure of the only host, so none is left that read them. And every term is the
 offset of a lasting record, so all terms given out are below the offsets that come back.
 
-**Promises.** DURABLE: what was acknowledged survives kill -9 of everybody at any moment. NEVER_REWINDS, in the sense
-just described, as long as the disk keeps what it said it flushed and nobody puts an old copy in the file's place; the
+**Promises.** DURABLE: what was acknowledged survives kill -9 of all processes at any moment. NEVER_REWINDS, in the
+sense just described, as long as the disk keeps what it said it flushed and no old copy is put in the file's place; the
 driver checks for the latter and raises LedgerRewound. Not MULTI_HOST: the log is shared through memory. One process
-that is stopped (SIGSTOP) inside its few microseconds of a transaction holds up everybody's appends until it is
-continued or killed: an outage, and as such harmless. A backup is made with `.backup` of the sqlite3 shell. A process
-that has a ledger open must not copy or read the file itself: closing a file drops all locks that the process has on it,
-SQLite's too.
+that is stopped (SIGSTOP) inside its few microseconds of a transaction holds up all appends until it is continued or
+killed: an outage, and as such harmless. A backup is made with `.backup` of the sqlite3 shell. A process that has a
+ledger open must not copy or read the file itself: closing a file drops all locks that the process has on it, SQLite's
+too.
 
 **Size.** Trimmed pages are used again, so the file stays as large as it was at its fullest. `auto_vacuum` would make
 it shrink, at the price of moving pages around in every transaction of a ledger that is about to grow again.
@@ -50,9 +50,9 @@ __all__ = ["SqliteLedger"]
 FIRST = 1  # The first number that AUTOINCREMENT gives.
 
 CHECKPOINT_EVERY = 256
-"""Whoever appends the record at a multiple of this makes a checkpoint: by offset, so that it does not become more
-frequent, or rarer, with the number of members. A small record writes two pages, so the write-ahead log comes to some
-2 MiB. Raising it makes that larger; lowering it holds everybody's appends up more often, for two flushes each time."""
+"""The member that appends the record at a multiple of this makes a checkpoint: by offset, so that it does not become
+more frequent, or rarer, with the number of members. A small record writes two pages, so the write-ahead log comes to
+some 2 MiB. Raising it makes that larger; lowering it holds all appends up more often, for two flushes each time."""
 
 CHECKPOINT_BYTES = 2**20  # An append this large fills the log by itself, and makes a checkpoint wherever it ends.
 
@@ -149,7 +149,7 @@ class SqliteLedger:
 
     def trim(self, before: int) -> None:
         """Drop entries below `before`, at most TRIM_MAX of them now and as many with each append to come."""
-        # Not above what is known: records that are yet to come are nobody's to drop.
+        # Not above what is known: records that are yet to come must not be dropped.
         self._trim_before = max(self._trim_before, min(before, self._highest + 1))
         self._trim_some()
 
@@ -176,7 +176,7 @@ class SqliteLedger:
         last = self._last_offset(connection)
         if last < self._position:
             return []
-        # A second statement may see more than the first, never less: what it misses below `last` was trimmed.
+        # A second statement may see more than the first, never less: a record that it misses below `last` was trimmed.
         rows = connection.execute(
             "SELECT offset, payload, checksum FROM records WHERE offset >= ? ORDER BY offset LIMIT ?",
             (self._position, READ_MAX),
