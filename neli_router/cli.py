@@ -4,22 +4,26 @@
 
 A command is imported when it is asked for, or `neli owner` would take as long to start as everything else together.
 
+The shell completes our commands by calling `neli` itself with a variable set, at each press of the tabulator. Click
+writes the script for that, so it stays right when commands are added.
+
 Exit codes: 0 all is well; 1 a promise was broken or a check failed, and what was printed shows how; 2 the command line
 or the configuration is not usable; 3 nobody owns it; 4 no agent answered; 5 it was refused; 130 interrupted. `neli run`
 adds the command's own, 75 for a role that was lost, and 126 and 127 for a command that cannot be started.
 """
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
 
 import click
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "completion_command", "main"]
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "agent": ("agent", "agent_command", "Be a member of the group for all programs of this host."),
-    "completion": ("completion", "completion_command", "Print the shell's completion of these commands."),
+    "completion": ("", "completion_command", "Print the shell's completion of these commands."),
     "config": ("configuration", "config_command", "Show the effective configuration, and where each value comes from."),
     "demo": ("proofs", "demo_command", "Start real processes that share partitions, and kill one."),
     "doctor": ("doctor", "doctor_command", "Check ledger, clocks and lease, and say what to change."),
@@ -37,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "watch": ("lookups", "watch_command", "Print each change of an owner."),
     "weigh": ("wishes", "weigh_command", "Let a member count with another weight."),
 }
-"""Name -> the module in `commands/`, what it is called there, and what it does in one line."""
+"""Name -> the module in `commands/` (empty: this one), what it is called there, and what it does in one line."""
 
 
 class _Lazy(click.Group):
@@ -50,7 +54,8 @@ class _Lazy(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(import_module(f"neli_router.commands.{module}"), attribute)
+        home = import_module(f"neli_router.commands.{module}") if module else sys.modules[__name__]
+        command = getattr(home, attribute)
         assert isinstance(command, click.Command)
         return command
 
@@ -63,3 +68,22 @@ class _Lazy(click.Group):
 @click.version_option(version("neli-router"), prog_name="neli")
 def main() -> None:
     """Share work by key among processes, over a ledger that you already have."""
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print the script that completes `neli` in SHELL.
+
+    \b
+    bash: put into ~/.bashrc               eval "$(neli completion bash)"
+    zsh:  put into ~/.zshrc                eval "$(neli completion zsh)"
+    fish: put into ~/.config/fish/completions/neli.fish what `neli completion fish` prints
+
+    Bash must be 4.4 or newer.
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 - no other command needs it.
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows all three"
+    click.echo(kind(main, {}, "neli", "_NELI_COMPLETE").source())

@@ -52,6 +52,7 @@ __all__ = [
     "Replaced",
     "StaleTable",
     "Unsupported",
+    "how_to_install",
 ]
 
 
@@ -157,3 +158,9 @@ class Closed(NeliError):
 
 class Unsupported(NeliError):
     """This platform cannot keep the promises, so nothing is started on it."""
+
+
+def how_to_install(extra: str) -> str:
+    """The remedy when a package is missing that only `extra` needs. Every message about an extra takes it from here."""
+    # There is no release on an index yet, so no message may send people to one.
+    return f"install the extra {extra!r}: pip install '.[{extra}]' in a clone of the project"

@@ -93,7 +93,7 @@ ROOMS = (
         imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "ledgers.memory", "pump", "sim", "testing"),
     ),
     # What one group did and does, for people: folded from the records that a member reads anyway.
-    Room(("status",), imports=(*PURE, "pump", "status")),
+    Room(("status",), imports=(*PURE, "clock", "ledgers.base", "pump", "status")),
     Room(("fence",), imports=("errors", "fence")),
     Room(("settings",), imports=(*PURE, "config", "settings", "ledgers.addresses", "logs")),
     # What an agent and its clients say to each other; the clients know no member, and the server no client.

@@ -9,7 +9,7 @@ so they are imported when they are asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from neli_router.errors import NoAgent
+from neli_router.errors import NoAgent, how_to_install
 
 if TYPE_CHECKING:
     from neli_router.agent.client.async_client import AsyncClient
@@ -35,6 +35,6 @@ def __getattr__(name: str) -> object:
         if error.name != "httpx":
             raise
         raise ModuleNotFoundError(
-            "httpx was wanted, to ask an agent, but it is not installed: pip install 'neli-router[client]'",
+            f"httpx was wanted, to ask an agent, but it is not installed: {how_to_install('client')}",
             name="httpx",
         ) from None

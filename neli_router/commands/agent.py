@@ -21,8 +21,8 @@ import click
 
 from neli_router.agent.server.options import Options, Reloaded
 from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options
-from neli_router.commands.exits import EXIT_USAGE
-from neli_router.errors import ConfigError
+from neli_router.commands.exit_codes import EXIT_USAGE
+from neli_router.errors import ConfigError, how_to_install
 from neli_router.logs import logger
 from neli_router.settings import AgentOptions
 from neli_router.settings.reload import Reload
@@ -54,7 +54,7 @@ def agent_command(config_file: str | None, **flags: object) -> None:
         package = (error.name or "").partition(".")[0]
         if package == OURS:
             raise  # A defect of ours, which no installing would mend.
-        click.echo(f"neli: the agent needs the package {package}: pip install 'neli-router[agent]'", err=True)
+        click.echo(f"neli: the agent needs the package {package}: {how_to_install('agent')}", err=True)
         raise SystemExit(EXIT_USAGE) from None
     agent = resolved.agent
     log_to_standard_error(agent)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from neli_router.commands.exits import (
+from neli_router.commands.exit_codes import (
     EXIT_BROKEN,
     EXIT_LOST,
     EXIT_NO_AGENT,

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import click
 
 from neli_router.agent.address import default_address
-from neli_router.commands.exits import EXIT_USAGE
+from neli_router.commands.exit_codes import EXIT_USAGE
 from neli_router.config import Config
 from neli_router.errors import ConfigError
 from neli_router.keyspace import Layout

@@ -7,26 +7,32 @@
 A check says what was found and what to do about it. It is `fine`, a `warning`, which is something to know, `failed`,
 which keeps a member from working or its promises from holding, or `skipped`, if what it needs was not there.
 
-Everything is looked at as an observer does. The real ledger is opened and read; nothing is appended to it and none is
-made. What an append costs is measured in a scratch file beside it, or guessed from below by asking the server (see
-`measuring`).
+The doctor only looks. It opens and reads the real ledger, appends nothing to it and makes none. The cost of an append
+is measured in a scratch file beside the ledger, or estimated from below by questions to the server (`measurements`).
+The port is bound for a moment, and only after no program answered there. An agent gets a few seconds to answer.
 """
 
+import http.client
 import json
+import os
+import socket
+import stat
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from neli_router import config as configuration
+from neli_router.agent.server.sockets import listen_tcp
 from neli_router.clock import host_clock
 from neli_router.commands.configuration import output_option, resolve_here, with_options
-from neli_router.commands.exits import EXIT_BROKEN
-from neli_router.commands.group import read_all
+from neli_router.commands.exit_codes import EXIT_BROKEN
 from neli_router.commands.measurements import (
-    Finding,
+    Diagnosis,
     Trips,
     judge_clock,
     judge_lease,
@@ -36,20 +42,30 @@ from neli_router.commands.measurements import (
     measure_trips,
     percentile,
 )
-from neli_router.commands.neighbours import judge_name, judge_port, judge_socket
 from neli_router.config import Config
 from neli_router.errors import ConfigError, LedgerError, LedgerMissing, NeliError
-from neli_router.induction.admission import mismatch
-from neli_router.induction.fold import State
+from neli_router.induction.settings import BEATS_PER_LEASE
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
 from neli_router.settings import AgentOptions, Resolved
+from neli_router.settings.addresses import parse_listen
+from neli_router.status.inspection import Inspection
 
 __all__ = ["doctor_command", "examine"]
 
 READS = 100
 
-_UNMEASURED = Finding("trips", "skipped", "there is no ledger here that could be asked or measured beside")
+ANSWER_MAX = 2.0
+"""Seconds for an agent to answer. One that takes longer than a breath is as good as none."""
+
+BODY_MAX = 4 * 2**20
+"""Bytes of an answer that are read: the status of a large group is a few hundred kilobytes."""
+
+HEAR_BEATS = 3
+HEAR_MAX = 10.0
+"""For how many Beats, and for how many seconds at most, a member of our name is listened for."""
+
+_UNMEASURED = Diagnosis("trips", "skipped", "there is no ledger here that could be asked or measured beside")
 
 MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
 
@@ -69,7 +85,7 @@ def doctor_command(config_file: str | None, output: str, **flags: object) -> Non
         findings = examine(resolve_here(flags, config_file))
     except ConfigError as error:
         remedy = "correct each; `neli config` shows what holds and where it comes from"
-        findings = [Finding("configuration", "failed", "\n".join(error.problems), remedy)]
+        findings = [Diagnosis("configuration", "failed", "\n".join(error.problems), remedy)]
     if output == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -79,14 +95,14 @@ def doctor_command(config_file: str | None, output: str, **flags: object) -> Non
         raise SystemExit(EXIT_BROKEN)
 
 
-def examine(resolved: Resolved) -> list[Finding]:
+def examine(resolved: Resolved) -> list[Diagnosis]:
     """Every check, in the order in which they are read."""
     config = resolved.config
     told = Counter(one.source.split()[0] for one in resolved.settings)
     from_file = f", {resolved.path}" if resolved.path else ""
-    findings = [Finding("configuration", "fine", f"no problems; {told['default']} options by default{from_file}")]
+    findings = [Diagnosis("configuration", "fine", f"no problems; {told['default']} options by default{from_file}")]
     kind, _, rest = config.ledger.partition(":")
-    trips: Trips | Finding = _UNMEASURED
+    trips: Trips | Diagnosis = _UNMEASURED
     if kind == "sqlite":
         path = Path(rest.removeprefix("//")).absolute()
         place = _place(path)
@@ -96,44 +112,44 @@ def examine(resolved: Resolved) -> list[Finding]:
             trips = _beside(path.parent)
     elif kind == "memory":
         found = "a ledger in memory ends with its process, and no other process sees it"
-        findings.append(Finding("place", "warning", found, "name a file, such as sqlite:///var/lib/jobs/ledger.db"))
+        findings.append(Diagnosis("place", "warning", found, "name a file, such as sqlite:///var/lib/jobs/ledger.db"))
     else:
         there, trips = _ledger(resolved, ask=True)
         findings += there
     return [*findings, *_host(config, trips), *_agent(resolved.agent)]
 
 
-def _place(path: Path) -> Finding:
+def _place(path: Path) -> Diagnosis:
     try:
         refuse_unusable_place(path, create=True)
     except LedgerError as error:
-        return Finding("place", "failed", error.found, error.remedy)
+        return Diagnosis("place", "failed", error.found, error.remedy)
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
         system = file_system(path.parent.stat().st_dev, mounts)
     except OSError:  # macOS.
         system = ""
-    return Finding("place", "fine", f"{path} is writable, on {system or 'a file system of unknown kind'}")
+    return Diagnosis("place", "fine", f"{path} is writable, on {system or 'a file system of unknown kind'}")
 
 
-def _agent(agent: AgentOptions) -> list[Finding]:
-    found = [judge_socket(agent.socket)] if agent.socket else []
-    return found if agent.listen is None else [*found, judge_port(agent.listen)]
+def _agent(agent: AgentOptions) -> list[Diagnosis]:
+    found = [_socket(agent.socket)] if agent.socket else []
+    return found if agent.listen is None else [*found, _port(agent.listen)]
 
 
-def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Finding], Trips | Finding]:
+def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | Diagnosis]:
     """What is found in the ledger; and how soon it answers, or why that is not known or, for a file, not asked."""
-    config, failed = resolved.config, partial(Finding, "ledger", "failed")
+    config, failed = resolved.config, partial(Diagnosis, "ledger", "failed")
     try:
         ledger = configuration.open(config, create=False)
     except LedgerMissing:
-        return [Finding("ledger", "fine", "there is none yet; the first member makes it, if it may")], _UNMEASURED
+        return [Diagnosis("ledger", "fine", "there is none yet; the first member makes it, if it may")], _UNMEASURED
     except NeliError as error:  # What was wanted says from which server, or of which file.
         return [failed(f"{error.wanted}, but {error.found}", error.remedy)], _UNMEASURED
     try:
-        reads, state = _reads(ledger), read_all(ledger)
-        name = judge_name(config, resolved.agent, ledger, state)
-        findings = [reads, _promises(config, ledger), _group(config, state), name]
+        reads, inspection = _reads(ledger), Inspection(ledger)
+        name = _name(config, resolved.agent, inspection)
+        findings = [reads, _promises(config, ledger), _group(config, inspection), name]
         return findings, measure_asks(ledger) if ask else _UNMEASURED
     except NeliError as error:
         return [failed(error.found, error.remedy)], _UNMEASURED
@@ -141,17 +157,17 @@ def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Finding], Trips | Fi
         ledger.close()
 
 
-def _promises(config: Config, ledger: Ledger) -> Finding:
+def _promises(config: Config, ledger: Ledger) -> Diagnosis:
     try:
         configuration.require_promises(config, ledger)
     except ConfigError as error:
-        return Finding("promises", "failed", "; ".join(error.problems))
+        return Diagnosis("promises", "failed", "; ".join(error.problems))
     if ledger.doubts:
-        return Finding("promises", "warning", "; ".join(ledger.doubts), "mend it, or fence every act that matters")
-    return Finding("promises", "fine", f"it keeps what the guarantee {config.guarantee!r} needs")
+        return Diagnosis("promises", "warning", "; ".join(ledger.doubts), "mend it, or fence every act that matters")
+    return Diagnosis("promises", "fine", f"it keeps what the guarantee {config.guarantee!r} needs")
 
 
-def _reads(ledger: Ledger) -> Finding:
+def _reads(ledger: Ledger) -> Diagnosis:
     times, start, tip = [], ledger.start(), ledger.tip()
     ledger.seek(tip)
     for _ in range(READS):
@@ -159,48 +175,159 @@ def _reads(ledger: Ledger) -> Finding:
         ledger.read(0.0)
         times.append(host_clock() - started)
     look = f"a look takes {percentile(times, 0.99) * 1e6:.0f} µs at the p99"
-    return Finding("ledger", "fine", f"{ledger.address} retains {tip - start:,} records, from {start} on; {look}")
+    return Diagnosis("ledger", "fine", f"{ledger.address} retains {tip - start:,} records, from {start} on; {look}")
 
 
-def _group(config: Config, state: State) -> Finding:
-    if state.genesis is None:
-        return Finding("group", "fine", "nobody founded one yet: it will have this configuration's lease and layout")
-    if error := mismatch(config.settings(), state):
-        return Finding("group", "failed", error.found, error.remedy)
-    members, unowned = len(state.seats), sum(1 for owner in state.owners if owner is None)
+def _group(config: Config, inspection: Inspection) -> Diagnosis:
+    if not inspection.is_founded:
+        return Diagnosis("group", "fine", "nobody founded one yet: it will have this configuration's lease and layout")
+    if error := inspection.mismatch(config.settings()):
+        return Diagnosis("group", "failed", error.found, error.remedy)
     found = (
-        f"{members} members at the last record, {len(state.owners)} partitions, {unowned} of them unowned; layout, "
-        "lease and guarantee are this configuration's"
+        f"{len(inspection.members)} members at the last record, {inspection.partitions} partitions, "
+        f"{inspection.unowned} of them unowned; layout, lease and guarantee are this configuration's"
     )
-    return Finding("group", "fine", found)
+    return Diagnosis("group", "fine", found)
 
 
-def _beside(folder: Path) -> Trips | Finding:
+def _beside(folder: Path) -> Trips | Diagnosis:
     """How long an append takes in `folder`, or why that is not known."""
     try:
         return measure_trips(folder)
     except (LedgerError, OSError) as error:
         found = error.found if isinstance(error, LedgerError) else f"no scratch ledger can be made there ({error})"
-        return Finding("trips", "failed", found, "give this user write access to the ledger's folder")
+        return Diagnosis("trips", "failed", found, "give this user write access to the ledger's folder")
 
 
-def _host(config: Config, trips: Trips | Finding) -> list[Finding]:
+def _host(config: Config, trips: Trips | Diagnosis) -> list[Diagnosis]:
     try:
         host = measure_host()
     except NeliError as error:
-        return [Finding("clock", "failed", error.found, error.remedy)]
+        return [Diagnosis("clock", "failed", error.found, error.remedy)]
     late = f"a sleep ends {host.overshoot_p50 * 1e3:.2g} ms late, and {host.overshoot_p99 * 1e3:.3g} ms at the p99"
-    findings = [judge_clock(host), Finding("scheduling", "fine", late)]
-    if isinstance(trips, Finding):
-        return [*findings, trips, Finding("lease", "skipped", "how long an append takes is not known")]
+    findings = [judge_clock(host), Diagnosis("scheduling", "fine", late)]
+    if isinstance(trips, Diagnosis):
+        return [*findings, trips, Diagnosis("lease", "skipped", "how long an append takes is not known")]
     found = f"{trips.what} {trips.p50 * 1e3:.3g} ms, {trips.p99 * 1e3:.3g} ms at the p99 of {trips.count}"
-    return [*findings, Finding("trips", "fine", found), judge_lease(config.lease, trips, host)]
+    return [*findings, Diagnosis("trips", "fine", found), judge_lease(config.lease, trips, host)]
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: Diagnosis) -> None:
     first, *rest = finding.found.splitlines()
     click.echo(f"{MARKS[finding.verdict]:<5}{finding.name:<14}{first}")
     for line in rest:
         click.echo(f"{'':19}{line}")
     if finding.remedy and finding.verdict in {"warning", "failed"}:
         click.echo(f"{'':19}-> {finding.remedy}")
+
+
+# Who is there already
+
+
+def _socket(path: str) -> Diagnosis:
+    """What is at the agent's Unix socket."""
+    start = "start one: neli agent"
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return Diagnosis("agent", "warning", f"none: there is no socket {path}", start)
+    if not stat.S_ISSOCK(status.st_mode):
+        return Diagnosis("agent", "failed", f"{path} is no socket", "name another with --socket, or move what is there")
+    if status.st_uid not in {os.geteuid(), 0}:
+        whose = f"{path} belongs to user {status.st_uid}"
+        return Diagnosis("agent", "warning", whose, "ask as that user, or name a socket of your own with --socket")
+    try:
+        code, said = _ask_socket(path, "/ready")
+        if code != http.HTTPStatus.OK:
+            code, _ = _ask_socket(path, "/health")
+    except (OSError, http.client.HTTPException) as error:
+        found = f"none answers at {path} ({type(error).__name__})"
+        return Diagnosis("agent", "warning", found, f"{start}; a socket that was left over is replaced")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        return Diagnosis(
+            "agent", "failed", f"{path} is open to other users", f"chmod 600 {path}, and see who opened it"
+        )
+    if code != http.HTTPStatus.OK:
+        return Diagnosis("agent", "failed", f"one answers at {path}, and says {code} of its health", "look at its log")
+    if "kind" in said:
+        why = said.get("found", "it does not say why")
+        return Diagnosis("agent", "warning", f"one answers at {path}, and is not ready: {why}", f"{said.get('remedy')}")
+    return Diagnosis("agent", "fine", f"one answers at {path}")
+
+
+def _port(listen: str) -> Diagnosis:
+    """Whether the port is free for an agent, or one is there."""
+    place = parse_listen(listen)
+    assert place is not None, "the layers let nothing else through"
+    host, port = place
+    if port == 0:
+        return Diagnosis("port", "fine", "any free one is taken")
+    try:
+        code, said = _ask(http.client.HTTPConnection(host, port, timeout=ANSWER_MAX), "/health")
+    except ConnectionRefusedError:
+        try:
+            with listen_tcp(host, port):
+                return Diagnosis("port", "fine", f"{listen} is free")
+        except NeliError as error:
+            return Diagnosis("port", "failed", f"{listen} cannot be had: {error.found}", error.remedy)
+    except (OSError, http.client.HTTPException):
+        code, said = 0, {}
+    if "alive" in said:
+        return Diagnosis("port", "fine", f"an agent answers at {listen}")
+    if "kind" in said:
+        return Diagnosis(
+            "port", "failed", f"an agent answers at {listen}, and says {code} of its health", "see its log"
+        )
+    remedy = f"stop it (`ss -ltnp 'sport = :{port}'` names it), or choose another port with --listen"
+    return Diagnosis("port", "failed", f"another program holds {listen}", remedy)
+
+
+def _name(config: Config, agent: AgentOptions, inspection: Inspection) -> Diagnosis:
+    """Whether a member of this name lives that is not the agent here."""
+    name = config.name
+    if name not in inspection.members:
+        return Diagnosis("name", "fine", f"no member is called {name!r}")
+    patience = min(HEAR_MAX, HEAR_BEATS * (inspection.lease or config.lease) / BEATS_PER_LEASE)
+    if not inspection.living(patience, name=name):
+        return Diagnosis("name", "fine", f"{name!r} was a member, and is not heard of any more")
+    if name in _names_here(agent):
+        return Diagnosis("name", "fine", f"{name!r} is alive, and is the agent that answers here")
+    found = f"a member called {name!r} is alive, and no agent that answers here is it"
+    return Diagnosis("name", "failed", found, "choose another --name, or stop that one first: the newer ends the older")
+
+
+def _names_here(agent: AgentOptions) -> set[str]:
+    """What the agents call themselves that answer at the socket and at the port."""
+    names = set()
+    with suppress(OSError, http.client.HTTPException):
+        names.add(_ask_socket(agent.socket, "/v1/status")[1].get("agent"))
+    if agent.listen is not None and (place := parse_listen(agent.listen)) is not None:
+        with suppress(OSError, http.client.HTTPException):
+            names.add(_ask(http.client.HTTPConnection(*place, timeout=ANSWER_MAX), "/v1/status")[1].get("agent"))
+    return {name for name in names if isinstance(name, str)}
+
+
+def _ask_socket(path: str, what: str) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection("agent", timeout=ANSWER_MAX)
+    # The client library has no Unix sockets; it takes one that is connected already.
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.sock.settimeout(ANSWER_MAX)
+        connection.sock.connect(path)
+        return _ask(connection, what)
+    finally:
+        connection.close()
+
+
+def _ask(connection: http.client.HTTPConnection, what: str) -> tuple[int, dict[str, Any]]:
+    """The status and the object that an agent answers with. Raises OSError, HTTPException."""
+    try:
+        connection.request("GET", what)
+        answer = connection.getresponse()
+        try:
+            said = json.loads(answer.read(BODY_MAX))
+        except ValueError:
+            said = None
+        return answer.status, said if isinstance(said, dict) else {}
+    finally:
+        connection.close()

@@ -14,31 +14,21 @@ sees that its file was deleted before it acts on it.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from neli_router import config as configuration
-from neli_router.clock import host_clock
 from neli_router.commands.configuration import output_option, resolved_or_exit, with_options
-from neli_router.commands.exits import EXIT_BROKEN, EXIT_REFUSED
+from neli_router.commands.exit_codes import EXIT_BROKEN, EXIT_REFUSED
 from neli_router.config import Config
 from neli_router.errors import NeliError
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode
-from neli_router.ledgers.base import Ledger
-from neli_router.pump import newest_state
+from neli_router.status.inspection import Inspection
 
-__all__ = ["delete_command", "group_command", "listen_for_life", "read_all"]
+__all__ = ["delete_command", "group_command"]
 
 WATCH_LEASES = 2.5
 """How long nobody may write. Under two, a member that probes is overlooked; more only takes longer."""
-
-BY_THE_LIVING = Join | Beat | Expire | Handover | Leave | Genesis | Snapshot
-"""What members write. A wish may come from anybody, and is no sign of life."""
-
-READ_MAX_SECONDS = 0.5
 
 
 @click.group("group")
@@ -64,11 +54,11 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
         path = _file_of(config)
         ledger = configuration.open(config, create=False)
         try:
-            address, state = ledger.address, read_all(ledger)
-            _ask(address, state, yes=yes)
-            lease = config.lease if state.genesis is None else state.genesis.lease
+            address, inspection = ledger.address, Inspection(ledger)
+            _ask(address, inspection, yes=yes)
+            lease = inspection.lease or config.lease
             click.echo(f"Listening for {WATCH_LEASES * lease:g} s, in case somebody lives ...", err=True)
-            if living := listen_for_life(ledger, state, WATCH_LEASES * lease):
+            if living := inspection.living(WATCH_LEASES * lease):
                 _refuse(f"{living} is alive in {address}: stop every member and agent of the group, then try again")
         finally:
             ledger.close()
@@ -82,26 +72,6 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
         click.echo("\n".join(f"deleted {name}" for name in deleted))
 
 
-def listen_for_life(
-    ledger: Ledger, state: State, seconds: float, *, name: str | None = None, clock: Callable[[], float] = host_clock
-) -> str | None:
-    """The name of a member that writes within `seconds`, or None. `ledger` stands where `state` ends.
-
-    With `name`, only that of a member called so.
-    """
-    give_up_at = clock() + seconds
-    while (left := give_up_at - clock()) > 0:
-        for entry in ledger.read(min(left, READ_MAX_SECONDS)):
-            record = decode(entry.payload)
-            state = fold(state, entry.offset, record)
-            if isinstance(record, BY_THE_LIVING):
-                seat = state.seats.get(record.by)
-                writer = record.by if seat is None else seat.name
-                if name is None or writer == name:
-                    return writer
-    return None
-
-
 def _file_of(config: Config) -> Path:
     scheme, _, rest = config.ledger.partition(":")
     if scheme != "sqlite":
@@ -113,23 +83,11 @@ def _file_of(config: Config) -> Path:
     return Path(rest.removeprefix("//"))
 
 
-def read_all(ledger: Ledger) -> State:
-    """What the records up to the tip say; leaves the ledger standing there. Raises LedgerError."""
-    state = newest_state(ledger)
-    ledger.seek(state.at)
-    tip = ledger.tip()
-    # Up to the tip of now: in a busy group there is always more, and listening will notice that.
-    while state.at < tip and (entries := ledger.read(READ_MAX_SECONDS)):
-        for entry in entries:
-            state = fold(state, entry.offset, decode(entry.payload))
-    return state
-
-
-def _ask(address: str, state: State, *, yes: bool) -> None:
+def _ask(address: str, inspection: Inspection, *, yes: bool) -> None:
     if yes:
         return
-    names = sorted(seat.name for seat in state.seats.values())
-    click.echo(f"{address} has {state.at:,} records; its last members: {', '.join(names) or 'none'}.", err=True)
+    names = ", ".join(inspection.members) or "none"
+    click.echo(f"{address} has {inspection.records:,} records; its last members: {names}.", err=True)
     typed = click.prompt("Type the address of the ledger to delete it", default="", show_default=False, err=True)
     if typed.strip() != address:
         _refuse("that is not the ledger's address: nothing was deleted")

@@ -31,7 +31,7 @@ from neli_router.commands.agent_client import (
     role_of,
     shown,
 )
-from neli_router.commands.exits import EXIT_NO_OWNER, EXIT_USAGE
+from neli_router.commands.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
 from neli_router.errors import NoOwner
 from neli_router.keyspace import Key
 

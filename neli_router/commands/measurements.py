@@ -33,8 +33,8 @@ from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 
 __all__ = [
-    "Finding",
-    "Host",
+    "Diagnosis",
+    "HostTiming",
     "Trips",
     "judge_clock",
     "judge_lease",
@@ -65,7 +65,7 @@ SPACE_LOW = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """What one check came to."""
 
     name: str
@@ -85,7 +85,7 @@ class Trips:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostTiming:
     """`overshoot` is how much longer than wanted sleeps took; `rate_error` how much faster our clock ran than NTP's."""
 
     overshoot_p50: float
@@ -137,7 +137,7 @@ def _timed(trip: Callable[[], object], clock: Clock) -> Trips:
 
 def measure_host(
     seconds: float = 1.0, *, clock: Clock = host_clock, sleep: Callable[[float], None] = time.sleep
-) -> Host:
+) -> HostTiming:
     """Sleep and look at the clocks, for `seconds`. Raises Unsupported where there is no clock for leases."""
     first_offset, first_at = _offset(clock)
     overshoots: list[float] = []
@@ -147,7 +147,7 @@ def measure_host(
         overshoots.append(max(0.0, clock() - started - NAP))
     last_offset, last_at = _offset(clock)
     boot = getattr(time, "CLOCK_BOOTTIME", None)  # macOS has none, and no need of it.
-    return Host(
+    return HostTiming(
         percentile(overshoots, 0.5),
         percentile(overshoots, 0.99),
         (last_offset - first_offset) / max(last_at - first_at, NAP),
@@ -165,7 +165,7 @@ def _offset(clock: Clock) -> tuple[float, float]:
     return offset, at
 
 
-def judge_lease(lease: float, trips: Trips, host: Host) -> Finding:
+def judge_lease(lease: float, trips: Trips, host: HostTiming) -> Diagnosis:
     """Whether a lease is long enough for what was measured."""
     needed = trips.p99 + host.overshoot_p99
     has = lease / 2 - lease / BEATS_PER_LEASE
@@ -176,11 +176,11 @@ def judge_lease(lease: float, trips: Trips, host: Host) -> Finding:
     # Upwards to two digits, so that the advice itself passes the check.
     advice = f"make the lease at least {_rounded_up(2 * needed * lease / has):g} s, or find what makes this host slow"
     if needed > has:
-        return Finding("lease", "failed", found, advice)
-    return Finding("lease", "warning", found, advice) if 2 * needed > has else Finding("lease", "fine", found)
+        return Diagnosis("lease", "failed", found, advice)
+    return Diagnosis("lease", "warning", found, advice) if 2 * needed > has else Diagnosis("lease", "fine", found)
 
 
-def judge_clock(host: Host) -> Finding:
+def judge_clock(host: HostTiming) -> Diagnosis:
     """Whether this host's clock may count leases."""
     found = (
         f"it runs {abs(host.rate_error) * 1e6:.0f} millionths off the adjusted clock; the host was suspended for "
@@ -188,19 +188,19 @@ def judge_clock(host: Host) -> Finding:
     )
     remedy = "see whether the hypervisor gives the guest a stable clock (`dmesg | grep -i clocksource`)"
     if abs(host.rate_error) > DRIFT_MAX:
-        return Finding("clock", "failed", f"{found}; members allow each other {DRIFT_MAX * 1e6:.0f}", remedy)
+        return Diagnosis("clock", "failed", f"{found}; members allow each other {DRIFT_MAX * 1e6:.0f}", remedy)
     doubtful = abs(host.rate_error) > RATE_DOUBTFUL
-    return Finding("clock", "warning", found, remedy) if doubtful else Finding("clock", "fine", found)
+    return Diagnosis("clock", "warning", found, remedy) if doubtful else Diagnosis("clock", "fine", found)
 
 
-def judge_space(folder: Path) -> Finding:
+def judge_space(folder: Path) -> Diagnosis:
     """Whether the disk has room. Raises OSError."""
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
     found, remedy = f"{free / 2**20:,.0f} MiB are free in {folder}", "free some space, or move the ledger"
     if free < SPACE_MIN:
-        return Finding("space", "failed", found, remedy)
-    return Finding("space", "warning", found, remedy) if free < SPACE_LOW else Finding("space", "fine", found)
+        return Diagnosis("space", "failed", found, remedy)
+    return Diagnosis("space", "warning", found, remedy) if free < SPACE_LOW else Diagnosis("space", "fine", found)
 
 
 def _ms(seconds: float) -> str:

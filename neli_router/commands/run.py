@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neli_router.commands.agent_client import agent_options, asking, complain, role_of
-from neli_router.commands.exits import EXIT_CANNOT_START, EXIT_LOST
+from neli_router.commands.exit_codes import EXIT_CANNOT_START, EXIT_LOST
 from neli_router.commands.guardian import Guardian, guardian
 from neli_router.errors import NoAgent
 from neli_router.keyspace import Role

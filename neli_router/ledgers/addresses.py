@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from neli_router.errors import LedgerUnusable
+from neli_router.errors import LedgerUnusable, how_to_install
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.kafka import address as kafka_address
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
@@ -97,7 +97,7 @@ def _open_kafka(rest: str, create: bool, patience: float) -> Ledger:
         raise LedgerUnusable(
             "confluent-kafka was wanted, for a ledger in Kafka",
             "it is not installed",
-            "pip install 'neli-router[kafka]'",
+            how_to_install("kafka"),
         ) from None
     at, _ = kafka_address.parse(rest)
     assert at is not None, "an address with problems is refused before it is opened"
@@ -111,7 +111,7 @@ def _open_redis(scheme: str, rest: str, create: bool, _patience: float) -> Ledge
         if error.name is None or not error.name.startswith("redis"):
             raise
         raise LedgerUnusable(
-            "redis-py was wanted, for a ledger in Redis", "it is not installed", "pip install 'neli-router[redis]'"
+            "redis-py was wanted, for a ledger in Redis", "it is not installed", how_to_install("redis")
         ) from None
     at, _ = redis_address.parse(scheme, rest)
     assert at is not None, "an address with problems is refused before it is opened"

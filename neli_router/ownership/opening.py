@@ -5,7 +5,7 @@ redis://host:6379/group     also rediss, redis+unix and redis+sentinel: the same
 
 from collections.abc import Callable
 
-from neli_router.errors import LedgerUnusable
+from neli_router.errors import LedgerUnusable, how_to_install
 from neli_router.ledgers.redis import address as redis_address
 from neli_router.ownership.base import Owners
 
@@ -20,7 +20,7 @@ def opener(url: str) -> Callable[[], Owners]:
         if error.name is None or not error.name.startswith("redis"):
             raise
         raise LedgerUnusable(
-            "redis-py was wanted, for owners in Redis", "it is not installed", "pip install 'neli-router[redis]'"
+            "redis-py was wanted, for owners in Redis", "it is not installed", how_to_install("redis")
         ) from None
     at = _parsed(url)
     return lambda: RedisOwners(at)

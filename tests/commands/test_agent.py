@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from neli_router.commands.agent import agent_command, log_to_standard_error
+from neli_router.errors import how_to_install
 from neli_router.logs import logger
 from neli_router.settings import AgentOptions
 
@@ -63,7 +64,7 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(package: str, tmp
     command = [sys.executable, "-c", program, "--ledger", "memory://jobs"]
     found = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert 2 == found.returncode
-    assert f"neli: the agent needs the package {package}: pip install 'neli-router[agent]'\n" == found.stderr
+    assert f"neli: the agent needs the package {package}: {how_to_install('agent')}\n" == found.stderr
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from neli_router.commands.completion import completion_command
+from neli_router.cli import completion_command
 
 BASH = """
 eval "$(neli completion bash)"

@@ -18,7 +18,7 @@ from neli_router import config as configuration
 from neli_router.agent.server.options import Options
 from neli_router.commands.doctor import doctor_command
 from neli_router.commands.measurements import (
-    Host,
+    HostTiming,
     Trips,
     judge_clock,
     judge_lease,
@@ -48,8 +48,8 @@ def findings(*arguments: str, ledger: Path | str) -> tuple[int, dict[str, dict[s
     return result.exit_code, {finding["name"]: finding for finding in json.loads(result.stdout)}
 
 
-def host(*, overshoot: float = 0.001, rate_error: float = 0.0) -> Host:
-    return Host(0.0001, overshoot, rate_error, 0.0)
+def host(*, overshoot: float = 0.001, rate_error: float = 0.0) -> HostTiming:
+    return HostTiming(0.0001, overshoot, rate_error, 0.0)
 
 
 def trips(p99: float) -> Trips:

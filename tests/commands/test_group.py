@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from neli_router import Config, Layout, Member
-from neli_router.commands.group import group_command, listen_for_life
-from neli_router.induction.fold import State
+from neli_router.commands.group import group_command
 from neli_router.induction.records import Drain, encode
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.status.inspection import Inspection
 
 LEASE = 0.2
 
@@ -106,5 +106,6 @@ def test_a_configuration_that_is_not_usable_deletes_nothing(path: Path) -> None:
 
 def test_a_wish_from_outside_is_no_sign_of_life() -> None:
     ledger = MemoryLedger(MemoryLog())
+    inspection = Inspection(ledger)
     ledger.append([encode(Drain(by="operator", name="alice")), b"no record at all"])
-    assert None is listen_for_life(ledger, State(), 0.01)
+    assert None is inspection.living(0.01)

@@ -45,7 +45,7 @@ from neli_router.status.chronicle import Chronicle
 __all__ = ["EXIT_DONE", "EXIT_REFUSED", "EXIT_USAGE", "Agent", "Options", "run"]
 
 EXIT_DONE, EXIT_USAGE, EXIT_REFUSED = 0, 2, 5
-"""As in commands/exits.py."""
+"""As in commands/exit_codes.py."""
 
 FAREWELL_MAX = 2
 """Seconds for clients to take what they are told last, before their connections are closed."""
