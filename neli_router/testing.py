@@ -3,6 +3,9 @@
     test --advance, settle, any call that waits--> clock --> members take turns, handlers run --> the test goes on
                                                      ^------- nothing else moves it ------'
 
+    host --boots--> Member, whose runtime it is: it keeps the member's loops, and the group turns them
+      '---holds---> connection, which can be cut ---> the group's one log
+
     >>> from neli_router import testing
     >>> with testing.group("a", "b", partitions=8, lease=1.0) as group:
     ...     group.settle()
@@ -15,33 +18,35 @@
     before: a True
     after: b False
 
-The members are real ones, with the protocol, barrier and leases that you ship; only their threads are missing. What a
-thread would do while the test waits is done when the clock is turned, member after member, always in the same order: so
-a test that passes once passes always. No test waits for real time, and a lease of an hour is over in a moment.
+The members are real ones, with the protocol, barrier and leases that you ship; only their threads are missing. The work
+of a thread is done when the clock is turned, member after member, always in the same order: so a test that passes once
+passes always. No test waits for real time, and a lease of an hour is over in a moment.
 
-Handlers run in the test's thread. One that takes time calls `advance` itself, and one that raises has its error raised
-by whatever turned the clock, after its member left because of it. Not to be shared between threads.
+Handlers run in the test's thread. One that takes time calls `advance` itself. If one raises, its member leaves because
+of it, and the call that turned the clock raises the error. Not to be shared between threads.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from random import Random
+from threading import Condition
 from typing import Any
 
 from neli_router.config import Config
-from neli_router.errors import NoOwner
+from neli_router.errors import Closed, LedgerUnavailable, NoOwner
 from neli_router.induction.observer import Observer
 from neli_router.keyspace import Layout, Role
-from neli_router.ledgers.memory import MemoryLog
+from neli_router.ledgers.base import Entry, Ledger
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.member.engine import Engine
 from neli_router.member.events import Event, Handler
 from neli_router.member.member import Member
 from neli_router.member.runtime import Loop
 from neli_router.pump import Pump
 from neli_router.router.feed import Feed
 from neli_router.router.router import Router
-from neli_router.testing.host import Host, Line
 
 __all__ = ["Group", "group"]
 
@@ -57,6 +62,9 @@ SETTLE_LEASES = 30
 PATIENCE_LEASES = 100
 """For how many leases, beyond the drain timeout, a call without a timeout waits before it is said to wait in vain."""
 
+BASE = 1_700_000_000_000_000
+"""The wall clock at the start, in microseconds; only terms show it."""
+
 
 class Group:
     """Members by name, as in `group["a"]`, and what may happen to them. Made by `group`."""
@@ -70,20 +78,20 @@ class Group:
         self.log = MemoryLog()
         """The ledger's records, for a ledger of your own."""
         self.told: dict[str, list[Event]] = {}
-        """What the members' programs were told, by name; a restart goes on in the same list."""
+        """The events that the members' programs were told, by name; a restart goes on in the same list."""
         self.random = Random(seed)
-        """What every incarnation is drawn from, so that the same seed gives the same run."""
-        self._hosts: dict[str, Host] = {}
+        """The source of every incarnation, so that the same seed gives the same run."""
+        self._hosts: dict[str, _Host] = {}
         self.raised: list[BaseException] = []
-        """By handlers, and not yet raised by whatever turned the clock."""
+        """Errors of handlers that no call has raised yet."""
         self.outage = False
-        """Set it, and nobody can reach the ledger until it is taken back."""
+        """While it is set, no member can reach the ledger."""
         self._turning = 0
         feed = Feed("memory://test", max_age=None, clock=lambda: self.now, watched=False, tell=lambda _: None)
         self.router = Router(feed, wait=False)
-        """A router outside of all members, as a client of theirs would have it."""
+        """A router outside of all members, as their clients have one."""
         self._reader = Pump(
-            Line(self.log, lambda: False),
+            _Connection(self.log, lambda: False),
             Observer,
             clock=lambda: self.now,
             pause=lambda _: None,
@@ -102,7 +110,7 @@ class Group:
             raise ValueError(f"member {name!r} is in this group already: kill it, restart it, or choose another name")
         config = replace(self.config, **{"name": name, **options})
         told = self.told.setdefault(name, [])
-        self._hosts[name] = host = Host(self, config, on_event, told)
+        self._hosts[name] = host = _Host(self, config, on_event, told)
         return host.member
 
     def kill(self, name: str) -> None:
@@ -174,7 +182,7 @@ class Group:
 
     # How
 
-    def _host(self, name: str) -> Host:
+    def _host(self, name: str) -> "_Host":
         if name not in self._hosts:
             raise KeyError(f"there is no member {name!r} in this group: there is {', '.join(self._hosts) or 'none'}")
         return self._hosts[name]
@@ -186,7 +194,7 @@ class Group:
         self.now = min(max(upcoming, self.now + STEP_MIN), limit)
 
     def _rest(self) -> None:
-        """Let everybody do what can be done at this moment."""
+        """Let every member do what can be done at this moment."""
         for _ in range(ROUNDS_MAX):
             if not self._round():
                 break
@@ -201,7 +209,7 @@ class Group:
         tip, busy = self.log.tip, False
         for host in list(self._hosts.values()):
             for loop in list(host.loops):
-                # A handler may have turned the clock meanwhile, and killed or paused whoever comes next.
+                # A handler may have turned the clock meanwhile, and killed or paused the next host.
                 if loop in host.loops and not host.paused:
                     busy |= self._turn(loop)
         self._reader.turn()
@@ -227,7 +235,7 @@ class Group:
         )
 
     def _spelled(self) -> str:
-        """Who leads how much, for a test that fails."""
+        """Which members lead how much, for a test that fails."""
         return ", ".join(f"{name} {host.spelled()}" for name, host in self._hosts.items()) or "it has no member"
 
     def close(self) -> None:
@@ -250,3 +258,116 @@ def group(*names: str, on_event: Mapping[str, Handler] | None = None, seed: int 
         yield made
     finally:
         made.close()
+
+
+class _Connection:
+    """A member's connection to the ledger: it can be cut, and reading never waits for real time."""
+
+    def __init__(self, log: MemoryLog, is_cut: Callable[[], bool]) -> None:
+        self._inner, self._is_cut = MemoryLedger(log), is_cut
+
+    promises, doubts = MemoryLedger.promises, MemoryLedger.doubts
+    address = "memory://test"
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+        self._whole().append(payloads, lasting=lasting)
+
+    def acknowledged(self) -> list[int]:
+        return self._inner.acknowledged()
+
+    def read(self, timeout: float) -> list[Entry]:
+        return self._whole().read(0.0)
+
+    def age(self) -> float:
+        return self._inner.age()
+
+    def seek(self, offset: int) -> None:
+        self._inner.seek(offset)
+
+    def start(self) -> int:
+        return self._whole().start()
+
+    def tip(self) -> int:
+        return self._whole().tip()
+
+    def trim(self, before: int) -> None:
+        self._whole().trim(before)
+
+    def wake(self) -> None:
+        self._inner.wake()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _whole(self) -> Ledger:
+        if self._is_cut():
+            raise LedgerUnavailable("the ledger in memory was wanted", "the test has cut it off", "heal it")
+        return self._inner
+
+
+class _Host:
+    """The machine that one member runs on, which is also its runtime."""
+
+    is_turned = True
+
+    def __init__(self, group: Group, config: Config, on_event: Handler | None, told: list[Event]) -> None:
+        self._group, self._config, self._on_event, self._told = group, config, on_event, told
+        self.loops: list[Loop] = []
+        self.paused = self.is_cut = False
+        self.boot()
+
+    def boot(self) -> None:
+        self.paused = self.is_cut = False
+        self.member = Member(self._config, on_event=self._tell, runtime=self)
+
+    def kill(self) -> None:
+        dead, self.loops = self.loops, []
+        for loop in dead:
+            if isinstance(loop, Engine):
+                loop.membership.make_void(
+                    Closed(f"member {self._config.name} was needed", "the test killed it", "restart it")
+                )
+                loop.feed.close()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it can be expected to take part."""
+        return not self.paused and not self.is_cut and not self.member.closed
+
+    def spelled(self) -> str:
+        plight = "paused" if self.paused else "cut off" if self.is_cut else "up" if self.loops else "killed"
+        return f"is {plight} as {self.member!r}"
+
+    def _tell(self, event: Event) -> None:
+        self._told.append(event)
+        if self._on_event is not None:
+            try:
+                self._on_event(event)
+            except BaseException as error:
+                self._group.raised.append(error)
+                raise
+
+    # The member's runtime
+
+    def clock(self) -> float:
+        return self._group.now
+
+    def wall(self) -> int:
+        return BASE + int(self._group.now * 1e6)
+
+    def rng(self) -> Random:
+        return Random(self._group.random.getrandbits(64))
+
+    def ledger(self, config: Config) -> Ledger:
+        connection = _Connection(self._group.log, lambda: self.is_cut or self._group.outage)
+        connection.start()  # Opening a ledger that is away raises.
+        return connection
+
+    def start(self, loop: Loop) -> None:
+        self.loops.append(loop)
+
+    def pause(self, seconds: float) -> None:
+        """Nothing: the clock stands still, and the next turn is the next try."""
+
+    def wait(self, changed: Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
+        return self._group.wait(ready, timeout)
