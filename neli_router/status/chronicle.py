@@ -1,17 +1,17 @@
-"""The chronicle: what a group did lately, for people. It reads along whatever a member of the group reads.
+"""The chronicle: a group's recent history, for people. It reads along everything that a member of the group reads.
 
     the pump's thread:   records --fold--> state --what changed?--> moves, counts
                                     Beats ------------------------> vitals, delays
                                                                        |
-    other threads:                                     told  <--one assignment for each read
+    other threads:                              GroupView  <--one assignment for each read
 
-The ledger already holds all there is to know, so nothing else is asked: a chronicle folds the records once more, by
+The ledger already holds all there is to know, so no process is asked: a chronicle folds the records once more, by
 itself, and notes for each record that changed owners who had what before and who has it now. The fold alone would not
 do: it keeps no past, knows no time, and calls members by their incarnations, which mean nothing to people.
 
 It runs on the thread that keeps the member's lease, so it does little for a Beat, which is nearly every record, and
-what it keeps is bounded. Other threads take `told`, one value that never changes, and need no lock: whatever they find
-in it was true at one and the same offset.
+all that it keeps is bounded. Other threads take `group`, one value that never changes, and need no lock: all of it is
+true at one and the same offset.
 """
 
 from collections import deque
@@ -35,9 +35,9 @@ from neli_router.induction.records import (
     Unpin,
     Weigh,
 )
-from neli_router.status.told import COUNTED, Cause, Move, Told, Vital
+from neli_router.status.group_view import COUNTED, Cause, GroupView, Move, Vital
 
-__all__ = ["COUNTED", "DELAYS_MAX", "MOVES_MAX", "Cause", "Chronicle", "Move", "Told", "Vital"]
+__all__ = ["DELAYS_MAX", "MOVES_MAX", "Chronicle"]
 
 MOVES_MAX = 1000
 """Moves that are kept. More would cost every listener's page its time; a restart of a large group fits."""
@@ -46,18 +46,18 @@ PARTITIONS_MAX = 100_000
 """Partitions named by all moves that are kept: a group of many partitions that flaps must not fill memory."""
 
 DELAYS_MAX = 4096
-"""Delays that are kept until somebody takes them: more than an hour's at a Beat a second."""
+"""Delays that are kept until they are taken: more than an hour's at a Beat a second."""
 
 WISHES = Drain | Undrain | Pin | Unpin | Weigh | Load
 
 
 class Chronicle:
-    """A Tap (see pump.py). `begin` and `read` belong to the pump's thread; all else may be asked from any."""
+    """A Tap (see pump.py). `begin` and `read` belong to the pump's thread; any thread may take `group`."""
 
     def __init__(self) -> None:
-        self.told = Told()
+        self.group = GroupView()
         self.beat_delays: deque[float] = deque(maxlen=DELAYS_MAX)
-        """Seconds from the sending of the own member's Beats until they were read. Whoever wants each once pops it."""
+        """Seconds from the sending of the own member's Beats until they were read. A reader pops them."""
         self._own: Callable[[], str] = str
         self._names: dict[str, str] = {}
         self._moves: deque[Move] = deque()
@@ -65,38 +65,22 @@ class Chronicle:
         self._counts = dict.fromkeys(COUNTED, 0)
 
     def set_own(self, incarnation: str | Callable[[], str]) -> None:
-        """Whose Beats are timed; a function is asked at each read, because a member is reborn as another."""
+        """Time the Beats of this incarnation. A function is asked at each read: a member may be reborn as another."""
         self._own = incarnation if callable(incarnation) else lambda: incarnation
 
-    @property
-    def state(self) -> State:
-        return self.told.state
-
-    @property
-    def vitals(self) -> Mapping[str, Vital]:
-        return self.told.vitals
-
-    @property
-    def moves(self) -> Sequence[Move]:
-        return self.told.moves
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return self.told.counts
-
     def begin(self, state: State, now: float) -> None:
-        before = self.told.state
+        before = self.group.state
         if before.genesis is not None:
-            # Records in between were dropped unread: what they moved is known, who moved it is not.
+            # Records in between were dropped unread. Their moves can be seen, but not their writers.
             self._counts["restarts"] += 1
             self._know(before, state)
             if before.genesis == state.genesis:
                 self._note(before, state, range(len(state.owners)), max(0, state.at - 1), now, "other", "")
         self._know(state, state)
-        self._publish(state, {key: vital for key, vital in self.told.vitals.items() if key in state.seats})
+        self._publish(state, {key: vital for key, vital in self.group.vitals.items() if key in state.seats})
 
     def read(self, records: Sequence[tuple[int, Record | None]], now: float) -> None:
-        state, own, vitals = self.told.state, self._own(), dict(self.told.vitals)
+        state, own, vitals = self.group.state, self._own(), dict(self.group.vitals)
         for offset, record in records:
             before, state = state, fold(state, offset, record)
             self._counts["records"] += 1
@@ -112,16 +96,18 @@ class Chronicle:
             self._count(before, state, record)
             if record is not None and state.owners is not before.owners:
                 places = [record.partition] if isinstance(record, Handover) else range(len(state.owners))
-                self._note(before, state, places, offset, now, _cause_of(record), self._name_of(record.by))
+                self._note(
+                    before, state, places, offset, now, _CAUSES.get(type(record), "other"), self._name_of(record.by)
+                )
         self._publish(state, {key: vital for key, vital in vitals.items() if key in state.seats})
 
     def _publish(self, state: State, vitals: dict[str, Vital]) -> None:
-        was = self.told
+        was = self.group
         moves = was.moves if self._counts["moves"] == was.counts["moves"] else tuple(self._moves)
-        self.told = Told(state, MappingProxyType(vitals), moves, MappingProxyType(dict(self._counts)))
+        self.group = GroupView(state, MappingProxyType(vitals), moves, MappingProxyType(dict(self._counts)))
 
     def _know(self, before: State, state: State) -> None:
-        """Remember names for as long as the fold remembers incarnations, so that the dead are called by theirs."""
+        """Remember names for as long as the fold remembers incarnations: a dead member is still called by its name."""
         names = {key: name for key, name in self._names.items() if key in state.departed}
         names |= {seat.incarnation: seat.name for seat in before.seats.values()}
         self._names = names | {seat.incarnation: seat.name for seat in state.seats.values()}
@@ -182,27 +168,15 @@ class Chronicle:
                 yield place, source, target
 
 
-def _cause_of(record: Record) -> Cause:
-    match record:
-        case Join():
-            return "join"
-        case Leave():
-            return "leave"
-        case Expire():
-            return "expire"
-        case Handover():
-            return "handover"
-        case Drain():
-            return "drain"
-        case Undrain():
-            return "undrain"
-        case Pin():
-            return "pin"
-        case Unpin():
-            return "unpin"
-        case Weigh():
-            return "weigh"
-        case Load():
-            return "load"
-        case _:
-            return "other"
+_CAUSES: Mapping[type, Cause] = {
+    Join: "join",
+    Leave: "leave",
+    Expire: "expire",
+    Handover: "handover",
+    Drain: "drain",
+    Undrain: "undrain",
+    Pin: "pin",
+    Unpin: "unpin",
+    Weigh: "weigh",
+    Load: "load",
+}

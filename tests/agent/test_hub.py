@@ -282,26 +282,26 @@ def test_clients_that_come_and_go_leave_nothing_behind(pair: tuple[Running, Memb
             assert events.next()[0]
     until(lambda: agent.agent.traffic.streams == 0 and not agent.agent.traffic.connections)
     one = agent.agent.hub
-    left = agent.on_loop(lambda: [len(one._waiting), len(one._watching), len(one.viewers._viewing), len(one._all)])
+    left = agent.on_loop(lambda: [len(one._waiting), len(one._watching), len(one.status._streams), len(one._all)])
     assert [0, 0, 0, 0] == left
     assert not any(agent.on_loop(lambda: [len(slot) for slot in one._wheel]))
 
 
 def test_changes_that_come_together_are_shown_together(pair: tuple[Running, Member]) -> None:
     agent, _ = pair
-    viewers = agent.agent.hub.viewers
+    ticker = agent.agent.hub.status
 
     def change() -> int:
         for _ in range(3):
-            viewers.changed()
-        viewers.tick()
-        return viewers.version
+            ticker.changed()
+        ticker.tick()
+        return ticker.version
 
     with agent.events("/v1/events") as events:
         assert "status" == events.next()[0]
         before = agent.on_loop(change)
         assert "changed" == events.next()[0]
-        assert before + 1 == agent.on_loop(lambda: viewers.version)
+        assert before + 1 == agent.on_loop(lambda: ticker.version)
 
 
 def test_all_streams_are_told_when_the_agent_ends(pair: tuple[Running, Member]) -> None:

@@ -2,59 +2,54 @@
 
 import threading
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from neli_router.agent.server.metrics import BUCKETS, AgentCollector, Delays, Facts, render
-from neli_router.agent.server.metrics_snapshot import Facts as AgentFacts
+from neli_router.agent.server.metrics import BUCKETS, AgentCollector, Delays, MetricsSnapshot, render
 from neli_router.fence import tally
-from neli_router.status.chronicle import COUNTED, Chronicle
+from neli_router.status.chronicle import Chronicle
+from neli_router.status.group_view import COUNTED
 from tests.agent.running import Running, until
 
-
-@dataclass
-class Scene:
-    """What an agent may say of itself."""
-
-    name: str = "alice"
-    version: str = "0.1.0"
-    guarantee: str = "exclusive"
-    lease: float = 1.0
-    lease_left: float = 0.75
-    leases_left: Mapping[str, float] = field(default_factory=lambda: {"alice": 0.75, "bob": 0.5})
-    source: deque[float] = field(default_factory=deque)
-    counts: Mapping[str, int] = field(default_factory=lambda: {"suspicions": 2, "moves": 40, "records": 1000})
-    fenced: int = 1
-    refused_writes: int = 3
-    table_age: float = 0.01
-    lookups: Mapping[str, int] = field(default_factory=lambda: {"owned": 7, "NoOwner": 2})
-    members: int = 2
-    partitions: int = 256
-    owned: int = 250
-    led: int = 128
-    ledger_available: bool = True
-    waiting: int = 4
-    streams: int = 5
-    requests: Mapping[str, int] = field(default_factory=lambda: {"200": 90, "404": 2})
-
-    def __post_init__(self) -> None:
-        self.delays = Delays(self.source)
+NORMAL = MetricsSnapshot(
+    name="alice",
+    version="0.1.0",
+    guarantee="exclusive",
+    lease=1.0,
+    lease_left=0.75,
+    leases_left={"alice": 0.75, "bob": 0.5},
+    delays=Delays(deque()),
+    counts={"suspicions": 2, "moves": 40, "records": 1000},
+    fenced=1,
+    refused_writes=3,
+    table_age=0.01,
+    lookups={"owned": 7, "NoOwner": 2},
+    members=2,
+    partitions=256,
+    owned=250,
+    led=128,
+    ledger_available=True,
+    waiting=4,
+    streams=5,
+    requests={"200": 90, "404": 2},
+)
 
 
-def families(facts: Facts) -> dict[str, Metric]:
-    return {family.name: family for family in text_string_to_metric_families(render(facts).decode())}
+def families(**different: Any) -> dict[str, Metric]:
+    text = render(replace(NORMAL, **different)).decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def values(facts: Facts) -> dict[str, float]:
+def values(**different: Any) -> dict[str, float]:
     """Every sample, as it is written in a query."""
     found = {}
-    for family in families(facts).values():
+    for family in families(**different).values():
         for sample in family.samples:
             labels = ",".join(f"{name}={text!r}" for name, text in sorted(sample.labels.items()))
             found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
@@ -92,12 +87,12 @@ def test_every_fact_is_told() -> None:
         "neli_requests_total{outcome='200'}": 90,
         "neli_requests_total{outcome='404'}": 2,
     }
-    told = {name: value for name, value in values(Scene()).items() if name.startswith("neli_") and "le=" not in name}
+    told = {name: value for name, value in values().items() if name.startswith("neli_") and "le=" not in name}
     assert expected == told
 
 
 def test_names_keep_prometheus_conventions() -> None:
-    for family in families(Scene()).values():
+    for family in families().values():
         assert family.documentation
         samples = {sample.name for sample in family.samples}
         if family.type == "counter":
@@ -106,13 +101,13 @@ def test_names_keep_prometheus_conventions() -> None:
 
 
 def test_the_process_and_the_platform_are_told_of_too() -> None:
-    told = families(Scene())
+    told = families()
     assert {"process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds", "python_info"} <= set(told)
 
 
 def test_what_is_counted_is_what_the_chronicle_counts() -> None:
     counts = dict(zip(COUNTED, range(1, len(COUNTED) + 1), strict=True))
-    told = values(Scene(counts=counts))
+    told = values(counts=counts)
     expected = {"records": "records", "skipped": "skipped_records", "suspicions": "suspicions"}
     expected |= {"expired": "expired_members", "handovers": "handovers", "moves": "moves"}
     for key, name in expected.items():
@@ -121,8 +116,7 @@ def test_what_is_counted_is_what_the_chronicle_counts() -> None:
 
 def test_without_any_history_every_metric_is_there_all_the_same() -> None:
     """An alert on a counter that only appears with its first event would miss that event."""
-    nothing = Scene(counts=Chronicle().counts, fenced=0, refused_writes=0)
-    told = values(nothing)
+    told = values(counts=Chronicle().group.counts, fenced=0, refused_writes=0)
     for name in ("fenced", "refused_writes", "suspicions", "moves"):
         assert 0 == told[f"neli_{name}_total"]
 
@@ -131,24 +125,24 @@ def test_without_any_history_every_metric_is_there_all_the_same() -> None:
 
 
 def test_a_lease_that_has_ended_has_nothing_left() -> None:
-    told = values(Scene(lease_left=-0.5, leases_left={"bob": -3.0}))
+    told = values(lease_left=-0.5, leases_left={"bob": -3.0})
     assert 0 == told["neli_lease_left_seconds"]
     assert 0 == told["neli_member_lease_left_seconds{member='bob'}"]
 
 
 def test_a_table_that_was_never_read_is_infinitely_old_and_its_ledger_not_available() -> None:
-    told = values(Scene(table_age=inf))
+    told = values(table_age=inf)
     assert inf == told["neli_table_age_seconds"]
     assert 0 == told["neli_ledger_available"]
 
 
 def test_a_ledger_that_is_away_is_told() -> None:
-    assert 0 == values(Scene(ledger_available=False))["neli_ledger_available"]
+    assert 0 == values(ledger_available=False)["neli_ledger_available"]
 
 
 @pytest.mark.parametrize("name", ['quo"te', "back\\slash", "two\nlines", "ünïcode", "", "a,b={c}"])
 def test_a_member_may_be_called_anything(name: str) -> None:
-    told = families(Scene(name=name, leases_left={name: 0.5}))
+    told = families(name=name, leases_left={name: 0.5})
     assert [name] == [sample.labels["member"] for sample in told["neli_member_lease_left_seconds"].samples]
     assert [name] == [sample.labels["member"] for sample in told["neli_agent_info"].samples]
 
@@ -158,7 +152,7 @@ def test_a_member_may_be_called_anything(name: str) -> None:
 
 def test_delays_fall_into_buckets_that_add_up() -> None:
     source = deque([0.0001, 0.0005, 0.003, 0.003, 99.0])
-    told = values(Scene(source=source))
+    told = values(delays=Delays(source))
     expected = {"0.0005": 2, "0.001": 2, "0.0025": 2, "0.005": 4, "10.0": 4, "+Inf": 5}
     assert expected == {bound: told[f"neli_append_to_read_seconds_bucket{{le='{bound}'}}"] for bound in expected}
     assert 5 == told["neli_append_to_read_seconds_count"]
@@ -166,11 +160,12 @@ def test_delays_fall_into_buckets_that_add_up() -> None:
 
 
 def test_a_delay_is_counted_once_however_often_it_is_scraped() -> None:
-    scene = Scene(source=deque([0.01]))
-    assert 1 == values(scene)["neli_append_to_read_seconds_count"]
-    assert 1 == values(scene)["neli_append_to_read_seconds_count"]
-    scene.source.append(0.02)
-    assert 2 == values(scene)["neli_append_to_read_seconds_count"]
+    source = deque([0.01])
+    delays = Delays(source)
+    assert 1 == values(delays=delays)["neli_append_to_read_seconds_count"]
+    assert 1 == values(delays=delays)["neli_append_to_read_seconds_count"]
+    source.append(0.02)
+    assert 2 == values(delays=delays)["neli_append_to_read_seconds_count"]
 
 
 def test_scrapes_at_once_count_each_delay_once() -> None:
@@ -198,35 +193,31 @@ def test_bounds_grow() -> None:
 
 
 def test_the_collector_fits_any_registry_and_reads_at_each_scrape() -> None:
-    scene = Scene()
+    taken = [NORMAL]
     registry = CollectorRegistry()
-    registry.register(AgentCollector(scene))
+    registry.register(AgentCollector(lambda: taken[-1]))
     assert 128 == registry.get_sample_value("neli_partitions_led")
-    scene.led = 7
+    taken.append(replace(NORMAL, led=7))
     assert 7 == registry.get_sample_value("neli_partitions_led")
 
 
-# The facts of a real agent
-
-
-def facts_of(agent: Running) -> AgentFacts:
-    one = agent.agent
-    return AgentFacts(one.member.engine, one.chronicle, one.traffic, "0.1.0")
+# The snapshot of a real agent
 
 
 def test_the_own_lease_counts_from_the_sending_of_the_beat_and_not_from_its_reading(agent: Running) -> None:
-    engine, told, facts = agent.agent.member.engine, agent.agent.chronicle, facts_of(agent)
+    one = agent.agent
+    engine = one.member.engine
 
     def holds() -> bool:
-        vital = told.vitals[engine.membership.incarnation]
-        since_read = vital.heard_at + facts.lease - engine.membership.clock()
-        return 0 < facts.lease_left < since_read and facts.leases_left["a"] < since_read
+        vital = one.chronicle.group.vitals[engine.membership.incarnation]
+        since_read = vital.heard_at + engine.settings.lease - engine.membership.clock()
+        snapshot = one.snapshot()
+        return 0 < snapshot.lease_left < since_read and snapshot.leases_left["a"] < since_read
 
     until(holds)
 
 
 def test_writes_that_a_fence_of_this_process_refused_are_told(agent: Running) -> None:
-    facts = facts_of(agent)
-    before = facts.refused_writes
+    before = agent.agent.snapshot().refused_writes
     tally.count(refused=True)
-    assert before + 1 == facts.refused_writes
+    assert before + 1 == agent.agent.snapshot().refused_writes

@@ -6,15 +6,17 @@ render(agent) --> names  <-- expressions of neli-dashboard.json and neli-alerts.
 import importlib
 import json
 import re
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 import neli_router
-from neli_router.agent.server.metrics import render
-from tests.agent.test_metrics import Scene
+from neli_router.agent.server.metrics import Delays, render
+from tests.agent.test_metrics import NORMAL
 from tests.deploy.tools import output_of, tool
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
@@ -29,7 +31,7 @@ METRIC = re.compile(r"\b((?:neli|process|python)_[a-z_]+)(?=[^a-z_\"]|$)")
 def labels_of_metrics() -> dict[str, set[str]]:
     """Every name that can be asked for, with its labels."""
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(render(Scene()).decode()):
+    for family in text_string_to_metric_families(render(NORMAL).decode()):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
@@ -99,9 +101,8 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
 
 
 def test_promtool_has_nothing_to_say_about_the_metrics() -> None:
-    scene = Scene()
-    scene.source.extend([0.004, 0.02])
-    assert "" == output_of(tool("promtool"), "check", "metrics", given=render(scene)).strip()
+    snapshot = replace(NORMAL, delays=Delays(deque([0.004, 0.02])))
+    assert "" == output_of(tool("promtool"), "check", "metrics", given=render(snapshot)).strip()
 
 
 def test_promtool_takes_the_rules() -> None:

@@ -13,7 +13,8 @@ from neli_router.induction.fold import State
 from neli_router.induction.records import Handover, Leave, Record, Snapshot, Weigh
 from neli_router.induction.snapshots import snapshot
 from neli_router.status import chronicle
-from neli_router.status.chronicle import DELAYS_MAX, MOVES_MAX, Chronicle, Move
+from neli_router.status.chronicle import DELAYS_MAX, MOVES_MAX, Chronicle
+from neli_router.status.group_view import Move
 from tests.induction.scenes import Plot, beat, expire, folded, founded, genesis, join, plots, story
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
@@ -32,7 +33,7 @@ def reading(*records: Record | None, now: float = 0.0) -> Chronicle:
 
 
 def read_on(one: Chronicle, *records: Record | None, now: float = 0.0) -> None:
-    at = one.state.at
+    at = one.group.state.at
     one.read([(at + place, record) for place, record in enumerate(records)], now)
 
 
@@ -46,11 +47,11 @@ def spelled(moves: Sequence[Move]) -> list[str]:
 
 
 def test_the_first_member_takes_what_nobody_owned() -> None:
-    assert ["1: 0,1,2,3 None -> alice, join by alice"] == spelled(reading(genesis(), ALICE).moves)
+    assert ["1: 0,1,2,3 None -> alice, join by alice"] == spelled(reading(genesis(), ALICE).group.moves)
 
 
 def test_a_handover_is_a_move_of_its_one_partition() -> None:
-    moves = reading(genesis(), ALICE, BOB, *GIVE).moves
+    moves = reading(genesis(), ALICE, BOB, *GIVE).group.moves
     assert [
         "3: 1 alice -> bob, handover by alice",
         "4: 3 alice -> bob, handover by alice",
@@ -59,46 +60,46 @@ def test_a_handover_is_a_move_of_its_one_partition() -> None:
 
 def test_a_dead_member_is_called_by_its_name_when_it_has_gone() -> None:
     one = reading(genesis(), ALICE, BOB, *GIVE, expire("b", "a", 1))
-    assert ["5: 0,2 alice -> bob, expire by bob"] == spelled(one.moves[3:])
+    assert ["5: 0,2 alice -> bob, expire by bob"] == spelled(one.group.moves[3:])
 
 
 def test_the_last_one_who_leaves_gives_to_nobody() -> None:
     one = reading(genesis(), ALICE, Leave(by="a"))
-    assert ["2: 0,1,2,3 alice -> None, leave by alice"] == spelled(one.moves[1:])
+    assert ["2: 0,1,2,3 alice -> None, leave by alice"] == spelled(one.group.moves[1:])
 
 
 def test_who_comes_back_under_its_name_has_moved_nothing() -> None:
     one = reading(genesis(), ALICE, join("c", "alice", at=2))
-    assert {"c": "alice"} == {key: seat.name for key, seat in one.state.seats.items()}
-    assert 1 == len(one.moves)
-    assert 1 == one.counts["replaced"]
+    assert {"c": "alice"} == {key: seat.name for key, seat in one.group.state.seats.items()}
+    assert 1 == len(one.group.moves)
+    assert 1 == one.group.counts["replaced"]
 
 
 def test_a_wish_is_counted_and_moves_nothing_before_its_handovers() -> None:
     one = reading(genesis(), ALICE, BOB, Weigh(by="a", name="bob", weight=0))
-    assert 1 == one.counts["wishes"]
-    assert 1 == len(one.moves)
+    assert 1 == one.group.counts["wishes"]
+    assert 1 == len(one.group.moves)
 
 
 def test_moves_say_when_they_were_read() -> None:
     one = reading(genesis(), now=5.0)
     read_on(one, ALICE, now=7.5)
-    assert [7.5] == [move.read_at for move in one.moves]
+    assert [7.5] == [move.read_at for move in one.group.moves]
 
 
 def test_a_beat_tells_when_it_was_heard_and_how_far_its_writer_had_read() -> None:
     one = reading(genesis(), ALICE, now=1.0)
-    assert {} == dict(one.vitals)
+    assert {} == dict(one.group.vitals)
     read_on(one, beat("a", founded()), now=2.5)
-    vital = one.vitals["a"]
+    vital = one.group.vitals["a"]
     assert (2.5, 1, 2) == (vital.heard_at, vital.at, vital.offset)
     assert 1 == vital.lag
 
 
 def test_the_beat_of_one_who_has_gone_is_no_sign_of_life() -> None:
     one = reading(genesis(), ALICE, BOB, beat("a"), Leave(by="a"), beat("a"))
-    assert {} == dict(one.vitals)
-    assert 1 == one.counts["beats"]
+    assert {} == dict(one.group.vitals)
+    assert 1 == one.group.counts["beats"]
 
 
 def test_only_beats_of_the_own_member_are_timed() -> None:
@@ -113,27 +114,27 @@ def test_each_kind_of_record_is_counted() -> None:
     assert isinstance(whole, Snapshot)
     one = reading(genesis(), ALICE, whole, None, BOB, expire("a", "b", 99), expire("a", "b", 4), Leave(by="a"))
     expected = {"records": 8, "skipped": 1, "joins": 2, "suspicions": 2, "expired": 1, "leaves": 1, "snapshots": 1}
-    assert expected == {kind: one.counts[kind] for kind in expected}
+    assert expected == {kind: one.group.counts[kind] for kind in expected}
 
 
 def test_a_restart_tells_what_moved_unread_and_not_who_moved_it() -> None:
     one = reading(genesis(), ALICE, BOB)
     later = founded(ALICE, BOB, *GIVE, expire("b", "a", 1))
     one.begin(later, 3.0)
-    assert ["5: 0,1,2,3 alice -> bob, other by ?"] == spelled(one.moves[1:])
-    assert 1 == one.counts["restarts"]
+    assert ["5: 0,1,2,3 alice -> bob, other by ?"] == spelled(one.group.moves[1:])
+    assert 1 == one.group.counts["restarts"]
 
 
 def test_a_ledger_made_anew_has_moved_nothing() -> None:
     one = reading(genesis(), ALICE)
     one.begin(folded(genesis("z", lease=9.0), join("z", "zoe")), 3.0)
-    assert ["1: 0,1,2,3 None -> alice, join by alice"] == spelled(one.moves)
-    assert "zoe" == one.state.seats["z"].name
+    assert ["1: 0,1,2,3 None -> alice, join by alice"] == spelled(one.group.moves)
+    assert "zoe" == one.group.state.seats["z"].name
 
 
 def test_what_was_told_never_changes() -> None:
     one = reading(genesis(), ALICE)
-    told = one.told
+    told = one.group
     read_on(one, BOB, *GIVE)
     assert (1, 2, 1) == (len(told.moves), told.state.at, told.counts["joins"])
 
@@ -142,17 +143,17 @@ def test_only_the_newest_moves_are_kept() -> None:
     one = reading(genesis())
     for number in range(MOVES_MAX):
         seat = f"m{number}"
-        read_on(one, join(seat, at=one.state.at), Leave(by=seat))
-    assert MOVES_MAX == len(one.moves)
-    assert f"m{MOVES_MAX - 1}" == one.moves[-1].source
-    assert 8 * MOVES_MAX == one.counts["moves"]
+        read_on(one, join(seat, at=one.group.state.at), Leave(by=seat))
+    assert MOVES_MAX == len(one.group.moves)
+    assert f"m{MOVES_MAX - 1}" == one.group.moves[-1].source
+    assert 8 * MOVES_MAX == one.group.counts["moves"]
 
 
 def test_moves_of_many_partitions_are_kept_for_less_long() -> None:
     one = reading(genesis())
     one._moved = chronicle.PARTITIONS_MAX  # As if so many had been moved before.
     read_on(one, ALICE, Leave(by="a"))
-    assert ["2: 0,1,2,3 alice -> None, leave by alice"] == spelled(one.moves)
+    assert ["2: 0,1,2,3 alice -> None, leave by alice"] == spelled(one.group.moves)
 
 
 def test_delays_that_nobody_takes_are_bounded() -> None:
@@ -171,11 +172,11 @@ def test_however_records_come_the_moves_lead_from_nobody_to_the_owners(drawn: li
     edges = [0, *sorted(cut for cut in cuts if cut < len(entries)), len(entries)]
     for low, high in pairwise(edges):
         one.read(entries[low:high], float(low))
-    assert folded(*(record for _, record in entries)) == one.state
+    assert folded(*(record for _, record in entries)) == one.group.state
     shown: dict[int, str | None] = {}
-    for move in one.moves:
+    for move in one.group.moves:
         for partition in move.partitions:
             assert shown.get(partition) == move.source
             shown[partition] = move.target
-    names = {seat.incarnation: seat.name for seat in one.state.seats.values()}
-    assert [owner and names[owner] for owner in one.state.owners] == [shown.get(place) for place in range(4)]
+    names = {seat.incarnation: seat.name for seat in one.group.state.seats.values()}
+    assert [owner and names[owner] for owner in one.group.state.owners] == [shown.get(place) for place in range(4)]

@@ -17,12 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import page, views
 from neli_router.agent.server.channels import event
-from neli_router.agent.server.connections import Traffic
+from neli_router.agent.server.connections import AgentTraffic
 from neli_router.agent.server.guard import answer, answer_bytes
-from neli_router.agent.server.hub import Hub
+from neli_router.agent.server.hub import STATUS_PAUSE, Hub
 from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import Refused, bad_request, keys_of, number, owners_asked, place, queried
-from neli_router.agent.server.viewers import STATUS_PAUSE
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes, body_of
 from neli_router.agent.wire import OwnersView, Refusal, StatusView
@@ -57,7 +56,7 @@ class App:
         engine: Engine,
         hub: Hub,
         chronicle: Chronicle,
-        traffic: Traffic,
+        traffic: AgentTraffic,
         version: str,
         metrics: Callable[[], bytes],
     ) -> None:
@@ -65,7 +64,7 @@ class App:
         self._traffic, self._metrics_text = traffic, metrics
         self._feed, self._membership, self._layout = engine.feed, engine.membership, engine.settings.layout
         self._assets = page.load()
-        self._wishes = Wishes(member)
+        self._wishes = Wishes(member, chronicle)
         self._version = version
         self._status_json = (-1.0, -1, b"")
         waits = Waits(member, engine, hub, traffic, self._status_event)
@@ -149,23 +148,23 @@ class App:
 
     async def _table(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
-        await answer(send, views.table_view(self._chronicle.told.state, self._feed.address, self._feed.at))
+        await answer(send, views.table_view(self._chronicle.group, self._feed.address, self._feed.at))
 
     async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
-        await answer(send, views.members_view(self._chronicle.told, self._feed.at, self._membership.clock()))
+        await answer(send, views.members_view(self._chronicle.group, self._feed.at, self._membership.clock()))
 
     async def _moves(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("limit",))
         limit = int(number(found, "limit", default=views.MOVES_SHOWN, most=MOVES_MAX))
-        await answer(send, views.moves_view(self._chronicle.told, self._membership.clock(), limit))
+        await answer(send, views.moves_view(self._chronicle.group, self._membership.clock(), limit))
 
     async def _status(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         await answer(send, self._status_view())
 
     def _status_event(self, name: str, version: int) -> bytes:
-        """The status as an event. All viewers are shown one and the same, made once."""
+        """The status as an event. All streams are shown one and the same, made once."""
         made_at, made_of, said = self._status_json
         now = asyncio.get_running_loop().time()
         if version != made_of or now - made_at > STATUS_PAUSE:
@@ -176,7 +175,7 @@ class App:
     def _status_view(self) -> StatusView:
         settings = self._engine.settings
         return views.status_view(
-            self._chronicle.told,
+            self._chronicle.group,
             self._feed.view,
             self._feed.at,
             now=self._membership.clock(),
@@ -240,9 +239,9 @@ class App:
             return "leaving"
         if self._feed.at.age > views.AGE_MAX or membership.obstacle:  # Never read to its end, or not now.
             return "reading"
-        if membership.state.genesis is None:
+        if not self._chronicle.group.is_founded:
             return "founding"
-        return "member" if membership.incarnation in membership.state.seats else "joining"
+        return "member" if self._chronicle.group.has(membership.incarnation) else "joining"
 
     # Files, and what there is not
 

@@ -16,6 +16,7 @@ from neli_router.errors import ConfigError, LedgerError, NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.member.wishes import WISH_MAX
+from neli_router.status.group_view import GroupView
 
 __all__ = ["Changes", "compare_weight"]
 
@@ -56,9 +57,9 @@ class Changes:
 
     async def _weigh(self, weight: int, member: AsyncMember, inner: Member) -> None:
         """Count with `weight` from now on. What the member said when it joined needs no wish of its own."""
-        seat = inner.state.seats.get(inner.incarnation)
-        wanted = None if seat is not None and seat.weight == weight else weight
-        if inner.state.weights.get(inner.name) != wanted:
+        group = GroupView(inner.state)
+        wanted = None if group.own_weight(inner.incarnation) == weight else weight
+        if group.wished_weight(inner.name) != wanted:
             try:
                 await member.weigh(inner.name, wanted, timeout=self._weigh_max)
             except LedgerError:
@@ -73,7 +74,7 @@ def compare_weight(inner: Member, weight: int) -> None:
     A wish outlives the process that said it, also one that a SIGHUP made. Who then edits the file and starts the agent
     anew would look for the reason in the file.
     """
-    counts = inner.state.weights.get(inner.name, weight)
-    if counts != weight:
+    counts = GroupView(inner.state).wished_weight(inner.name)
+    if counts not in (None, weight):
         remedy = f"neli weigh {inner.name} own"
         logs.logger().warning("agent.weight_overruled", weight=weight, counts_with=counts, remedy=remedy)

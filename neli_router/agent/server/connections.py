@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from neli_router.agent.wire import KEY_MAX, Refusal
 
-__all__ = ["KEEP_ALIVE_MAX", "SWEEP_EVERY", "Connection", "Traffic", "connection_of", "room_for_connections"]
+__all__ = ["KEEP_ALIVE_MAX", "SWEEP_EVERY", "AgentTraffic", "Connection", "connection_of", "room_for_connections"]
 
 HEAD_MAX = 16 * KEY_MAX
 """Bytes of an address and its headers. A key of letters that take four bytes each comes to twelve times its length."""
@@ -55,7 +55,7 @@ FIELD = "neli.connection"
 
 
 @dataclass(slots=True)
-class Traffic:
+class AgentTraffic:
     """What went through an agent. Belongs to its loop; read the numbers from anywhere."""
 
     room: int = CONNECTIONS_MAX
@@ -87,7 +87,7 @@ class Traffic:
 class Connection(HttpToolsProtocol):
     """One client. Made by uvicorn, on its loop."""
 
-    def __init__(self, traffic: Traffic, **rest: Any) -> None:
+    def __init__(self, traffic: AgentTraffic, **rest: Any) -> None:
         super().__init__(**rest)
         self._traffic = traffic
         self._head_size = 0

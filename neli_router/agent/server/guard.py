@@ -24,7 +24,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neli_router import logs
-from neli_router.agent.server.connections import Traffic, connection_of
+from neli_router.agent.server.connections import AgentTraffic, connection_of
 from neli_router.agent.server.requests import Refused, bad_request
 from neli_router.agent.server.sockets import is_loopback
 from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal, refusal
@@ -52,7 +52,7 @@ _encoder = msgspec.json.Encoder()
 class Guard:
     """In front of `app`; answers for it whatever it raises. `token` gives the present one, or None."""
 
-    def __init__(self, app: ASGIApp, traffic: Traffic, *, token: Callable[[], str | None], any_host: bool) -> None:
+    def __init__(self, app: ASGIApp, traffic: AgentTraffic, *, token: Callable[[], str | None], any_host: bool) -> None:
         self._app, self._traffic, self._token, self._any_host = app, traffic, token, any_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,17 +1,21 @@
-"""The hub: whatever changes, heard once, and told to all who wait for it.
+"""The hub: every change is heard once, and told to all who wait for it.
 
-    membership.changed ---.                                  .-> who waits to lead: those of the partitions led now
-    feed.show_to ------+--> wake: one call into the loop -+-> who leads: those whose lease is revoked
-    engine.oversee ----'    however many changes it was   +-> who watches: what is different, encoded once
-                                                          '-> who shows the status: that there is a newer one
+    member.changed ----.                                  .-> those who wait to lead: the partitions that are led now
+    feed.show_to ------+--> wake: one call into the loop -+-> those who lead: the leases that are revoked
+    member.oversee ----'    however many changes it was   +-> those who watch: the owners that differ, encoded once
+                                                          '-> those who show the status: that there is a newer one
     one clock -----------> comments, renewals, status, the sweep of connections
 
 A member's own way to wait looks four times a second, which is right for a handful of waiters and would take a whole
-core for thousands. Here nobody looks. Each waits for a future of its own, kept by the partition it waits for, and when
-nothing happens nothing runs but the clock.
+core for thousands. Here no waiter looks. Each waits for a future of its own, kept by the partition it waits for, and
+when nothing happens only the clock runs.
 
 A look-up that follows news must find what the news said. So the hub says what the feed shows, which is what look-ups
 go by, and not what the ledger holds.
+
+A status is large, and a takeover of many partitions is many records. So a change only says that there is a newer
+status, each stream makes what it sends by itself, and changes that come together are shown together. Leases left and
+ages change with time alone: the clock has them shown, less often to many streams, so that their sum stays affordable.
 """
 
 import asyncio
@@ -23,15 +27,15 @@ from math import inf
 
 from neli_router.agent.server import views
 from neli_router.agent.server.channels import COMMENT, Channel, event
-from neli_router.agent.server.connections import SWEEP_EVERY, Traffic
-from neli_router.agent.server.viewers import Viewers
-from neli_router.induction.fold import State
+from neli_router.agent.server.connections import SWEEP_EVERY, AgentTraffic
 from neli_router.member.member import Member
 from neli_router.member.why import why_not
 from neli_router.router.refusal import View
 from neli_router.router.table import Owner, Table
+from neli_router.status.chronicle import Chronicle
+from neli_router.status.group_view import GroupView
 
-__all__ = ["COMMENT_EVERY", "HANGS_AFTER", "RENEWALS_PER_LEASE", "STREAMS_MAX", "Hub"]
+__all__ = ["COMMENT_EVERY", "HANGS_AFTER", "RENEWALS_PER_LEASE", "STATUS_PAUSE", "STREAMS_MAX", "Hub", "StatusTicker"]
 
 COMMENT_EVERY = 15
 """Seconds between comments, of which each channel has its own: a thousand at the same moment would hold up others."""
@@ -44,12 +48,21 @@ RENEWALS_PER_LEASE = 4
 HANGS_AFTER = 10.0
 """Seconds for which the member's thread may be silent. It turns at least twice a second, and may wait for a ledger."""
 
+STATUS_PAUSE = 0.05
+"""The least time between two statuses, in seconds."""
+
+STATUS_EVERY = 1.0
+"""Seconds between two looks at what only time changes."""
+
+STREAMS_PER_SECOND = 100
+"""How many streams are shown that each second."""
+
 
 class Hub:
     """One member's, on one loop, from `open` to `close`."""
 
-    def __init__(self, member: Member, traffic: Traffic) -> None:
-        self._member, self._traffic, self._engine = member, traffic, member.engine
+    def __init__(self, member: Member, chronicle: Chronicle, traffic: AgentTraffic) -> None:
+        self._chronicle, self._traffic, self._engine = chronicle, traffic, member.engine
         self._loop = asyncio.get_running_loop()
         self._is_waking = self._is_open = self._is_other = False
         self._waiting: defaultdict[int, dict[Channel, Callable[[], None]]] = defaultdict(dict)
@@ -60,12 +73,12 @@ class Hub:
         self._ticks = 0
         self._view: View = self._engine.feed.view
         self._owners: tuple[Owner | None, ...] = ()
-        self._seen: tuple[object, ...] = ()
+        self._seen = GroupView()
         self._renewal: asyncio.TimerHandle | None = None
         self._clock: asyncio.TimerHandle | None = None
         self.turned_at = inf
         """When the member's thread last gave a sign, on the member's clock; `inf` before it began to read."""
-        self.viewers = Viewers(self._loop)
+        self.status = StatusTicker(self._loop)
 
     def open(self) -> None:
         self._is_open = True
@@ -78,7 +91,7 @@ class Hub:
         self._tick()
 
     def close(self) -> None:
-        """Tell nobody any more. Twice is fine."""
+        """End all streams, and hear nothing any more. Twice is fine."""
         if not self._is_open:
             return
         self._is_open = False
@@ -90,7 +103,7 @@ class Hub:
         for timer in (self._clock, self._renewal):
             if timer is not None:
                 timer.cancel()
-        self.viewers.close()
+        self.status.close()
         for channel in list(self._all):
             channel.end()
 
@@ -101,13 +114,13 @@ class Hub:
     @property
     def is_stuck(self) -> bool:
         """Whether the member's thread gives no sign."""
-        return self._member.engine.membership.clock() - self.turned_at > HANGS_AFTER
+        return self._engine.membership.clock() - self.turned_at > HANGS_AFTER
 
     @property
     def is_full(self) -> bool:
         return len(self._all) >= STREAMS_MAX
 
-    # Who waits
+    # Those who wait
 
     @contextmanager
     def serving(self, channel: Channel, *, is_stream: bool = True) -> Iterator[None]:
@@ -188,7 +201,7 @@ class Hub:
         """Something changed. Never waits, never raises."""
         if not self._is_waking:
             self._is_waking = True  # Until the loop has come to it, one call is enough.
-            with contextlib.suppress(RuntimeError):  # The loop is closed, and nobody waits there any more.
+            with contextlib.suppress(RuntimeError):  # The loop is closed, and all that waited there with it.
                 self._loop.call_soon_threadsafe(self._awake)
 
     def _show(self, view: View) -> None:
@@ -197,10 +210,9 @@ class Hub:
 
     def _oversee(self, now: float) -> None:
         self.turned_at = now
-        seen = _facets(self._engine.membership.state)
-        # By identity: the fold keeps what a record does not change, and a Beat changes none of these.
-        if len(seen) != len(self._seen) or any(one is not other for one, other in zip(seen, self._seen, strict=True)):
-            self._seen, self._is_other = seen, True
+        group = self._chronicle.group
+        if not group.looks_like(self._seen):
+            self._seen, self._is_other = group, True
             self.wake()
 
     # News, on the loop
@@ -223,7 +235,7 @@ class Hub:
             for waiters in list(self._waiting.values()):
                 for told in list(waiters.values()):
                     told()
-            self.viewers.changed()
+            self.status.changed()
 
     def _tell_owners(self) -> None:
         was, now = self._owners, self._shown()
@@ -244,7 +256,7 @@ class Hub:
     def _shown(self) -> tuple[Owner | None, ...]:
         if isinstance(self._view, Table):
             return self._view.partitions
-        # Nobody is known to own anything: of as many partitions as were shown before.
+        # No owner is known: of as many partitions as were shown before.
         return (None,) * len(self._owners) if any(self._owners) or not self._owners else self._owners
 
     def _told(self, partition: int) -> bytes:
@@ -260,7 +272,7 @@ class Hub:
         for channel in list(self._wheel[self._ticks % COMMENT_EVERY]):
             channel.put(COMMENT)
         self._traffic.sweep(self._loop.time())
-        self.viewers.tick()
+        self.status.tick()
 
     def _renew(self) -> None:
         self._renewal = None
@@ -274,6 +286,49 @@ class Hub:
         return self._engine.settings.lease / RENEWALS_PER_LEASE
 
 
-def _facets(state: State) -> tuple[object, ...]:
-    """What people see of a state."""
-    return (state.seats, state.owners, state.targets, state.pins, state.drains, state.weights, state.loads)
+class StatusTicker:
+    """When the streams of one hub are to show the status again. Belongs to the hub's loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._streams: set[Channel] = set()
+        self._shown_at = -inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = -inf
+        """When the timer rings. uvloop's timers for what is due already cannot be asked."""
+        self.version = 0
+        """Another one whenever there is something else to show."""
+
+    @contextmanager
+    def showing(self, channel: Channel) -> Iterator[None]:
+        """`channel` is rung when `version` is another."""
+        self._streams.add(channel)
+        try:
+            yield
+        finally:
+            self._streams.discard(channel)
+
+    def changed(self) -> None:
+        """Something that people see is different."""
+        self._show_after(STATUS_PAUSE)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self._show_after(max(STATUS_EVERY, len(self._streams) / STREAMS_PER_SECOND))
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _show_after(self, pause: float) -> None:
+        due = max(self._loop.time(), self._shown_at + pause)
+        if not self._streams or (self._timer is not None and self._due <= due):
+            return
+        self.close()
+        self._due, self._timer = due, self._loop.call_at(due, self._show)
+
+    def _show(self) -> None:
+        self._timer, self._shown_at = None, self._loop.time()
+        self.version += 1
+        for channel in list(self._streams):
+            channel.ring()

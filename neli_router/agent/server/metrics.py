@@ -1,31 +1,39 @@
-"""The metrics: what an agent knows, in Prometheus' words, read at the moment of the scrape.
+"""The metrics: all that an agent knows, in Prometheus' words, read at the moment of the scrape.
 
-    chronicle, feed, hub, server --> Facts --> families (name, type, help, samples) --> text for Prometheus
-    beat delays --taken once each--> Delays ----'            process, platform ---------'
+    chronicle (members, moves, counts) --.
+    member (leases, partitions led) -----+--> MetricsSnapshot --> families (name, type, help, samples) --> text
+    traffic (clients, look-ups) ---------+                            process, platform ---------'
+    fence.tally (writes refused) --------'
+    beat delays --taken once each--> Delays
 
-Nothing is counted here but delays, which are too many to keep: everything else is asked of whoever knows it, so that a
-metric and a page never disagree, and a scrape that nobody makes costs nothing. Names follow Prometheus' conventions:
-base units, `_total` for what only grows, a word of help for each.
+Only delays are counted here, which are too many to keep: every other number is read where it is known. So a metric and
+a page never disagree, and an agent that is not scraped pays nothing. Names follow Prometheus' conventions: base units,
+`_total` for what only grows, a word of help for each.
 
-**Whose numbers.** What is about the agent (its lease, its clients, what it was fenced from) is its own and may be
-summed over agents. What is about the group (members, partitions, moves, suspicions) is the group's as this agent read
-it, and every agent says the same: take `max` of it, not `sum`. Labels are members' names and outcomes, never keys.
+**Whose numbers.** Numbers about the agent (its lease, its clients, its fencings) are its own and may be summed over
+agents. Numbers about the group (members, partitions, moves, suspicions) are the group's as this agent read it, and
+every agent says the same: take `max` of them, not `sum`. Labels are members' names and outcomes, never keys.
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from threading import Lock
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["BUCKETS", "CONTENT_TYPE", "AgentCollector", "Delays", "Facts", "render"]
+from neli_router.agent.server.connections import AgentTraffic
+from neli_router.fence import tally
+from neli_router.member.engine import Engine
+from neli_router.status.group_view import GroupView
+
+__all__ = ["BUCKETS", "CONTENT_TYPE", "AgentCollector", "Delays", "MetricsSnapshot", "render"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,7 +48,7 @@ COUNTS = (
     ("handovers", "neli_handovers", "Partitions that a living owner handed over."),
     ("moves", "neli_moves", "Partitions that went from one member to another."),
 )
-"""Of `Facts.counts`: key, name, help."""
+"""Of `MetricsSnapshot.counts`: key, name, help."""
 
 _PROCESS = ProcessCollector(registry=None)
 _PLATFORM = PlatformCollector(registry=None)
@@ -65,94 +73,94 @@ class Delays:
             return list(zip(bounds, map(float, accumulate(self._counts)), strict=True)), self._sum
 
 
-class Facts(Protocol):
-    """What an agent knows now. Reading an attribute must be quick: a scrape reads each once."""
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """All that an agent knows at the moment of a scrape."""
 
-    @property
-    def name(self) -> str:
-        """The member's."""
+    name: str
+    """The member's."""
+    version: str
+    """Of this library."""
+    guarantee: str
+    lease: float
+    """The group's, in seconds."""
+    lease_left: float
+    """Of the own member, in seconds; 0 if it has none."""
+    leases_left: Mapping[str, float]
+    """Of every member that was heard, by its name."""
+    delays: Delays
+    """From the sending of the own Beats until they were read back."""
+    counts: Mapping[str, int]
+    """The chronicle's."""
+    fenced: int
+    """How many times the own member lost partitions without having handed them over."""
+    refused_writes: int
+    """By the fences of this process."""
+    table_age: float
+    """Seconds since all there was had been read; `inf` if never."""
+    lookups: Mapping[str, int]
+    """How many keys and roles were looked up, by outcome: `owned`, or the error's kind."""
+    members: int
+    partitions: int
+    owned: int
+    """Partitions that have an owner."""
+    led: int
+    """Partitions that the own member may act for now."""
+    ledger_available: bool
+    waiting: int
+    """Clients that wait for something by a long poll."""
+    streams: int
+    """Clients that a stream of events is open to."""
+    requests: Mapping[str, int]
+    """How many were answered, by outcome: the HTTP status, or another word."""
 
-    @property
-    def version(self) -> str:
-        """Of this library."""
-
-    @property
-    def guarantee(self) -> str: ...
-
-    @property
-    def lease(self) -> float:
-        """The group's, in seconds."""
-
-    @property
-    def lease_left(self) -> float:
-        """Of the own member, in seconds; 0 if it has none."""
-
-    @property
-    def leases_left(self) -> Mapping[str, float]:
-        """Of every member that was heard, by its name."""
-
-    @property
-    def delays(self) -> Delays:
-        """From the sending of the own Beats until they were read back."""
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The chronicle's."""
-
-    @property
-    def fenced(self) -> int:
-        """How many times the own member lost partitions without having handed them over."""
-
-    @property
-    def refused_writes(self) -> int:
-        """`fence.tally.refused` of this process, and what it was told of others'."""
-
-    @property
-    def table_age(self) -> float:
-        """Seconds since all there was had been read; `inf` if never."""
-
-    @property
-    def lookups(self) -> Mapping[str, int]:
-        """How many keys and roles were looked up, by outcome: `owned`, or the error's kind."""
-
-    @property
-    def members(self) -> int: ...
-
-    @property
-    def partitions(self) -> int: ...
-
-    @property
-    def owned(self) -> int:
-        """Partitions that anybody owns."""
-
-    @property
-    def led(self) -> int:
-        """Partitions that the own member may act for now."""
-
-    @property
-    def ledger_available(self) -> bool: ...
-
-    @property
-    def waiting(self) -> int:
-        """Clients that wait for something by a long poll."""
-
-    @property
-    def streams(self) -> int:
-        """Clients that a stream of events is open to."""
-
-    @property
-    def requests(self) -> Mapping[str, int]:
-        """How many were answered, by outcome: the HTTP status, or another word."""
+    @classmethod
+    def of(
+        cls, engine: Engine, group: GroupView, traffic: AgentTraffic, delays: Delays, *, fenced: int, version: str
+    ) -> "MetricsSnapshot":
+        """Ask each part of an agent. Nothing here may take long."""
+        settings, membership = engine.settings, engine.membership
+        now = membership.clock()
+        # The member itself counts from the sending of its last Beat that came back. From its coming back, this metric
+        # would not show a ledger that is late, for which it is looked at.
+        lease_left = max(0.0, membership.standing.until - now)
+        members = group.members(now)
+        left = {member.name: member.lease_left for member in members if member.lease_left is not None}
+        if settings.name in left and group.has(membership.incarnation):
+            left[settings.name] = lease_left
+        cut = {"slow": traffic.slow, "idle": traffic.idle, "crowded": traffic.crowded}
+        return cls(
+            name=settings.name,
+            version=version,
+            guarantee=settings.guarantee,
+            lease=settings.lease,
+            lease_left=lease_left,
+            leases_left=left,
+            delays=delays,
+            counts=group.counts,
+            fenced=fenced,
+            refused_writes=tally.refused,
+            table_age=engine.feed.at.age,
+            lookups=traffic.lookups,
+            members=len(members),
+            partitions=len(group.owners),
+            owned=sum(member.partitions for member in members),
+            led=0 if membership.is_over else len(membership.led()),
+            ledger_available=not membership.obstacle and not membership.is_over,
+            waiting=traffic.waiting,
+            streams=traffic.streams,
+            requests=traffic.answers | {outcome: count for outcome, count in cut.items() if count},
+        )
 
 
 class AgentCollector(Collector):
-    """`agent`'s metrics, for a registry of one's own."""
+    """An agent's metrics, for a registry of one's own. `take` is called at each scrape."""
 
-    def __init__(self, agent: Facts) -> None:
-        self._agent = agent
+    def __init__(self, take: Callable[[], MetricsSnapshot]) -> None:
+        self._take = take
 
     def collect(self) -> Iterator[Metric]:
-        agent = self._agent
+        agent = self._take()
         about = GaugeMetricFamily("neli_agent_info", "The agent: always 1.", labels=("member", "version", "guarantee"))
         about.add_metric((agent.name, agent.version, agent.guarantee), 1)
         yield about
@@ -171,15 +179,15 @@ class AgentCollector(Collector):
         yield from _clients(agent)
 
 
-def render(agent: Facts) -> bytes:
-    """What `/metrics` answers, with this process' own memory, time and descriptors."""
+def render(agent: MetricsSnapshot) -> bytes:
+    """The answer to `/metrics`, with this process' own memory, time and descriptors."""
     registry = CollectorRegistry(auto_describe=False)
-    for collector in (AgentCollector(agent), _PROCESS, _PLATFORM):
+    for collector in (AgentCollector(lambda: agent), _PROCESS, _PLATFORM):
         registry.register(collector)
     return generate_latest(registry)
 
 
-def _leases(agent: Facts) -> Iterator[Metric]:
+def _leases(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_lease_seconds", "How long a heartbeat proves anything.", value=agent.lease)
     left = max(0.0, agent.lease_left)  # A lease that has ended has nothing left, and not a debt.
     yield GaugeMetricFamily("neli_lease_left_seconds", "What is left of this member's lease.", value=left)
@@ -193,7 +201,7 @@ def _leases(agent: Facts) -> Iterator[Metric]:
     yield members
 
 
-def _delays(agent: Facts) -> Metric:
+def _delays(agent: MetricsSnapshot) -> Metric:
     buckets, total = agent.delays.taken()
     return HistogramMetricFamily(
         "neli_append_to_read_seconds",
@@ -203,7 +211,7 @@ def _delays(agent: Facts) -> Metric:
     )
 
 
-def _table(agent: Facts) -> Iterator[Metric]:
+def _table(agent: MetricsSnapshot) -> Iterator[Metric]:
     age = agent.table_age
     yield GaugeMetricFamily("neli_table_age_seconds", "Since all there was had been read.", value=max(0.0, age))
     yield _by_outcome("neli_lookups", "Look-ups, by outcome.", agent.lookups)
@@ -211,7 +219,7 @@ def _table(agent: Facts) -> Iterator[Metric]:
     partitions, owned = agent.partitions, agent.owned
     yield GaugeMetricFamily("neli_partitions", "Partitions of the group.", value=partitions)
     yield GaugeMetricFamily("neli_partitions_owned", "Partitions that a member owns.", value=owned)
-    yield GaugeMetricFamily("neli_partitions_unowned", "Partitions that nobody owns.", value=partitions - owned)
+    yield GaugeMetricFamily("neli_partitions_unowned", "Partitions that no member owns.", value=partitions - owned)
     yield GaugeMetricFamily("neli_partitions_led", "Partitions that this member may act for now.", value=agent.led)
     available = agent.ledger_available and age < inf
     yield GaugeMetricFamily(
@@ -219,7 +227,7 @@ def _table(agent: Facts) -> Iterator[Metric]:
     )
 
 
-def _clients(agent: Facts) -> Iterator[Metric]:
+def _clients(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_waiting_clients", "Clients that wait by a long poll.", value=agent.waiting)
     yield GaugeMetricFamily("neli_streams", "Streams of events that are open.", value=agent.streams)
     yield _by_outcome("neli_requests", "Requests that were answered, by outcome.", agent.requests)

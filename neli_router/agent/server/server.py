@@ -28,11 +28,10 @@ import uvicorn
 from neli_router import logs
 from neli_router.agent.server.app import App
 from neli_router.agent.server.changes import Changes, compare_weight
-from neli_router.agent.server.connections import KEEP_ALIVE_MAX, Connection, Traffic, room_for_connections
+from neli_router.agent.server.connections import KEEP_ALIVE_MAX, AgentTraffic, Connection, room_for_connections
 from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.hub import Hub
-from neli_router.agent.server.metrics import render
-from neli_router.agent.server.metrics_snapshot import Facts
+from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.options import Options, Reload
 from neli_router.agent.server.sockets import BACKLOG, listen_tcp, listen_unix, parse_port
 from neli_router.config import Config
@@ -56,11 +55,11 @@ class Agent:
 
     def __init__(self, config: Config, options: Options, *, reload: Reload | None = None) -> None:
         self.config, self.options = config, options
-        self.chronicle, self.traffic = Chronicle(), Traffic(room_for_connections())
+        self.chronicle, self.traffic = Chronicle(), AgentTraffic(room_for_connections())
         self._reload, self._changes = reload, Changes(options.token)
         self._stopping = asyncio.Event()
         self._parts: tuple[AsyncMember, Member, Hub] | None = None
-        self._facts: Facts | None = None
+        self._version, self._delays, self._fenced = _version(), Delays(self.chronicle.beat_delays), 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.started = asyncio.Event()
         """Set when it answers."""
@@ -75,6 +74,12 @@ class Agent:
     @property
     def hub(self) -> Hub:
         return self._opened[2]
+
+    def snapshot(self) -> MetricsSnapshot:
+        """What metrics say now."""
+        engine, group = self.member.engine, self.chronicle.group
+        fenced, version = self._fenced, self._version
+        return MetricsSnapshot.of(engine, group, self.traffic, self._delays, fenced=fenced, version=version)
 
     async def serve(self) -> None:
         """Bind, join and answer, until `stop` or until the member ends. Raises what kept it from that, or ended it."""
@@ -127,11 +132,9 @@ class Agent:
         return member
 
     async def _answer(self, inner: Member, member: AsyncMember, listeners: list[socket.socket]) -> None:
-        hub = Hub(inner, self.traffic)
+        hub = Hub(inner, self.chronicle, self.traffic)
         self._parts = member, inner, hub
-        version = _version()
-        facts = self._facts = Facts(inner.engine, self.chronicle, self.traffic, version)
-        app = App(member, inner.engine, hub, self.chronicle, self.traffic, version, lambda: render(facts))
+        app = App(member, inner.engine, hub, self.chronicle, self.traffic, self._version, self._metrics)
         guard = Guard(app, self.traffic, token=lambda: self._changes.token, any_host=self.options.allow_remote)
         server = _Server(_settings(guard, self.traffic), self.started)
         hub.open()
@@ -155,10 +158,13 @@ class Agent:
             logs.logger().info("agent.draining", member=member.name, led=len(member.led), at_most=patience)
             await member.close()
 
+    def _metrics(self) -> bytes:
+        return render(self.snapshot())
+
     def _on_event(self, event: Event) -> None:
         """On a thread of the member."""
-        if isinstance(event, Fenced) and self._facts is not None:
-            self._facts.fenced += 1
+        if isinstance(event, Fenced):
+            self._fenced += 1
 
     def _keep(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -212,7 +218,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _settings(guard: Guard, traffic: Traffic) -> uvicorn.Config:
+def _settings(guard: Guard, traffic: AgentTraffic) -> uvicorn.Config:
     return uvicorn.Config(
         guard,
         http=cast("type[asyncio.Protocol]", partial(Connection, traffic)),

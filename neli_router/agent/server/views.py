@@ -1,16 +1,16 @@
 """Views: what an agent's member knows, as the wire says it.
 
-    chronicle.told (one state, and what was noted of it) --.
-    feed.view (a table, or why there is none) -------------+--> views
-    feed.at (how far, how long ago) -----------------------'
+    chronicle.group (one GroupView) ------------.
+    feed.view (a table, or why there is none) --+--> views
+    feed.at (how far, how long ago) ------------'
 
-Each function takes values that never change, so it can be called whenever, and what it gives is true of one offset. The
-table that *look-ups* go by is the feed's. People are shown the state that the chronicle folded, which has more in it:
-targets, pins, loads. Of one offset the two say the same.
+Each function takes values that never change, so it can be called on any thread, and what it gives is true of one
+offset. The table that *look-ups* go by is the feed's. People are shown the group's view, which has more in it: targets,
+pins, loads. Of one offset the two say the same.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from neli_router.agent.wire import (
     Cause,
@@ -24,11 +24,10 @@ from neli_router.agent.wire import (
     StatusView,
     TableView,
 )
-from neli_router.induction.fold import State
 from neli_router.leases import BaseLease
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Table
-from neli_router.status.chronicle import Move, Told, Vital
+from neli_router.status.group_view import GroupView
 
 __all__ = [
     "AGE_MAX",
@@ -36,9 +35,7 @@ __all__ = [
     "age_of",
     "lease_view",
     "led_view",
-    "member_views",
     "members_view",
-    "move_views",
     "moves_view",
     "owner_view",
     "planned_views",
@@ -47,10 +44,10 @@ __all__ = [
 ]
 
 AGE_MAX = 1e9
-"""What stands for "never read", because JSON has no infinity."""
+"""Stands for "never read", because JSON has no infinity."""
 
 MOVES_SHOWN = 100
-"""Moves in a status: what fits on a page."""
+"""Moves in a status: as many as fit on a page."""
 
 
 def age_of(at: At) -> float:
@@ -80,78 +77,42 @@ def lease_view(partition: int, member: str, why: str, term: int = 0) -> LeaseVie
     return LeaseView(partition, leads=False, member=member, term=term, why=why)
 
 
-def table_view(state: State, address: str, at: At) -> TableView:
-    places = {incarnation: place for place, incarnation in enumerate(state.seats)}
+def table_view(group: GroupView, address: str, at: At) -> TableView:
+    pins, loads = group.pins, group.loads
     partitions = [
-        PartitionView(
-            places.get(owner) if owner else None,
-            term,
-            places.get(target) if target else None,
-            state.pins.get(partition),
-            state.loads.get(partition, 0.0),
-        )
-        for partition, (owner, term, target) in enumerate(zip(state.owners, state.terms, state.targets, strict=True))
+        PartitionView(owner, term, target, pins.get(partition), loads.get(partition, 0.0))
+        for partition, (owner, term, target) in enumerate(zip(group.owners, group.terms, group.targets, strict=True))
     ]
-    slots = state.genesis.layout.slots if state.genesis is not None else 0
-    return TableView(address, slots, partitions, at.offset, age_of(at))
+    return TableView(address, group.slots, partitions, at.offset, age_of(at))
 
 
-def member_views(told: Told, now: float) -> list[MemberView]:
-    """The members, in the order in which they joined: the places that a TableView means."""
-    state = told.state
-    owned: defaultdict[str, int] = defaultdict(int)
-    load: defaultdict[str, float] = defaultdict(float)
-    for partition, owner in enumerate(state.owners):
-        if owner is not None:
-            owned[owner] += 1
-            load[owner] += state.loads.get(partition, 0.0)
-    lease = state.genesis.lease if state.genesis is not None else 0.0
-    return [
-        MemberView(
-            name=seat.name,
-            address=seat.address,
-            zone=seat.zone,
-            weight=state.weights.get(seat.name, seat.weight),
-            incarnation=incarnation,
-            partitions=owned[incarnation],
-            load=load[incarnation],
-            lease_left=_left(told.vitals.get(incarnation), lease, now),
-            lag=vital.lag if (vital := told.vitals.get(incarnation)) is not None else None,
-            drained=seat.name in state.drains,
-            joined=seat.joined,
-        )
-        for incarnation, seat in state.seats.items()
-    ]
+def members_view(group: GroupView, at: At, now: float) -> MembersView:
+    return MembersView(_member_views(group, now), at.offset, age_of(at))
 
 
-def members_view(told: Told, at: At, now: float) -> MembersView:
-    return MembersView(member_views(told, now), at.offset, age_of(at))
-
-
-def move_views(moves: Sequence[Move], now: float, limit: int) -> list[MoveView]:
-    """The last `limit` of them, the newest last."""
-    return [
-        MoveView(
-            move.offset,
-            max(0.0, now - move.read_at),
-            list(move.partitions),
-            move.source,
-            move.target,
-            move.cause,
-            move.by,
-        )
-        for move in moves[max(0, len(moves) - limit) :]
-    ]
-
-
-def moves_view(told: Told, now: float, limit: int) -> MovesView:
-    return MovesView(move_views(told.moves, now, limit))
+def moves_view(group: GroupView, now: float, limit: int) -> MovesView:
+    """The last `limit` moves, the newest last."""
+    moves = group.moves[max(0, len(group.moves) - limit) :]
+    return MovesView(
+        [
+            MoveView(
+                move.offset,
+                max(0.0, now - move.read_at),
+                list(move.partitions),
+                move.source,
+                move.target,
+                move.cause,
+                move.by,
+            )
+            for move in moves
+        ]
+    )
 
 
 def planned_views(
     plan: Iterable[tuple[int, str | None, str | None]], offset: int, cause: Cause, by: str
 ) -> list[MoveView]:
-    """What a wish moves: (partition, from whom, to whom), put together by the two."""
+    """The moves of a wish, (partition, source, target) each, put together by source and target."""
     pairs: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)
     for partition, source, target in plan:
         pairs[source, target].append(partition)
@@ -161,7 +122,7 @@ def planned_views(
 
 
 def status_view(
-    told: Told,
+    group: GroupView,
     view: View,
     at: At,
     *,
@@ -185,13 +146,14 @@ def status_view(
         guarantee=guarantee,
         lease=lease,
         member=doing,
-        table=table_view(told.state, address, at),
-        members=member_views(told, now),
-        moves=move_views(told.moves, now, MOVES_SHOWN),
+        table=table_view(group, address, at),
+        members=_member_views(group, now),
+        moves=moves_view(group, now, MOVES_SHOWN).moves,
         why=why,
         led=led,
     )
 
 
-def _left(vital: Vital | None, lease: float, now: float) -> float | None:
-    return None if vital is None else max(0.0, vital.heard_at + lease - now)
+def _member_views(group: GroupView, now: float) -> list[MemberView]:
+    """In the order in which they joined: the places that a TableView means."""
+    return [MemberView(**member._asdict()) for member in group.members(now)]

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import views
 from neli_router.agent.server.channels import Channel, event
-from neli_router.agent.server.connections import Traffic, connection_of
+from neli_router.agent.server.connections import AgentTraffic, connection_of
 from neli_router.agent.server.guard import answer
 from neli_router.agent.server.hub import RENEWALS_PER_LEASE, STREAMS_MAX, Hub
 from neli_router.agent.server.requests import Place, Refused, number, place, queried
@@ -44,7 +44,7 @@ class Waits:
     """The endpoints that wait."""
 
     def __init__(
-        self, member: AsyncMember, engine: Engine, hub: Hub, traffic: Traffic, status: Callable[[str, int], bytes]
+        self, member: AsyncMember, engine: Engine, hub: Hub, traffic: AgentTraffic, status: Callable[[str, int], bytes]
     ) -> None:
         self._member, self._engine, self._hub, self._traffic = member, engine, hub, traffic
         self._status = status
@@ -109,11 +109,11 @@ class Waits:
     async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         channel, name, shown = self._channel(scope), "status", -1
-        with self._hub.serving(channel), self._hub.viewers.viewing(channel):
+        with self._hub.serving(channel), self._hub.status.showing(channel):
             await channel.begin(send)
             while not channel.is_over:
-                if shown != self._hub.viewers.version:
-                    shown = self._hub.viewers.version
+                if shown != self._hub.status.version:
+                    shown = self._hub.status.version
                     # Made now, and not when it changed: who reads slowly gets the newest, and not all of them.
                     channel.put(self._status(name, shown))
                     name = "changed"

@@ -20,7 +20,7 @@ from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.wishes import CheckedWish
-from neli_router.status.preview import moves_of
+from neli_router.status.chronicle import Chronicle
 
 __all__ = ["KINDS", "Wishes", "body_of", "require_member"]
 
@@ -34,21 +34,21 @@ TAKES_BACK = frozenset({"undrain", "unpin"})
 class Wishes:
     """The endpoints that change something."""
 
-    def __init__(self, member: AsyncMember) -> None:
-        self._member = member
+    def __init__(self, member: AsyncMember, chronicle: Chronicle) -> None:
+        self._member, self._chronicle = member, chronicle
 
     async def say(self, kind: Cause, body: bytes, send: Send) -> None:
         member, asked = self._member, wish_asked(body, kind)
         wish = self._checked(kind, asked)
-        state = member.state
-        if state.genesis is None:
+        group = self._chronicle.group
+        if not group.is_founded:
             raise StaleTable(
                 f"{wish.what} was wanted", "no group was read from the ledger yet", "wait until the agent is ready"
             )
         if asked.name is not None and kind not in TAKES_BACK:
-            require_member(asked.name, [seat.name for seat in state.seats.values()])
-        plan = moves_of(state, wish.record(member.incarnation))
-        moves = views.planned_views(plan, state.at, kind, member.name)
+            require_member(asked.name, group.names)
+        plan = group.moves_by(wish.record(member.incarnation))
+        moves = views.planned_views(plan, group.at, kind, member.name)
         if not asked.preview:
             await self._do(kind, asked)
         await answer(send, WishView(done=not asked.preview, moves=moves))

@@ -1,11 +1,16 @@
-"""The preview: what a wish is said to move is what it moves, once all that was under way has happened."""
+"""The view of a group: the moves told of a wish are the moves that it makes, once all under way has happened."""
 
 from hypothesis import given, settings
 
 from neli_router.induction.fold import State
 from neli_router.induction.records import Drain, Handover, Pin, Record, Undrain, Unpin, Weigh
-from neli_router.status.preview import moves_of
+from neli_router.status.group_view import GroupView
 from tests.induction.scenes import Plot, folded, founded, join, plots, story
+
+
+def moves_of(state: State, wish: Record) -> list[tuple[int, str | None, str | None]]:
+    return GroupView(state).moves_by(wish)
+
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
 

@@ -1,0 +1,210 @@
+"""The view of a group: all that people are shown of it, as of one offset.
+
+    Chronicle --group--> GroupView: members, owners, targets, pins, loads, moves, counts
+                             '--moves_by(a wish)--> the partitions that the wish would move
+
+A view never changes, so any thread may take it, and all that it says was true at one and the same offset. Only here is
+the protocol's state turned into words for people: a page, a metric and the wire ask the view and know no protocol.
+Without a chronicle, `GroupView(state)` says the same, but for the moves, the counts and the leases.
+
+**What a wish moves.** A wish changes targets only; owners follow by their Handovers, one by one. A live owner's
+Handover gives a partition to the target at that record, and a Handover changes no target. So once all that is under
+way has happened, the targets are the owners, and a wish moves the partitions whose targets differ with it and without
+it. A partition that stays with its owner because of the wish, though the owner was to give it away, is no move. The
+wish is folded at the very next offset. If other records come first it may move something else, as any plan may.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from neli_router.induction.fold import State, fold
+from neli_router.induction.records import Record
+
+__all__ = ["COUNTED", "Cause", "GroupView", "MemberStatus", "Move", "Vital"]
+
+Cause = Literal["join", "leave", "expire", "handover", "drain", "undrain", "pin", "unpin", "weigh", "load", "other"]
+
+COUNTED = (
+    "records",
+    "skipped",
+    "beats",
+    "joins",
+    "replaced",
+    "leaves",
+    "suspicions",
+    "expired",
+    "handovers",
+    "wishes",
+    "snapshots",
+    "moves",
+    "restarts",
+)
+"""The keys of `counts`. `moves` are partitions that went to another member; `suspicions` are Expires, true or void, and
+`expired` the members they ended; `replaced` were ended by a newer process of their name; `skipped` does not decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vital:
+    """The last Beat of a member: when it was read, on the reader's clock, and how far its writer had read by then."""
+
+    heard_at: float
+    at: int
+    offset: int
+
+    @property
+    def lag(self) -> int:
+        """How many records the writer had still to read when its Beat was appended."""
+        return max(0, self.offset - self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The record at `offset` gave `partitions` of the member `source` to `target`; None stands for no member."""
+
+    offset: int
+    read_at: float
+    partitions: tuple[int, ...]
+    source: str | None
+    target: str | None
+    cause: Cause
+    by: str
+    """The name of the member that wrote the record; empty if the record was never read."""
+
+
+class MemberStatus(NamedTuple):
+    """One member, as people are told of it."""
+
+    name: str
+    address: str
+    zone: str
+    weight: int
+    """As it counts now: an operator's wish counts before the member's own."""
+    incarnation: str
+    partitions: int
+    load: float
+    lease_left: float | None
+    """Seconds, counted from when its last Beat was read; None if none was read yet."""
+    lag: int | None
+    drained: bool
+    joined: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as of the offset `at`."""
+
+    state: State = field(default_factory=State)
+    vitals: Mapping[str, Vital] = field(default_factory=lambda: MappingProxyType({}))
+    """By incarnation; a member that has not beaten since reading began is not in it."""
+    moves: Sequence[Move] = ()
+    """The newest last."""
+    counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType(dict.fromkeys(COUNTED, 0)))
+
+    @property
+    def at(self) -> int:
+        return self.state.at
+
+    @property
+    def is_founded(self) -> bool:
+        """Whether a group has begun on this ledger."""
+        return self.state.genesis is not None
+
+    @property
+    def slots(self) -> int:
+        return self.state.genesis.layout.slots if self.state.genesis is not None else 0
+
+    @property
+    def owners(self) -> list[int | None]:
+        """For each partition the place of its owner in `members`, or None."""
+        return self._places(self.state.owners)
+
+    @property
+    def targets(self) -> list[int | None]:
+        """For each partition the place of the member that is to own it, or None."""
+        return self._places(self.state.targets)
+
+    @property
+    def terms(self) -> Sequence[int]:
+        return self.state.terms
+
+    @property
+    def pins(self) -> Mapping[int, str]:
+        """Partition -> the name of the member that it is pinned to."""
+        return self.state.pins
+
+    @property
+    def loads(self) -> Mapping[int, float]:
+        return self.state.loads
+
+    @property
+    def names(self) -> list[str]:
+        """The members' names, in the order in which they joined."""
+        return [seat.name for seat in self.state.seats.values()]
+
+    def has(self, incarnation: str) -> bool:
+        """Whether `incarnation` is a member."""
+        return incarnation in self.state.seats
+
+    def own_weight(self, incarnation: str) -> int | None:
+        """The weight that a member gave when it joined; None if it is no member."""
+        seat = self.state.seats.get(incarnation)
+        return None if seat is None else seat.weight
+
+    def wished_weight(self, name: str) -> int | None:
+        """The weight that an operator wished for the members called `name`, if any."""
+        return self.state.weights.get(name)
+
+    def members(self, now: float) -> list[MemberStatus]:
+        """The members in the order in which they joined."""
+        state, vitals = self.state, self.vitals
+        owned: defaultdict[str, int] = defaultdict(int)
+        load: defaultdict[str, float] = defaultdict(float)
+        for partition, owner in enumerate(state.owners):
+            if owner is not None:
+                owned[owner] += 1
+                load[owner] += state.loads.get(partition, 0.0)
+        lease = state.genesis.lease if state.genesis is not None else 0.0
+        return [
+            MemberStatus(
+                name=seat.name,
+                address=seat.address,
+                zone=seat.zone,
+                weight=state.weights.get(seat.name, seat.weight),
+                incarnation=incarnation,
+                partitions=owned[incarnation],
+                load=load[incarnation],
+                lease_left=None if vital is None else max(0.0, vital.heard_at + lease - now),
+                lag=None if vital is None else vital.lag,
+                drained=seat.name in state.drains,
+                joined=seat.joined,
+            )
+            for incarnation, seat in state.seats.items()
+            for vital in (vitals.get(incarnation),)
+        ]
+
+    def moves_by(self, wish: Record) -> list[tuple[int, str | None, str | None]]:
+        """Each partition that `wish` would move, with the names of its owner now and of its owner to be; None is no
+        member. In the order of partitions."""
+        state = self.state
+        after = fold(state, state.at, wish)
+        names = {seat.incarnation: seat.name for seat in (*state.seats.values(), *after.seats.values())}
+        places = enumerate(zip(after.targets, state.owners, state.targets, strict=False))
+        return [
+            (partition, owner and names[owner], target and names[target])
+            for partition, (target, owner, planned) in places
+            if target not in (planned, owner)
+        ]
+
+    def looks_like(self, other: "GroupView") -> bool:
+        """Whether people would see the same of both, apart from leases and what was counted."""
+        one, two = self.state, other.state
+        # By identity: the fold keeps what a record does not change, and a Beat changes none of these.
+        shown = ("seats", "owners", "targets", "pins", "drains", "weights", "loads")
+        return all(getattr(one, part) is getattr(two, part) for part in shown)
+
+    def _places(self, incarnations: Sequence[str | None]) -> list[int | None]:
+        places = {incarnation: place for place, incarnation in enumerate(self.state.seats)}
+        return [places.get(incarnation) if incarnation else None for incarnation in incarnations]
