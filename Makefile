@@ -11,7 +11,7 @@ LOCK := .make/lock
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: bench chaos check clean demo explore format help kafka lock test test-core
+.PHONY: bench chaos check clean demo explore fetch format help kafka lock test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,10 @@ help: ## This list
 demo: $(CORE)/ready ## Three processes share 256 partitions, one is killed, and its keys move
 	$(CORE)/bin/neli demo
 
-test: $(DEV)/ready ## Every test this machine can run: proofs, simulations and killed processes too
+fetch: $(DEV)/ready ## Bring the jars of Kafka and ZooKeeper, which tests start (takes Java and Maven)
+	@$(DEV)/bin/python -m tests.servers.jars
+
+test: fetch ## Every test this machine can run: proofs, simulations and killed processes too
 	$(DEV)/bin/python -m pytest
 
 test-core: $(DEV)/ready ## The tests that need neither a server, a browser nor patience (some five minutes)
@@ -31,16 +34,16 @@ check: $(DEV)/ready ## Format, lint, types and which module may import which
 	$(DEV)/bin/mypy
 	$(DEV)/bin/python -m pytest --quiet tests/test_architecture.py
 
-bench: $(DEV)/ready ## Every benchmark, one table each
+bench: fetch ## Every benchmark, one table each
 	$(DEV)/bin/python -m benchmarks --all
 
 explore: $(CORE)/ready ## Every reachable state within the full bounds (under two hours)
 	$(CORE)/bin/neli explore --profile full
 
-chaos: $(DEV)/ready ## Ten minutes of faults on members and three brokers, ten on Redis (needs root)
+chaos: fetch ## Ten minutes of faults on members and three brokers, ten on Redis (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
-kafka: $(DEV)/ready ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
+kafka: fetch ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
 	$(DEV)/bin/python -m tests.servers.kafka
 
 format: $(DEV)/ready ## Lay out and tidy the code

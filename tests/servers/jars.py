@@ -1,20 +1,37 @@
 """Servers that are Java: their jars by Maven, once for each version, and the way to start them.
 
-NAME.xml --mvn dependency:copy-dependencies--> .make/NAME-VERSION/*.jar + ready --> java -cp ...
+    pom.xml --make fetch: mvn dependency:copy-dependencies--> .make/kafka-4.3.1/*.jar + ready --> java -cp ...
+
+Only `make fetch` brings them, before the first test. A test must not: it may run in a network namespace, where no host
+can be reached, and a download would count against its time.
+
+`python -m tests.servers.jars` is that step. It says what it brings and how far it is. Without Java, Maven or a network
+it says why the tests that need these servers will be skipped; with CI=true that is a failure.
 """
 
 import fcntl
+import os
+import re
 import shutil
 import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Jars"]
+__all__ = ["KAFKA", "ZOOKEEPER", "Jars"]
 
 ROOT = Path(__file__).parents[2]
 
-FETCH_MAX = 600.0
-"""Seconds that Maven may take on a machine that has none of the jars yet."""
+TRANSFER_MAX = 60_000
+"""Milliseconds that Maven waits for the next byte. Without a bound, a connection that died would hang the step."""
+
+TRIES = 3
+"""A download that breaks off is tried again: Maven keeps what it has."""
+
+DOWNLOADED = re.compile(r"Downloaded from \S+ \S+\.jar \((?P<size>[^)]*)\)")
+TOLD_EVERY = 10
+"""Jars between two lines of progress."""
 
 
 @dataclass(frozen=True)
@@ -29,35 +46,88 @@ class Jars:
     def folder(self) -> Path:
         return ROOT / ".make" / f"{self.name.lower()}-{self.version}"
 
+    @property
+    def ready(self) -> bool:
+        return (self.folder / "ready").exists()
+
     def missing(self) -> str:
-        """Why they cannot be had or run here, or nothing."""
+        """Why they cannot be run here, or nothing."""
         if shutil.which("java") is None:
             return "java is not installed"
-        if not (self.folder / "ready").exists() and shutil.which("mvn") is None:
-            return f"mvn is not installed, and {self.folder} has no jars"
-        return ""
+        return "" if self.ready else f"{self.folder} has no jars: run `make fetch`, which takes Maven and a network"
 
     def command(self, *arguments: str, heap: str) -> list[str]:
-        """Java with these jars, fetched by the first who asks."""
+        """Java with these jars."""
+        assert self.ready, self.missing()
         # The C1 compiler alone starts sooner and leaves the cores to the tests.
         options = [f"-Xmx{heap}", f"-Xms{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-        return ["java", *options, "-cp", self._classpath(), *arguments]
+        return ["java", *options, "-cp", f"{self.folder}/*", *arguments]
 
-    def _classpath(self) -> str:
+    def fetch(self) -> str:
+        """Bring them, unless they are there. Returns why they could not be brought, or nothing."""
+        for program in ("java", "mvn"):
+            if not self.ready and shutil.which(program) is None:
+                return f"{program} is not installed"
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (self.folder / "ready").exists():
-                pom, output = Path(__file__).with_name(self.pom), f"-DoutputDirectory={self.folder}"
-                made = subprocess.run(
-                    ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", output],  # noqa: S607
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    timeout=FETCH_MAX,
-                    check=False,
-                )
-                said = f"{made.stdout[-2000:]}{made.stderr[-2000:]}"
-                assert made.returncode == 0, f"mvn could not bring {self.name}:\n{said}"
-                (self.folder / "ready").touch()
-        return f"{self.folder}/*"
+            if self.ready:
+                tell(f"{self.name} {self.version}: {self._count()} jars in {self.folder}")
+                return ""
+            tell(f"{self.name} {self.version}: Maven brings its jars to {self.folder}")
+            began_at, why = time.monotonic(), ""
+            for _ in range(TRIES):
+                if not (why := self._maven()):
+                    (self.folder / "ready").touch()
+                    tell(f"{self.name} {self.version}: {self._count()} jars after {time.monotonic() - began_at:.0f} s")
+                    break
+            return why
+
+    def _maven(self) -> str:
+        """Run Maven once. Returns its first error, or nothing."""
+        options = [f"-Dmaven.wagon.rto={TRANSFER_MAX}", f"-Daether.connector.requestTimeout={TRANSFER_MAX}"]
+        # -U: without it, Maven remembers that a download failed and does not try it again for a day.
+        command = ["mvn", "-B", "-U", *options, "-f", str(Path(__file__).with_name(self.pom))]
+        errors: list[str] = []
+        count = 0
+        with subprocess.Popen(
+            [*command, "dependency:copy-dependencies", f"-DoutputDirectory={self.folder}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as maven:
+            assert maven.stdout is not None
+            for line in maven.stdout:
+                if (found := DOWNLOADED.search(line)) is not None:
+                    count += 1
+                    if count % TOLD_EVERY == 0:
+                        tell(f"  {count} jars downloaded, the last of {found['size']}")
+                elif line.startswith("[ERROR]"):
+                    errors.append(line.strip())
+        return "" if maven.returncode == 0 else f"Maven failed: {errors[0] if errors else maven.returncode}"
+
+    def _count(self) -> int:
+        return len(list(self.folder.glob("*.jar")))
+
+
+KAFKA = Jars("Kafka", "4.3.1", "pom.xml")
+ZOOKEEPER = Jars("ZooKeeper", "3.9.4", "zookeeper.xml")
+
+
+def tell(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - the step is for people to watch.
+
+
+def main() -> None:
+    failed = False
+    for jars in (KAFKA, ZOOKEEPER):
+        if why := jars.fetch():
+            failed = True
+            tell(f"{jars.name} {jars.version}: no jars, so the tests that need it are skipped: {why}")
+    sys.exit(1 if failed and os.environ.get("CI") == "true" else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
-"""A real Kafka for tests: brokers in KRaft mode, started from jars that Maven brings, and killed as tests please.
+"""A real Kafka for tests: brokers in KRaft mode, started from the jars of `make fetch`, and killed by tests.
 
-    pom.xml --mvn--> .make/kafka-4.3.1/*.jar --StorageTool format--> a folder each --kafka.Kafka--> node 1 [2 3]
+    .make/kafka-4.3.1/*.jar --StorageTool format--> a folder each --kafka.Kafka--> node 1 [2 3]
 
     with Kafka.started(nodes=3) as kafka:
         kafka.bootstrap                  "127.0.0.1:4711,127.0.0.1:4712,127.0.0.1:4713"
@@ -25,13 +25,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers.jars import Jars
+from tests.servers.jars import KAFKA as JARS
 from tests.servers.process import ServerProcess, free_port, until_asked_to_end
 
 __all__ = ["VERSION", "Kafka", "Node", "missing"]
 
-VERSION = "4.3.1"
-JARS = Jars("Kafka", VERSION, "pom.xml")
+VERSION = JARS.version
 
 START_MAX = 90.0
 HEAP = "256m"

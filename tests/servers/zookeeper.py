@@ -1,6 +1,6 @@
-"""A real ZooKeeper to measure ourselves against: one node on loopback, from jars that Maven brings.
+"""A real ZooKeeper to measure ourselves against: one node on loopback, from the jars of `make fetch`.
 
-    zookeeper.xml --mvn--> .make/zookeeper-3.9.4/*.jar --ZooKeeperServerMain--> one server
+    .make/zookeeper-3.9.4/*.jar --ZooKeeperServerMain--> one server
 
     with ZooKeeper.started(session=0.3) as zookeeper:
         zookeeper.address            "127.0.0.1:4711"
@@ -17,13 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from tests.servers.jars import Jars
+from tests.servers.jars import ZOOKEEPER as JARS
 from tests.servers.process import ServerProcess, free_port
 
-__all__ = ["VERSION", "ZooKeeper", "missing"]
+__all__ = ["ZooKeeper", "missing"]
 
-VERSION = "3.9.4"
-JARS = Jars("ZooKeeper", VERSION, "zookeeper.xml")
 
 START_MAX = 60.0
 PAUSE = 0.05
