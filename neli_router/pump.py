@@ -76,7 +76,8 @@ class Pump(Generic[Driven]):
     """Drives one machine. `turn` belongs to one thread; `post` may be called from any.
 
     `begin` makes the machine from the state the ledger starts it with and the time just after that was read. `publish`
-    is called after every step, before its effects; `tell` gets every effect that is not the ledger's.
+    is called after every step, before its effects; `tell` gets every effect that is not the ledger's. `explain`,
+    if given, gets the effects before `publish` is called.
     """
 
     def __init__(
@@ -88,10 +89,11 @@ class Pump(Generic[Driven]):
         pause: Callable[[float], None],
         publish: Callable[[Driven, float], None],
         tell: Callable[[Effect], None],
+        explain: Callable[[Sequence[Effect]], None] | None = None,
         tap: Tap | None = None,
     ) -> None:
         self._ledger, self._clock, self._pause = ledger, clock, pause
-        self._publish, self._tell, self._tap = publish, tell, tap
+        self._publish, self._tell, self._explain, self._tap = publish, tell, explain, tap
         self._inbox: deque[Input] = deque()
         self._away: set[str] = set()
         self.fresh_at = -inf
@@ -142,6 +144,8 @@ class Pump(Generic[Driven]):
     def _step(self, event: Input) -> None:
         now = self._clock()
         effects = self.machine.step(event, now)
+        if self._explain is not None:
+            self._explain(effects)
         self._publish(self.machine, now)
         for effect in effects:
             match effect:

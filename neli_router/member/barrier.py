@@ -101,6 +101,17 @@ class Barrier:
 
     # What the pump tells
 
+    def explain(self, effects: Iterable[object]) -> None:
+        """Take note of why grants are lost, before the standing says that they are.
+
+        Otherwise a lease that is asked between the two would give the reason of an earlier event: of a block that was
+        revoked first and then fenced, it would say that the successor acts.
+        """
+        for effect in effects:
+            if isinstance(effect, protocol.Fenced):
+                for grant in self._known(effect.terms):
+                    grant.reason = effect.reason
+
     def tell(self, effect: protocol.Acquired | protocol.Revoked | protocol.Fenced) -> None:
         """Take note at once, and let the program know. Never waits for it."""
         released: list[Grant] = []

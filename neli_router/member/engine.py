@@ -158,6 +158,7 @@ class Engine:
                 pause=self.runtime.pause,
                 publish=self._publish,
                 tell=self._tell,
+                explain=self.barrier.explain,
                 tap=self._tap,
             )
         except BaseException:

@@ -293,6 +293,20 @@ def test_a_member_that_ends_fences_all_it_has() -> None:
     assert ["Fenced 0@5", ".", "nothing"] == [stand.do("urgent"), stand.do("events"), stand.do("led")]
 
 
+def test_a_loss_is_explained_before_it_is_told() -> None:
+    """The standing is published between the two, and a lease may be asked then."""
+    stand = Stand(silent=True)
+    stand.do("acquired 0@5")
+    grant = stand.barrier.grant(0)
+    assert grant is not None
+    stand.barrier.enter(grant)
+    stand.do("revoked 0@5")
+    stand.barrier.explain([protocol.Revoked({0: 5}), protocol.Fenced({0: 4}, "an echo"), protocol.Stopped(None)])
+    assert (Stage.FINISHING, "it was revoked, and its successor acts") == (grant.stage, grant.reason)
+    stand.barrier.explain([protocol.Fenced({0: 5}, "silence")])
+    assert (Stage.FINISHING, "silence") == (grant.stage, grant.reason)
+
+
 def test_a_loss_is_remembered_with_its_time_and_reason() -> None:
     stand = Stand(silent=True)
     stand.do("acquired 0@5")
