@@ -66,7 +66,8 @@ class Ledger(Protocol):
         """Where the ledger is, for people: no secrets in it."""
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
-        """Queue or write `payloads`, in order. Raising says nothing about whether they will be appended.
+        """Queue or write `payloads`, in order. Raising says nothing about whether they will be appended: a driver that
+        only queues has no other way to tell that an earlier append failed.
 
         `lasting=False` marks records whose loss in a power failure does no harm (heartbeats): a driver may skip the
         flush for them, never their order.

@@ -279,7 +279,10 @@ def test_a_broker_that_is_killed_and_comes_back_is_read_on_from_the_same_place(n
         complaint(ledger)
         node.nodes[0].start()
         node.wait()
-        ledger.append([b"two"])
+        # On a busy machine a broker takes longer to come back than a record is tried for. If the broker died before it
+        # acknowledged the first one, that has failed by now, and this append tells it. It is queued all the same.
+        with suppress(LedgerUnavailable):
+            ledger.append([b"two"])
         assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
 
 
