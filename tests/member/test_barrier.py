@@ -302,9 +302,9 @@ def test_a_loss_is_explained_before_it_is_told() -> None:
     stand.barrier.enter(grant)
     stand.do("revoked 0@5")
     stand.barrier.explain([protocol.Revoked({0: 5}), protocol.Fenced({0: 4}, "an echo"), protocol.Stopped(None)])
-    assert (Stage.FINISHING, "it was revoked, and its successor acts") == (grant.stage, grant.reason)
+    assert (GrantState.FINISHING, "it was revoked, and its successor acts") == (grant.state, grant.reason)
     stand.barrier.explain([protocol.Fenced({0: 5}, "silence")])
-    assert (Stage.FINISHING, "silence") == (grant.stage, grant.reason)
+    assert (GrantState.FINISHING, "silence") == (grant.state, grant.reason)
 
 
 def test_a_loss_is_remembered_with_its_time_and_reason() -> None:
