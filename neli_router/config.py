@@ -3,7 +3,8 @@
     Config("sqlite:///var/lib/jobs/ledger.db", lease=0.5)   Config.of({"ledger": "memory://jobs", ...})
        |                                                       '-- an option that we do not know: the nearest is named
        |-- every problem at once --> ConfigError
-       '-- open(config) --> Ledger                             by its address: see `ledgers/addresses.py`
+       |-- open(config) --> Ledger                             by its address: see `ledgers/addresses.py`
+       '-- owners_at(config.ownership) --> OwnersSource
 
 A member without a name of its own gets a fresh one each time it is opened. Host name and process number would not do:
 in containers every process is number 1, and a server that loads the program before it forks would give all workers the
@@ -16,14 +17,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
-from neli_router.errors import ConfigError
+from neli_router.errors import ConfigError, LedgerUnusable, how_to_install
 from neli_router.induction.records import Guarantee
 from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
 from neli_router.ledgers.addresses import open_ledger, owners_problems, problems_of, public_address, unknown
 from neli_router.ledgers.base import Ledger, Promise
+from neli_router.ledgers.redis import address as redis_address
+from neli_router.ownership.base import OwnersSource
 
-__all__ = ["PROTOCOLS", "Config", "open", "require_promises"]
+__all__ = ["PROTOCOLS", "Config", "open", "owners_at", "require_promises"]
 
 PROTOCOLS = ("induction",)
 
@@ -69,8 +72,8 @@ class Config:
     max_age: float | None = 10.0
     """For look-ups: when the ledger was last read longer ago than this, they raise. None goes on with what is known."""
     ownership: str | None = None
-    """Where this member tells what it leads, for `Router.from_redis` and whoever else asks there:
-    `redis://host:6379/group`, as in `ledgers/redis/address.py`. None tells nobody."""
+    """Where this member tells what it leads, for `Router.from_redis` and other clients:
+    `redis://host:6379/group`, as in `ledgers/redis/address.py`. None tells it nowhere."""
 
     def __post_init__(self) -> None:
         if problems := self._problems():
@@ -138,6 +141,24 @@ class Config:
 def open(config: Config, *, create: bool = True) -> Ledger:  # noqa: A001 - `config.open(...)` is how it reads.
     """The ledger of `config`; `create=False` refuses to make one. Raises LedgerUnusable or LedgerUnavailable."""
     return open_ledger(config.ledger, create=create, patience=config.lease)
+
+
+def owners_at(url: str) -> OwnersSource:
+    """The store of owners at `url`. Raises ConfigError, and LedgerUnusable if its client is not installed."""
+    if problems := owners_problems("url", url):
+        raise ConfigError(problems)
+    try:
+        from neli_router.ownership.redis import RedisOwners  # noqa: PLC0415 - it may not be installed.
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("redis"):
+            raise
+        raise LedgerUnusable(
+            "redis-py was wanted, for owners in Redis", "it is not installed", how_to_install("redis")
+        ) from None
+    scheme, _, rest = url.partition(":")
+    at, _ = redis_address.parse(scheme, rest)
+    assert at is not None, "an address with problems was refused"
+    return OwnersSource(at.public, lambda: RedisOwners(at))
 
 
 def require_promises(config: Config, ledger: Ledger) -> None:

@@ -46,6 +46,7 @@ from neli_router.member.member import Member
 from neli_router.member.runtime import Loop
 from neli_router.pump import Pump
 from neli_router.router.feed import Feed
+from neli_router.router.ledger_reader import LedgerReadings
 from neli_router.router.router import Router
 
 __all__ = ["Group", "group"]
@@ -87,6 +88,7 @@ class Group:
         self.outage = False
         """While it is set, no member can reach the ledger."""
         self._turning = 0
+        readings = LedgerReadings()
         feed = Feed("memory://test", max_age=None, clock=lambda: self.now, watched=False, tell=lambda _: None)
         self.router = Router(feed, wait=False)
         """A router outside of all members, as their clients have one."""
@@ -95,7 +97,9 @@ class Group:
             Observer,
             clock=lambda: self.now,
             pause=lambda _: None,
-            publish=lambda observer, _: feed.publish(observer.state, self.now, observer.heard_at),
+            publish=lambda observer, _: feed.publish(
+                readings.of(observer.state, "memory://test", read_at=self.now, heard_at=observer.heard_at)
+            ),
             tell=lambda _: None,
         )
 

@@ -72,7 +72,7 @@ ROOMS = (
         packages=frozenset({"confluent_kafka", "redis"}),  # One each; OPTIONAL keeps them out of everybody else's way.
     ),
     Room(("pump",), imports=(*PURE, "ledgers.base")),
-    Room(("config",), imports=(*PURE, "clock", "ledgers")),
+    Room(("config",), imports=(*PURE, "clock", "ledgers", "ownership")),
     Room(("logs",), packages=frozenset({"structlog"})),
     # A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
     Room(

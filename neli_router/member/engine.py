@@ -33,6 +33,7 @@ from neli_router.member.wishes import CheckedWish
 from neli_router.protocol import NO_STANDING, Close, Effect, Input, Stopped
 from neli_router.pump import Pump, Tap
 from neli_router.router.feed import Feed
+from neli_router.router.ledger_reader import LedgerReadings
 
 __all__ = ["BREAK_OFF_MAX", "FLUSH_MAX", "Engine"]
 
@@ -75,6 +76,7 @@ class Engine:
             # Of its end this member tells itself.
             tell=lambda notice: None if notice.event == "router.stopped" else self.journal.tell(notice),
         )
+        self._readings = LedgerReadings()
         self._ledger: Ledger | None = None
         self._pump: Pump[Induction] | None = None
         self._close: Close | None = None
@@ -182,7 +184,8 @@ class Engine:
             membership.state, self._moved = machine.state, True
         if machine.phase is not Phase.READING and self._pump is not None:
             heard_at = next(reversed(machine.tenure.heard.values()), now)  # The last one heard of comes last.
-            self.feed.publish(machine.state, self._pump.fresh_at, heard_at)
+            feed = self.feed
+            feed.publish(self._readings.of(machine.state, feed.address, read_at=self._pump.fresh_at, heard_at=heard_at))
         for watch in self._watches:
             watch(now)
         if membership.watching:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from neli_router.clock import require_supported_platform
 from neli_router.closing import Closing
-from neli_router.config import Config
+from neli_router.config import Config, owners_at
 from neli_router.induction.fold import State
 from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
@@ -240,7 +240,6 @@ def _publisher(config: Config, engine: Engine) -> "Publisher | None":
     if config.ownership is None or engine.runtime.is_turned:
         return None
     from neli_router.member.publisher import Publisher  # noqa: PLC0415 - as above.
-    from neli_router.ownership.opening import opener  # noqa: PLC0415 - only who publishes pays for it.
 
     name = f"{engine.name}-owners"
-    return Publisher(opener(config.ownership), engine.settings, engine.membership, engine.journal, name)
+    return Publisher(owners_at(config.ownership).open, engine.settings, engine.membership, engine.journal, name)

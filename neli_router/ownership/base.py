@@ -1,4 +1,4 @@
-"""The ownership port: a place outside of the ledger where owners say what they lead, for whoever only wants to ask.
+"""The ownership port: a place outside of the ledger where owners say what they lead, for programs that only ask.
 
     members that lead --publish--> [ partition -> term, holder | holder -> name, address, expiry ] --table--> routers
                                       '--each change--> follow ---------------------------------------------> routers
@@ -6,20 +6,20 @@
 A ledger tells its readers everything and asks them to fold it. A script, a proxy in another language or ten thousand
 processes of a batch job want one thing only: who owns this key? So members write the answer where it can be read by a
 single command. It is a copy, made by owners about themselves, and never proof of anything: terms, leases and the ledger
-decide who acts, and a fence who writes.
+decide which member acts, and a fence which one writes.
 
 What a driver promises: a lower term never replaces a higher one, whatever the order in which they arrive; a release
-takes back its own term only; and a holder that is not heard of for its `ttl` counts as gone, by the store's own clock,
+takes back its own term only; and a holder that is silent for its `ttl` counts as gone, by the store's own clock,
 so that no two clocks are compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from neli_router.keyspace import Layout
 
-__all__ = ["Card", "Claim", "Holding", "Listing", "News", "Owners", "Receipt"]
+__all__ = ["Card", "Claim", "Holding", "Listing", "News", "Owners", "OwnersSource", "Receipt"]
 
 
 class Card(NamedTuple):
@@ -32,10 +32,11 @@ class Card(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """Who holds a partition under `term`: the identity of a member's life. Empty: it was released."""
+    """A partition is held under `term`."""
 
     term: int
     holder: str
+    """The identity of a member's life. Empty if it released the partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Receipt(NamedTuple):
 
 
 class News(NamedTuple):
-    """One change: what is now said of these partitions, and of who holds them."""
+    """One change: the new entries of these partitions, and of their holders."""
 
     version: str
     holdings: Mapping[int, Holding]
@@ -72,7 +73,7 @@ class Listing:
     """All that is said, as of one moment."""
 
     version: str
-    """Another one after each change of a partition, or of who there is: `next_of` it, unless something was missed."""
+    """Another one after each change of a partition or of the holders: `next_of` it, unless something was missed."""
     layout: Layout | None
     """None if no member ever said anything."""
     now_ms: int
@@ -84,7 +85,7 @@ class Listing:
 
 class Owners(Protocol):
     """One group's store. Used by one thread at a time, except for `wake`. Each call may raise LedgerUnavailable (try
-    again) and LedgerUnusable (somebody must mend something first), in a bounded time."""
+    again) and LedgerUnusable (an operator must mend something first), in a bounded time."""
 
     @property
     def address(self) -> str:
@@ -107,3 +108,11 @@ class Owners(Protocol):
 
     def close(self) -> None:
         """Release everything. Twice is fine."""
+
+
+class OwnersSource(NamedTuple):
+    """A store that is to be opened, perhaps again and again."""
+
+    address: str
+    """For people: no secrets in it."""
+    open: Callable[[], Owners]

@@ -15,15 +15,16 @@ from functools import partial
 from types import EllipsisType
 from typing import NoReturn, Self
 
+from neli_router import config as configuration
 from neli_router.closing import AsyncClosing
 from neli_router.config import Config
 from neli_router.errors import Closed, NeliError
 from neli_router.keyspace import Key, Layout, Role
 from neli_router.ledgers.base import Ledger
+from neli_router.ownership.base import OwnersSource
 from neli_router.router.feed import Feed
 from neli_router.router.refusal import At, View
 from neli_router.router.router import AWAIT_MAX, MAX_AGE, Router
-from neli_router.router.sources import Origin, in_redis
 from neli_router.router.table import Owner, Peer, Table
 from neli_router.router.watch import Change, Gap
 
@@ -42,7 +43,7 @@ class AsyncRouter(AsyncClosing):
 
     def __init__(
         self,
-        source: Router | Config | str | Callable[[], Ledger] | Feed | Origin,
+        source: Router | Config | str | Callable[[], Ledger] | Feed | OwnersSource,
         *,
         layout: Layout | None = None,
         name: str | None = None,
@@ -60,13 +61,13 @@ class AsyncRouter(AsyncClosing):
         cls, url: str, *, layout: Layout | None = None, name: str | None = None, max_age: float | None = MAX_AGE
     ) -> Self:
         """See Router. Raises ConfigError at once; nothing is opened before `open`."""
-        return cls(in_redis(url), layout=layout, name=name, max_age=max_age)
+        return cls(configuration.owners_at(url), layout=layout, name=name, max_age=max_age)
 
     async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Router.
         """Open the ledger and wait for a table, at most for `timeout` seconds. Raises as Router's constructor does."""
         if self._router is None:
-            # In a thread, because a driver may take its time. If we are cancelled meanwhile, nobody holds the router
-            # that comes of it, and its reader ends by itself.
+            # In a thread, because a driver may take its time. If we are cancelled meanwhile, the router that comes
+            # of it is forgotten, and its reader ends by itself.
             self._hold(await asyncio.to_thread(self._make))
         try:
             await self.await_table(timeout)
@@ -112,7 +113,7 @@ class AsyncRouter(AsyncClosing):
         return AsyncWatch(self._opened.feed)
 
     async def await_table(self, timeout: float = AWAIT_MAX) -> None:  # noqa: ASYNC109 - the same name as in Router.
-        """Wait until there is a table, or the certainty that nobody is alive. Raises StaleTable after `timeout`."""
+        """Wait until there is a table, or the certainty that no member is alive. Raises StaleTable after `timeout`."""
         feed, changed, wake = self._opened.feed, asyncio.Event(), _waker()
 
         def show(_: View) -> None:
@@ -202,7 +203,7 @@ def _waker() -> Callable[[asyncio.Event], None]:
     def wake(event: asyncio.Event) -> None:
         if os.getpid() != process:
             return  # A forked child shares the socket by which a loop is woken, and would wake its parent's.
-        # A loop may end between asking and telling; whoever waited in it is gone then, and the reader must not fail.
+        # A loop may end between asking and telling; its tasks are gone then, and the reader must not fail.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(event.set)
 

@@ -5,48 +5,87 @@
                         '--- no member heard for so long ----> SILENT --- one was heard --> a table
     from anywhere:   --fail--> STOPPED      --fork, in the child--> FORKED      --close--> CLOSED
 
-A source publishes what it read; readers are shown either a table or the reason why there is none. Whatever ends a
-table replaces it: the watchdog when time has passed, the source when it fails, the hook of a fork. So those who look
-things up need no clock and no lock, and a table that is shown may be believed.
+A source publishes a Reading: a table, and how current it is. Readers are shown either a table or the reason why there
+is none. Whatever ends a table replaces it: the watchdog when time has passed, the source when it fails, the hook of a
+fork. So a look-up needs no clock and no lock, and a table that is shown may be believed.
 
-Sources are a thread that reads a ledger (`reader.py`), and a member's own pump, which reads it anyway.
+The watchdog is one thread for all feeds of the process. Freshness is a promise about time, and time passes while the
+thread that reads a ledger hangs inside its driver for an hour. So another thread must take the table away.
+
+    asleep --the earliest deadline, or NAP_MAX--> check each watched feed --> asleep until the next one
+       ^                                                                        '--none left--> the thread ends
+       '-- `watch`, `nudge`: a deadline that may come earlier than the present nap ends
+
+Sources are a thread that reads a ledger or a store of owners (`ledger_reader.py`, `owners_reader.py`), a member's own
+pump, and a program that wrote its table down (`FixedFeed`). A feed knows tables and nothing of how they come about.
 """
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 from weakref import WeakSet
 
 from neli_router.clock import Clock, host_clock
 from neli_router.errors import ConfigError, GroupMismatch, NeliError
-from neli_router.induction.fold import State
 from neli_router.keyspace import Layout
 from neli_router.protocol import Notice
-from neli_router.router.refusal import ALARMING, NOBODY, OVER, At, Facts, Plight, Refused, View, explain
+from neli_router.router.refusal import (
+    ALARMING,
+    NO_MEMBER,
+    OVER,
+    At,
+    NoTable,
+    Plight,
+    TableFacts,
+    View,
+    explain,
+    nobody_left,
+)
 from neli_router.router.table import Table
 from neli_router.router.watch import Watch, changes
-from neli_router.router.watchdog import WATCHDOG
 
-__all__ = ["SILENCE_LEASES", "Feed"]
+__all__ = ["WATCHDOG", "Feed", "FixedFeed", "Reading", "Watchdog"]
 
-SILENCE_LEASES = 3
-"""For how many leases nobody may be heard before the group counts as dead. One member's death is no such thing: the
-others expire it after one. Lowering this calls a group dead whose only member is restarting; raising it has look-ups
-name dead owners for longer."""
+NAP_MAX = 1.0
+"""The watchdog's longest sleep while there is a deadline. A sleep does not count the time that the host is suspended,
+and the clocks of feeds do: after a suspend, a table that became too old is still used for this long at most. Lowering
+it costs wake-ups that find nothing."""
+
+
+class Reading(NamedTuple):
+    """What a source knows when it has read everything that there is."""
+
+    table: Table | None
+    """None while no group was founded. The very same object as in the last reading if nothing in it has changed."""
+    offset: int
+    """Everything below it was read."""
+    read_at: float
+    heard_at: float = -math.inf
+    """When a sign of a member was last read."""
+    silence_max: float = math.inf
+    """For how long no sign of a member may be read before all of them count as dead."""
+    last_heard: Callable[[], str] = nobody_left
+    """Which member gave that last sign, in the words of an error."""
+
+
+NOTHING_READ = Reading(None, 0, -math.inf)
 
 
 class Feed:
     """One source's table. May be shared between threads; `publish` is for one at a time.
 
-    `tell` gets a Notice whenever readers lose the table or have one again. With `watched=False`, whoever turns the
-    clock must call `check` afterwards.
+    `kind` says in errors what the address is of. `tell` gets a Notice whenever readers lose the table or have one
+    again. With `watched=False`, the caller that turns the clock must call `check` afterwards.
     """
 
     def __init__(
         self,
         address: str,
         *,
+        kind: str = "the ledger",
         layout: Layout | None = None,
         max_age: float | None = None,
         clock: Clock = host_clock,
@@ -55,17 +94,18 @@ class Feed:
     ) -> None:
         if max_age is not None and not (type(max_age) in (int, float) and max_age > 0):
             raise ConfigError([f"max_age={max_age!r} must be a number of seconds above 0, or None for no limit"])
-        self.address, self.layout, self.kind = address, layout, "the ledger"
+        self.address, self.layout, self._kind = address, layout, kind
         self._max_age = math.inf if max_age is None else max_age
         self._clock, self._tell = clock, tell
-        self._changed = threading.Condition()  # Reentrant: a signal handler may close a router at any moment.
-        self._known: tuple[State, Table] | None = None
-        self._state = State()
-        self._read_at = self._heard_at = self._listening_since = -math.inf
+        self._renew_lock()
+        self._reading = NOTHING_READ
+        self._table: Table | None = None
+        """The newest that was ever read; `_view` says whether look-ups may go by it."""
+        self._read_at = self._listening_since = -math.inf
         self._trouble = ""
         self._over: Plight | None = None
         self._error: NeliError | None = None
-        self._view: View = self._refused(Plight.AWAITING)
+        self._view: View = self._no_table(Plight.AWAITING)
         self._shows: list[Callable[[View], None]] = []
         self._watches: WeakSet[Watch] = WeakSet()
         self._watched = watched and max_age is not None
@@ -78,7 +118,7 @@ class Feed:
     @property
     def at(self) -> At:
         """How current the table is."""
-        return At(self._state.at, max(0.0, self._clock() - self._read_at))
+        return At(self._reading.offset, max(0.0, self._clock() - self._read_at))
 
     @property
     def view(self) -> View:
@@ -92,31 +132,31 @@ class Feed:
 
     def show_to(self, show: Callable[[View], None]) -> None:
         """Call `show` with the view, now and whenever it changes."""
-        with self._changed:
+        with self._lock:
             self._shows.append(show)
             show(self._view)
 
     def hide_from(self, show: Callable[[View], None]) -> None:
         """Take a `show_to` back."""
-        with self._changed:
+        with self._lock:
             self._shows.remove(show)
 
     def watch(self, tell: Callable[[], None] | None = None) -> Watch:
         """A queue of the changes from now on; `tell` is called whenever there is something to take."""
-        with self._changed:
-            watch = Watch(self._known[1] if self._known else None, tell=tell)
+        with self._lock:
+            watch = Watch(self._table, tell=tell)
             self._watches.add(watch)
             self._end_watches()
         return watch
 
     def is_settled(self) -> bool:
-        """Whether there is something to go by: a table, or that nobody is alive. Raises what ended the feed."""
+        """Whether there is something to go by: a table, or that no member is alive. Raises what ended the feed."""
         view = self._view
         if isinstance(view, Table):
             return True
         if view.plight in OVER:
             raise view.explain(f"a table of {self.address} was wanted")
-        return view.plight in NOBODY
+        return view.plight in NO_MEMBER
 
     def await_table(self, timeout: float) -> None:
         """Wait until it is settled. Raises StaleTable if that takes longer than `timeout` seconds."""
@@ -125,30 +165,32 @@ class Feed:
                 raise self.late(timeout)
 
     def late(self, timeout: float) -> NeliError:
-        """The error of who waited in vain."""
-        return self._refused(Plight.AWAITING).explain(f"a table of {self.address} was wanted within {timeout:g} s")
+        """The error for a caller that waited in vain."""
+        return self._no_table(Plight.AWAITING).explain(f"a table of {self.address} was wanted within {timeout:g} s")
 
     # What the source tells.
 
-    def publish(self, state: State, read_at: float, heard_at: float) -> None:
-        """The ledger, last read to its end at `read_at`, says `state`; a member gave its last sign at `heard_at`.
+    def publish(self, reading: Reading) -> None:
+        """The source was read to its end, and this is what it said.
 
         Not to be called before the end was reached once: a table from the group's past would pass for today's.
         """
-        with self._changed:
+        with self._lock:
             if self._over is not None:
                 return
-            if read_at > self._read_at:
-                if self._trouble:  # Who could not read heard nobody, and that is no sign of anybody's death.
-                    self._listening_since = read_at
-                self._read_at, self._trouble = read_at, ""
-            self._heard_at = heard_at
-            before = self._known
-            if error := self._take(state):
-                self._finish(Plight.STOPPED, error)
+            if reading.read_at > self._read_at:
+                if self._trouble:  # A reader that was cut off heard no member, which says nothing about the members.
+                    self._listening_since = reading.read_at
+                self._read_at, self._trouble = reading.read_at, ""
+            self._reading, before = reading, self._table
+            if reading.table is not None and reading.table is not before:
+                self._take(reading.table)
             notice = self._settle()
-            self._announce(before)  # Only now: who is told of a change and looks it up must find it.
-        self._report(notice)
+            if self._table is not None and self._table is not before:
+                # Only now: a program that is told of a change and looks it up must find it.
+                self._announce(before, self._table)
+        if notice is not None:
+            self._tell(notice)
 
     def away(self, trouble: str) -> None:
         """The source cannot read at the moment. Errors repeat what its driver said, which must not be empty."""
@@ -156,25 +198,28 @@ class Feed:
 
     def fail(self, error: NeliError) -> None:
         """The source stopped for good."""
-        with self._changed:
+        with self._lock:
             if self._over is not None:
                 return
             self._finish(Plight.STOPPED, error)
             notice = self._settle()
-        self._report(notice)
+        if notice is not None:
+            self._tell(notice)
 
     def reopen(self) -> None:
         """Another source begins to tell, in this process."""
-        with self._changed:
+        with self._lock:
             self._over = self._error = None
-            self._read_at, self._trouble, self._state = -math.inf, "", State()
+            self._read_at, self._trouble = -math.inf, ""
+            # A look-up may still be explaining a silence from before.
+            self._reading = NOTHING_READ._replace(heard_at=self._reading.heard_at)
             self._settle()
         if self._watched:
             WATCHDOG.watch(self)
 
     def close(self) -> None:
-        """Nobody needs it any more. Twice is fine."""
-        with self._changed:
+        """The table is not needed any more. Twice is fine."""
+        with self._lock:
             self._finish(Plight.CLOSED, self._error)
             self._settle()
         WATCHDOG.unwatch(self)
@@ -183,87 +228,88 @@ class Feed:
 
     def check(self) -> float:
         """End a table that became too old; return the seconds for which the present one is good."""
-        with self._changed:
+        with self._lock:
             notice = self._settle()
             left = self._read_at + self._max_age - self._clock() if isinstance(self._view, Table) else math.inf
-        self._report(notice)
+        if notice is not None:
+            self._tell(notice)
         return left
 
     def fork(self) -> None:
         """In a child: the thread that tells is not here, and may have held the lock when it was left behind."""
-        self._changed = threading.Condition()
+        self._renew_lock()
         if self._over is Plight.CLOSED:
             return
         for watch in list(self._watches):
             watch.fork()
-        with self._changed:
+        with self._lock:
             self._finish(Plight.FORKED, None)
             self._settle()
 
     # How.
 
-    def _take(self, state: State) -> GroupMismatch | None:
-        """Make the table of `state`, unless nothing that it shows has changed."""
-        self._state = state
-        if state.genesis is None:
-            return None
-        if self.layout is None:
-            self.layout = state.genesis.layout
-        if self.layout != state.genesis.layout:
-            return GroupMismatch(
-                f"a group with the layout of this router was wanted on {self.address}",
-                f"the ledger records another since its genesis: {self.layout.difference(state.genesis.layout)}",
-                "leave the layout to the ledger, or give the one that it records",
-            )
-        was, before = self._known or (None, None)
-        shown = ("owners", "terms", "seats", "weights")
-        if was is None or any(getattr(was, part) is not getattr(state, part) for part in shown):
-            after = Table.of(state, self.address, was=was, before=before)
-            # State and table change as one, in one assignment: a fork in between would leave a pair that is none.
-            self._known = state, after
-        return None
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()  # Reentrant: a signal handler may close a router at any moment.
+        self._changed = threading.Condition(self._lock)
 
-    def _announce(self, before: tuple[State, Table] | None) -> None:
-        if self._known is None or self._known is before or not (watches := list(self._watches)):
+    def _take(self, table: Table) -> None:
+        """Go by `table` from now on, unless its layout is another than the one that look-ups go by."""
+        if self.layout is None:
+            self.layout = table.layout
+        if self.layout == table.layout:
+            self._table = table
             return
-        changed = changes(before[1] if before else None, self._known[1])
+        error = GroupMismatch(
+            f"a group with the layout of this router was wanted on {self.address}",
+            f"the ledger records another since its genesis: {self.layout.difference(table.layout)}",
+            "leave the layout to the ledger, or give the one that it records",
+        )
+        self._finish(Plight.STOPPED, error)
+
+    def _announce(self, before: Table | None, after: Table) -> None:
+        if not (watches := list(self._watches)):
+            return
+        changed = changes(before, after)
         for watch in watches:
             watch.put(changed)
 
     def _settle(self) -> Notice | None:
-        """Show what is true now; returns what an operator would want to know of it. The caller holds the lock."""
+        """Show what is true now; returns what an operator would want to know of it. The caller holds the lock.
+
+        The notice is for the caller to tell without the lock: a log may be slow, and the program behind it may look
+        something up.
+        """
         was, now = self._view, self._judge()
-        if was is now or (isinstance(was, Refused) and isinstance(now, Refused) and was.plight is now.plight):
+        if was is now or (isinstance(was, NoTable) and isinstance(now, NoTable) and was.plight is now.plight):
             return None
         self._view = now
         for show in list(self._shows):
             show(now)
         self._changed.notify_all()
-        if isinstance(now, Refused) and now.plight in ALARMING:
+        if isinstance(now, NoTable) and now.plight in ALARMING:
             why = str(now.explain("a table was wanted"))
             return Notice(f"router.{now.plight.name.lower()}", {"ledger": self.address, "why": why})
         if isinstance(now, Table):
-            if isinstance(was, Refused):
+            if isinstance(was, NoTable):
                 WATCHDOG.nudge()  # There was no deadline, and now there is.
-            if isinstance(was, Refused) and was.plight in ALARMING:
-                return Notice("router.recovered", {"ledger": self.address, "at": self._state.at})
+            if isinstance(was, NoTable) and was.plight in ALARMING:
+                return Notice("router.recovered", {"ledger": self.address, "at": self._reading.offset})
         return None
 
     def _judge(self) -> View:
         if self._over is not None:
-            return self._refused(self._over)
+            return self._no_table(self._over)
         if self._read_at == -math.inf:
-            return self._refused(Plight.AWAITING)
+            return self._no_table(Plight.AWAITING)
         if self._clock() - self._read_at > self._max_age:
-            return self._refused(Plight.STALE)
-        genesis = self._state.genesis
-        if self._known is None or genesis is None:
-            return self._refused(Plight.UNFOUNDED)
-        # Counted up to the last read, not to now: what nobody has read yet may be the sign that we wait for.
-        silent_for = self._read_at - max(self._heard_at, self._listening_since)
-        if self._state.seats and silent_for > SILENCE_LEASES * genesis.lease:
-            return self._refused(Plight.SILENT)
-        return self._known[1]
+            return self._no_table(Plight.STALE)
+        reading, table = self._reading, self._table
+        if table is None or reading.table is None:
+            return self._no_table(Plight.UNFOUNDED)
+        # Counted up to the last read, not to now: the sign that we wait for may stand in what was not read yet.
+        if self._read_at - max(reading.heard_at, self._listening_since) > reading.silence_max:
+            return self._no_table(Plight.SILENT)
+        return table
 
     def _finish(self, plight: Plight, error: NeliError | None) -> None:
         self._over, self._error = plight, error
@@ -273,20 +319,108 @@ class Feed:
         if self._over is None:
             return
         wanted = f"a change in the table of {self.address} was wanted"
-        why = None if self._over is Plight.CLOSED else partial(self._refused(self._over).explain, wanted)
+        why = None if self._over is Plight.CLOSED else partial(self._no_table(self._over).explain, wanted)
         for watch in list(self._watches):
             watch.end(why)
 
-    def _refused(self, plight: Plight) -> Refused:
-        # The error is bound now, because whoever holds this refusal may ask when another source has begun.
-        return Refused(plight, partial(self._explain, plight, self._error))
+    def _no_table(self, plight: Plight) -> NoTable:
+        # The error is bound now: this may be explained when another source has begun.
+        return NoTable(plight, partial(self._explain, plight, self._error))
 
     def _explain(self, plight: Plight, error: NeliError | None, wanted: str) -> NeliError:
-        silent_for = self._clock() - self._heard_at
-        facts = Facts(self.address, self.at, self._max_age, silent_for, self._trouble, self._state, error, self.kind)
+        reading = self._reading
+        facts = TableFacts(
+            self.address,
+            self._kind,
+            self.at,
+            self._max_age,
+            self._clock() - reading.heard_at,
+            reading.last_heard,
+            self._trouble,
+            error,
+        )
         return explain(plight, wanted, facts)
 
-    def _report(self, notice: Notice | None) -> None:
-        # Without the lock: a log may be slow, and what it writes to may look something up.
-        if notice is not None:
-            self._tell(notice)
+
+class FixedFeed(Feed):
+    """Shows one table for ever: for tests, for tools, and for groups whose owners never change.
+
+    It has no thread and no file, so there is nothing that a fork could break.
+    """
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table.address, layout=table.layout, tell=lambda _: None)
+        self.publish(Reading(table, table.offset, read_at=math.inf))
+
+    def fork(self) -> None:
+        self._renew_lock()
+
+
+class Watchdog:
+    """Ends what became too old, and tells feeds of a fork. Keeps none of them alive. May be shared between threads."""
+
+    _changed: threading.Condition
+    _watched: WeakSet[Feed]
+    _thread: threading.Thread | None
+    _nudged: bool
+
+    def __init__(self) -> None:
+        self._known: WeakSet[Feed] = WeakSet()
+        self._sit_down()
+
+    def know(self, feed: Feed) -> None:
+        """Tell `feed` of forks, for as long as the program keeps it."""
+        self._known.add(feed)
+
+    def watch(self, feed: Feed) -> None:
+        """Check `feed` from now on, for as long as the program keeps it."""
+        with self._changed:
+            self._watched.add(feed)
+            self.nudge()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="neli-watchdog", daemon=True)
+                self._thread.start()
+
+    def unwatch(self, feed: Feed) -> None:
+        """Check `feed` no longer."""
+        with self._changed:
+            self._watched.discard(feed)
+            self.nudge()
+
+    def nudge(self) -> None:
+        """A deadline changed, and not to a later one."""
+        with self._changed:
+            self._nudged = True
+            self._changed.notify()
+
+    def fork(self) -> None:
+        """In a child: the thread is not here, and may have held the lock when it was left behind."""
+        self._sit_down()
+        for feed in list(self._known):
+            feed.fork()
+
+    def _sit_down(self) -> None:
+        self._changed = threading.Condition()  # Reentrant: a signal handler may open or close a router at any moment.
+        self._watched, self._thread, self._nudged = WeakSet(), None, False
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._nudged = False
+                watched = list(self._watched)
+                if not watched:
+                    self._thread = None
+                    return
+            # Without our lock, because each feed takes its own, and the thread that holds that may be calling `nudge`.
+            left = min(feed.check() for feed in watched)
+            del watched  # Or this thread would keep them alive while it sleeps.
+            with self._changed:
+                if not self._nudged:
+                    self._changed.wait(None if left == math.inf else max(0.0, min(left, NAP_MAX)))
+
+
+WATCHDOG = Watchdog()
+"""The one of this process."""
+
+if hasattr(os, "register_at_fork"):  # Windows has none, and must come as far as to be refused with a clear sentence.
+    os.register_at_fork(after_in_child=WATCHDOG.fork)

@@ -1,27 +1,42 @@
-"""The reader: one thread that reads a ledger for a router, and never writes to it.
+"""The ledger's reader: one thread that reads a ledger for a router, and never writes to it.
 
     open the ledger, find the newest snapshot --cannot now--> try again after RETRY_EVERY
       '--> turn the pump --> publish, once the end was reached --> turn ...
               '--the ledger lost records, is another group's, is unusable--> the feed stops, with that error
 
-It ends when it is closed, when its ledger fails for good, or when nobody holds its feed any more: a router that a
-program forgot must not read for ever.
+    state that was folded --LedgerReadings--> a Reading with its table, for a feed
+
+It ends when it is closed, when its ledger fails for good, or when its feed is kept by no program any more: a router
+that was forgotten must not read for ever.
+
+This is the one module of the router that knows a protocol. It turns the pump of an observer, and makes tables of the
+states that were folded, for its own feed and for that of a member.
 """
 
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from weakref import ref
 
 from neli_router.clock import Clock
 from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError
+from neli_router.induction.fold import State
 from neli_router.induction.observer import Observer
 from neli_router.ledgers.base import Ledger
 from neli_router.protocol import Effect, Notice, Stopped
 from neli_router.pump import Pump
-from neli_router.router.feed import Feed
+from neli_router.router.feed import Feed, Reading
+from neli_router.router.refusal import nobody_left
+from neli_router.router.table import Owner, Peer, Table, no_owner
 
-__all__ = ["CLOSE_MAX", "Reader"]
+__all__ = ["CLOSE_MAX", "SILENCE_LEASES", "LedgerReader", "LedgerReadings", "table_of"]
+
+SILENCE_LEASES = 3
+"""For how many leases no member may be heard before the group counts as dead. One member's death is no such thing: the
+others expire it after one. Lowering this calls a group dead whose only member is restarting; raising it has look-ups
+name dead owners for longer."""
 
 RETRY_EVERY = 0.1
 """The pause before opening is tried again. Nothing is served meanwhile, so it is short; and opening costs more than
@@ -31,7 +46,7 @@ CLOSE_MAX = 5.0
 """How long `close` waits for the thread. A driver may hang for longer; then the thread, a daemon, is left to it."""
 
 
-class Reader:
+class LedgerReader:
     """Feeds `feed` from the ledger that `open_ledger` opens. `close` may be called from any thread."""
 
     def __init__(
@@ -40,10 +55,11 @@ class Reader:
         self._feed, self._open, self._clock, self._tell = ref(feed), open_ledger, clock, tell
         self._closing = threading.Event()
         self._process = os.getpid()
+        self._readings = LedgerReadings()
         self._ledger: Ledger | None = None
         self._pump: Pump[Observer] | None = None
         try:
-            self._ledger = self._opened(feed)  # Here, so that whoever asks for what there is not learns it at once.
+            self._ledger = self._opened(feed)  # Here, so that a mistake in the address is raised to the caller.
         except LedgerUnavailable as error:
             feed.away(str(error))
         self._thread = threading.Thread(target=self._run, name="neli-router", daemon=True)
@@ -107,7 +123,9 @@ class Reader:
         if self._pump is None or self._is_over() or not observer.caught_up:
             return
         if (feed := self._feed()) is not None:
-            feed.publish(observer.state, self._pump.fresh_at, observer.heard_at)
+            feed.publish(
+                self._readings.of(observer.state, feed.address, read_at=self._pump.fresh_at, heard_at=observer.heard_at)
+            )
 
     def _hear(self, effect: Effect) -> None:
         match effect:
@@ -118,7 +136,7 @@ class Reader:
                     feed.away(str(fields["error"]))
                 self._tell(effect)
             case _:
-                pass  # Who has no seat is given nothing, and this one is never told to close.
+                pass  # An observer leads nothing, and is never told to close.
 
     def _stop(self, error: NeliError) -> None:
         if not self._is_over() and (feed := self._feed()) is not None:
@@ -127,6 +145,68 @@ class Reader:
 
     def _pause(self, seconds: float) -> None:
         self._closing.wait(seconds)
+
+
+class LedgerReadings:
+    """What one ledger's states say to a feed. A table takes over the rows of the one before."""
+
+    def __init__(self) -> None:
+        self._known: tuple[State, Table] | None = None
+
+    def of(self, state: State, address: str, *, read_at: float, heard_at: float) -> Reading:
+        """The ledger at `address` was read to its end at `read_at`; its last sign of a member came at `heard_at`."""
+        genesis = state.genesis
+        if genesis is None:
+            return Reading(None, state.at, read_at, heard_at)
+        was, table = self._known or (None, None)
+        # By identity: the fold keeps what a record does not change, and a Beat changes none of these.
+        if (
+            table is None
+            or was is None
+            or was.owners is not state.owners
+            or was.terms is not state.terms
+            or was.seats is not state.seats
+            or was.weights is not state.weights
+        ):
+            if table is not None and table.layout != genesis.layout:
+                was = table = None
+            table = table_of(state, address, was=was, before=table)
+            self._known = state, table
+        silence_max = SILENCE_LEASES * genesis.lease if state.seats else inf
+        return Reading(table, state.at, read_at, heard_at, silence_max, partial(_last_heard, state))
+
+
+def table_of(state: State, address: str, *, was: State | None = None, before: Table | None = None) -> Table:
+    """The table of `state`, which has a genesis. Takes over from `before`, the table of `was`, what is the same."""
+    assert state.genesis is not None, "without a genesis there is no layout, and so no table"
+    if was is None or before is None:
+        was, before = State(), None
+    size = state.genesis.layout.partitions
+    kept = before.partitions if before is not None else (None,) * size
+    holders = was.owners or (None,) * size
+    terms = was.terms or (0,) * size
+    cards = {seat.incarnation: (seat.name, seat.address) for seat in state.seats.values()}
+    owners = [
+        owner
+        if holder == held_by and term == held_under
+        else (None if holder is None else Owner(*cards[holder], partition, term))
+        for partition, (owner, holder, held_by, term, held_under) in enumerate(
+            zip(kept, state.owners, holders, state.terms, terms, strict=True)
+        )
+    ]
+    peers = tuple(
+        Peer(seat.name, seat.address, state.weights.get(seat.name, seat.weight), seat.zone)
+        for seat in state.seats.values()
+    )
+    return Table.of(address, state.genesis.layout, state.at, owners, peers, no_owner(any(state.terms)))
+
+
+def _last_heard(state: State) -> str:
+    if not state.seats:  # It changed since.
+        return nobody_left()
+    newest = max(state.last_beats, key=lambda incarnation: state.last_beats[incarnation])
+    seat = state.seats[newest]
+    return f"member {seat.name} at {seat.address}" if seat.address else f"member {seat.name}"
 
 
 def _defect(error: BaseException) -> NeliError:

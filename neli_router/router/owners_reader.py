@@ -1,30 +1,36 @@
-"""The follower: one thread that reads a store of owners for a router, and never writes to it.
+"""The reader of a store of owners: one thread that reads it for a router, and never writes to it.
 
     table, whole --> publish --> follow --a change, the next one--> publish --> follow ...
-       ^                           |--CHECK_EVERY, or somebody expires--> table, if it changed at all
+       ^                           |--CHECK_EVERY, or a holder expires--> table, if it changed at all
        '--a change was missed------'--away--> try again after RETRY_EVERY; look-ups go on until max_age
 
-News by themselves prove nothing: they may stop because nothing happens or because nobody sends them. So the version is
-asked for at least every CHECK_EVERY, and the table is as old as the last such question, counted from before it.
+    layout, holders, holdings --table_of_owners--> a table, whose offset is the number of the change that it is as of
 
-Who expires is judged by the store's clock when it is asked. While it cannot be asked, nobody expires: the members may
-be well, and only the table grows old.
+News by themselves prove nothing: they may stop because nothing happens or because they are lost on the way. So the
+version is asked for at least every CHECK_EVERY, and the table is as old as the last such question, counted from before
+it.
+
+Which holder expires is judged by the store's clock when it is asked. While it cannot be asked, no holder expires: the
+members may be well, and only the table grows old.
+
+Look-ups are those of a router that reads a ledger, but for this: a partition may have no owner although members are
+alive. It was released, its holder has expired, or its owner does not publish.
 """
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from weakref import ref
 
 from neli_router.clock import Clock
 from neli_router.errors import LedgerError, LedgerUnavailable, NeliError
-from neli_router.induction.fold import State
-from neli_router.ownership.base import Card, Holding, Listing, Owners
-from neli_router.router.feed import Feed
-from neli_router.router.owners_feed import state_of
+from neli_router.keyspace import Layout
+from neli_router.ownership.base import Card, Holding, Listing, OwnersSource
+from neli_router.router.feed import Feed, Reading
+from neli_router.router.table import Owner, Peer, Table, no_owner
 
-__all__ = ["CHECK_EVERY", "CLOSE_MAX", "Follower"]
+__all__ = ["CHECK_EVERY", "CLOSE_MAX", "OwnersReader", "table_of_owners"]
 
 CHECK_EVERY = 1.0
 """Seconds. Raising it saves a question a second, and finds later that a message was lost."""
@@ -33,28 +39,33 @@ WHOLE_EVERY = 30.0
 """How often everything is read whatever the version says: a store that lost some of it may have the same one again."""
 
 NAP_MIN = 0.01
-"""The shortest wait for somebody to expire."""
+"""The shortest wait for a holder to expire."""
 
 RETRY_EVERY = 0.1
 CLOSE_MAX = 5.0
 
+UNPUBLISHED = (
+    "nobody who is alive has said to lead it",
+    "wait for its next owner; if none comes, see whether every member has the option `ownership`",
+)
 
-class Follower:
-    """Feeds `feed` from the store that `open_owners` opens. `close` may be called from any thread."""
 
-    def __init__(self, feed: Feed, open_owners: Callable[[], Owners], *, clock: Clock) -> None:
+class OwnersReader:
+    """Feeds `feed` from the store of `source`. `close` may be called from any thread."""
+
+    def __init__(self, feed: Feed, source: OwnersSource, *, clock: Clock) -> None:
         self._feed, self._clock = ref(feed), clock
-        self._owners = open_owners()
+        self._owners = source.open()
         feed.address = self._owners.address
         self._closing = threading.Event()
         self._process = os.getpid()
         self._listing: Listing | None = None
         self._holdings: dict[int, Holding] = {}
         self._holders: dict[str, tuple[Card, int]] = {}
-        self._shown: tuple[str, dict[str, Card], State] | None = None
+        self._shown: tuple[str, dict[str, Card], Table | None] | None = None
         self._asked_at = self._whole_at = self._due_at = 0.0
         try:
-            self._ask()  # Here, so that a mistake in the address is raised to who made it.
+            self._ask()  # Here, so that a mistake in the address is raised to the caller.
         except LedgerUnavailable as error:
             feed.away(str(error))
         self._thread = threading.Thread(target=self._run, name="neli-owners-reader", daemon=True)
@@ -75,7 +86,7 @@ class Follower:
                 try:
                     self._turn()
                 except LedgerError as error:
-                    # Not even LedgerUnusable ends it: whoever mends a password does not know of this router.
+                    # Not even LedgerUnusable ends it: an operator who mends a password does not know of this router.
                     self._listing = None
                     self._away(str(error))
                     self._closing.wait(RETRY_EVERY)
@@ -127,12 +138,33 @@ class Follower:
         left = [(self._holders[holder][1] - now_ms) / 1000 for holder in alive]
         self._due_at = self._asked_at + min([CHECK_EVERY, *(max(NAP_MIN, seconds + 0.001) for seconds in left)])
         if (feed := self._feed()) is not None:
+            at = int(listing.version.rpartition(":")[2])
             if self._shown is None or self._shown[:2] != (listing.version, alive):
-                at = int(listing.version.rpartition(":")[2])
-                self._shown = listing.version, alive, state_of(listing.layout, at, alive, self._holdings)
-            feed.publish(self._shown[2], self._asked_at, self._asked_at)
+                table = table_of_owners(feed.address, listing.layout, at, alive, self._holdings)
+                self._shown = listing.version, alive, table
+            feed.publish(Reading(self._shown[2], at, self._asked_at))
             if feed.error is not None:  # Another group has begun here: nothing more can be told.
                 self._closing.set()
+
+
+def table_of_owners(
+    address: str,
+    layout: Layout | None,
+    at: int,
+    holders: Mapping[str, Card],
+    holdings: Mapping[int, Holding],
+) -> Table | None:
+    """The table in which `holders`, who are alive, own what they hold. None if no member ever said anything."""
+    if layout is None:
+        return None
+    owners: list[Owner | None] = [None] * layout.partitions
+    for partition, (term, holder) in holdings.items():
+        if partition < layout.partitions and holder in holders:
+            card = holders[holder]
+            owners[partition] = Owner(card.name, card.address, partition, term)
+    peers = tuple(Peer(*card) for card in holders.values())
+    why = UNPUBLISHED if holders else no_owner(any(term for term, _ in holdings.values()))
+    return Table.of(address, layout, at, owners, peers, why)
 
 
 def _is_older(version: str, known: str) -> bool:

@@ -1,7 +1,7 @@
 """Why look-ups have no table: each plight, and its error in words that help at 3 a.m.
 
-    nothing read yet  AWAITING    StaleTable      nobody began a group  UNFOUNDED   NoOwner
-    too old           STALE       StaleTable      nobody is alive       SILENT      NoOwner
+    nothing read yet  AWAITING    StaleTable      no group was founded  UNFOUNDED   NoOwner
+    too old           STALE       StaleTable      no member is alive    SILENT      NoOwner
     source failed     STOPPED     its own error   in a forked child     FORKED      Forked      closed  CLOSED  Closed
 
 An error is made anew for every look-up that fails. One that was kept and raised again would grow its traceback with
@@ -14,21 +14,20 @@ from enum import Enum
 from typing import NamedTuple
 
 from neli_router.errors import Closed, Forked, NeliError, NoOwner, StaleTable
-from neli_router.induction.fold import State
 from neli_router.router.table import Table
 
-__all__ = ["ALARMING", "NOBODY", "OVER", "At", "Facts", "Plight", "Refused", "View", "explain"]
+__all__ = ["ALARMING", "NO_MEMBER", "OVER", "At", "NoTable", "Plight", "TableFacts", "View", "explain", "nobody_left"]
 
 Plight = Enum("Plight", "AWAITING UNFOUNDED STALE SILENT STOPPED FORKED CLOSED")
 
-NOBODY = frozenset({Plight.UNFOUNDED, Plight.SILENT})
-"""The ledger was read, and what it says is that there is nobody."""
+NO_MEMBER = frozenset({Plight.UNFOUNDED, Plight.SILENT})
+"""The source was read, and it says that there is no member."""
 
 OVER = frozenset({Plight.STOPPED, Plight.FORKED, Plight.CLOSED})
 """Nothing heals these but `reopen`, and nothing at all the last."""
 
 ALARMING = frozenset({Plight.STALE, Plight.SILENT, Plight.STOPPED})
-"""What nobody wanted, so that the log shall tell of it."""
+"""The log shall tell of these: something is wrong that the program did not ask for."""
 
 HEAL = "look-ups go on by themselves once it is read again"
 
@@ -42,35 +41,36 @@ class At(NamedTuple):
     """Seconds since the ledger was last read up to its end; `inf` if it never was."""
 
 
-class Facts(NamedTuple):
-    """What there is to say about a table at the moment of a look-up."""
+class TableFacts(NamedTuple):
+    """All that there is to say about a table at the moment of a look-up."""
 
     address: str
+    kind: str
+    """What the address is of."""
     at: At
     max_age: float
     silent_for: float
     """Seconds since a sign of any member was last read."""
+    last_heard: Callable[[], str]
+    """Which member gave it."""
     trouble: str
     """What the driver said when it could not read; empty if it said nothing."""
-    state: State
     error: NeliError | None
-    kind: str = "the ledger"
-    """What the address is of."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Stands where a table would: `explain(wanted)` makes the error, of which `wanted` says what for."""
+class NoTable:
+    """There is no table to go by, and why. `explain(wanted)` makes the error for a look-up that wanted something."""
 
     plight: Plight
     explain: Callable[[str], NeliError]
 
 
-View = Table | Refused
+View = Table | NoTable
 """What look-ups have to go by."""
 
 
-def explain(plight: Plight, wanted: str, facts: Facts) -> NeliError:
+def explain(plight: Plight, wanted: str, facts: TableFacts) -> NeliError:
     """The error for a look-up that wanted something in this plight."""
     address, place = facts.address, f"{facts.kind} {facts.address}"
     match plight:
@@ -86,7 +86,7 @@ def explain(plight: Plight, wanted: str, facts: Facts) -> NeliError:
         case Plight.UNFOUNDED:
             return NoOwner(wanted, f"no member ever joined, no group has begun on {address}", "start a member")
         case Plight.SILENT:
-            last = f"last heard {facts.silent_for:.1f} s ago: {_last_heard(facts.state)}"
+            last = f"last heard {facts.silent_for:.1f} s ago: {facts.last_heard()}"
             found = f"nobody is alive on {address} ({last})"
             return NoOwner(wanted, found, "start a member, or see why the members cannot reach the ledger")
         case Plight.FORKED:
@@ -100,13 +100,10 @@ def explain(plight: Plight, wanted: str, facts: Facts) -> NeliError:
             return kind(*arguments)
 
 
-def _because(facts: Facts) -> str:
+def nobody_left() -> str:
+    """The member that was last heard, in words, if it is none any more."""
+    return "a member that has left"
+
+
+def _because(facts: TableFacts) -> str:
     return f" (the last try: {facts.trouble})" if facts.trouble else ""
-
-
-def _last_heard(state: State) -> str:
-    if not state.seats:  # It changed since.
-        return "a member that has left"
-    newest = max(state.last_beats, key=lambda incarnation: state.last_beats[incarnation])
-    seat = state.seats[newest]
-    return f"member {seat.name} at {seat.address}" if seat.address else f"member {seat.name}"

@@ -1,26 +1,22 @@
 """The router: who owns this key? Answered from memory, in about the time that hashing the key takes.
 
-    a ledger, or owners in Redis --reader, a thread of its own--.
-                                                                v      a table, or why there is none
-    a member's pump ----------------------------------------> feed ---------------> Router.owner(key) --> Owner
-    a static table -----------------------------------------------'                         '--> or an error
+    a ledger, or owners in Redis --a reader, a thread of its own--.
+                                                                  v      a table, or why there is none
+    a member's pump ------------------------------------------> feed ---------------> Router.owner(key) --> Owner
+    a static table -------------------------------------------------'                         '--> or an error
 
 A look-up hashes the key and reads one row. It asks no clock, takes no lock and checks no flag. When the table becomes
-too old, when nobody is alive, when the process is forked or the router closed, somebody else takes the row away (see
+too old, when no member is alive, when the process is forked or the router closed, the feed takes the row away (see
 `router/feed.py`); the look-up then finds nothing, and only then goes the longer way that finds out why.
 
-`owner` is one Python call, two attributes and a mask, because every further step shows. `python -m benchmarks lookup`
-compares it with `owners[mmh3.hash(key) % S]` alone. On CPython 3.11, it takes 1.0 to 1.2 times as long with keys that
-come from memory, and 1.3 to 1.5 times (up to 28 ns more) with a few keys that never leave the nearest cache. Of these
-28 ns, 17 are the call, and 5 are a step that it cannot spare: without `isascii`, a flag in the header of a text, a lone
-surrogate would crash mmh3 and with it the process. A function with the rows for globals, one with the mask for a
-constant, or both compiled anew for each table, save at most 3 ns of the 28, and are not worth their oddity.
+`owner` is one Python call, two attributes and a mask, because every further step shows: `benchmarks/lookup.py` says by
+how much, and which steps cannot be spared.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import EllipsisType
-from typing import Any, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import mmh3
 
@@ -32,14 +28,16 @@ from neli_router.config import Config
 from neli_router.errors import ConfigError, NeliError
 from neli_router.keyspace import Key, Layout, Role
 from neli_router.ledgers.base import Ledger
+from neli_router.ownership.base import OwnersSource
 from neli_router.protocol import Notice
-from neli_router.router.feed import Feed
-from neli_router.router.fixed import FixedFeed
-from neli_router.router.ledger_reader import Reader
-from neli_router.router.refusal import At, Plight, Refused, View
-from neli_router.router.sources import Filler, Origin, in_redis
+from neli_router.router.feed import Feed, FixedFeed
+from neli_router.router.ledger_reader import LedgerReader
+from neli_router.router.refusal import At, NoTable, Plight, View
 from neli_router.router.table import Owner, Peer, Table
 from neli_router.router.watch import Watch
+
+if TYPE_CHECKING:
+    from neli_router.router.owners_reader import OwnersReader
 
 __all__ = ["AWAIT_MAX", "MAX_AGE", "Router"]
 
@@ -56,11 +54,11 @@ _hash_32 = mmh3.hash
 class Router(Closing):
     """Names the owner of a key or a role. May be shared between threads, all but `close` and `reopen`.
 
-    `source` is a configuration; or the address of a ledger; or a function that opens one, which `reopen` calls again;
-    or a feed, which somebody else fills, as a member does for `member.router`. `layout` is refused if the ledger
-    records another, None takes what it records. `name` says whose keys are `mine`. A table that was not confirmed for
-    `max_age` seconds is an error; None has look-ups go on with the last one known. What a configuration says of the
-    three holds where they are not given.
+    `source` is a configuration; the address of a ledger; a function that opens one, which `reopen` calls again; a
+    store of owners; or a feed that is filled elsewhere, as that of a member is. `layout` is refused if the ledger
+    records another, None takes what it records. `name` says which member's keys are `mine`. A table that was not
+    confirmed for `max_age` seconds is an error; None has look-ups go on with the last one known. A configuration's own
+    three values hold where none are given.
 
     Reads the ledger on a thread of its own, and writes nothing to it. Waits until there is a table, or the certainty
     that the group has no member, at most for `timeout` seconds; with `wait=False`, not at all.
@@ -76,7 +74,7 @@ class Router(Closing):
 
     def __init__(
         self,
-        source: Config | str | Callable[[], Ledger] | Feed | Origin,
+        source: Config | str | Callable[[], Ledger] | Feed | OwnersSource,
         *,
         layout: Layout | None = None,
         name: str | None = None,
@@ -88,19 +86,18 @@ class Router(Closing):
         if isinstance(source, Config):
             layout, name = layout or source.layout, name or source.name
             max_age = source.max_age if isinstance(max_age, EllipsisType) else max_age
-        self._start: Callable[[], Filler] | None = None
+        age = MAX_AGE if isinstance(max_age, EllipsisType) else max_age
+        self._start: Callable[[], LedgerReader | OwnersReader] | None = None
         if isinstance(source, Feed):
             feed = source
+        elif isinstance(source, OwnersSource):
+            feed = Feed(source.address, kind="the table of owners", layout=layout, max_age=age, tell=_log)
+            self._start = partial(_read_owners, feed, source)
         else:
-            age = MAX_AGE if isinstance(max_age, EllipsisType) else max_age
-            if isinstance(source, Origin):
-                feed = source.feed(layout, age, _log)
-                self._start = partial(source.read, feed)
-            else:
-                feed = Feed("a ledger", layout=layout, max_age=age, tell=_log)
-                self._start = partial(Reader, feed, _opener(source), clock=host_clock, tell=_log)
+            feed = Feed("a ledger", layout=layout, max_age=age, tell=_log)
+            self._start = partial(LedgerReader, feed, _opener(source), clock=host_clock, tell=_log)
         self._name, self._feed = name, feed
-        self._reader: Filler | None = None
+        self._reader: LedgerReader | OwnersReader | None = None
         self._rows, self._mask = (), 0
         feed.show_to(self._show)
         self._begin(wait=wait, timeout=timeout)
@@ -132,7 +129,7 @@ class Router(Closing):
         The members need the option `ownership` with that address. Otherwise as the constructor; `at.offset` is then
         the number of the change that the table is as of. Raises ConfigError, LedgerUnusable.
         """
-        return cls(in_redis(url), layout=layout, name=name, max_age=max_age, wait=wait, timeout=timeout)
+        return cls(configuration.owners_at(url), layout=layout, name=name, max_age=max_age, wait=wait, timeout=timeout)
 
     # Look-ups
 
@@ -201,21 +198,21 @@ class Router(Closing):
         return self._feed.watch()
 
     def await_table(self, timeout: float = AWAIT_MAX) -> None:
-        """Wait until there is a table, or the certainty that nobody is alive. Raises StaleTable after `timeout`."""
+        """Wait until there is a table, or the certainty that no member is alive. Raises StaleTable after `timeout`."""
         self._feed.await_table(timeout)
 
     # Life
 
     def reopen(self, *, wait: bool = True, timeout: float = AWAIT_MAX) -> None:
-        """Open the ledger anew, in this process: after a fork, or after an error that somebody has mended.
+        """Open the ledger anew, in this process: after a fork, or after an error that was mended.
 
         A router that a member feeds cannot do that; open a member, and use its router. Raises as the constructor does.
         """
         view = self._view
-        if isinstance(view, Refused) and (self._start is None or view.plight is Plight.CLOSED):
+        if isinstance(view, NoTable) and (self._start is None or view.plight is Plight.CLOSED):
             raise view.explain(f"a router of {self._feed.address} was to be reopened")
         if self._start is None:
-            return  # Whoever feeds it does so already, and a table that never changes is open for ever.
+            return  # It is fed already, and a table that never changes is open for ever.
         self._stop()
         self._feed.reopen()
         self._begin(wait=wait, timeout=timeout)
@@ -227,7 +224,7 @@ class Router(Closing):
 
     def __repr__(self) -> str:
         view, at = self._view, self.at
-        plight = f"{view.plight.name.lower()}, " if isinstance(view, Refused) else ""
+        plight = f"{view.plight.name.lower()}, " if isinstance(view, NoTable) else ""
         return f"<Router of {self._feed.address}: {plight}at offset {at.offset}, {at.age:.1f} s old>"
 
     def __reduce__(self) -> NoReturn:
@@ -274,6 +271,12 @@ class Router(Closing):
         if isinstance(view, Table):
             return view
         raise view.explain(wanted)
+
+
+def _read_owners(feed: Feed, source: OwnersSource) -> "OwnersReader":
+    from neli_router.router.owners_reader import OwnersReader  # noqa: PLC0415 - only its users pay for it.
+
+    return OwnersReader(feed, source, clock=host_clock)
 
 
 def _opener(source: Any) -> Callable[[], Ledger]:

@@ -3,15 +3,15 @@
     key --hash--> slot --mod M--> partition --> partitions[i]   an Owner, or None and the reason why
            '------- & mask ----------------> rows[j]            the same by one index, if everything is owned
 
-A table is made from a fold's state whenever owners, terms or members changed, and from nothing else. It may be given to
-any thread, kept, compared with a later one, or sent to another process.
+A source makes a new table whenever owners, terms or members changed (`ledger_reader.py`, `owners_reader.py`). A table
+may be given to any thread, kept, compared with a later one, or sent to another process.
 
 **Rows.** If S and M are powers of two (the defaults are), slot mod M is nothing but the lowest bits of the hash:
 `hash & (M - 1)`. So the quickest table is the row of partitions itself. It stays in the processor's nearest cache,
 where one entry a slot (128 KiB at S = 16384) does not: on CPython 3.11, a look-up costs 1.3 times the bare
 `owners[mmh3.hash(key) % S]` with the short row, and 1.5 times with the long one. Another M needs the long one. Tags,
 or an S that is no power of two, need the longer way. So does a table with a hole, which must say why: it has no rows
-at all, so that whoever does find a row need not ask whether somebody is in it.
+at all, so that a look-up that finds a row need not ask whether it has an owner.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 import mmh3
 
 from neli_router.errors import BadKey, ConfigError, NoOwner
-from neli_router.induction.fold import State
 from neli_router.keyspace import Key, Layout, Role
 
-__all__ = ["ROWS_MAX", "Owner", "Peer", "Table"]
+__all__ = ["ROWS_MAX", "Owner", "Peer", "Table", "no_owner"]
 
 ROWS_MAX = 2**16
 """The longest row of slots, for an M that is no power of two. A longer one would fit into no cache, and at 2**32 slots
@@ -64,7 +63,7 @@ class Table:
     partitions: tuple[Owner | None, ...]
     members: tuple[Peer, ...]
     """In the order in which they joined."""
-    nobody: tuple[str, str]
+    why_unowned: tuple[str, str]
     """Why a partition without an owner has none, and what to do about it."""
     rows: tuple[Owner, ...]
     """`rows[mmh3.hash(key) & mask]` is the owner of a key, if there are any rows and mmh3 can be given the key."""
@@ -72,29 +71,22 @@ class Table:
     """The same for all tables of one layout, with rows or without."""
 
     @classmethod
-    def of(cls, state: State, address: str, *, was: State | None = None, before: "Table | None" = None) -> "Table":
-        """The table of `state`, which has a genesis. Takes over from `before`, the table of `was`, what is the same."""
-        assert state.genesis is not None, "without a genesis there is no layout, and so no table"
-        if was is None or before is None:
-            was, before = State(), None
-        size = state.genesis.layout.partitions
-        kept = before.partitions if before is not None else (None,) * size
-        holders = was.owners or (None,) * size
-        terms = was.terms or (0,) * size
-        cards = {seat.incarnation: (seat.name, seat.address) for seat in state.seats.values()}
-        owners = [
-            owner
-            if holder == held_by and term == held_under
-            else (None if holder is None else Owner(*cards[holder], partition, term))
-            for partition, (owner, holder, held_by, term, held_under) in enumerate(
-                zip(kept, state.owners, holders, state.terms, terms, strict=True)
-            )
-        ]
-        peers = tuple(
-            Peer(seat.name, seat.address, state.weights.get(seat.name, seat.weight), seat.zone)
-            for seat in state.seats.values()
-        )
-        return cls._made(address, state.genesis.layout, state.at, owners, peers, _nobody(state))
+    def of(
+        cls,
+        address: str,
+        layout: Layout,
+        offset: int,
+        owners: list[Owner | None],
+        members: tuple[Peer, ...],
+        why_unowned: tuple[str, str],
+    ) -> "Table":
+        """The table of these owners, one or None for each partition of `layout`."""
+        mask = _mask(layout)
+        row = [owner for owner in owners if owner is not None]
+        rows: list[Owner] = []
+        if mask is not None and len(row) == layout.partitions:
+            rows = (row * -(-(mask + 1) // layout.partitions))[: mask + 1]
+        return cls(address, layout, offset, tuple(owners), members, why_unowned, tuple(rows), mask or 0)
 
     @classmethod
     def static(cls, owners: "Sequence[Owner | None] | Mapping[int, Owner]", layout: Layout) -> "Table":
@@ -111,25 +103,8 @@ class Table:
         if problems:
             raise ConfigError(problems)
         peers = dict.fromkeys(Peer(owner.name, owner.address, 1, "") for owner in owners if owner is not None)
-        nobody = ("it was given none", "give the table an owner for every partition")
-        return cls._made("a static table", layout, 0, list(owners), tuple(peers), nobody)
-
-    @classmethod
-    def _made(
-        cls,
-        address: str,
-        layout: Layout,
-        offset: int,
-        owners: list[Owner | None],
-        members: tuple[Peer, ...],
-        nobody: tuple[str, str],
-    ) -> "Table":
-        mask = _mask(layout)
-        row = [owner for owner in owners if owner is not None]
-        rows: list[Owner] = []
-        if mask is not None and len(row) == layout.partitions:
-            rows = (row * -(-(mask + 1) // layout.partitions))[: mask + 1]
-        return cls(address, layout, offset, tuple(owners), members, nobody, tuple(rows), mask or 0)
+        why_unowned = ("it was given none", "give the table an owner for every partition")
+        return cls.of("a static table", layout, 0, list(owners), tuple(peers), why_unowned)
 
     def __repr__(self) -> str:
         owned = sum(owner is not None for owner in self.partitions)
@@ -179,7 +154,7 @@ class Table:
         return [key for key in keys if self.layout.partition(key) in held]
 
     def _no_owner(self, partition: int, what: str) -> NoOwner:
-        return NoOwner(f"the owner of {what} (partition {partition} of {self.address}) was wanted", *self.nobody)
+        return NoOwner(f"the owner of {what} (partition {partition} of {self.address}) was wanted", *self.why_unowned)
 
 
 def _mask(layout: Layout) -> int | None:
@@ -221,8 +196,8 @@ def _misplaced(owners: Sequence[Any]) -> list[str]:
     return []
 
 
-def _nobody(state: State) -> tuple[str, str]:
-    """Why a table without owners has none: the assignment gives every partition to somebody, if there is anybody."""
-    if any(state.terms):
+def no_owner(had_owners: bool) -> tuple[str, str]:
+    """Why a table without owners has none: every partition belongs to a member as long as there is one."""
+    if had_owners:
         return "the group has no member any more: all of them left or were expired", "start a member"
     return "no member ever joined the group", "start a member"

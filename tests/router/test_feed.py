@@ -16,13 +16,12 @@ from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Beat, Genesis, Join, Leave, Record
 from neli_router.keyspace import Layout
 from neli_router.protocol import Notice
-from neli_router.router.feed import Feed
-from neli_router.router.fixed import FixedFeed
-from neli_router.router.refusal import Refused
+from neli_router.router.feed import Feed, FixedFeed, Watchdog
+from neli_router.router.ledger_reader import LedgerReadings
+from neli_router.router.refusal import NoTable
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Table
 from neli_router.router.watch import CHANGES_MAX, Change, Gap
-from neli_router.router.watchdog import Watchdog
 
 LAYOUT = Layout(slots=64, partitions=4)
 KEY = "somebody's name"
@@ -36,6 +35,7 @@ class Story:
         self.heard_at = 0.0
         self.notices: list[Notice] = []
         self.state = State(at=1)
+        self.readings = LedgerReadings()
         self.feed = Feed(
             "memory", layout=layout, max_age=max_age, clock=lambda: self.now, watched=False, tell=self.notices.append
         )
@@ -66,7 +66,7 @@ class Story:
             case "read", *_:
                 self.read()
             case "lag", *_:
-                self.feed.publish(self.state, self.now - 20, self.heard_at)
+                self.publish(self.now - 20)
             case "away", *_:
                 self.feed.away("the disk is full")
             case "fail", *_:
@@ -85,7 +85,10 @@ class Story:
             self.state = fold(self.state, self.state.at, record)
             if record.by in self.state.seats:
                 self.heard_at = self.now
-        self.feed.publish(self.state, self.now, self.heard_at)
+        self.publish(self.now)
+
+    def publish(self, read_at: float) -> None:
+        self.feed.publish(self.readings.of(self.state, "memory", read_at=read_at, heard_at=self.heard_at))
 
     def look_up(self) -> str:
         try:
@@ -109,7 +112,7 @@ def refused_by(act: Callable[[], object]) -> NeliError:
 
 
 def plight_of(feed: Feed) -> str:
-    return feed.view.plight.name.lower() if isinstance(feed.view, Refused) else "none"
+    return feed.view.plight.name.lower() if isinstance(feed.view, NoTable) else "none"
 
 
 def test_a_table_is_shown_as_soon_as_there_is_one_and_follows_the_ledger() -> None:
@@ -268,8 +271,8 @@ def test_an_error_made_late_still_tells_of_the_plight_that_it_is_for() -> None:
     story.act("fail")
     stopped = story.feed.view
     story.act("reopen")
-    assert isinstance(silent, Refused)
-    assert isinstance(stopped, Refused)
+    assert isinstance(silent, NoTable)
+    assert isinstance(stopped, NoTable)
     assert "(last heard 4.0 s ago: a member that has left)" in str(silent.explain("it was wanted"))
     assert "it is damaged" in str(stopped.explain("it was wanted"))
 
@@ -390,7 +393,7 @@ def test_a_feed_does_not_keep_its_watches_alive() -> None:
 # The watchdog.
 
 
-class Egg:
+class Egg(Feed):
     """Good for `left` seconds, and then for ever spoilt."""
 
     def __init__(self, *left: float) -> None:

@@ -30,7 +30,7 @@ from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.member import Member
 from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
-from neli_router.router.refusal import Refused, View
+from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
 from tests.groups import log_of, named, records_of, static
@@ -342,7 +342,7 @@ class Changes:
 
     def _show(self, view: View) -> None:
         with self._changed:
-            self.seen.append(view.plight.name.lower() if isinstance(view, Refused) else "none")
+            self.seen.append(view.plight.name.lower() if isinstance(view, NoTable) else "none")
             self._changed.notify_all()
 
     def await_one(self, plight: str) -> None:

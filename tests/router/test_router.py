@@ -34,7 +34,7 @@ from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.member import Member
 from neli_router.router import ledger_reader as reader
-from neli_router.router.refusal import Refused, View
+from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
 from neli_router.router.watch import Change
@@ -73,7 +73,7 @@ class Plights:
         router.feed.show_to(self._show)
 
     def _show(self, view: View) -> None:
-        self._seen.put(view.plight.name.lower() if isinstance(view, Refused) else "none")
+        self._seen.put(view.plight.name.lower() if isinstance(view, NoTable) else "none")
 
     def next(self) -> str:
         return self._seen.get(timeout=PATIENCE)

@@ -17,10 +17,9 @@ from neli_router.induction.records import Genesis, Join, Leave, Record, encode
 from neli_router.keyspace import Layout
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.router.async_router import AsyncRouter
-from neli_router.router.feed import Feed
+from neli_router.router.feed import WATCHDOG, Feed
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
-from neli_router.router.watchdog import WATCHDOG
 
 # From 3.12 on, Python warns of a fork in a process that has threads. That is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

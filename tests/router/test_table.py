@@ -13,6 +13,7 @@ from neli_router.errors import BadKey, ConfigError, NoOwner
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Genesis, Join, Leave, Record, Weigh
 from neli_router.keyspace import SLOTS_MAX, Key, Layout
+from neli_router.router.ledger_reader import table_of
 from neli_router.router.table import ROWS_MAX, Owner, Peer, Table
 from neli_router.router.watch import Change, changes
 
@@ -43,7 +44,7 @@ def join(name: str) -> Join:
 
 
 def test_a_table_names_the_owner_and_term_of_each_partition() -> None:
-    table = Table.of(folded(genesis(), join("a"), join("b")), "memory")
+    table = table_of(folded(genesis(), join("a"), join("b")), "memory")
     assert (
         Owner("a", "a:1", 0, BASE + 2),
         Owner("a", "a:1", 1, BASE + 2),
@@ -57,12 +58,12 @@ def test_a_table_names_the_owner_and_term_of_each_partition() -> None:
 
 def test_a_weight_set_later_is_the_one_that_counts() -> None:
     state = folded(genesis(), join("a"), Weigh(by="x", name="a", weight=7))
-    assert (Peer("a", "a:1", 7, "z"),) == Table.of(state, "memory").members
+    assert (Peer("a", "a:1", 7, "z"),) == table_of(state, "memory").members
 
 
 @given(LAYOUTS, KEYS)
 def test_every_way_to_look_a_key_up_names_the_owner_of_its_partition(layout: Layout, keys: list[Key]) -> None:
-    table = Table.of(folded(genesis(layout), join("a")), "memory")
+    table = table_of(folded(genesis(layout), join("a")), "memory")
     expected = [table.partitions[layout.partition(key)] for key in keys]
     assert expected == [table.owner(key) for key in keys]
     assert expected == table.owners(keys)
@@ -85,7 +86,7 @@ def test_every_way_to_look_a_key_up_names_the_owner_of_its_partition(layout: Lay
     ],
 )
 def test_a_row_is_as_short_as_the_layout_allows(layout: Layout, rows: int) -> None:
-    assert rows == len(Table.of(folded(genesis(layout), join("a")), "memory").rows)
+    assert rows == len(table_of(folded(genesis(layout), join("a")), "memory").rows)
 
 
 def test_a_table_with_a_hole_has_no_rows_but_the_same_mask() -> None:
@@ -104,7 +105,7 @@ def test_a_table_with_a_hole_has_no_rows_but_the_same_mask() -> None:
     ],
 )
 def test_a_look_up_without_an_owner_says_why(records: Sequence[Record], found: str) -> None:
-    table = Table.of(folded(genesis(), *records), "sqlite:/x")
+    table = table_of(folded(genesis(), *records), "sqlite:/x")
     with pytest.raises(NoOwner) as caught:
         table.owner("secret")
     slot = table.layout.slot("secret")
@@ -130,7 +131,7 @@ def test_a_role_is_a_number_or_a_name() -> None:
 @pytest.mark.parametrize("bad", [7, None, bytearray(b"ab"), memoryview(b"ab"), "\ud800", ("a",)])
 @pytest.mark.parametrize("layout", [Layout(), Layout(tags=True)])
 def test_what_is_no_key_is_refused_among_many_too(bad: Any, layout: Layout) -> None:
-    table = Table.of(folded(genesis(layout), join("a")), "memory")
+    table = table_of(folded(genesis(layout), join("a")), "memory")
     for keys in (["good", bad], iter(["good", bad])):
         with pytest.raises(BadKey) as caught:
             table.owners(keys)
@@ -143,7 +144,7 @@ def test_what_is_no_key_is_refused_among_many_too(bad: Any, layout: Layout) -> N
 def test_one_key_in_place_of_several_is_refused(one: Any) -> None:
     """A text is a collection of texts to Python, and each of its letters would have an owner."""
     with pytest.raises(BadKey, match=r"several keys were wanted, but found one (str|bytes): put it into a list"):
-        Table.of(folded(genesis(), join("a")), "memory").owners(one)
+        table_of(folded(genesis(), join("a")), "memory").owners(one)
 
 
 @pytest.mark.parametrize("collect", [list, tuple, iter, dict.fromkeys])
@@ -157,12 +158,12 @@ def test_keys_come_in_any_collection_and_owners_in_their_order(collect: Any) -> 
 
 def test_a_table_made_from_the_one_before_is_the_same_as_one_made_anew() -> None:
     state = folded(genesis(Layout(slots=256, partitions=16)))
-    table = Table.of(state, "memory")
+    table = table_of(state, "memory")
     records: list[Record] = [join("a"), join("b"), Leave(by="a-1"), join("c"), Leave(by="b-1"), Leave(by="c-1")]
     for record in records:
         after = folded(record, state=state)
-        following = Table.of(after, "memory", was=state, before=table)
-        assert Table.of(after, "memory").partitions == following.partitions
+        following = table_of(after, "memory", was=state, before=table)
+        assert table_of(after, "memory").partitions == following.partitions
         kept = [new is old for new, old in zip(following.partitions, table.partitions, strict=True) if new == old]
         assert all(kept)
         state, table = after, following
@@ -206,7 +207,7 @@ def test_a_static_table_that_makes_no_sense_is_refused(owners: Any, problem: str
 
 
 def test_a_table_can_be_sent_to_another_process() -> None:
-    table = Table.of(folded(genesis(), join("a")), "memory")
+    table = table_of(folded(genesis(), join("a")), "memory")
     copy = pickle.loads(pickle.dumps(table))  # noqa: S301 - our own bytes.
     assert table.partitions == copy.partitions
     assert table.owner("key") == copy.owner("key")

@@ -111,7 +111,7 @@ class App:
         found = views.owner_view(view, where.partition, where.slot, self._feed.at)
         self._traffic.lookups["owned" if found.name is not None else "NoOwner"] += 1
         if found.name is None:
-            raise NoOwner(f"the owner of partition {where.partition} was wanted", found.why, view.nobody[1])
+            raise NoOwner(f"the owner of partition {where.partition} was wanted", found.why, view.why_unowned[1])
         await answer(send, found)
 
     async def _owners(self, scope: Scope, receive: Receive, send: Send) -> None:

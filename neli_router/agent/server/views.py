@@ -60,7 +60,7 @@ def owner_view(view: View, partition: int, slot: int | None, at: At) -> OwnerVie
         owner = view.partitions[partition]
         if owner is not None:
             return OwnerView(partition, owner.name, owner.address, owner.term, slot, at.offset, age_of(at))
-        why = view.nobody[0]
+        why = view.why_unowned[0]
     else:
         why = view.explain(f"the owner of partition {partition} was wanted").found
     return OwnerView(partition, None, slot=slot, at=at.offset, age=age_of(at), why=why)
@@ -136,7 +136,7 @@ def status_view(
     led: int,
 ) -> StatusView:
     if isinstance(view, Table):
-        why = view.nobody[0] if None in view.partitions else ""
+        why = view.why_unowned[0] if None in view.partitions else ""
     else:
         error = view.explain("the table was wanted")
         why = f"{error.found}: {error.remedy}"
