@@ -41,10 +41,10 @@ class Bridge:
         """The tasks that the member's end would wait for: one for each block, and each handler."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._is_waking = False
-        self._connect(lambda listeners: (*listeners, self.wake))
+        engine.membership.changed.tell(self.wake)
 
     def disconnect(self) -> None:
-        self._connect(lambda listeners: tuple(other for other in listeners if other != self.wake))
+        self.engine.membership.changed.forget(self.wake)
 
     def wake(self) -> None:
         """Something changed. From any thread; never waits, never raises."""
@@ -90,11 +90,6 @@ class Bridge:
             _resolve(waiter)
         for block in list(self.blocks):
             block.look()
-
-    def _connect(self, change: Callable[[tuple[Callable[[], None], ...]], tuple[Callable[[], None], ...]]) -> None:
-        changed = self.engine.membership.changed
-        with changed:
-            changed.listeners = change(changed.listeners)
 
 
 class AsyncLease(GrantedLease):

@@ -19,13 +19,14 @@ Nothing here runs on the caller's thread but the waiting, and nothing ever runs 
 `AsyncMember`. After a fork, the child's copy is void: its leases do not hold, and every call raises Forked.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from neli_router.clock import require_supported_platform
 from neli_router.closing import Closing
 from neli_router.config import Config, owners_at
+from neli_router.errors import NotLeading
 from neli_router.induction.fold import State
 from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
@@ -36,6 +37,7 @@ from neli_router.member.lease import Lease
 from neli_router.member.membership import not_leading
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.member.wishes import WISH_MAX, CheckedWish, unheard
+from neli_router.protocol import Standing
 from neli_router.pump import Tap
 from neli_router.router.router import Router
 
@@ -161,6 +163,54 @@ class Member(Closing):
     def engine(self) -> Engine:
         """The inner works, which the asynchronous form shares. Not for programs: it may change in any release."""
         return self._engine
+
+    # For a server that tells others of this member, such as the agent's
+
+    @property
+    def standing(self) -> Standing:
+        """Which partitions this member may act for, and until when."""
+        return self._membership.standing
+
+    @property
+    def obstacle(self) -> str:
+        """Why the ledger cannot be reached, in its driver's words; empty if it can."""
+        return self._membership.obstacle
+
+    @property
+    def closing(self) -> bool:
+        """Whether this member was asked to leave."""
+        return self._membership.closing
+
+    def leads(self, partition: int) -> bool:
+        return self._membership.grant(partition) is not None
+
+    def why_not(self, partition: int) -> str:
+        """Why this member does not lead `partition`."""
+        return self._membership.why_not(partition)
+
+    def not_leading(self, partition: int, timeout: float) -> NotLeading:
+        """The error of a wait for `partition` that was in vain."""
+        return not_leading(self._membership, partition, timeout)
+
+    def require_open(self) -> None:
+        """Raise what ended this member, or Closed if it was asked to leave."""
+        self._membership.require_open()
+
+    def observe(self, changed: Callable[[], None], turned: Callable[[float], None]) -> Callable[[], None]:
+        """Call `changed` whenever a partition is led or lost and when this member ends, and `turned` with the time
+        after every step of its thread. Neither may wait or raise. The answer takes both back."""
+        self._membership.changed.tell(changed)
+        self._engine.oversee(turned)
+
+        def end() -> None:
+            self._membership.changed.forget(changed)
+            self._engine.neglect(turned)
+
+        return end
+
+    def ask_close(self) -> None:
+        """Begin to leave, and do not wait for the end of it."""
+        self._engine.ask_close()
 
     # Wishes, of operators and of programs that measure their load. The group remembers them beyond this member's life.
     # Each returns when the ledger shows it, and raises LedgerUnavailable if that takes longer than `timeout` seconds.

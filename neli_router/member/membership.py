@@ -90,6 +90,10 @@ class Membership:
         grant = self.barrier.grant(partition)
         return grant if grant is not None and grant.state is GrantState.LED and self._holds(grant) else None
 
+    def why_not(self, partition: int) -> str:
+        """Why `partition` is not led."""
+        return why_not(self.state, self.incarnation, partition, self.barrier.grant(partition), self.obstacle)
+
     # Work
 
     def enter(self, partition: int) -> Grant | None:
@@ -180,13 +184,7 @@ def not_leading(membership: Membership, partition: int, timeout: float | None) -
     """The error of who waited in vain."""
     return NotLeading(
         f"member {membership.member} was to lead partition {partition} within {timeout or 0:g} s",
-        why_not(
-            membership.state,
-            membership.incarnation,
-            partition,
-            membership.barrier.grant(partition),
-            membership.obstacle,
-        ),
+        membership.why_not(partition),
         "wait longer, or leave the work to whoever leads it",
     )
 

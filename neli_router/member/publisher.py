@@ -62,8 +62,7 @@ class Publisher:
         self._renewed_at = self._whole_at = float("-inf")
         self._version = ""
         self._away = False
-        with membership.changed:
-            membership.changed.listeners = (*membership.changed.listeners, self._kick)
+        membership.changed.tell(self._kick)
 
     def run(self) -> None:
         try:

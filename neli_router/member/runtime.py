@@ -39,6 +39,16 @@ class Changed(threading.Condition):
         self.listeners: tuple[Callable[[], None], ...] = ()
         """Called with the lock held; they may neither wait nor raise."""
 
+    def tell(self, listener: Callable[[], None]) -> None:
+        """Call `listener` at each change from now on."""
+        with self:
+            self.listeners = (*self.listeners, listener)
+
+    def forget(self, listener: Callable[[], None]) -> None:
+        """Take a `tell` back."""
+        with self:
+            self.listeners = tuple(other for other in self.listeners if other != listener)
+
     def notify_all(self) -> None:
         super().notify_all()
         for listener in self.listeners:

@@ -31,8 +31,8 @@ def test_a_weight_is_owed_until_the_ledger_can_be_written_again(
                 other.execute("BEGIN EXCLUSIVE")
                 await changes.take(lambda: Reloaded(weight=7), member, inner)
                 assert "agent.reload_refused" in caplog.text
-                until(lambda: inner.engine.membership.obstacle)
-            until(lambda: not inner.engine.membership.obstacle)
+                until(lambda: inner.obstacle)
+            until(lambda: not inner.obstacle)
             assert {} == inner.state.weights
             await changes.take(Reloaded, member, inner)
             until(lambda: {"a": 7} == inner.state.weights)

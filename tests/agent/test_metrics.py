@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from neli_router.agent.server.metrics import BUCKETS, AgentCollector, Delays, MetricsSnapshot, render
+from neli_router.clock import host_clock
 from neli_router.fence import tally
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import COUNTED
@@ -206,11 +207,11 @@ def test_the_collector_fits_any_registry_and_reads_at_each_scrape() -> None:
 
 def test_the_own_lease_counts_from_the_sending_of_the_beat_and_not_from_its_reading(agent: Running) -> None:
     one = agent.agent
-    engine = one.member.engine
+    lease = one.config.lease
 
     def holds() -> bool:
-        vital = one.chronicle.group.vitals[engine.membership.incarnation]
-        since_read = vital.heard_at + engine.settings.lease - engine.membership.clock()
+        vital = one.chronicle.group.vitals[one.member.incarnation]
+        since_read = vital.heard_at + lease - host_clock()
         snapshot = one.snapshot()
         return 0 < snapshot.lease_left < since_read and snapshot.leases_left["a"] < since_read
 

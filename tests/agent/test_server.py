@@ -136,12 +136,12 @@ def test_an_agent_whose_members_thread_hangs_is_not_well(tmp_path: Path) -> None
             stuck.set()
             free.wait(PATIENCE)
 
-        agent.agent.member.engine.oversee(hang)
+        end = agent.agent.member.observe(lambda: None, hang)
         assert stuck.wait(PATIENCE)
         with agent.client() as asker:
             answers = [asker.get(path) for path in ("/health", "/ready")]
         free.set()
-        agent.agent.member.engine.neglect(hang)
+        end()
     assert [503, 503] == [answer.status_code for answer in answers]
     assert ["the member's thread gives no sign"] == [answers[1].json()["found"]]
 

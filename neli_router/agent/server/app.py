@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import page, views
 from neli_router.agent.server.channels import event
-from neli_router.agent.server.connections import AgentTraffic
 from neli_router.agent.server.guard import answer, answer_bytes
 from neli_router.agent.server.hub import STATUS_PAUSE, Hub
 from neli_router.agent.server.metrics import CONTENT_TYPE
@@ -25,11 +24,12 @@ from neli_router.agent.server.requests import Refused, bad_request, keys_of, num
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes, body_of
 from neli_router.agent.wire import OwnersView, Refusal, StatusView
+from neli_router.clock import host_clock
+from neli_router.config import Config
 from neli_router.errors import NoOwner
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.engine import Engine
 from neli_router.router.table import Table
-from neli_router.status.chronicle import MOVES_MAX, Chronicle
+from neli_router.status.chronicle import MOVES_MAX
 
 __all__ = ["App"]
 
@@ -52,22 +52,20 @@ class App:
 
     def __init__(
         self,
+        config: Config,
         member: AsyncMember,
-        engine: Engine,
         hub: Hub,
-        chronicle: Chronicle,
-        traffic: AgentTraffic,
         version: str,
         metrics: Callable[[], bytes],
     ) -> None:
-        self._member, self._engine, self._hub, self._chronicle = member, engine, hub, chronicle
-        self._traffic, self._metrics_text = traffic, metrics
-        self._feed, self._membership, self._layout = engine.feed, engine.membership, engine.settings.layout
+        self._config, self._member, self._inner, self._hub = config, member, hub.member, hub
+        self._chronicle, self._traffic, self._metrics_text = hub.chronicle, hub.traffic, metrics
+        self._feed, self._layout = hub.member.router.feed, member.layout
         self._assets = page.load()
-        self._wishes = Wishes(member, chronicle)
+        self._wishes = Wishes(member, hub.chronicle)
         self._version = version
         self._status_json = (-1.0, -1, b"")
-        waits = Waits(member, engine, hub, traffic, self._status_event)
+        waits = Waits(config, member, hub, self._status_event)
         self._routes: Mapping[tuple[str, str], Endpoint] = {
             ("GET", "/v1/owner"): self._owner,
             ("POST", "/v1/owners"): self._owners,
@@ -142,7 +140,7 @@ class App:
             why = self._hub.why(where.partition)
             await answer(send, views.lease_view(where.partition, self._member.name, why))
         else:
-            await answer(send, views.led_view(lease, self._engine.settings.drain_timeout))
+            await answer(send, views.led_view(lease, self._config.drain_timeout))
 
     # The group
 
@@ -152,12 +150,12 @@ class App:
 
     async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
-        await answer(send, views.members_view(self._chronicle.group, self._feed.at, self._membership.clock()))
+        await answer(send, views.members_view(self._chronicle.group, self._feed.at, host_clock()))
 
     async def _moves(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("limit",))
         limit = int(number(found, "limit", default=views.MOVES_SHOWN, most=MOVES_MAX))
-        await answer(send, views.moves_view(self._chronicle.group, self._membership.clock(), limit))
+        await answer(send, views.moves_view(self._chronicle.group, host_clock(), limit))
 
     async def _status(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
@@ -173,19 +171,18 @@ class App:
         return said.replace(b"changed", name.encode(), 1)
 
     def _status_view(self) -> StatusView:
-        settings = self._engine.settings
         return views.status_view(
             self._chronicle.group,
             self._feed.view,
             self._feed.at,
-            now=self._membership.clock(),
-            agent=settings.name,
+            now=host_clock(),
+            agent=self._member.name,
             version=self._version,
-            guarantee=settings.guarantee,
-            lease=settings.lease,
+            guarantee=self._config.guarantee,
+            lease=self._config.lease,
             doing=self._doing(),
             address=self._feed.address,
-            led=0 if self._membership.is_over else len(self._membership.led()),
+            led=0 if self._inner.closed else len(self._inner.led),
         )
 
     # Wishes
@@ -206,7 +203,7 @@ class App:
     # The process
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._membership.is_over:
+        if self._inner.closed:
             raise _unwell("a member that lives was wanted", self._hub.why(0), "start the agent again")
         if self._hub.is_stuck:
             raise _unwell("a member that lives was wanted", "its thread gives no sign", "start the agent again")
@@ -218,8 +215,8 @@ class App:
             raise _unwell(wanted, self._hub.why(0), "ask another agent")
         if self._hub.is_stuck:
             raise _unwell(wanted, "the member's thread gives no sign", "start the agent again")
-        if self._membership.obstacle:
-            raise _unwell(wanted, f"the ledger is out of reach ({self._membership.obstacle})", "see why")
+        if self._inner.obstacle:
+            raise _unwell(wanted, f"the ledger is out of reach ({self._inner.obstacle})", "see why")
         if not isinstance(view, Table):
             error = view.explain(wanted)
             raise _unwell(wanted, error.found, error.remedy)
@@ -232,16 +229,16 @@ class App:
 
     def _doing(self) -> str:
         """What the member does, as far as it can be told from outside of its protocol."""
-        membership = self._membership
-        if membership.is_over:
+        member, group = self._inner, self._chronicle.group
+        if member.closed:
             return "stopped"
-        if membership.closing:
+        if member.closing:
             return "leaving"
-        if self._feed.at.age > views.AGE_MAX or membership.obstacle:  # Never read to its end, or not now.
+        if self._feed.at.age > views.AGE_MAX or member.obstacle:  # Never read to its end, or not now.
             return "reading"
-        if not self._chronicle.group.is_founded:
+        if not group.is_founded:
             return "founding"
-        return "member" if self._chronicle.group.has(membership.incarnation) else "joining"
+        return "member" if group.has(member.incarnation) else "joining"
 
     # Files, and what there is not
 

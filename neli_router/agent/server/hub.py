@@ -1,8 +1,8 @@
 """The hub: every change is heard once, and told to all who wait for it.
 
-    member.changed ----.                                  .-> those who wait to lead: the partitions that are led now
+    member.observe ----.                                  .-> those who wait to lead: the partitions that are led now
     feed.show_to ------+--> wake: one call into the loop -+-> those who lead: the leases that are revoked
-    member.oversee ----'    however many changes it was   +-> those who watch: the owners that differ, encoded once
+    its thread turns --'    however many changes it was   +-> those who watch: the owners that differ, encoded once
                                                           '-> those who show the status: that there is a newer one
     one clock -----------> comments, renewals, status, the sweep of connections
 
@@ -28,8 +28,8 @@ from math import inf
 from neli_router.agent.server import views
 from neli_router.agent.server.channels import COMMENT, Channel, event
 from neli_router.agent.server.connections import SWEEP_EVERY, AgentTraffic
+from neli_router.clock import host_clock
 from neli_router.member.member import Member
-from neli_router.member.why import why_not
 from neli_router.router.refusal import View
 from neli_router.router.table import Owner, Table
 from neli_router.status.chronicle import Chronicle
@@ -61,8 +61,11 @@ STREAMS_PER_SECOND = 100
 class Hub:
     """One member's, on one loop, from `open` to `close`."""
 
-    def __init__(self, member: Member, chronicle: Chronicle, traffic: AgentTraffic) -> None:
-        self._chronicle, self._traffic, self._engine = chronicle, traffic, member.engine
+    def __init__(self, member: Member, chronicle: Chronicle, traffic: AgentTraffic, *, lease: float) -> None:
+        self.member, self.chronicle, self.traffic = member, chronicle, traffic
+        self._feed = member.router.feed
+        self.renew_every = lease / RENEWALS_PER_LEASE
+        """Seconds between two renewals that a stream of leadership is told."""
         self._loop = asyncio.get_running_loop()
         self._is_waking = self._is_open = self._is_other = False
         self._waiting: defaultdict[int, dict[Channel, Callable[[], None]]] = defaultdict(dict)
@@ -71,22 +74,19 @@ class Hub:
         self._all: set[Channel] = set()
         self._wheel: list[set[Channel]] = [set() for _ in range(COMMENT_EVERY)]
         self._ticks = 0
-        self._view: View = self._engine.feed.view
+        self._view: View = self._feed.view
         self._owners: tuple[Owner | None, ...] = ()
         self._seen = GroupView()
         self._renewal: asyncio.TimerHandle | None = None
         self._clock: asyncio.TimerHandle | None = None
         self.turned_at = inf
-        """When the member's thread last gave a sign, on the member's clock; `inf` before it began to read."""
+        """When the member's thread last gave a sign; `inf` before it began to read."""
         self.status = StatusTicker(self._loop)
 
     def open(self) -> None:
         self._is_open = True
-        changed = self._engine.membership.changed
-        with changed:
-            changed.listeners = (*changed.listeners, self.wake)
-        self._engine.feed.show_to(self._show)
-        self._engine.oversee(self._oversee)
+        self._feed.show_to(self._show)
+        self._unobserve = self.member.observe(self.wake, self._turned)
         self._owners = self._shown()
         self._tick()
 
@@ -95,11 +95,8 @@ class Hub:
         if not self._is_open:
             return
         self._is_open = False
-        changed = self._engine.membership.changed
-        with changed:
-            changed.listeners = tuple(other for other in changed.listeners if other != self.wake)
-        self._engine.feed.hide_from(self._show)
-        self._engine.neglect(self._oversee)
+        self._feed.hide_from(self._show)
+        self._unobserve()
         for timer in (self._clock, self._renewal):
             if timer is not None:
                 timer.cancel()
@@ -108,13 +105,9 @@ class Hub:
             channel.end()
 
     @property
-    def is_open(self) -> bool:
-        return self._is_open
-
-    @property
     def is_stuck(self) -> bool:
         """Whether the member's thread gives no sign."""
-        return self._engine.membership.clock() - self.turned_at > HANGS_AFTER
+        return host_clock() - self.turned_at > HANGS_AFTER
 
     @property
     def is_full(self) -> bool:
@@ -128,13 +121,13 @@ class Hub:
         slot = self._wheel[len(self._all) % COMMENT_EVERY] if is_stream else set()
         self._all.add(channel)
         slot.add(channel)
-        self._traffic.streams += is_stream
-        self._traffic.waiting += not is_stream
+        self.traffic.streams += is_stream
+        self.traffic.waiting += not is_stream
         try:
             yield
         finally:
-            self._traffic.streams -= is_stream
-            self._traffic.waiting -= not is_stream
+            self.traffic.streams -= is_stream
+            self.traffic.waiting -= not is_stream
             self._all.discard(channel)
             slot.discard(channel)
 
@@ -155,7 +148,7 @@ class Hub:
         """`channel` is rung when it is to be told how long its lease holds, and when that is revoked."""
         self._leading[channel] = is_revoked
         if self._renewal is None:
-            self._renewal = self._loop.call_later(self._renew_every, self._renew)
+            self._renewal = self._loop.call_later(self.renew_every, self._renew)
         try:
             yield
         finally:
@@ -175,25 +168,19 @@ class Hub:
                 del self._watching[partition]
 
     def is_led(self, partition: int) -> bool:
-        return self._engine.membership.grant(partition) is not None
+        return self.member.leads(partition)
 
     @property
     def is_ending(self) -> bool:
         """Whether this member leads nothing any more, or soon."""
-        return self._engine.membership.closing or self._engine.membership.is_over
+        return self.member.closing or self.member.closed
 
     def why(self, partition: int) -> str:
         """Why this member does not lead `partition`."""
-        membership = self._engine.membership
         if self.is_ending:
-            return "this agent is being stopped" if membership.error is None else str(membership.error)
-        return why_not(
-            membership.state,
-            membership.incarnation,
-            partition,
-            membership.barrier.grant(partition),
-            membership.obstacle,
-        )
+            error = self.member.error
+            return "this agent is being stopped" if error is None else str(error)
+        return self.member.why_not(partition)
 
     # News, on any thread
 
@@ -208,9 +195,9 @@ class Hub:
         self._view, self._is_other = view, True
         self.wake()
 
-    def _oversee(self, now: float) -> None:
+    def _turned(self, now: float) -> None:
         self.turned_at = now
-        group = self._chronicle.group
+        group = self.chronicle.group
         if not group.looks_like(self._seen):
             self._seen, self._is_other = group, True
             self.wake()
@@ -260,7 +247,7 @@ class Hub:
         return (None,) * len(self._owners) if any(self._owners) or not self._owners else self._owners
 
     def _told(self, partition: int) -> bytes:
-        at = self._engine.feed.at
+        at = self._feed.at
         return event("owner", views.owner_view(self._view, partition, None, at))
 
     # Time
@@ -271,7 +258,7 @@ class Hub:
         self._ticks += 1
         for channel in list(self._wheel[self._ticks % COMMENT_EVERY]):
             channel.put(COMMENT)
-        self._traffic.sweep(self._loop.time())
+        self.traffic.sweep(self._loop.time())
         self.status.tick()
 
     def _renew(self) -> None:
@@ -279,11 +266,7 @@ class Hub:
         for channel in list(self._leading):
             channel.ring()
         if self._leading:
-            self._renewal = self._loop.call_later(self._renew_every, self._renew)
-
-    @property
-    def _renew_every(self) -> float:
-        return self._engine.settings.lease / RENEWALS_PER_LEASE
+            self._renewal = self._loop.call_later(self.renew_every, self._renew)
 
 
 class StatusTicker:

@@ -29,8 +29,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from neli_router.agent.server.connections import AgentTraffic
+from neli_router.clock import host_clock
+from neli_router.config import Config
 from neli_router.fence import tally
-from neli_router.member.engine import Engine
+from neli_router.member.member import Member
 from neli_router.status.group_view import GroupView
 
 __all__ = ["BUCKETS", "CONTENT_TYPE", "AgentCollector", "Delays", "MetricsSnapshot", "render"]
@@ -116,37 +118,44 @@ class MetricsSnapshot:
 
     @classmethod
     def of(
-        cls, engine: Engine, group: GroupView, traffic: AgentTraffic, delays: Delays, *, fenced: int, version: str
+        cls,
+        config: Config,
+        member: Member,
+        group: GroupView,
+        traffic: AgentTraffic,
+        delays: Delays,
+        *,
+        fenced: int,
+        version: str,
     ) -> "MetricsSnapshot":
         """Ask each part of an agent. Nothing here may take long."""
-        settings, membership = engine.settings, engine.membership
-        now = membership.clock()
+        now = host_clock()
         # The member itself counts from the sending of its last Beat that came back. From its coming back, this metric
         # would not show a ledger that is late, for which it is looked at.
-        lease_left = max(0.0, membership.standing.until - now)
+        lease_left = max(0.0, member.standing.until - now)
         members = group.members(now)
-        left = {member.name: member.lease_left for member in members if member.lease_left is not None}
-        if settings.name in left and group.has(membership.incarnation):
-            left[settings.name] = lease_left
+        left = {one.name: one.lease_left for one in members if one.lease_left is not None}
+        if member.name in left and group.has(member.incarnation):
+            left[member.name] = lease_left
         cut = {"slow": traffic.slow, "idle": traffic.idle, "crowded": traffic.crowded}
         return cls(
-            name=settings.name,
+            name=member.name,
             version=version,
-            guarantee=settings.guarantee,
-            lease=settings.lease,
+            guarantee=config.guarantee,
+            lease=config.lease,
             lease_left=lease_left,
             leases_left=left,
             delays=delays,
             counts=group.counts,
             fenced=fenced,
             refused_writes=tally.refused,
-            table_age=engine.feed.at.age,
+            table_age=member.router.at.age,
             lookups=traffic.lookups,
             members=len(members),
             partitions=len(group.owners),
-            owned=sum(member.partitions for member in members),
-            led=0 if membership.is_over else len(membership.led()),
-            ledger_available=not membership.obstacle and not membership.is_over,
+            owned=sum(one.partitions for one in members),
+            led=0 if member.closed else len(member.led),
+            ledger_available=not (member.obstacle or member.closed),
             waiting=traffic.waiting,
             streams=traffic.streams,
             requests=traffic.answers | {outcome: count for outcome, count in cut.items() if count},

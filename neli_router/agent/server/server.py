@@ -77,9 +77,15 @@ class Agent:
 
     def snapshot(self) -> MetricsSnapshot:
         """What metrics say now."""
-        engine, group = self.member.engine, self.chronicle.group
-        fenced, version = self._fenced, self._version
-        return MetricsSnapshot.of(engine, group, self.traffic, self._delays, fenced=fenced, version=version)
+        return MetricsSnapshot.of(
+            self.config,
+            self.member,
+            self.chronicle.group,
+            self.traffic,
+            self._delays,
+            fenced=self._fenced,
+            version=self._version,
+        )
 
     async def serve(self) -> None:
         """Bind, join and answer, until `stop` or until the member ends. Raises what kept it from that, or ended it."""
@@ -128,13 +134,13 @@ class Agent:
         except asyncio.CancelledError:
             opening.add_done_callback(_close_orphan)
             raise
-        self.chronicle.set_own(lambda: member.engine.membership.incarnation)
+        self.chronicle.set_own(lambda: member.incarnation)
         return member
 
     async def _answer(self, inner: Member, member: AsyncMember, listeners: list[socket.socket]) -> None:
-        hub = Hub(inner, self.chronicle, self.traffic)
+        hub = Hub(inner, self.chronicle, self.traffic, lease=self.config.lease)
         self._parts = member, inner, hub
-        app = App(member, inner.engine, hub, self.chronicle, self.traffic, self._version, self._metrics)
+        app = App(self.config, member, hub, self._version, lambda: render(self.snapshot()))
         guard = Guard(app, self.traffic, token=lambda: self._changes.token, any_host=self.options.allow_remote)
         server = _Server(_settings(guard, self.traffic), self.started)
         hub.open()
@@ -150,16 +156,13 @@ class Agent:
             server.should_exit = True
             await serving
             logs.logger().info("agent.stopped", member=member.name)
-        inner.engine.membership.outcome()  # Raises what ended the member, if that was not us.
+        inner.await_closed(timeout=0)  # Raises what ended the member, if that was not us.
 
     async def _drain(self, member: AsyncMember) -> None:
         if not member.closed:
             patience = f"{self.config.drain_timeout:g} s"
             logs.logger().info("agent.draining", member=member.name, led=len(member.led), at_most=patience)
             await member.close()
-
-    def _metrics(self) -> bytes:
-        return render(self.snapshot())
 
     def _on_event(self, event: Event) -> None:
         """On a thread of the member."""
@@ -263,7 +266,7 @@ def _version() -> str:
 
 def _close_orphan(opening: "asyncio.Future[Member]") -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().engine.ask_close()
+        opening.result().ask_close()
 
 
 def _raise_descriptors() -> None:

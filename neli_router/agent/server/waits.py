@@ -18,16 +18,15 @@ from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import views
 from neli_router.agent.server.channels import Channel, event
-from neli_router.agent.server.connections import AgentTraffic, connection_of
+from neli_router.agent.server.connections import connection_of
 from neli_router.agent.server.guard import answer
-from neli_router.agent.server.hub import RENEWALS_PER_LEASE, STREAMS_MAX, Hub
+from neli_router.agent.server.hub import STREAMS_MAX, Hub
 from neli_router.agent.server.requests import Place, Refused, number, place, queried
 from neli_router.agent.wire import LeaseView, Refusal
+from neli_router.config import Config
 from neli_router.errors import LeaseLost, NeliError, NotLeading
 from neli_router.member.async_leading import AsyncLease
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.engine import Engine
-from neli_router.member.membership import not_leading
 
 __all__ = ["TIMEOUT_DEFAULT", "TIMEOUT_MAX", "Waits"]
 
@@ -43,20 +42,17 @@ EARLY = 0.9
 class Waits:
     """The endpoints that wait."""
 
-    def __init__(
-        self, member: AsyncMember, engine: Engine, hub: Hub, traffic: AgentTraffic, status: Callable[[str, int], bytes]
-    ) -> None:
-        self._member, self._engine, self._hub, self._traffic = member, engine, hub, traffic
-        self._status = status
-        self._renew_every = engine.settings.lease / RENEWALS_PER_LEASE
+    def __init__(self, config: Config, member: AsyncMember, hub: Hub, status: Callable[[str, int], bytes]) -> None:
+        self._member, self._inner, self._hub, self._status = member, hub.member, hub, status
+        self._drain_timeout = config.drain_timeout
 
     async def leadership(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("role", "timeout"))
         where = place(found, self._member.layout)
         timeout = number(found, "timeout", default=TIMEOUT_DEFAULT, most=TIMEOUT_MAX)
         channel = self._channel(scope)
-        partition, membership = where.partition, self._engine.membership
-        membership.require_open()
+        partition = where.partition
+        self._inner.require_open()
         is_late, connection = False, channel.connection
 
         def give_up() -> None:
@@ -78,14 +74,14 @@ class Waits:
             return
         lease = self._member.lease(where.role)
         if lease is None:
-            membership.require_open()
-            raise not_leading(membership, partition, timeout)
-        await answer(send, views.led_view(lease, self._engine.settings.drain_timeout))
+            self._inner.require_open()
+            raise self._inner.not_leading(partition, timeout)
+        await answer(send, views.led_view(lease, self._drain_timeout))
 
     async def leadership_events(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = place(queried(scope["query_string"], ("role",)), self._member.layout)
         channel = self._channel(scope)
-        self._engine.membership.require_open()
+        self._inner.require_open()
         with self._hub.serving(channel):
             await channel.begin(send)
             while not (channel.is_over or self._hub.is_ending):
@@ -169,13 +165,13 @@ class Waits:
                     was_told = True
                     why = "this agent is being stopped" if self._hub.is_ending else "another member is to have it"
                     channel.put(event("revoked", self._led(lease, why)))
-                if loop.time() - renewed_at >= EARLY * self._renew_every:
+                if loop.time() - renewed_at >= EARLY * self._hub.renew_every:
                     renewed_at = loop.time()
                     channel.put(event("renewed", self._led(lease)))
 
     def _channel(self, scope: Scope) -> Channel:
         if self._hub.is_full:
-            self._traffic.crowded += 1
+            self._hub.traffic.crowded += 1
             found = f"{STREAMS_MAX} are open"
             raise Refused(Refusal("Crowded", "another stream was wanted", found, "close those that are not needed"))
         return Channel(connection_of(scope))
@@ -184,7 +180,7 @@ class Waits:
         return channel.is_over or self._hub.is_ending or self._hub.is_led(partition)
 
     def _led(self, lease: AsyncLease, why: str = "") -> LeaseView:
-        return views.led_view(lease, self._engine.settings.drain_timeout, why)
+        return views.led_view(lease, self._drain_timeout, why)
 
     def _not_led(self, partition: int, why: str, term: int = 0) -> LeaseView:
         return views.lease_view(partition, self._member.name, why, term)
