@@ -8,10 +8,10 @@ It ends as any agent does, by SIGTERM.
 import os
 import sys
 
-from neli_router.agent.server.options import Options
 from neli_router.agent.server.server import run
 from neli_router.config import Config
 from neli_router.keyspace import Layout
+from neli_router.settings.agent_options import AgentOptions
 
 __all__ = ["LEASE", "PARTITIONS", "configured", "main"]
 
@@ -26,7 +26,7 @@ def configured(folder: str, name: str) -> Config:
 def main(folder: str, core: int) -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})  # Before there are threads, which inherit it.
-    return run(configured(folder, "agent"), Options(socket=f"{folder}/agent.sock"))
+    return run(configured(folder, "agent"), AgentOptions(socket=f"{folder}/agent.sock"))
 
 
 if __name__ == "__main__":

@@ -48,12 +48,12 @@ ROOT = Path(__file__).resolve().parent.parent
 AGENT = """
 import sys
 from benchmarks._agent import configured
-from neli_router.agent.server.options import Options
+from neli_router.settings.agent_options import AgentOptions
 from neli_router.agent.server.server import run
 
 folder, address = sys.argv[1:]
 token = "a-token-that-nobody-uses"
-raise SystemExit(run(configured(folder, "agent"), Options(socket=f"{folder}/agent.sock", tcp=address, token=token)))
+raise SystemExit(run(configured(folder, "agent"), AgentOptions(f"{folder}/agent.sock", address, token)))
 """
 
 VICTIM = """

@@ -99,8 +99,8 @@ ROOMS = (
     # What an agent and its clients say to each other; the clients know no member, and the server no client.
     Room(("agent.wire",), imports=PURE, packages=frozenset({"msgspec"})),
     Room(
-        ("agent.client", "agent.__init__"),
-        imports=(*PURE, "agent", "clock"),
+        ("agent.client", "agent.address", "agent.__init__"),
+        imports=(*PURE, "agent", "clock", "settings.addresses", "settings.token"),
         packages=frozenset({"httpx", "msgspec"}),
     ),
     Room(

@@ -1,35 +1,31 @@
-"""The address: where an agent listens, and where its clients look for it if nobody told them.
+"""The address: where an agent listens, and where its clients look for it by default.
 
-    NELI_AGENT                          whatever it says
-    $XDG_RUNTIME_DIR/neli/agent.sock    a user who is logged in
-    /run/neli/agent.sock                whoever may write there: root, or the service's own user
-    /tmp/neli-<uid>/agent.sock          everybody else
+    NELI_AGENT                          if it is set
+    $XDG_RUNTIME_DIR/neli/agent.sock    for a user who is logged in
+    /run/neli/agent.sock                for a user who may write there: root, or the service's own
+    /tmp/neli-<uid>/agent.sock          for all others
 
     unix:/path/agent.sock, or just /path/agent.sock      the socket is its user's alone: no token
-    http://127.0.0.1:7635                                everybody on the host can connect: a token
+    http://127.0.0.1:7635                                every user of the host can connect: a token
 
 Agent and clients call the same function, so that neither needs to be told in the usual case. The last place lies in a
-folder that all users share, where anybody could have made `neli-<uid>` before, or a socket of any name. Whoever answers
-there learns our keys, and may say that we lead. So nobody speaks to a socket before `distrust` found nothing.
+folder that all users share, where any of them could have made `neli-<uid>` before, or a socket of any name. A process
+that answers there learns our keys, and may say that we lead. So a client asks `distrust` before it speaks to a socket.
 """
 
 import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from neli_router.errors import ConfigError
+from neli_router.settings.addresses import is_loopback, parse_place, socket_problem, spell_place
 
-__all__ = ["PATH_MAX", "PORT", "Address", "default_address", "distrust", "parse"]
-
-PATH_MAX = 103
-"""Bytes of a socket's path: macOS has room for 104 with the final zero, Linux for 108."""
+__all__ = ["PORT", "Address", "default_address", "distrust", "parse"]
 
 PORT = 7635
-"""What an address without a port means."""
+"""The port of an address that names none."""
 
 _SHARED = "/tmp"  # noqa: S108 - `distrust` looks at who made the folder below it.
 _SYSTEM = Path("/run/neli")
@@ -46,24 +42,20 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether nothing said to it leaves the host."""
-        return bool(self.path) or _is_loopback(self.host)
+        return bool(self.path) or is_loopback(self.host)
 
     @property
     def url(self) -> str:
-        """What an HTTP client puts in front of a path. A Unix socket has no host, and HTTP wants one."""
-        return f"http://{self._place}" if self.host else "http://agent"
-
-    @property
-    def _place(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """The front of a URL for an HTTP client. A Unix socket has no host, and HTTP wants one."""
+        return f"http://{spell_place(self.host, self.port)}" if self.host else "http://agent"
 
     def __str__(self) -> str:
         """As `parse` reads it."""
-        return f"unix:{self.path}" if self.path else f"http://{self._place}"
+        return f"unix:{self.path}" if self.path else f"http://{spell_place(self.host, self.port)}"
 
 
 def default_address(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> str:
-    """Where this user's agent listens, unless somebody said otherwise."""
+    """Where this user's agent listens, unless NELI_AGENT says otherwise."""
     if told := environment.get("NELI_AGENT"):
         return told
     if runtime := environment.get("XDG_RUNTIME_DIR"):
@@ -79,27 +71,20 @@ def parse(text: str) -> Address:
     if path.startswith("/"):
         while path.startswith("//"):  # unix:///run/neli.sock, as others write it.
             path = path[1:]
-        problem = _path_problem(path)
-        if problem:
-            raise ConfigError([f"the agent's address {text!r} is not usable: {problem}"])
+        if problem := socket_problem(path):
+            raise ConfigError([f"the agent's address {text!r:.200} {problem}"])
         return Address(path=path)
-    try:
-        parts = urlsplit(text)
-        # Python's own reading of the port raises for what is no number, or none that a port can have.
-        host, port = parts.hostname, PORT if parts.port is None else parts.port
-    except ValueError as error:
-        raise ConfigError([f"the agent's address is not usable: {error}"]) from None
-    rest = parts.path.strip("/") or parts.query or parts.fragment or parts.username or parts.password
-    if parts.scheme != "http" or not host or rest:
+    place = parse_place(text[7:].removesuffix("/"), PORT) if text[:7].lower() == "http://" else None
+    if place is None:
         # It may hold a password, put there by mistake: so it is not repeated.
         wanted = f"unix:/path/agent.sock, a path from the root, or http://127.0.0.1:{PORT}"
         found = f"this text of {len(text)} characters is none of them"
         raise ConfigError([f"an agent's address is {wanted}, and {found}: set --agent or NELI_AGENT to one"])
-    return Address(host=host, port=port)
+    return Address(host=place[0].lower(), port=place[1])
 
 
 def distrust(address: Address, *, uid: int | None = None) -> str:
-    """Why whatever listens at `address` may be somebody else's; empty if there is no reason to think so."""
+    """The reason why another user may have made what listens at `address`; empty if there is none."""
     if not address.path:
         return ""
     us = os.geteuid() if uid is None else uid
@@ -113,27 +98,9 @@ def distrust(address: Address, *, uid: int | None = None) -> str:
                 return f"others may write into its folder {folder}"
         owner = Path(address.path).stat().st_uid
     except OSError:
-        return ""  # It is not there, or not for us to see: connecting says so in more fitting words.
-    # Root asks the agents of services, which run as users of their own, where not everybody may put a socket.
+        return ""  # It is not there, or we may not see it: the connection will say so in better words.
+    # Root asks the agents of services, which run as users of their own, in folders where others may put no socket.
     is_service = us == 0 and not folder.stat().st_mode & 0o002
     if owner in {us, 0} or is_service:
         return ""
     return f"its socket belongs to another user, number {owner}, who can answer what they like"
-
-
-def _path_problem(path: str) -> str:
-    if "\0" in path:
-        return "a path has no zero byte"
-    if path.endswith("/"):
-        return "it names a folder, and the socket's own name is wanted behind it"
-    size = len(os.fsencode(path))
-    return f"a socket's path has room for {PATH_MAX} bytes and this has {size}" if size > PATH_MAX else ""
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -19,13 +19,12 @@ from typing import Any
 
 import click
 
-from neli_router.agent.server.options import Options, Reloaded
 from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options
 from neli_router.commands.exit_codes import EXIT_USAGE
-from neli_router.errors import ConfigError, how_to_install
+from neli_router.errors import how_to_install
 from neli_router.logs import logger
-from neli_router.settings import AgentOptions
-from neli_router.settings.reload import Reload
+from neli_router.settings.agent_options import AgentOptions
+from neli_router.settings.reload import Reloaded, Reloader
 
 __all__ = ["agent_command", "log_to_standard_error"]
 
@@ -58,28 +57,15 @@ def agent_command(config_file: str | None, **flags: object) -> None:
         raise SystemExit(EXIT_USAGE) from None
     agent = resolved.agent
     log_to_standard_error(agent)
-    reload = Reload(lambda: resolve_here(flags, config_file), resolved)
+    reload = Reloader(lambda: resolve_here(flags, config_file), resolved)
 
     def read_again() -> Reloaded:
         found = reload()
         if found.waiting:
             logger().warning("agent.restart_wanted", options=",".join(found.waiting))
-        # Only what changed: a weight that an operator gave meanwhile must not be taken back by a new token.
-        return Reloaded(
-            token=found.agent.token if "agent.token" in found.changed else None,
-            weight=found.weight if "weight" in found.changed else None,
-            log_level=found.agent.log_level if "agent.log_level" in found.changed else None,
-        )
+        return found
 
-    try:
-        options = Options(
-            socket=agent.socket or None, tcp=agent.listen, token=agent.token, allow_remote=agent.allow_remote
-        )
-    except ConfigError as error:
-        for problem in error.problems:
-            click.echo(f"neli: {problem}", err=True)
-        raise SystemExit(EXIT_USAGE) from None
-    raise SystemExit(server.run(resolved.config, options, reload=read_again))
+    raise SystemExit(server.run(resolved.config, agent, reload=read_again))
 
 
 def log_to_standard_error(options: AgentOptions) -> None:

@@ -27,6 +27,8 @@ from neli_router.commands.exit_codes import (
 )
 from neli_router.errors import BadKey, ConfigError, LeaseLost, NeliError, NoAgent, NoOwner, NotLeading
 from neli_router.keyspace import Key, Role
+from neli_router.settings.file import Unreadable
+from neli_router.settings.token import read_token
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
@@ -47,9 +49,6 @@ __all__ = [
 
 EXIT_INTERRUPTED = 130
 """Ctrl-C: 128 and the number of SIGINT, as a shell says it."""
-
-TOKEN_MAX = 4096
-"""Bytes of a token file: whatever is longer is another file."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -184,13 +183,7 @@ def _cell(value: object) -> str:
 
 
 def _token(path: Path | None) -> str | None:
-    if path is None:
-        return None
     try:
-        with path.open("rb") as file:
-            token = file.read(TOKEN_MAX + 1).strip()
-    except OSError as error:
-        raise ConfigError([f"the token file {path} cannot be read: {error.strerror}"]) from None
-    if not token or len(token) > TOKEN_MAX or not token.isascii():
-        raise ConfigError([f"the token file {path} must hold the agent's token in one line, and nothing else"])
-    return token.decode("ascii")
+        return None if path is None else read_token(str(path), "flag --token-file")
+    except Unreadable as error:
+        raise ConfigError([str(error)]) from None

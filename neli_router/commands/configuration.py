@@ -24,7 +24,8 @@ from neli_router.commands.exit_codes import EXIT_USAGE
 from neli_router.config import Config
 from neli_router.errors import ConfigError
 from neli_router.keyspace import Layout
-from neli_router.settings import OPTIONS, Resolved, resolve
+from neli_router.settings.options import OPTIONS
+from neli_router.settings.resolve import Resolved, resolve
 
 __all__ = ["Flags", "config_command", "output_option", "plain", "resolve_here", "resolved_or_exit", "with_options"]
 

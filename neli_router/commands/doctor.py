@@ -47,8 +47,9 @@ from neli_router.errors import ConfigError, LedgerError, LedgerMissing, NeliErro
 from neli_router.induction.settings import BEATS_PER_LEASE
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
-from neli_router.settings import AgentOptions, Resolved
-from neli_router.settings.addresses import parse_listen
+from neli_router.settings.addresses import parse_place
+from neli_router.settings.agent_options import AgentOptions
+from neli_router.settings.resolve import Resolved
 from neli_router.status.inspection import Inspection
 
 __all__ = ["doctor_command", "examine"]
@@ -257,7 +258,7 @@ def _socket(path: str) -> Diagnosis:
 
 def _port(listen: str) -> Diagnosis:
     """Whether the port is free for an agent, or one is there."""
-    place = parse_listen(listen)
+    place = parse_place(listen)
     assert place is not None, "the layers let nothing else through"
     host, port = place
     if port == 0:
@@ -301,7 +302,7 @@ def _names_here(agent: AgentOptions) -> set[str]:
     names = set()
     with suppress(OSError, http.client.HTTPException):
         names.add(_ask_socket(agent.socket, "/v1/status")[1].get("agent"))
-    if agent.listen is not None and (place := parse_listen(agent.listen)) is not None:
+    if agent.listen is not None and (place := parse_place(agent.listen)) is not None:
         with suppress(OSError, http.client.HTTPException):
             names.add(_ask(http.client.HTTPConnection(*place, timeout=ANSWER_MAX), "/v1/status")[1].get("agent"))
     return {name for name in names if isinstance(name, str)}

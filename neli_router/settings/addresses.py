@@ -1,4 +1,7 @@
-"""Names and addresses that a member has if nobody gives it some.
+"""Addresses: how HOST:PORT and the path of a socket are spelled, and the ones that a member has by default.
+
+    HOST:PORT  [IPv6]:PORT      one grammar, for the agent, its clients, and the Host header of a request
+    /run/neli/agent.sock        the path of a Unix socket, as long as the kernel has room for
 
     name      POD_NAME, else the host's name
     address   POD_IP, else the address that the agent listens on; with the agent's port; else none
@@ -6,57 +9,84 @@
 A name has to outlive a restart: a member that comes back under its name gets its partitions back at once, and it can be
 pinned and drained by it. A process number would make every restart a stranger, and in containers every process is
 number 1. So an agent is called by its host: there is one per host. Where several run on one host the user names them,
-because of two with one name the newer ends the older. A pod's name is its host's name as a rule and not always
+because of two with one name the newer ends the older. A pod's name is usually its host's name, but not always
 (`hostNetwork`, `hostname`), and people know the pod by it; so it goes first where the manifest hands it in.
 
-An address is for the clients of the *program* that the agent stands for, and only the user knows where that is. The
-agent's own address is the best guess there is, and a guess at a pod's is better than the host's: pods on one host have
-an address each. A wildcard such as 0.0.0.0 cannot be connected to from elsewhere, so the host's name stands for it.
+An address is for the clients of the *program* that the agent stands for, and only the user knows it. The agent's own
+address is the best guess there is, and a pod's address is a better one than the host's: pods on one host have an
+address each. A wildcard such as 0.0.0.0 cannot be connected to from elsewhere, so the host's name stands for it.
 """
 
+import os
 import re
 import socket
+import sys
 from collections.abc import Mapping
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 
-__all__ = ["default_address", "default_name", "is_loopback", "parse_listen", "problem_of_socket"]
+__all__ = [
+    "PATH_MAX",
+    "default_address",
+    "default_name",
+    "is_local_name",
+    "is_loopback",
+    "parse_place",
+    "socket_problem",
+    "spell_place",
+]
+
+PATH_MAX = 107 if sys.platform == "linux" else 103
+"""Bytes of a socket's path: the kernel's address has room for 108 on Linux and 104 on macOS, with a zero at the end."""
 
 HOST_MAX = 253
 """Characters of a name in DNS. A member's name may have a few more."""
 
-SOCKET_MAX = 103
-"""Bytes of a socket's path: macOS has room for 104 with the zero at the end, Linux for 108."""
+_PLACE = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]{1,253}))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
+)
 
-_LISTEN = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9.-]{1,253})):(?P<port>[0-9]{1,5})", re.ASCII)
 
+def parse_place(text: str, default_port: int | None = None) -> tuple[str, int] | None:
+    """Host and port of HOST:PORT or [IPv6]:PORT; None if it is neither. Port 0 lets the system choose one.
 
-def parse_listen(text: str) -> tuple[str, int] | None:
-    """Host and port of HOST:PORT or [IPv6]:PORT; None if it is neither. Port 0 lets the system choose one."""
-    match = _LISTEN.fullmatch(text)
-    if match is None or int(match["port"]) > 65535:
+    With a `default_port`, the text may leave the port out.
+    """
+    match = _PLACE.fullmatch(text)
+    port = default_port if match is None or match["port"] is None else int(match["port"])
+    if match is None or port is None or port > 65535:
         return None
     if match["six"] is not None:
         try:
-            ip_address(match["six"])
+            IPv6Address(match["six"])
         except ValueError:
             return None
-    return match["six"] or match["host"], int(match["port"])
+    return match["six"] or match["host"], port
+
+
+def spell_place(host: str, port: int) -> str:
+    """As `parse_place` reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_local_name(host: str) -> bool:
+    """Whether `host` is the one name that always means this host."""
+    return host.lower() in {"localhost", "localhost."}
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host reaches it. Of names, only the one that always means it."""
+    """Whether `host`, a name or an address, can only be this host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return is_local_name(host)
 
 
-def problem_of_socket(path: str) -> str:
-    """Why there can be no Unix socket at `path`; empty if there can."""
+def socket_problem(path: str) -> str:
+    """The reason why there can be no Unix socket at `path`; empty if there can."""
     if not path.startswith("/") or not path.isprintable():
         return "must be an absolute path, such as /run/neli/agent.sock"
-    if (size := len(path.encode())) > SOCKET_MAX:
-        return f"has {size} bytes, and a socket's path has at most {SOCKET_MAX}: choose a shorter one"
+    if (size := len(os.fsencode(path))) > PATH_MAX:
+        return f"has {size} bytes, and a socket's path has at most {PATH_MAX}: choose a shorter one"
     return "names a folder: name the socket in it" if path.endswith("/") else ""
 
 
@@ -69,18 +99,14 @@ def default_name(environ: Mapping[str, str]) -> tuple[str, str]:
 
 def default_address(environ: Mapping[str, str], listen: str | None) -> tuple[str, str]:
     """The address and where it comes from."""
-    place = parse_listen(listen) if listen else None
+    place = parse_place(listen) if listen else None
     if pod := environ.get("POD_IP"):
-        return (_joined(pod, place[1]) if place else pod), "environment POD_IP"
+        return (spell_place(pod, place[1]) if place else pod), "environment POD_IP"
     if place is None:
         return "", "default"
-    wildcard = place[0] in {"0.0.0.0", "::"}  # noqa: S104 - recognised, so that nobody is sent there.
-    return _joined(_host() if wildcard else place[0], place[1]), "the agent's listen"
+    wildcard = place[0] in {"0.0.0.0", "::"}  # noqa: S104 - recognised, so that no client is sent there.
+    return spell_place(_host() if wildcard else place[0], place[1]), "the agent's listen"
 
 
 def _host() -> str:
     return "".join(character for character in socket.gethostname() if character.isprintable())[:HOST_MAX]
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,58 +1,61 @@
-"""SIGHUP: the configuration is read again, and what may change while the agent runs, changes.
+"""SIGHUP: the configuration is read again, and some options change while the agent runs.
 
     SIGHUP --> resolve again --ConfigError--> all stays as it is, and every problem is told
                     '--> weight, token, log level: as they say now        everything else: as it was, told by name
 
-What stays is what others rely on. The ledger, the lease and the layout are the group's; the name is how the others know
-this member; and clients find the agent by the sockets that it has. Who changed one of these learns that it waits for a
-restart, instead of a silence that looks like a yes.
+Others rely on the rest. The ledger, the lease and the layout are the group's; the name is how the others know this
+member; and clients find the agent by the sockets that it has. A user who changed one of these learns that it waits for
+a restart, instead of a silence that looks like a yes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from neli_router.settings.resolve import AgentOptions, Resolved
+from neli_router.settings.resolve import Resolved
 
-__all__ = ["Reload", "Reloaded"]
+__all__ = ["Reload", "Reloaded", "Reloader"]
 
 CHANGEABLE = frozenset({"weight", "agent.token", "agent.token_file", "agent.log_level"})
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What holds from now on. `changed` and `waiting` are names of options; the latter wait for a restart."""
+    """The new values. None stays as it is: a new token must not take back a weight that an operator gave meanwhile."""
 
-    agent: AgentOptions
-    weight: int
-    changed: tuple[str, ...]
-    waiting: tuple[str, ...]
+    token: str | None = field(default=None, repr=False)
+    weight: int | None = None
+    log_level: str | None = None
+    changed: tuple[str, ...] = ()
+    """Names of the options that changed."""
+    waiting: tuple[str, ...] = ()
+    """Names of the options that wait for a restart."""
 
 
-class Reload:
-    """Call it on SIGHUP, from one thread. Raises ConfigError if what stands there now is not usable."""
+Reload = Callable[[], Reloaded]
+"""Reads the configuration again, in a thread. Raises ConfigError, which leaves everything as it is."""
+
+
+class Reloader:
+    """A Reload over the layers. Call it from one thread."""
 
     def __init__(self, again: Callable[[], Resolved], running: Resolved) -> None:
-        self._again, self._running = again, running
+        self._again, self._running, self._token = again, running, running.agent.token
 
     def __call__(self) -> Reloaded:
         new, old = self._again(), self._running
         before = {one.name: one.value for one in old.settings}
         different = {one.name for one in new.settings if one.value != before[one.name]}
-        if new.agent.token != old.agent.token:  # Both are shown as hidden.
+        if new.agent.token != self._token:  # Both are shown as hidden.
             different.add("agent.token")
         if new.config.ledger != old.config.ledger:  # A password alone may be another.
             different.add("ledger")
-        agent = replace(old.agent, token=new.agent.token, log_level=new.agent.log_level)
         kept = {one.name: one for one in old.settings if one.name not in CHANGEABLE}
-        self._running = replace(
-            old,
-            config=replace(old.config, weight=new.config.weight),
-            agent=agent,
-            settings=tuple(kept.get(one.name, one) for one in new.settings),
-        )
+        self._running = replace(old, settings=tuple(kept.get(one.name, one) for one in new.settings))
+        self._token = new.agent.token
         return Reloaded(
-            agent,
-            new.config.weight,
-            tuple(sorted(different & CHANGEABLE)),
-            tuple(sorted(different - CHANGEABLE)),
+            token=new.agent.token if "agent.token" in different else None,
+            weight=new.config.weight if "weight" in different else None,
+            log_level=new.agent.log_level if "agent.log_level" in different else None,
+            changed=tuple(sorted(different & CHANGEABLE)),
+            waiting=tuple(sorted(different - CHANGEABLE)),
         )

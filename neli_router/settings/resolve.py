@@ -1,9 +1,15 @@
-"""From the layers to what holds: each option's value, who said it, and everything that is wrong, at once.
+"""Layered configuration: flags, environment and one file become one whole, with the source of each value.
+
+    neli agent --lease 0.5     NELI_LEDGER=sqlite:...     neli.toml
+            '----------------------'----------------------'--> resolve() --> Resolved: Config, AgentOptions, settings
 
     flags > environment > neli.toml > defaults
       each layer is read by the kinds of its options, even where a higher one speaks of the same
         '--> the highest wins --> Config and AgentOptions, which check what belongs together
                 '--> every problem, each with the place it comes from --> one ConfigError
+
+A program that builds its own `Config` needs none of this: a library does not read its host's environment behind its
+user's back. The commands do.
 
 A mistake in a layer that is overruled today is found today, and not on the day the higher layer is taken away. So the
 list is complete: after one round of corrections the agent starts.
@@ -11,42 +17,45 @@ list is complete: after one round of corrections the agent starts.
 `Config` knows no layers and says `lease=7200.0 must be ...`. The sentence names its options, so their places are put
 behind it. It never gets to see an address with a password while it looks for problems: it is shown the same address
 with stars, and the true one when all is well.
+
+Every option has a variable, and a name with our prefix that is none is an error, as an unknown name in the file is: a
+variable with a typing mistake does nothing, quietly, and the group would run with another lease than its operator
+believes. Kubernetes puts variables for every service into every pod, made of the service's name. A service called
+`neli` or `neli-agent` must not keep its own pods from starting, so those are known by their endings. An empty variable
+counts as none: `NELI_ZONE=$ZONE` in a script means just that.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from neli_router.config import Config
 from neli_router.errors import ConfigError
-from neli_router.settings import addresses, environment, file, token
+from neli_router.settings import file
+from neli_router.settings.addresses import default_address, default_name, socket_problem
+from neli_router.settings.agent_options import AgentOptions, listen_problem, needs_token
 from neli_router.settings.file import PLACES, Document, Unreadable
 from neli_router.settings.options import OPTIONS, Misfit, Option, public_text, shown, unknown
+from neli_router.settings.token import read_token, token_problem
 
-__all__ = ["DEFAULT", "AgentOptions", "Resolved", "Setting", "resolve"]
+__all__ = ["DEFAULT", "Resolved", "Setting", "resolve"]
 
 DEFAULT = "default"
 LISTEN = "agent.listen"
 
 UNKNOWN_MAX = 20
-"""As many unknown names of a file are told of: see `environment.STRANGERS_MAX`."""
+"""Unknown names of a layer that are told at once: each costs a search for its nearest, and no one reads a hundred."""
 
+_FOR_CLIENTS = frozenset({"NELI_AGENT", "NELI_CONFIG", "NELI_TOKEN"})
+"""Variables that the clients of the agent read, and this package."""
 
-@dataclass(frozen=True, slots=True)
-class AgentOptions:
-    """How the agent serves; who it is to the group, `Config` says."""
+_FROM_RUN = frozenset({"NELI_MEMBER", "NELI_PARTITION", "NELI_ROLE", "NELI_TERM"})
+"""Variables that `neli run` sets for its command."""
 
-    socket: str
-    """The path of its Unix socket."""
-    _: KW_ONLY
-    listen: str | None = None
-    """HOST:PORT to serve on as well, or None."""
-    token: str | None = field(default=None, repr=False)
-    """What clients over TCP must show; there is one wherever `listen` is."""
-    allow_remote: bool = False
-    log_level: str = "info"
-    log_format: Literal["console", "json"] = "console"
+_KUBERNETES = re.compile(
+    r"NELI_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +115,20 @@ class _Layers:
         self._document = self._load(config_file, places)
         # The lowest first, so that each layer covers those below it.
         self._take_file()
-        for option, text, variable in environment.variables(environ):
-            self._take(option, text, f"environment {variable}", is_text=True)
-        self._problems += environment.strangers(environ)
+        for option in OPTIONS.values():
+            if text := environ.get(option.variable):
+                self._take(option, text, f"environment {option.variable}", is_text=True)
+        self._problems += _unknown_variables(environ)
         for key, value in flags.items():
             if value is not None:
                 self._take(OPTIONS[key], value, f"flag {OPTIONS[key].flag}", is_text=True)
         self._default("agent.socket", default_socket, DEFAULT)
-        self._default("name", *addresses.default_name(environ))
-        self._default("address", *addresses.default_address(environ, self._values.get("agent.listen")))
+        self._default("name", *default_name(environ))
+        self._default("address", *default_address(environ, self._values.get("agent.listen")))
 
     def resolved(self) -> Resolved:
         agent, config = self._agent(), self._config()
-        if self._problems or config is None:
+        if agent is None or config is None or self._problems:
             raise ConfigError([_printable(problem) for problem in self._problems])
         held = {**{f"agent.{name}": getattr(agent, name) for name in ("socket", "listen", "allow_remote")}}
         held |= {"agent.log_level": agent.log_level, "agent.log_format": agent.log_format}
@@ -177,39 +187,30 @@ class _Layers:
         if key not in self._values:
             self._values[key], self._sources[key] = value, source
 
-    def _agent(self) -> AgentOptions:
-        socket, listen = self._values["agent.socket"].removeprefix("unix:"), self._values.get("agent.listen")
-        if socket and (problem := addresses.problem_of_socket(socket)):
+    def _agent(self) -> AgentOptions | None:
+        socket = self._values["agent.socket"].removeprefix("unix:")
+        if socket and (problem := socket_problem(socket)):
             self._complain(f"agent.socket={public_text('agent.socket', socket)!r:.200} {problem}", "agent.socket")
-        listen = listen or None  # As in `listen = ""`, which overrules a listen in a lower layer.
-        where = "" if listen is None else f"agent.listen={public_text(LISTEN, listen)!r:.200}"
-        allow_remote = self._values.get("agent.allow_remote", OPTIONS["agent.allow_remote"].default)
-        if listen is not None:
-            place = addresses.parse_listen(listen)
-            if place is None:
-                wanted = "must be HOST:PORT, such as 127.0.0.1:7635 or [::1]:7635"
-                self._complain(f"{where} {wanted}", LISTEN)
-            elif not allow_remote and not addresses.is_loopback(place[0]):
-                self._complain(
-                    f"{where} is an address that other hosts may reach, and what is said there is "
-                    "not encrypted: listen on 127.0.0.1, or set allow_remote if a network that you trust is all it has",
-                    LISTEN,
-                )
+        listen = self._values.get(LISTEN) or None  # As in `listen = ""`, which overrules a listen in a lower layer.
+        words = {name: self._values.get(f"agent.{name}", OPTIONS[f"agent.{name}"].default) for name in _AGENT_WORDS}
         secret = self._token()
-        if listen is not None and secret is None and not self._wrong & {"agent.token", "agent.token_file"}:
-            remedy = "set token_file or NELI_TOKEN, or use the socket alone"
-            self._complain(f"{where} needs a token, because every user of this host reaches a port: {remedy}", LISTEN)
-        words = {name: self._values.get(f"agent.{name}", OPTIONS[f"agent.{name}"].default) for name in _LOG_WORDS}
-        return AgentOptions(socket, listen=listen, token=secret, allow_remote=allow_remote, **words)
+        if listen is not None:
+            if problem := listen_problem(listen, allow_remote=words["allow_remote"]):
+                self._complain(problem, LISTEN)
+            if secret is None and not self._wrong & {"agent.token", "agent.token_file"}:
+                self._complain(needs_token(listen), LISTEN)
+        return None if self._problems else AgentOptions(socket, listen, secret, **words)
 
     def _token(self) -> str | None:
         path, source = self._values.get("agent.token_file"), self._sources.get("agent.token_file", "")
         try:
             if (told := self._environ.get("NELI_TOKEN")) and not source.startswith("flag"):
                 self._sources["agent.token"] = "environment NELI_TOKEN"
-                return token.check_token(told, "environment NELI_TOKEN")
+                if problem := token_problem(told):
+                    raise Unreadable(f"environment NELI_TOKEN {problem}")
+                return told
             if path:
-                found = token.read_token(path, source)
+                found = read_token(path, source)
                 self._token_path, self._sources["agent.token"] = path, "agent.token_file"
                 return found
         except Unreadable as error:
@@ -246,7 +247,7 @@ class _Layers:
 
 
 _SECTIONS = frozenset(option.section for option in OPTIONS.values()) - {""}
-_LOG_WORDS = ("log_level", "log_format")
+_AGENT_WORDS = ("allow_remote", "log_level", "log_format")
 
 
 def _printable(text: str) -> str:
@@ -272,3 +273,16 @@ def _stranger(key: str, where: str) -> str:
             "its own in [agent] token_file, or set NELI_TOKEN"
         )
     return unknown("option", key, OPTIONS, where)
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable with our prefix that is none of ours."""
+    options = {option.variable for option in OPTIONS.values()} | _FOR_CLIENTS
+    found = sorted(
+        name
+        for name, text in environ.items()
+        if name.startswith("NELI_") and text and name not in options | _FROM_RUN and not _KUBERNETES.fullmatch(name)
+    )
+    told = [unknown("variable", name, options, "in the environment") for name in found[:UNKNOWN_MAX]]
+    rest = len(found) - UNKNOWN_MAX
+    return [*told, *([f"{rest} more variables with NELI_ are unknown"] if rest > 0 else [])]

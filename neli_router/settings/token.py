@@ -1,12 +1,13 @@
-"""The token: the one secret of an agent, which clients over TCP must show.
+"""The token: the one secret of an agent, which clients over TCP must show. Its rules, for both ends.
 
-    flag --token-file  >  environment NELI_TOKEN  >  NELI_TOKEN_FILE  >  [agent] token_file
+    agent     flag --token-file  >  environment NELI_TOKEN  >  NELI_TOKEN_FILE  >  [agent] token_file
+    clients   flag --token-file  >  environment NELI_TOKEN
 
 There is no `--token`, which every user of the host would see in the list of processes, and no `token` in `neli.toml`,
 which people print, copy and commit. The environment is where containers are given secrets, so it may hold one.
 
 Its file must be closed to others. A group may read it: Kubernetes shows a secret to a user who is not root by the group
-of the volume. To let the group write it is refused, because who writes a token has it.
+of the volume. The group may not write it, because a process that can write a token knows the token.
 """
 
 import re
@@ -14,36 +15,39 @@ import stat
 
 from neli_router.settings.file import Unreadable, read_checked
 
-__all__ = ["TOKEN_MAX", "TOKEN_MIN", "check_token", "read_token"]
+__all__ = ["TOKEN_MAX", "TOKEN_MIN", "read_token", "token_problem"]
 
 TOKEN_MIN = 16
 """Characters. Shorter ones can be guessed; `openssl rand -hex 16` makes one of 32."""
 
 TOKEN_MAX = 4096
-"""Characters, within what servers take of a header."""
+"""Characters, within the limit that servers have for a header."""
 
 _CHARACTERS = re.compile(r"[!-~]+", re.ASCII)
 
 
 def read_token(path: str, source: str) -> str:
-    """The token in the file at `path`. Raises Unreadable; names neither the path nor what is in it.
+    """The token in the file at `path`. Raises Unreadable, whose text has neither the path nor the content.
 
-    Not the path, because it is a mistake that people make, to write the token where its file should be named.
+    Not the path, because people make the mistake to write the token where its file should be named.
     """
     what = f"the token's file ({source})"
     content, status = read_checked(path, what, TOKEN_MAX)
     if status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
         mode = stat.S_IMODE(status.st_mode)
         raise Unreadable(f"{what} has mode {mode:04o}, so others can read or change it: chmod 600 it")
-    return check_token(content.decode("latin-1").rstrip("\r\n"), what)
-
-
-def check_token(token: str, what: str) -> str:
-    """The token itself, if it is fit to be one. Raises Unreadable."""
-    if not token:
-        raise Unreadable(f"{what} is empty: write a token, as `openssl rand -hex 16` makes one")
-    if not TOKEN_MIN <= len(token) <= TOKEN_MAX:
-        raise Unreadable(f"{what} holds {len(token)} characters, and a token has {TOKEN_MIN} to {TOKEN_MAX}")
-    if not _CHARACTERS.fullmatch(token):
-        raise Unreadable(f"{what} holds spaces or characters beyond ASCII, which no HTTP header carries: make another")
+    token = content.decode("latin-1").rstrip("\r\n")
+    if problem := token_problem(token):
+        raise Unreadable(f"{what} {problem}")
     return token
+
+
+def token_problem(token: str) -> str:
+    """The reason why `token` cannot be one, without the token; empty if it can."""
+    if not token:
+        return "is empty: write a token, as `openssl rand -hex 16` makes one"
+    if not TOKEN_MIN <= len(token) <= TOKEN_MAX:
+        return f"holds {len(token)} characters, and a token has {TOKEN_MIN} to {TOKEN_MAX}"
+    if not _CHARACTERS.fullmatch(token):
+        return "holds spaces or characters beyond ASCII, which no HTTP header carries: make another"
+    return ""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.agent.server.options import Options
+from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import TOKEN, Running, configured, running
 
 
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> str:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """On both kinds of socket. Shared by a module's tests, which leave it as they found it."""
     folder = tmp_path_factory.mktemp("agent")
-    options = Options(socket=str(folder / "agent.sock"), tcp="127.0.0.1:0", token=TOKEN)
+    options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     with running(configured(folder), options) as agent:
         agent.await_ready()
         yield agent

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import httpx
 import uvicorn
 
-from neli_router.agent.server.options import Options, Reload
 from neli_router.agent.server.server import Agent
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.keyspace import Layout
+from neli_router.settings.agent_options import AgentOptions
+from neli_router.settings.reload import Reload
 
 __all__ = ["LEASE", "PATIENCE", "TOKEN", "Events", "Running", "configured", "running", "until"]
 
@@ -69,7 +70,7 @@ class Events:
 class Running:
     """One agent, its loop and its thread."""
 
-    def __init__(self, config: Config, options: Options, reload: Reload | None = None) -> None:
+    def __init__(self, config: Config, options: AgentOptions, reload: Reload | None = None) -> None:
         self._config, self.options, self._reload = config, options, reload
         self._ready = threading.Event()
         self.error: BaseException | None = None
@@ -135,7 +136,7 @@ class Running:
 
 
 @contextmanager
-def running(config: Config, options: Options, *, reload: Reload | None = None) -> Iterator[Running]:
+def running(config: Config, options: AgentOptions, *, reload: Reload | None = None) -> Iterator[Running]:
     one = Running(config, options, reload)
     one.start()
     try:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent.server.changes import Changes
-from neli_router.agent.server.options import Reloaded
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
+from neli_router.settings.reload import Reloaded
 from tests.agent.running import configured, until
 
 

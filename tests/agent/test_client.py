@@ -103,7 +103,7 @@ def test_keys_and_tokens_stay_out_of_logs_and_representations(
     _, client = place
     with caplog.at_level("DEBUG"):
         client.owner("Jane-Doe")
-        other = Client(str(client.address), token="hush-hush-hush")  # noqa: S106 - of a test.
+        other = Client(str(client.address), token="hush-hush-hush-hush")  # noqa: S106 - of a test.
     told = f"{caplog.text} {client!r} {other!r}"
     assert [False, False] == [secret in told for secret in ("Jane-Doe", "hush")]
 
@@ -173,13 +173,13 @@ def test_whatever_else_listens_there_is_no_agent(place: tuple[StandIn, Client], 
 def test_over_tcp_a_missing_or_wrong_token_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NELI_TOKEN", raising=False)
     with standing_in() as (agent, address):
-        agent.token = "correct-horse"  # noqa: S105 - of a test.
+        agent.token = "correct-horse-battery"  # noqa: S105 - of a test.
         with Client(address) as client, pytest.raises(NeliError, match=r"none was given: .*NELI_TOKEN.*--token-file"):
             client.members()
-        stranger = Client(address, token="other")  # noqa: S106 - of a test.
+        stranger = Client(address, token="another-horse-battery")  # noqa: S106 - of a test.
         with stranger as client, pytest.raises(NeliError, match="it knows another one"):
             client.members()
-        monkeypatch.setenv("NELI_TOKEN", "correct-horse")
+        monkeypatch.setenv("NELI_TOKEN", "correct-horse-battery")
         with Client(address) as client:
             assert ["alpha"] == [member.name for member in client.members().members]
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent import AsyncClient, Client
-from neli_router.agent.server.server import Agent, Options
+from neli_router.agent.server.server import Agent
 from neli_router.config import Config
 from neli_router.errors import BadKey, LeaseLost, NeliError, NotLeading
 from neli_router.keyspace import Layout
+from neli_router.settings.agent_options import AgentOptions
 from tests.agent.stand_in import eventually
 
 pytestmark = pytest.mark.process
@@ -32,7 +33,7 @@ def agent(folder: Path, name: str) -> Iterator[tuple[Agent, asyncio.AbstractEven
             "layout": Layout(slots=16, partitions=4),
         }
     )
-    options = Options(socket=f"{folder}/{name}.sock", tcp="127.0.0.1:0", token=TOKEN)
+    options = AgentOptions(socket=f"{folder}/{name}.sock", listen="127.0.0.1:0", token=TOKEN)
 
     async def serve() -> None:
         inner = Agent(config, options)

@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 import pytest
 
 from neli_router.agent.server import channels, connections, hub
-from neli_router.agent.server.options import Options
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
+from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import LEASE, PARTITIONS, PATIENCE, Events, Running, configured, running, until
 
 LAYOUT = Layout(partitions=PARTITIONS)
@@ -25,7 +25,7 @@ def with_another_member(tmp_path: Path) -> Iterator[tuple[Running, Member]]:
     with Member(configured(tmp_path, "b")) as other:
         until(lambda: len(other.led) == PARTITIONS)
         other.drain("a")
-        with running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock"))) as agent:
+        with running(configured(tmp_path), AgentOptions(socket=str(tmp_path / "agent.sock"))) as agent:
             agent.await_ready()
             yield agent, other
 
@@ -111,7 +111,7 @@ def test_a_lost_lease_is_told_as_fenced_and_waited_for_again(tmp_path: Path) -> 
         until(lambda: len(other.led) == PARTITIONS)
         other.drain("a")
         config = configured(tmp_path, drain_timeout=0.3)
-        with running(config, Options(socket=str(tmp_path / "agent.sock"))) as agent:
+        with running(config, AgentOptions(socket=str(tmp_path / "agent.sock"))) as agent:
             agent.await_ready()
             give(other)
             with agent.events("/v1/leadership/events", role=ROLE) as events:

@@ -17,21 +17,22 @@ import httpx
 import pytest
 
 from neli_router.agent.server.hub import HANGS_AFTER
-from neli_router.agent.server.options import Options, Reloaded
-from neli_router.agent.server.server import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, run
+from neli_router.agent.server.server import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, Agent, run
 from neli_router.errors import ConfigError, LedgerUnusable, NeliError, Replaced
 from neli_router.member.member import Member
+from neli_router.settings.agent_options import AgentOptions
+from neli_router.settings.reload import Reloaded
 from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running, until
 
 MAIN = """
 import json, sys
 from pathlib import Path
-from neli_router.agent.server.options import Options
+from neli_router.settings.agent_options import AgentOptions
 from neli_router.agent.server.server import run
 from tests.agent.running import configured
 
 given = json.loads(sys.argv[1])
-raise SystemExit(run(configured(Path(given["folder"]), **given["config"]), Options(**given["options"])))
+raise SystemExit(run(configured(Path(given["folder"]), **given["config"]), AgentOptions(**given["options"])))
 """
 
 
@@ -67,31 +68,35 @@ def is_ready(folder: Path) -> bool:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({}, "would listen nowhere"),
-        ({"tcp": "127.0.0.1:0"}, "needs a token"),
-        ({"tcp": "127.0.0.1:0", "token": ""}, "needs a token"),
-        ({"tcp": "127.0.0.1:0", "token": "short"}, "at least 16 characters"),
-        ({"tcp": "127.0.0.1:0", "token": "x" * 20 + "\n"}, "printable ASCII"),
-        ({"tcp": "0.0.0.0:0", "token": TOKEN}, "allow_remote"),
-        ({"tcp": "nonsense", "token": TOKEN}, "HOST:PORT"),
+        ({"listen": "127.0.0.1:0"}, "needs a token"),
+        ({"listen": "127.0.0.1:0", "token": ""}, "needs a token"),
+        ({"listen": "127.0.0.1:0", "token": "short"}, "a token has 16 to 4096"),
+        ({"listen": "127.0.0.1:0", "token": "x" * 20 + "\n"}, "characters beyond ASCII"),
+        ({"listen": "0.0.0.0:0", "token": TOKEN}, "allow_remote"),
+        ({"listen": "nonsense", "token": TOKEN}, "HOST:PORT"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        Options(**options)  # type: ignore[arg-type]
+        AgentOptions(**options)  # type: ignore[arg-type]
+
+
+def test_an_agent_that_would_listen_nowhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="would listen nowhere"):
+        Agent(configured(tmp_path), AgentOptions())
 
 
 def test_all_problems_of_the_options_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        Options(tcp="0.0.0.0:0")
+        AgentOptions(listen="0.0.0.0:0")
     assert 2 == len(caught.value.problems)
 
 
 def test_a_token_is_in_no_repr() -> None:
-    told = repr([Options(tcp="127.0.0.1:0", token=TOKEN), Reloaded(token=TOKEN)])
+    told = repr([AgentOptions(listen="127.0.0.1:0", token=TOKEN), Reloaded(token=TOKEN)])
     assert TOKEN not in told
     with pytest.raises(ConfigError) as caught:
-        Options(socket="/a", token="a secret word of mine")  # noqa: S106 - it opens nothing.
+        AgentOptions(socket="/a", token="a secret word of mine")  # noqa: S106 - it opens nothing.
     assert "secret" not in str(caught.value)
 
 
@@ -99,7 +104,7 @@ def test_a_token_is_in_no_repr() -> None:
 
 
 def test_an_agent_whose_socket_is_held_does_not_join(tmp_path: Path) -> None:
-    options = Options(socket=str(tmp_path / "agent.sock"))
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"))
     with running(configured(tmp_path), options) as first:
         first.await_ready()
         second = Running(configured(tmp_path, "b"), options)
@@ -112,7 +117,7 @@ def test_an_agent_whose_socket_is_held_does_not_join(tmp_path: Path) -> None:
 
 def test_a_ledger_that_is_none_ends_the_agent_and_frees_its_socket(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_text("this is no database" * 100, encoding="ascii")
-    one = Running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock")))
+    one = Running(configured(tmp_path), AgentOptions(socket=str(tmp_path / "agent.sock")))
     one.start()
     one.join()
     assert isinstance(one.error, LedgerUnusable)
@@ -120,14 +125,14 @@ def test_a_ledger_that_is_none_ends_the_agent_and_frees_its_socket(tmp_path: Pat
 
 
 def test_an_agent_is_not_ready_before_it_is_a_member(tmp_path: Path) -> None:
-    options = Options(socket=str(tmp_path / "agent.sock"))
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"))
     with running(configured(tmp_path, lease=5.0), options) as agent, agent.client() as asker:
         ready, health = asker.get("/ready"), asker.get("/health")
     assert (503, "NotReady", 200) == (ready.status_code, ready.json()["kind"], health.status_code)
 
 
 def test_an_agent_whose_members_thread_hangs_is_not_well(tmp_path: Path) -> None:
-    with running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock"))) as agent:
+    with running(configured(tmp_path), AgentOptions(socket=str(tmp_path / "agent.sock"))) as agent:
         agent.await_ready()
         stuck, free = threading.Event(), threading.Event()
 
@@ -213,7 +218,7 @@ def test_a_member_that_is_replaced_ends_its_agent_with_that_error(tmp_path: Path
 
 
 def test_clients_are_told_when_the_member_ends_by_itself(tmp_path: Path) -> None:
-    one = Running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock")))
+    one = Running(configured(tmp_path), AgentOptions(socket=str(tmp_path / "agent.sock")))
     one.start()
     one.await_ready()
     with one.events("/v1/leadership/events", role="3") as events:
@@ -228,14 +233,14 @@ def test_clients_are_told_when_the_member_ends_by_itself(tmp_path: Path) -> None
 def test_a_port_in_use_is_an_exit_code_and_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         address = f"127.0.0.1:{holder.getsockname()[1]}"
-        assert EXIT_REFUSED == run(configured(tmp_path), Options(tcp=address, token=TOKEN))
+        assert EXIT_REFUSED == run(configured(tmp_path), AgentOptions(listen=address, token=TOKEN))
     assert "another process holds that port" in capfd.readouterr().err
 
 
 def test_a_socket_that_cannot_be_is_an_exit_code_and_a_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert EXIT_USAGE == run(configured(tmp_path), Options(socket="relative.sock"))
+    assert EXIT_USAGE == run(configured(tmp_path), AgentOptions(socket="relative.sock"))
     assert "must be an absolute path" in capfd.readouterr().err
 
 
@@ -245,7 +250,7 @@ def test_a_socket_that_cannot_be_is_an_exit_code_and_a_sentence(
 def test_a_configuration_is_read_again_while_the_agent_runs(tmp_path: Path) -> None:
     level = logging.getLogger("neli_router").level
     found = Reloaded(token="another-token-of-ours", weight=7, log_level="error")  # noqa: S106 - it opens nothing.
-    options = Options(socket=str(tmp_path / "agent.sock"), tcp="127.0.0.1:0", token=TOKEN)
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     try:
         with running(configured(tmp_path), options, reload=lambda: found) as agent:
             agent.await_ready()
@@ -267,7 +272,7 @@ def test_the_weight_that_it_joined_with_needs_no_wish(tmp_path: Path) -> None:
     weights = iter([7, 1])
     socket_path = str(tmp_path / "agent.sock")
     with running(
-        configured(tmp_path), Options(socket=socket_path), reload=lambda: Reloaded(weight=next(weights))
+        configured(tmp_path), AgentOptions(socket=socket_path), reload=lambda: Reloaded(weight=next(weights))
     ) as agent:
         agent.await_ready()
         agent.on_loop(agent.agent.reload)
@@ -279,7 +284,7 @@ def test_the_weight_that_it_joined_with_needs_no_wish(tmp_path: Path) -> None:
 def test_a_weight_that_a_wish_overrules_is_told_of_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = Options(socket=str(tmp_path / "agent.sock"))
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"))
     with Member(configured(tmp_path, "b")) as other:
         other.weigh("a", 7)
         with running(configured(tmp_path), options) as agent:
@@ -301,7 +306,7 @@ def test_a_slip_in_the_configuration_changes_nothing(
         slips = {"token": {"token": "Secret"}, "level": {"log_level": "lowd"}, "weight": {"weight": -3}}
         return Reloaded(**slips[slip])  # type: ignore[arg-type]
 
-    with running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock")), reload=reload) as agent:
+    with running(configured(tmp_path), AgentOptions(socket=str(tmp_path / "agent.sock")), reload=reload) as agent:
         agent.await_ready()
         agent.on_loop(agent.agent.reload)
         until(lambda: "agent.reload_refused" in caplog.text)
@@ -323,7 +328,7 @@ def test_sighup_without_a_configuration_to_read_is_no_end(tmp_path: Path) -> Non
 
 def test_no_key_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with running(configured(tmp_path), Options(socket=str(tmp_path / "agent.sock"))) as agent:
+    with running(configured(tmp_path), AgentOptions(socket=str(tmp_path / "agent.sock"))) as agent:
         agent.await_ready()
         with agent.client() as asker:
             asker.get("/v1/owner?key=MrSecret")

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.agent.server.sockets import PATH_MAX, is_loopback, listen_tcp, listen_unix, parse_port
+from neli_router.agent.server.sockets import listen_tcp, listen_unix
 from neli_router.errors import ConfigError, NeliError
+from neli_router.settings.addresses import PATH_MAX, is_loopback, parse_place
+from neli_router.settings.agent_options import AgentOptions
 
 HOLDER = """
 import socket, sys
@@ -108,7 +110,10 @@ def test_what_is_no_socket_is_never_touched(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_path_that_the_kernel_has_no_room_for_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"at most {PATH_MAX} bytes, got 20"), listen_unix("/" + "x" * 200):
+    with (
+        pytest.raises(ConfigError, match=f"has 201 bytes, and a socket's path has at most {PATH_MAX}:"),
+        listen_unix("/" + "x" * 200),
+    ):
         pass
     longest = f"{tmp_path}/{'x' * (PATH_MAX - 1 - len(str(tmp_path)))}"
     with listen_unix(longest), socket.socket(socket.AF_UNIX) as client:
@@ -147,30 +152,39 @@ def test_an_address_that_this_host_does_not_have_is_told() -> None:
         pass
 
 
+TOKEN = "0123456789abcdef"  # noqa: S105 - of a test.
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("127.0.0.1:7635", ("127.0.0.1", 7635)),
-        ("localhost:0", ("127.0.0.1", 0)),
+        ("localhost:0", ("localhost", 0)),
         ("[::1]:80", ("::1", 80)),
         ("127.8.9.1:1", ("127.8.9.1", 1)),
     ],
 )
 def test_a_port_of_loopback_is_taken(text: str, expected: tuple[str, int]) -> None:
-    assert expected == parse_port(text)
+    assert (text, expected) == (AgentOptions(listen=text, token=TOKEN).listen, parse_place(text))
+
+
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST."])
+def test_the_name_of_this_host_is_always_the_address_of_version_4(name: str) -> None:
+    with listen_tcp(name, 0) as listener:
+        assert "127.0.0.1" == listener.getsockname()[0]
 
 
 @pytest.mark.parametrize("text", ["", "7635", ":7635", "127.0.0.1", "127.0.0.1:", "::1:80", "127.0.0.1:99999", "a:b"])
 def test_what_is_no_host_and_port_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be HOST:PORT"):
-        parse_port(text)
+        AgentOptions(listen=text, token=TOKEN)
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1", "localhost.example.org:1"])
 def test_an_address_that_others_can_reach_needs_to_be_wanted(text: str) -> None:
     with pytest.raises(ConfigError, match="allow_remote"):
-        parse_port(text)
-    assert parse_port(text, allow_remote=True)[1] == 1
+        AgentOptions(listen=text, token=TOKEN)
+    assert AgentOptions(listen=text, token=TOKEN, allow_remote=True).listen == text
 
 
 @pytest.mark.parametrize(

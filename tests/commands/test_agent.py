@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from neli_router.commands.agent import agent_command, log_to_standard_error
 from neli_router.errors import how_to_install
 from neli_router.logs import logger
-from neli_router.settings import AgentOptions
+from neli_router.settings.agent_options import AgentOptions
 
 PROGRAM = "from neli_router.commands.agent import agent_command; agent_command()"
 
@@ -51,9 +51,9 @@ def test_an_agent_without_a_socket_and_without_a_port_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(agent_command, ["--socket", ""], env={"NELI_LEDGER": "memory://jobs"})
-    assert (2, "neli: the agent would listen nowhere: name a socket, or a TCP address\n") == (
+    assert (2, True) == (
         result.exit_code,
-        result.stderr,
+        result.stderr.endswith("the agent would listen nowhere: name a socket, or an address to listen on\n"),
     )
 
 

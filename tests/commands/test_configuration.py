@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from neli_router.commands.configuration import config_command
-from neli_router.settings import OPTIONS
+from neli_router.settings.options import OPTIONS
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,6 @@ from click.testing import CliRunner, Result
 
 from neli_router import Config, Layout, Member
 from neli_router import config as configuration
-from neli_router.agent.server.options import Options
 from neli_router.commands.doctor import doctor_command
 from neli_router.commands.measurements import (
     HostTiming,
@@ -27,6 +26,7 @@ from neli_router.commands.measurements import (
     percentile,
 )
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import configured, running
 from tests.conftest import require
 
@@ -253,7 +253,7 @@ def test_a_port_that_is_free_and_one_that_another_program_holds_are_told_apart(t
 
 
 def test_an_agent_at_the_port_is_no_obstacle(tmp_path: Path) -> None:
-    options = Options(socket=str(tmp_path / "agent.sock"), tcp="127.0.0.1:0", token=TOKEN)
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     with running(configured(tmp_path), options) as agent:
         agent.await_ready()
         port = int((agent.agent.tcp_address or "").rpartition(":")[2])
@@ -269,7 +269,7 @@ def test_a_living_member_of_the_same_name_is_found_unless_it_is_the_agent_here(t
         found = findings(*given, ledger=path)[1]["name"]
         return found["verdict"], found["found"]
 
-    with running(configured(tmp_path), Options(socket=socket_path)) as agent:
+    with running(configured(tmp_path), AgentOptions(socket=socket_path)) as agent:
         agent.await_ready()
         assert ("fine", "no member is called 'b'") == named("b")
         assert ("failed", "a member called 'a' is alive, and no agent that answers here is it") == named("a")

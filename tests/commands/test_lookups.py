@@ -114,9 +114,12 @@ def test_a_refusal_ends_with_5_and_an_address_that_is_none_with_2(place: StandIn
 
 
 def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("correct-horse\n")
+    (tmp_path / "token").write_text("correct-horse-battery\n")
+    (tmp_path / "token").chmod(0o644)
+    assert "has mode 0644" in run(members_command, "--token-file", f"{tmp_path}/token").stderr
+    (tmp_path / "token").chmod(0o600)
     with standing_in() as (agent, address):
-        agent.token = "correct-horse"  # noqa: S105 - of a test.
+        agent.token = "correct-horse-battery"  # noqa: S105 - of a test.
         assert 0 == run(members_command, "--agent", address, "--token-file", f"{tmp_path}/token").exit_code
         refused = run(members_command, "--agent", address)
         assert (5, True) == (refused.exit_code, "--token-file" in refused.stderr)

@@ -9,7 +9,7 @@ import pytest
 
 import neli_router
 from neli_router.config import Config
-from neli_router.settings import resolve
+from neli_router.settings.resolve import resolve
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
 yaml: Any = importlib.import_module("yaml")

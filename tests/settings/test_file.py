@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.errors import ConfigError
-from neli_router.settings import resolve
+from neli_router.settings.resolve import resolve
 
 GOOD = 'ledger = "memory://jobs"\n'
 

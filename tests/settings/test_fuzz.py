@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from neli_router.errors import ConfigError
 from neli_router.ledgers.addresses import public_address
-from neli_router.settings import OPTIONS, resolve
-from neli_router.settings.options import shown
+from neli_router.settings.options import OPTIONS, shown
+from neli_router.settings.resolve import resolve
 
 SECRET = "Tr0ub4dor&3-Tr0ub4dor"  # noqa: S105 - of a test.
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from neli_router.errors import ConfigError
-from neli_router.settings import Resolved, resolve
-from neli_router.settings.reload import Reload
+from neli_router.settings.reload import Reloaded, Reloader
+from neli_router.settings.resolve import Resolved, resolve
 
 FIRST, SECOND = "0123456789abcdef", "fedcba9876543210"
 
@@ -34,25 +34,24 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_weight_token_and_the_logs_level_change_at_once(site: Site) -> None:
-    reload = Reload(site.resolved, site.resolved())
+    reload = Reloader(site.resolved, site.resolved())
     site.write("weight = 5", agent='log_level = "debug"')
     site.token.write_text(SECOND, encoding="utf-8")
     found = reload()
-    assert (5, SECOND, "debug") == (found.weight, found.agent.token, found.agent.log_level)
+    assert (5, SECOND, "debug") == (found.weight, found.token, found.log_level)
     assert (("agent.log_level", "agent.token", "weight"), ()) == (found.changed, found.waiting)
     assert SECOND not in repr(found)
 
 
 def test_what_others_rely_on_waits_for_a_restart_and_is_named(site: Site) -> None:
-    reload = Reload(site.resolved, site.resolved())
+    reload = Reloader(site.resolved, site.resolved())
     site.write('lease = 9\nname = "other"\nlayout.partitions = 8', agent='socket = "/run/other.sock"')
     found = reload()
-    assert ("agent.socket", "layout.partitions", "lease", "name") == found.waiting
-    assert ((), "") == (found.changed, found.agent.socket)
+    assert Reloaded(waiting=("agent.socket", "layout.partitions", "lease", "name")) == found
 
 
 def test_what_waits_is_named_again_and_what_changed_is_not(site: Site) -> None:
-    reload = Reload(site.resolved, site.resolved())
+    reload = Reloader(site.resolved, site.resolved())
     site.write("weight = 5\nlease = 9")
     assert (("weight",), ("lease",)) == (reload().changed, reload().waiting)
     assert () == reload().changed
@@ -61,11 +60,11 @@ def test_what_waits_is_named_again_and_what_changed_is_not(site: Site) -> None:
 def test_another_password_for_the_ledger_waits_although_it_is_not_shown(tmp_path: Path) -> None:
     ledgers = ["memory://u:one@jobs", "memory://u:two@jobs"]
     made = [resolve({"ledger": ledger}, {}, places=()) for ledger in ledgers]
-    assert ("ledger",) == Reload(lambda: made[1], made[0])().waiting
+    assert ("ledger",) == Reloader(lambda: made[1], made[0])().waiting
 
 
 def test_a_mistake_changes_nothing(site: Site) -> None:
-    reload = Reload(site.resolved, site.resolved())
+    reload = Reloader(site.resolved, site.resolved())
     site.write("weight = 5\nleese = 1")
     with pytest.raises(ConfigError, match="leese is no known option"):
         reload()

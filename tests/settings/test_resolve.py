@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from neli_router.errors import ConfigError
-from neli_router.settings import OPTIONS, Resolved, resolve
+from neli_router.settings.options import OPTIONS
+from neli_router.settings.resolve import Resolved, resolve
 
 LEDGER = {"NELI_LEDGER": "memory://jobs"}
 TOKEN = {"NELI_TOKEN": "0123456789abcdef"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.errors import ConfigError
-from neli_router.settings import Resolved, resolve
+from neli_router.settings.resolve import Resolved, resolve
 
 LEDGER = {"NELI_LEDGER": "memory://jobs"}
 TOKEN = "0123456789abcdef"  # noqa: S105 - of a test.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.agent.server.options import Options
 from neli_router.config import Config
+from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import PARTITIONS, TOKEN, Running, configured, running, until
 from tests.status.browsing import Keys, Page
 
@@ -35,7 +35,7 @@ member.close()
 
 @pytest.fixture(name="agent")
 def real_agent(tmp_path: Path) -> Iterator[Running]:
-    options = Options(socket=str(tmp_path / "agent.sock"), tcp="127.0.0.1:0", token=TOKEN)
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     with running(configured(tmp_path), options) as agent:
         agent.await_ready()
         yield agent
@@ -137,13 +137,13 @@ def test_a_wrong_token_opens_nothing(agent: Running, page: Page) -> None:
 
 def test_the_page_comes_back_when_its_agent_was_started_again(page: Page, tmp_path: Path) -> None:
     config: Config = configured(tmp_path)
-    options = Options(socket=str(tmp_path / "agent.sock"), tcp="127.0.0.1:0", token=TOKEN)
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     with running(config, options) as agent:
         agent.await_ready()
         port = str(agent.agent.tcp_address)
         page.open(address(agent))
     page.await_word("not connected")
-    with running(config, Options(socket=options.socket, tcp=port, token=TOKEN)) as agent:
+    with running(config, AgentOptions(socket=options.socket, listen=port, token=TOKEN)) as agent:
         page.await_word("live")
         until(lambda: PARTITIONS == owned(page, "a"), "its partitions")
         assert page.was_never_reloaded

@@ -23,6 +23,7 @@ import httpx
 from neli_router.agent.address import Address, default_address, distrust, parse
 from neli_router.agent.client.calls import Call, Events, event_of, no_agent
 from neli_router.errors import ConfigError, NoAgent
+from neli_router.settings.token import token_problem
 
 __all__ = ["LIMITS", "Door", "Line", "Stream", "close_forgotten"]
 
@@ -44,10 +45,8 @@ class Door:
     def __init__(self, address: str | None, token: str | None) -> None:
         self.address: Address = parse(default_address() if address is None else address)
         token = os.environ.get("NELI_TOKEN") if token is None else token
-        if token and not (token.isascii() and token.isprintable() and " " not in token):
-            raise ConfigError(
-                [f"the agent's token is printable ASCII without blanks; this one of {len(token)} characters is not"]
-            )
+        if token and (problem := token_problem(token)):
+            raise ConfigError([f"the agent's token {problem}"])
         if token and not self.address.is_loopback:
             raise ConfigError(
                 [f"a token must not leave this host, and {self.address} is on another: ask its own agent"]

@@ -11,11 +11,12 @@ import asyncio
 import logging
 
 from neli_router import logs
-from neli_router.agent.server.options import Reload, Reloaded, token_problems
 from neli_router.errors import ConfigError, LedgerError, NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.member.wishes import WISH_MAX
+from neli_router.settings.reload import Reload, Reloaded
+from neli_router.settings.token import token_problem
 from neli_router.status.group_view import GroupView
 
 __all__ = ["Changes", "compare_weight"]
@@ -44,8 +45,8 @@ class Changes:
 
     async def _do(self, found: Reloaded, member: AsyncMember, inner: Member) -> int | None:
         """The weight that was new, or owed."""
-        if found.token is not None and (problems := token_problems(found.token)):
-            raise ConfigError(problems)
+        if found.token is not None and (problem := token_problem(found.token)):
+            raise ConfigError([f"the token {problem}"])
         if found.log_level is not None:
             logging.getLogger("neli_router").setLevel(found.log_level.upper())
         if found.token is not None:

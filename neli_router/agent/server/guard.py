@@ -15,7 +15,6 @@ Tokens are compared in constant time, so that nobody finds one letter after the 
 """
 
 import hmac
-import re
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +25,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from neli_router import logs
 from neli_router.agent.server.connections import AgentTraffic, connection_of
 from neli_router.agent.server.requests import Refused, bad_request
-from neli_router.agent.server.sockets import is_loopback
 from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal, refusal
 from neli_router.errors import NeliError
+from neli_router.settings.addresses import is_loopback, parse_place
 
 __all__ = ["OPEN_PATHS", "Guard", "answer", "answer_bytes"]
 
@@ -38,9 +37,6 @@ OPEN_PATHS = frozenset(
 """What needs no token over TCP, to be read. Who owns a key is not among it: keys may be personal."""
 
 OPEN_FOLDER = "/assets/"
-
-HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*))(?::[0-9]*)?")
-"""A name, or an address of version 6 in brackets, and a port."""
 
 JSON = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
@@ -93,7 +89,8 @@ class Guard:
         if self._any_host:
             return
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or not is_loopback(_bare(hosts[0].decode("latin-1"))):
+        place = parse_place(hosts[0].decode("latin-1"), 80) if len(hosts) == 1 else None
+        if place is None or not is_loopback(place[0]):
             raise bad_request(
                 "a request to this host by a name of its own was wanted",
                 "the Host header names another, or none",
@@ -174,9 +171,3 @@ def _defect(scope: Scope, error: Exception) -> Refusal:
     logs.logger().error("agent.request_failed", path=scope["path"], error=type(error).__name__, where=where)
     found = f"the agent has a defect ({type(error).__name__} in {where})"
     return Refusal("NeliError", "an answer was wanted", found, "report it, with the agent's log")
-
-
-def _bare(host: str) -> str:
-    """Without the port; empty for what is no host."""
-    found = HOST.fullmatch(host)
-    return "" if found is None else found[1] or found[2]

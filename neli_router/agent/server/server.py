@@ -32,16 +32,18 @@ from neli_router.agent.server.connections import KEEP_ALIVE_MAX, AgentTraffic, C
 from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
-from neli_router.agent.server.options import Options, Reload
-from neli_router.agent.server.sockets import BACKLOG, listen_tcp, listen_unix, parse_port
+from neli_router.agent.server.sockets import BACKLOG, listen_tcp, listen_unix
 from neli_router.config import Config
 from neli_router.errors import Closed, ConfigError, NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.events import Event, Fenced
 from neli_router.member.member import Member
+from neli_router.settings.addresses import parse_place, spell_place
+from neli_router.settings.agent_options import AgentOptions
+from neli_router.settings.reload import Reload
 from neli_router.status.chronicle import Chronicle
 
-__all__ = ["EXIT_DONE", "EXIT_REFUSED", "EXIT_USAGE", "Agent", "Options", "run"]
+__all__ = ["EXIT_DONE", "EXIT_REFUSED", "EXIT_USAGE", "Agent", "run"]
 
 EXIT_DONE, EXIT_USAGE, EXIT_REFUSED = 0, 2, 5
 """As in commands/exit_codes.py."""
@@ -53,7 +55,9 @@ FAREWELL_MAX = 2
 class Agent:
     """One agent, on one loop. `serve` is its life; all else belongs to that loop, too."""
 
-    def __init__(self, config: Config, options: Options, *, reload: Reload | None = None) -> None:
+    def __init__(self, config: Config, options: AgentOptions, *, reload: Reload | None = None) -> None:
+        if not options.socket and options.listen is None:
+            raise ConfigError(["the agent would listen nowhere: name a socket, or an address to listen on"])
         self.config, self.options = config, options
         self.chronicle, self.traffic = Chronicle(), AgentTraffic(room_for_connections())
         self._reload, self._changes = reload, Changes(options.token)
@@ -115,14 +119,14 @@ class Agent:
     def _listeners(self) -> Iterator[list[socket.socket]]:
         with ExitStack() as stack:
             listeners = []
-            if self.options.socket is not None:
+            if self.options.socket:
                 listeners.append(stack.enter_context(listen_unix(self.options.socket)))
-            if self.options.tcp is not None:
-                host, port = parse_port(self.options.tcp, allow_remote=self.options.allow_remote)
-                listener = stack.enter_context(listen_tcp(host, port))
+            if self.options.listen is not None:
+                place = parse_place(self.options.listen)
+                assert place is not None, "AgentOptions let nothing else through"
+                listener = stack.enter_context(listen_tcp(*place))
                 listeners.append(listener)
-                host, port = listener.getsockname()[:2]
-                self.tcp_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                self.tcp_address = spell_place(*listener.getsockname()[:2])
             yield listeners
 
     async def _open(self) -> Member:
@@ -147,7 +151,9 @@ class Agent:
         serving = asyncio.create_task(server.serve(sockets=listeners))
         try:
             await _first(self.started.wait(), serving)
-            logs.logger().info("agent.started", member=member.name, socket=self.options.socket, tcp=self.tcp_address)
+            logs.logger().info(
+                "agent.started", member=member.name, socket=self.options.socket or None, tcp=self.tcp_address
+            )
             compare_weight(inner, self.config.weight)
             await _first(self._stopping.wait(), _ended(member), serving)
             await self._drain(member)
@@ -181,7 +187,7 @@ class Agent:
         return self._parts
 
 
-def run(config: Config, options: Options, *, reload: Reload | None = None) -> int:
+def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) -> int:
     """Be the agent of this process until a signal ends it; the exit code. Prints to standard error what went wrong."""
 
     async def main() -> None:

@@ -17,9 +17,7 @@ into which nobody else can put another in its place.
 import contextlib
 import errno
 import fcntl
-import ipaddress
 import os
-import re
 import socket
 import stat
 import struct
@@ -29,11 +27,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from neli_router.errors import ConfigError, NeliError
+from neli_router.settings.addresses import is_local_name, socket_problem
 
-__all__ = ["BACKLOG", "PATH_MAX", "is_loopback", "listen_tcp", "listen_unix", "parse_port"]
-
-PATH_MAX = 107 if sys.platform == "linux" else 103
-"""Bytes of a path that the kernel's address has room for."""
+__all__ = ["BACKLOG", "listen_tcp", "listen_unix"]
 
 BACKLOG = 2048
 """Connections that wait to be accepted: a whole fleet of clients that comes back at once. The kernel may allow less."""
@@ -44,18 +40,13 @@ ANSWER_MAX = 1.0
 LOCK_TRIES = 100
 """How often a lock file may vanish between opening and locking it, because whoever held it removed it."""
 
-LOCAL_NAMES = frozenset({"localhost", "localhost."})
-
 
 @contextmanager
 def listen_unix(path: str) -> Iterator[socket.socket]:
     """A socket that listens at `path`, for this user alone; removed at the end, if it is still this one."""
     place = Path(path)
-    if not place.is_absolute():
-        raise ConfigError([f"the agent's socket must be an absolute path, got {path!r:.200}: begin it with a slash"])
-    if (size := len(os.fsencode(path))) > PATH_MAX:
-        problem = f"the agent's socket must have a path of at most {PATH_MAX} bytes, got {size}: choose a shorter one"
-        raise ConfigError([problem])
+    if problem := socket_problem(path):
+        raise ConfigError([f"the agent's socket {path!r:.200} {problem}"])
     _make_folder(place.parent)
     with _locked(place), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         _clear(place)
@@ -80,6 +71,8 @@ def listen_unix(path: str) -> Iterator[socket.socket]:
 def listen_tcp(host: str, port: int) -> Iterator[socket.socket]:
     """A socket that listens at `host` and `port`; port 0 takes a free one."""
     where = f"{host} port {port}"
+    if is_local_name(host):
+        host = "127.0.0.1"  # A host's files may give the name to an address that is not for this host alone.
     try:
         kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
@@ -98,29 +91,6 @@ def listen_tcp(host: str, port: int) -> Iterator[socket.socket]:
                 ) from None
             raise _cannot(f"listen on {where}", error) from None
         yield listener
-
-
-def parse_port(text: str, *, allow_remote: bool = False) -> tuple[str, int]:
-    """The host and the port of `127.0.0.1:7635`, `[::1]:7635` or `localhost:7635`."""
-    found = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,5})", text)
-    if found is None or int(found[3]) > 65535:
-        raise ConfigError([f"the agent's TCP address must be HOST:PORT, such as 127.0.0.1:7635, got {text!r:.100}"])
-    host, port = found[1] or found[2], int(found[3])
-    if not (allow_remote or is_loopback(host)):
-        problem = (
-            f"the agent would listen on {host}, where other hosts may reach it, and nothing between them is encrypted: "
-            "choose 127.0.0.1, or say allow_remote if the network is yours"
-        )
-        raise ConfigError([problem])
-    return ("127.0.0.1" if host.lower() in LOCAL_NAMES else host), port
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host`, a name or an address, can only be this host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() in LOCAL_NAMES
 
 
 def _make_folder(folder: Path) -> None:

@@ -1,0 +1,121 @@
+"""One rule for one thing: the file, the agent and its clients agree on addresses and tokens."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from neli_router.agent import Client
+from neli_router.agent.address import parse
+from neli_router.agent.server.sockets import listen_unix
+from neli_router.errors import NeliError
+from neli_router.settings.agent_options import AgentOptions
+from neli_router.settings.resolve import resolve
+
+TOKEN = "0123456789abcdef"  # noqa: S105 - of a test.
+ROOM = 107 if sys.platform == "linux" else 103
+
+
+def accepts(do: Callable[[], object]) -> bool:
+    try:
+        do()
+    except NeliError:
+        return False
+    return True
+
+
+def configured(**options: str) -> None:
+    resolve(
+        {f"agent.{name}": text for name, text in options.items()}, {"NELI_LEDGER": "memory://x", "NELI_TOKEN": TOKEN}
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", True),
+        ("LOCALHOST", True),
+        ("localhost.", True),
+        ("127.9.9.9", True),
+        ("[::1]", True),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("[::]", False),
+    ],
+)
+def test_all_know_the_same_hosts_for_this_host(host: str, expected: bool) -> None:
+    assert (expected, expected, expected) == (
+        accepts(lambda: configured(listen=f"{host}:7635")),
+        accepts(lambda: AgentOptions(listen=f"{host}:7635", token=TOKEN)),
+        parse(f"http://{host}:7635").is_loopback,
+    )
+
+
+@pytest.mark.parametrize("size", [ROOM, ROOM + 1])
+@pytest.mark.parametrize("letter", ["x", "ü"])
+def test_all_know_the_same_length_of_a_sockets_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, letter: str
+) -> None:
+    """It is the kernel's, in bytes: the longest path that is accepted can be listened on."""
+    stem = f"{tmp_path}/"
+    rest = size - len(stem)
+    path = stem + (letter * (rest // len(letter.encode()))).ljust(rest - len(letter.encode()) + 1, "x")
+    path = path if len(path.encode()) == size else stem + "x" * rest
+
+    def listen() -> None:
+        with listen_unix(path):
+            pass
+
+    fits = size <= ROOM
+    assert (fits, fits, fits) == (
+        accepts(lambda: configured(socket=path)),
+        accepts(lambda: parse(f"unix:{path}")),
+        accepts(listen),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:0", True),
+        ("localhost:65535", True),
+        ("[::1]:7635", True),
+        ("[::1%lo]:7635", False),
+        ("[localhost]:7635", False),
+        ("[127.0.0.1]:7635", False),
+        ("my host:7635", False),
+        ("my_host:7635", True),
+        ("::1:7635", False),
+        ("127.0.0.1:65536", False),
+        ("127.0.0.1:٣", False),
+        ("user@127.0.0.1:7635", False),
+    ],
+)
+def test_all_read_the_same_host_and_port(text: str, expected: bool) -> None:
+    assert (expected, expected, expected) == (
+        accepts(lambda: configured(listen=text, allow_remote="yes")),
+        accepts(lambda: AgentOptions(listen=text, token=TOKEN, allow_remote=True)),
+        accepts(lambda: parse(f"http://{text}")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        (TOKEN, True),
+        (TOKEN[1:], False),
+        ("x" * 4096, True),
+        ("x" * 4097, False),
+        (TOKEN + " ", False),
+        (TOKEN + "\t", False),
+        (TOKEN + "ü", False),
+    ],
+)
+def test_all_know_the_same_tokens(token: str, expected: bool) -> None:
+    environ = {"NELI_LEDGER": "memory://x", "NELI_TOKEN": token}
+    assert (expected, expected, expected) == (
+        accepts(lambda: resolve({"agent.listen": "127.0.0.1:0"}, environ)),
+        accepts(lambda: AgentOptions(listen="127.0.0.1:0", token=token)),
+        accepts(lambda: Client("http://127.0.0.1:7635", token=token)),
+    )
