@@ -1,10 +1,10 @@
-"""The fence: what a database asks before it lets somebody write, because a lease cannot be asked in time.
+"""The fence: a database compares terms before it lets a program write, because a lease cannot be asked in time.
 
     owner, term 7   lease.check() ... paused for a minute ...................... UPDATE  <-- refused: 9 was admitted
     owner, term 9                        admit(9), read, UPDATE, COMMIT
 
-A check of a lease and the act that it guards are never one step, so a process may be paused just between them. What
-receives the write decides: it remembers, for each *resource*, the highest term it has seen, and refuses a lower one.
+A check of a lease and the act that it guards are never one step, so a process may be paused just between them. So the
+receiver of the write decides: it remembers, for each *resource*, the highest term it has seen, and refuses a lower one.
 
     fence.install(connection)                           once: makes the table, if it is not there
     with connection:                                    one transaction
@@ -12,20 +12,27 @@ receives the write decides: it remembers, for each *resource*, the highest term 
         connection.execute("UPDATE invoices ...")           stands or falls with the fence
 
 **Raise it before you read.** A new owner admits its term, commits, and only then reads what the fence protects. If it
-read first, the older owner could still write after that, and the new one would work on with what is no longer true.
+read first, the older owner could still write after that, and the new one would go on with values that are outdated.
 
 `admit` neither commits nor rolls back. Equal terms are admitted, so an owner may write as often as it likes. It works
 with sqlite3, psycopg, psycopg2, pg8000 and, with `paramstyle`, any other driver of SQLite or PostgreSQL. For awaitable
-connections the same functions are in `neli_router.fence.asynchronous`, and what guards keys in Redis is in
-`neli_router.fence.redis`. All may be called from any thread that
-may use the connection.
+connections the same functions are in `neli_router.fence.asynchronous`, and those that guard keys in Redis are in
+`neli_router.fence.redis`. All may be called from any thread that may use the connection.
 """
 
 from contextlib import closing
 from typing import Any
 
 from neli_router.fence.refusals import FenceMisused, Refused, Tally, tally
-from neli_router.fence.statements import RESOURCE_MAX, TERM_MAX, checked, driver_of, explain, number, plain_rows
+from neli_router.fence.statements import (
+    RESOURCE_MAX,
+    TERM_MAX,
+    Admission,
+    checked,
+    driver_of,
+    explained,
+    number,
+)
 
 __all__ = [
     "RESOURCE_MAX",
@@ -54,27 +61,17 @@ def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None =
     """Let `term` write to `resource` until this transaction ends, or raise Refused if a higher one was admitted.
 
     `resource` is a name of yours, of at most RESOURCE_MAX characters; errors show it, so let it be no personal data.
-    Waits while another transaction has admitted a term to it and is still open. Raises FenceMisused for what is no term
-    and for a connection in autocommit mode; whatever the driver raises comes through as it is.
+    Waits while another transaction has admitted a term to it and is still open. Raises FenceMisused for a term that is
+    none and for a connection in autocommit mode; the driver's own errors come through as they are.
     """
-    resource, term = checked(resource, term)
-    driver = driver_of(connection, paramstyle)
-    driver.require_transaction(connection)
+    admission = Admission(connection, resource, term, paramstyle)
     with closing(connection.cursor()) as cursor:
-        plain_rows(cursor, driver.library)
-        try:
-            cursor.execute(*driver.admit(resource, term))
-        except Exception as error:
-            explain(error)
-            raise
-        if cursor.rowcount == 1:
-            tally.count(refused=False)
-            return
-        # The row was there, so it is still: what is read now is what refused, or higher.
-        cursor.execute(*driver.admitted(resource))
-        held = number(cursor.fetchone())
-    tally.count(refused=True)
-    raise Refused.of(resource, term, held)
+        admission.driver.plain_rows(cursor)
+        with explained():
+            cursor.execute(*admission.statement)
+        if not admission.succeeded(cursor.rowcount):
+            cursor.execute(*admission.question)
+            raise admission.refused(cursor.fetchone())
 
 
 def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
@@ -82,6 +79,6 @@ def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -
     resource, _ = checked(resource, 0)
     driver = driver_of(connection, paramstyle)
     with closing(connection.cursor()) as cursor:
-        plain_rows(cursor, driver.library)
+        driver.plain_rows(cursor)
         cursor.execute(*driver.admitted(resource))
         return number(cursor.fetchone())

@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from neli_router.fence.refusals import Refused, tally
-from neli_router.fence.statements import Driver, checked, driver_of, explain, number, plain_rows
+from neli_router.fence.statements import Admission, Driver, checked, driver_of, explained, number
 
 __all__ = ["admit", "admitted", "install"]
 
@@ -26,22 +25,13 @@ async def install(connection: Any, *, paramstyle: str | None = None) -> None:
 
 async def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None = None) -> None:
     """As `neli_router.fence.admit`."""
-    resource, term = checked(resource, term)
-    driver = driver_of(connection, paramstyle)
-    driver.require_transaction(connection)
-    async with _cursor(connection, driver) as cursor:
-        try:
-            await cursor.execute(*driver.admit(resource, term))
-        except Exception as error:
-            explain(error)
-            raise
-        if cursor.rowcount == 1:
-            tally.count(refused=False)
-            return
-        await cursor.execute(*driver.admitted(resource))
-        held = number(await cursor.fetchone())
-    tally.count(refused=True)
-    raise Refused.of(resource, term, held)
+    admission = Admission(connection, resource, term, paramstyle)
+    async with _cursor(connection, admission.driver) as cursor:
+        with explained():
+            await cursor.execute(*admission.statement)
+        if not admission.succeeded(cursor.rowcount):
+            await cursor.execute(*admission.question)
+            raise admission.refused(await cursor.fetchone())
 
 
 async def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
@@ -58,7 +48,7 @@ async def _cursor(connection: Any, driver: Driver) -> AsyncIterator[Any]:
     cursor = connection.cursor()
     if inspect.isawaitable(cursor):  # psycopg has it at once, aiosqlite asks its thread for it.
         cursor = await cursor
-    plain_rows(cursor, driver.library)
+    driver.plain_rows(cursor)
     try:
         yield cursor
     finally:

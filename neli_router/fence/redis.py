@@ -1,11 +1,11 @@
-"""The fence in Redis: a term is compared, and what it guards is written, in one script that nothing can interrupt.
+"""The fence in Redis: one script, which nothing can interrupt, compares a term and then writes what it guards.
 
     admit(client, "invoices", 9, ("SET", "invoice:7", "paid"))
       hash neli:fence, field invoices:  7 --9 >= 7--> 9, then SET        the answers of the commands
                                         9 --7 <  9--> Refused            and nothing was written
 
 Redis has no transaction that waits for its client, as SQL has: between an `admit` and a later SET, a process may be
-paused, and wake up as a zombie. So what shall be fenced goes *into* `admit`, as commands. Without any, it only raises
+paused, and wake up as a zombie. So the writes to be fenced go *into* `admit`, as commands. Without any, it only raises
 the fence; a new owner does that before it reads what the fence protects, or the older one's last write slips in
 between.
 
@@ -96,13 +96,7 @@ def _flat(commands: Sequence[Command]) -> list[Any]:
 
 
 def _judged(answer: Any, resource: str, term: int) -> list[Any]:
-    if inspect.isawaitable(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()
-        raise _misused("one whose methods are awaited", "use `admit_async`")
-    if not isinstance(answer, list | tuple):
-        raise _misused(f"one that answers with a {type(answer).__name__}, as a pipeline does", "pass the client itself")
-    is_admitted, held, *answers = answer
+    is_admitted, held, *answers = _answer(answer, list | tuple, "admit_async")
     tally.count(refused=not is_admitted)
     if not is_admitted:
         raise Refused.of(resource, term, _number(held))
@@ -116,13 +110,19 @@ async def _awaited(answer: Any) -> Any:
 
 
 def _number(held: Any) -> int | None:
-    if inspect.isawaitable(held):
-        if inspect.iscoroutine(held):
-            held.close()
-        raise _misused("one whose methods are awaited", "use `admitted_async`")
-    if not (held is None or isinstance(held, int | str | bytes)):
-        raise _misused(f"one that answers with a {type(held).__name__}, as a pipeline does", "pass the client itself")
+    held = _answer(held, int | str | bytes | None, "admitted_async")
     return None if held is None else int(held)
+
+
+def _answer(answer: Any, wanted: Any, function: str) -> Any:
+    """The answer itself, if it is one that `wanted` names; `function` is the form for clients that are awaited."""
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise _misused("one whose methods are awaited", f"use `{function}`")
+    if not isinstance(answer, wanted):
+        raise _misused(f"one that answers with a {type(answer).__name__}, as a pipeline does", "pass the client itself")
+    return answer
 
 
 def _misused(found: str, remedy: str) -> FenceMisused:

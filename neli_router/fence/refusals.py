@@ -1,12 +1,12 @@
-"""What a fence answers, and how often: the two errors, and the tally that metrics read.
+"""The answers of a fence: its two errors, and the tally of both answers that metrics read.
 
     admit --term >= admitted--> admitted += 1
           --term <  admitted--> refused  += 1, raise Refused          a zombie was stopped
           --not a term, no transaction--> raise FenceMisused          a program is wrong; counted nowhere
 
 A refused write is rolled back, and a count kept in the same database would be rolled back with it. So the tally lives
-in the process that was refused, and that process tells whoever gathers metrics. A fork starts with an empty one, or
-the parent's refusals would be told twice.
+in the process that was refused, and that process tells it to its metrics. A fork starts with an empty one, or the
+parent's refusals would be told twice.
 """
 
 import os
@@ -18,7 +18,7 @@ __all__ = ["FenceMisused", "Refused", "Tally", "tally"]
 
 
 class Refused(NeliError):
-    """A higher term was admitted to `resource`: whoever holds `term` owns it no longer, and must not write."""
+    """A higher term was admitted to `resource`: the holder of `term` owns it no longer, and must not write."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Refused(NeliError):
 
 
 class FenceMisused(NeliError, TypeError):
-    """What was given to the fence is no term, no resource's name, or no connection that it can guard."""
+    """The fence was given something that is no term, no resource's name, or no connection that it can guard."""
 
 
 class Tally:

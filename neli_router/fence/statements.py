@@ -1,8 +1,10 @@
-"""The statements of the fence, and what a driver must be told to run them.
+"""The statements of the fence: all of it but the calls that one form makes and the other one awaits.
 
     INSERT a row for the resource --is there one?--> no: the term is admitted
                                                      yes: UPDATE it, WHERE its term <= ours --> 1 row: admitted
                                                                                                0 rows: refused
+
+    Admission: statement --execute--> succeeded(rows)? --no--> question --execute, fetch--> refused(row)
 
 It is *one* statement, so nothing can come between the comparison and the change, and it is the same on SQLite (since
 3.24) and PostgreSQL. Both let one transaction at a time change a row: the second waits until the first commits or
@@ -14,18 +16,29 @@ is not admitted until the older one's transaction ended, and one that comes afte
 in autocommit mode ends the transaction with the statement and leaves a gap for a zombie, so it is refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from neli_router.fence.refusals import FenceMisused
+from neli_router.fence.refusals import FenceMisused, Refused, tally
 
-__all__ = ["RESOURCE_MAX", "TERM_MAX", "Driver", "Order", "checked", "driver_of", "explain", "number", "plain_rows"]
+__all__ = [
+    "RESOURCE_MAX",
+    "TERM_MAX",
+    "Admission",
+    "Driver",
+    "Statement",
+    "checked",
+    "driver_of",
+    "explained",
+    "number",
+]
 
 RESOURCE_MAX = 200
 """Characters of a resource's name: room for a path of names, and far within what an index of PostgreSQL holds."""
 
 TERM_MAX = 2**63 - 1
-"""What a BIGINT holds. Terms of a ledger fit 53 bits; those of other protocols may need more."""
+"""The most that a BIGINT holds. Terms of a ledger fit 53 bits; those of other protocols may need more."""
 
 IDLE = 0
 """libpq's PQTRANS_IDLE: no transaction is open."""
@@ -65,15 +78,15 @@ _MARKS: Mapping[str, Callable[[str, int], str]] = {
 _BY_NAME = ("named", "pyformat")
 
 
-class Order(NamedTuple):
-    """A statement and its parameters, as one driver wants them."""
+class Statement(NamedTuple):
+    """A text of SQL and its parameters, as one driver wants them."""
 
-    statement: str
+    text: str
     parameters: Any
 
 
 class Driver(NamedTuple):
-    """How to speak to one connection's library; `library` is empty if nobody knows it."""
+    """How to speak to one connection's library; `library` is empty if it is not known."""
 
     library: str
     paramstyle: str
@@ -81,11 +94,11 @@ class Driver(NamedTuple):
     def create(self) -> str:
         return _CREATE_IN_TURN if self.library in _POSTGRESQL else _CREATE
 
-    def admit(self, resource: str, term: int) -> Order:
-        return self._order(_ADMIT, {"resource": resource, "term": term})
+    def admit(self, resource: str, term: int) -> Statement:
+        return self._statement(_ADMIT, {"resource": resource, "term": term})
 
-    def admitted(self, resource: str) -> Order:
-        return self._order(_ADMITTED, {"resource": resource})
+    def admitted(self, resource: str) -> Statement:
+        return self._statement(_ADMITTED, {"resource": resource})
 
     def require_transaction(self, connection: Any) -> None:
         """Raise FenceMisused if `connection` is known to commit each statement by itself."""
@@ -97,10 +110,40 @@ class Driver(NamedTuple):
                 "BEGIN IMMEDIATE of SQLite",
             )
 
-    def _order(self, template: str, values: Mapping[str, Any]) -> Order:
+    def plain_rows(self, cursor: Any) -> None:
+        """Let `cursor` give tuples, whatever its connection's user wants rows to be."""
+        if self.library == "psycopg":
+            cursor.row_factory = lambda _: tuple
+        elif self.library in _SQLITE:
+            cursor.row_factory = None
+
+    def _statement(self, template: str, values: Mapping[str, Any]) -> Statement:
         mark = _MARKS[self.paramstyle]
-        statement = template.format(**{name: mark(name, place) for place, name in enumerate(values, start=1)})
-        return Order(statement, dict(values) if self.paramstyle in _BY_NAME else tuple(values.values()))
+        text = template.format(**{name: mark(name, place) for place, name in enumerate(values, start=1)})
+        return Statement(text, dict(values) if self.paramstyle in _BY_NAME else tuple(values.values()))
+
+
+class Admission:
+    """One term that is to be admitted by one connection. Raises FenceMisused if that makes no sense."""
+
+    def __init__(self, connection: Any, resource: str, term: int, paramstyle: str | None) -> None:
+        self._resource, self._term = checked(resource, term)
+        self.driver = driver_of(connection, paramstyle)
+        self.driver.require_transaction(connection)
+        self.statement = self.driver.admit(self._resource, self._term)
+        self.question = self.driver.admitted(self._resource)
+        """Asked after a refusal. The row was there, so it still is, with the term that refused or a higher one."""
+
+    def succeeded(self, rows: int) -> bool:
+        """Whether a statement that changed so many rows admitted the term."""
+        if rows == 1:
+            tally.count(refused=False)
+        return rows == 1
+
+    def refused(self, row: Any) -> Refused:
+        """The error of a term that was not admitted; `row` is the answer to the question."""
+        tally.count(refused=True)
+        return Refused.of(self._resource, self._term, number(row))
 
 
 def driver_of(connection: object, paramstyle: str | None) -> Driver:
@@ -131,7 +174,7 @@ def driver_of(connection: object, paramstyle: str | None) -> Driver:
 def checked(resource: object, term: object) -> tuple[str, int]:
     """Both, if they are what they must be."""
     if not isinstance(resource, str) or not resource.isprintable() or not 0 < len(resource) <= RESOURCE_MAX:
-        # The name itself is not shown: what is no name may be anything, a key among it.
+        # The name itself is not shown: it may be anything, such as a key.
         length = f" of {len(resource)} characters" if isinstance(resource, str) else ""
         raise FenceMisused(
             f"a resource's name was wanted: printable text of 1 to {RESOURCE_MAX} characters",
@@ -155,22 +198,19 @@ def number(row: Any) -> int | None:
     return int(next(iter(row.values())) if isinstance(row, Mapping) else row[0])
 
 
-def plain_rows(cursor: Any, library: str) -> None:
-    """Let `cursor` give tuples, whatever its connection's user wants rows to be."""
-    if library == "psycopg":
-        cursor.row_factory = lambda _: tuple
-    elif library in _SQLITE:
-        cursor.row_factory = None
-
-
-def explain(error: Exception) -> None:
-    """Add to the driver's own `error` what to do about it, if it is that there is no table."""
-    told = error.args[0] if error.args else None
-    # psycopg, psycopg2, and pg8000 with the server's whole answer.
-    codes = [getattr(error, "sqlstate", None), getattr(error, "pgcode", None)]
-    codes += [told.get("C")] if isinstance(told, dict) else []
-    if UNDEFINED_TABLE in codes or "no such table: neli_fence" in str(error):
-        error.add_note("neli: `install(connection)` of neli_router.fence makes the table; commit it")
+@contextmanager
+def explained() -> Iterator[None]:
+    """Add the remedy to an error of the driver's own, if there is no table yet."""
+    try:
+        yield
+    except Exception as error:
+        answer = error.args[0] if error.args else None
+        # psycopg, psycopg2, and pg8000 with the server's whole answer.
+        codes = [getattr(error, "sqlstate", None), getattr(error, "pgcode", None)]
+        codes += [answer.get("C")] if isinstance(answer, dict) else []
+        if UNDEFINED_TABLE in codes or "no such table: neli_fence" in str(error):
+            error.add_note("neli: `install(connection)` of neli_router.fence makes the table; commit it")
+        raise
 
 
 def _commits_by_itself(connection: Any, library: str) -> bool:
@@ -181,5 +221,5 @@ def _commits_by_itself(connection: Any, library: str) -> bool:
         return by_itself and not connection.in_transaction
     if library in {"psycopg", "psycopg2"}:
         return bool(connection.autocommit) and int(connection.info.transaction_status) == IDLE
-    # Whether somebody wrote BEGIN, the others do not say; so the mode alone decides.
+    # The others do not say whether BEGIN was sent, so the mode alone decides.
     return getattr(connection, "autocommit", False) is True

@@ -256,9 +256,9 @@ def test_a_driver_that_nobody_knows_is_refused_in_autocommit_mode(connection: sq
     ],
 )
 def test_every_paramstyle_of_the_standard_is_spelled(paramstyle: str, values: str, parameters: object) -> None:
-    order = driver_of(SimpleNamespace(cursor=print), paramstyle).admit("invoices", 7)
-    assert f"VALUES {values} ON" in order.statement
-    assert parameters == order.parameters
+    statement = driver_of(SimpleNamespace(cursor=print), paramstyle).admit("invoices", 7)
+    assert f"VALUES {values} ON" in statement.text
+    assert parameters == statement.parameters
 
 
 def test_a_paramstyle_that_does_not_exist_is_refused(connection: sqlite3.Connection) -> None:
