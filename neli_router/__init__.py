@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from neli_router.member.async_member import AsyncMember
     from neli_router.router.async_groups import AsyncGroups
     from neli_router.router.async_router import AsyncRouter
-    from neli_router.router.groups import Groups, Leader, SharedHost
+    from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
 
 __all__ = [
     "Acquired",
@@ -91,11 +91,13 @@ __all__ = [
     "StaleTable",
     "Table",
     "Unsupported",
+    "by_host",
+    "by_zone",
 ]
 
 
 def __getattr__(name: str) -> object:
-    # Asyncio costs a third of the import, and most programs that take a lease are none of its.
+    # Asyncio costs a third of the import, and most programs that take a lease do not use it.
     match name:
         case "AsyncGroups":
             from neli_router.router.async_groups import AsyncGroups  # noqa: PLC0415 - see above.
@@ -109,8 +111,15 @@ def __getattr__(name: str) -> object:
             from neli_router.router.async_router import AsyncRouter  # noqa: PLC0415 - see above.
 
             return AsyncRouter
-        case "Groups" | "Leader" | "SharedHost":
-            from neli_router.router.groups import Groups, Leader, SharedHost  # noqa: PLC0415 - few ask several groups.
+        case "Groups" | "Leader" | "SharedHost" | "by_host" | "by_zone":
+            from neli_router.router.groups import (  # noqa: PLC0415 - few ask several groups.
+                Groups,
+                Leader,
+                SharedHost,
+                by_host,
+                by_zone,
+            )
 
-            return {"Groups": Groups, "Leader": Leader, "SharedHost": SharedHost}[name]
+            several = (Groups, Leader, SharedHost, by_host, by_zone)
+            return next(one for one in several if one.__name__ == name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,7 +27,7 @@ from neli_router.member.async_leading import AsyncLease, Block, Bridge
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX
 from neli_router.member.events import Event
 from neli_router.member.member import Member
-from neli_router.member.wishes import WISH_MAX, CheckedWish, unheard
+from neli_router.member.wishes import WISH_MAX, CheckedWish
 from neli_router.router.async_router import AsyncRouter
 
 __all__ = ["AsyncMember"]
@@ -227,18 +227,9 @@ class AsyncMember(AsyncClosing):
             self._busy.remove(task)
 
     async def _wish(self, wish: CheckedWish, timeout: float) -> None:  # noqa: ASYNC109 - as above.
-        bridge, membership = self._bridge, self._bridge.engine.membership
-        give_up_at = membership.clock() + timeout
-        membership.require_alive()
-        with membership.watching_state():
-            # Before its genesis a ledger takes note of nothing.
-            if await bridge.until(lambda: membership.is_over or membership.state.genesis is not None, timeout):
-                bridge.engine.wish(wish)
-                left = give_up_at - membership.clock()
-                await bridge.until(lambda: membership.is_over or wish.shown(membership.state), left)
-        if not wish.shown(membership.state):
-            membership.require_alive()
-            raise unheard(wish, timeout, membership.obstacle)
+        with self._bridge.engine.wishing(wish, timeout) as attempt:
+            if await self._bridge.until(attempt.is_due, timeout):
+                await self._bridge.until(attempt.is_over, attempt.say())
 
 
 def _close_orphan(opening: "asyncio.Future[Member]") -> None:

@@ -11,10 +11,21 @@ What makes no sense to retry is raised by `start`, on the caller's thread: a led
 other settings. A ledger that is merely away is no such thing; the member joins when it is back.
 
 Whatever ends the engine, the program is fenced before the ledger is let go.
+
+    fork  --in the child---> void: the threads, the connection and the place in the group are the parent's
+    exit  --before close---> asked to leave in good order, for at most EXIT_MAX, then to leave at once
+
+A script that ends without `close` would otherwise keep its partitions until the others miss its heartbeats. And a child
+that went on with its parent's leases would be a second leader that no other member knows of.
 """
 
-from collections.abc import Callable
+import atexit
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
+from weakref import WeakSet
 
 from neli_router import protocol
 from neli_router.config import Config, require_promises
@@ -22,20 +33,19 @@ from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.induction.fold import State
 from neli_router.induction.machine import Induction, Phase
 from neli_router.ledgers.base import Ledger
-from neli_router.member import lifetime
 from neli_router.member.barrier import Barrier
 from neli_router.member.events import Handler
 from neli_router.member.failures import defect, forked, handler_failed
 from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
-from neli_router.member.wishes import CheckedWish
+from neli_router.member.wishes import CheckedWish, unheard
 from neli_router.protocol import NO_STANDING, Close, Effect, Input, Stopped
 from neli_router.pump import Pump, Tap
 from neli_router.router.feed import Feed
 from neli_router.router.ledger_reader import LedgerReadings
 
-__all__ = ["BREAK_OFF_MAX", "FLUSH_MAX", "Engine"]
+__all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "Engine", "WishAttempt"]
 
 REOPEN_EVERY = 0.2
 """The pause before opening an absent ledger is tried again. Opening costs more than reading, and nothing is led yet."""
@@ -45,6 +55,10 @@ CATCH_UP_MAX = 5.0
 
 BREAK_OFF_MAX = 1.0
 """How long to wait for a member that was told to leave at once. Only a driver that hangs takes longer."""
+
+EXIT_MAX = 2.0
+"""How long a process waits at its end for handlers and blocks to finish. Longer is kinder to work in daemon threads,
+shorter to a person who presses Ctrl-C."""
 
 FLUSH_MAX = 0.5
 """How long a closed member's last lines may take to be written. A log that blocks for longer blocks nobody else."""
@@ -101,7 +115,7 @@ class Engine:
         except BaseException as error:
             self._end(error)
             raise
-        lifetime.register(self)
+        _living.add(self)
 
     # The loop
 
@@ -219,6 +233,16 @@ class Engine:
         if not self.membership.is_over and self._pump is not None:
             self._pump.post(event)
 
+    @contextmanager
+    def wishing(self, wish: CheckedWish, timeout: float) -> "Iterator[WishAttempt]":
+        """A block that waits for `is_due`, says it, and waits for `is_over`. Raises at its end if that was in vain."""
+        self.membership.require_alive()
+        with self.membership.watching_state():
+            yield WishAttempt(self, wish, timeout)
+        if not wish.shown(self.membership.state):
+            self.membership.require_alive()
+            raise unheard(wish, timeout, self.membership.obstacle)
+
     def wish(self, wish: CheckedWish) -> None:
         """Let the ledger take note, under the name of the present incarnation."""
         self.post(protocol.Wish(wish.record(self.membership.incarnation)))
@@ -299,4 +323,51 @@ class Engine:
             self.journal.note("warning", "ledger.close_failed", error=str(error))
 
     def on_fork(self, parent: int) -> None:
+        """This is a child of process `parent`. Takes no lock: the thread that holds it may not exist here."""
         self.membership.make_void(forked(self.settings.name, parent))
+
+
+class WishAttempt:
+    """One wish, until the ledger shows it."""
+
+    def __init__(self, engine: Engine, wish: CheckedWish, timeout: float) -> None:
+        self._engine, self._membership, self._wish = engine, engine.membership, wish
+        self._give_up_at = self._membership.clock() + timeout
+
+    def is_due(self) -> bool:
+        """Whether it can be said, or never will be: before its genesis a ledger takes note of nothing."""
+        return self._membership.is_over or self._membership.state.genesis is not None
+
+    def say(self) -> float:
+        """Let the ledger take note; for how many seconds to wait for that."""
+        self._engine.wish(self._wish)
+        return self._give_up_at - self._membership.clock()
+
+    def is_over(self) -> bool:
+        """Whether the ledger shows it, or will not any more."""
+        return self._membership.is_over or self._wish.shown(self._membership.state)
+
+
+_living: WeakSet[Engine] = WeakSet()
+"""The engines of this process that have begun and were not forgotten."""
+
+
+def _after_fork() -> None:
+    parent = os.getppid()
+    for engine in list(_living):
+        engine.on_fork(parent)
+    _living.clear()
+
+
+def _at_exit() -> None:
+    ending = list(_living)
+    for engine in ending:
+        engine.ask_close()
+    give_up_at = time.monotonic() + EXIT_MAX
+    for engine in ending:
+        engine.close(max(0.0, give_up_at - time.monotonic()))
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):  # Windows has none, and must come as far as to be refused with a clear sentence.
+    os.register_at_fork(after_in_child=_after_fork)

@@ -36,7 +36,7 @@ from neli_router.member.events import Handler
 from neli_router.member.lease import Lease
 from neli_router.member.membership import not_leading
 from neli_router.member.runtime import THREADS, Runtime
-from neli_router.member.wishes import WISH_MAX, CheckedWish, unheard
+from neli_router.member.wishes import WISH_MAX, CheckedWish
 from neli_router.protocol import Standing
 from neli_router.pump import Tap
 from neli_router.router.router import Router
@@ -271,18 +271,9 @@ class Member(Closing):
         )
 
     def _wish(self, wish: CheckedWish, timeout: float) -> None:
-        membership, give_up_at = self._membership, self._membership.clock() + timeout
-        membership.require_alive()
-        with membership.watching_state():
-            # Before its genesis a ledger takes note of nothing.
-            if membership.wait(lambda: membership.is_over or membership.state.genesis is not None, timeout):
-                self._engine.wish(wish)
-                membership.wait(
-                    lambda: membership.is_over or wish.shown(membership.state), give_up_at - membership.clock()
-                )
-        if not wish.shown(membership.state):
-            membership.require_alive()
-            raise unheard(wish, timeout, membership.obstacle)
+        with self._engine.wishing(wish, timeout) as attempt:
+            if self._membership.wait(attempt.is_due, timeout):
+                self._membership.wait(attempt.is_over, attempt.say())
 
 
 def _publisher(config: Config, engine: Engine) -> "Publisher | None":

@@ -12,17 +12,23 @@ standing, and every call says so before it touches a lock, because whoever holds
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from neli_router.errors import Closed, NeliError, NotLeading
 from neli_router.induction.fold import State
 from neli_router.member.barrier import Barrier, Grant, GrantState
 from neli_router.member.runtime import Changed, Runtime
-from neli_router.member.why import why_not
 from neli_router.protocol import NO_STANDING, Standing
 
-__all__ = ["Attempt", "Membership", "anew", "not_leading"]
+__all__ = ["Attempt", "Membership", "anew", "not_leading", "why_not"]
+
+
+_BY_STATE: Mapping[GrantState, str] = {
+    GrantState.QUEUED: "this member owns it, and its handler of events is busy with others",
+    GrantState.PREPARING: "this member owns it, and its handler of Acquired has not returned",
+    GrantState.FINISHING: "this member is giving it to another one",
+}
 
 
 class Membership:
@@ -187,6 +193,25 @@ def not_leading(membership: Membership, partition: int, timeout: float | None) -
         membership.why_not(partition),
         "wait longer, or leave the work to whoever leads it",
     )
+
+
+def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle: str) -> str:
+    """Why a member does not lead `partition`. The first reason that applies: each explains those that come after it.
+
+    `me` is the member's incarnation, `obstacle` what keeps it from the ledger, if anything.
+    """
+    if obstacle:
+        return f"the ledger is out of reach ({obstacle})"
+    if me not in state.seats:
+        return "this member was not admitted to the group yet, for which it must first have read along for a lease"
+    if grant is not None and grant.state in _BY_STATE:
+        return _BY_STATE[grant.state]
+    owner = state.owners[partition]
+    if owner == me:
+        return "this member owns it, and waits for its own heartbeat, or for the end of its predecessor's lease"
+    name = "nobody" if owner is None else state.seats[owner].name
+    coming = ", and is to give it to this member" if state.targets[partition] == me else ""
+    return f"{name} owns it under term {state.terms[partition]}{coming}"
 
 
 def anew(error: BaseException) -> BaseException:

@@ -119,7 +119,7 @@ class Threads:
         return configuration.open(config)
 
     def start(self, loop: Loop) -> None:
-        # Daemons, or a program that forgot to close would never end. `lifetime` lets its members leave all the same.
+        # Daemons, or a program that forgot to close would never end. At its exit, the engine lets its members leave.
         threading.Thread(target=loop.run, name=loop.name, daemon=True).start()
 
     def pause(self, seconds: float) -> None:

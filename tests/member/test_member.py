@@ -24,7 +24,7 @@ from neli_router.member.barrier import Grant
 from neli_router.member.events import Acquired, Event, Fenced, Revoked
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
-from neli_router.member.why import why_not
+from neli_router.member.membership import why_not
 from neli_router.testing import Group
 
 
