@@ -43,7 +43,7 @@ from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.member.member import Member
-from neli_router.protocol import Effect, Stopped
+from neli_router.protocol import News, Stopped
 from neli_router.pump import Pump
 
 __all__ = ["fold_all", "run"]
@@ -192,8 +192,8 @@ def _pump(ledger: Ledger) -> Pump[Observer]:
     return Pump(ledger, Observer, clock=host_clock, pause=time.sleep, publish=lambda observer, now: None, tell=_listen)
 
 
-def _listen(effect: Effect) -> None:
-    assert not (isinstance(effect, Stopped) and effect.error), f"the ledger is as sound as any, got {effect}"
+def _listen(news: News) -> None:
+    assert not (isinstance(news, Stopped) and news.error), f"the ledger is as sound as any, got {news}"
 
 
 def fold_all(address: str) -> str:

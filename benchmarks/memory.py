@@ -34,12 +34,11 @@ from neli_router.induction.fold import State, fold
 from neli_router.induction.machine import Induction, Phase
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import Beat, decode, encode
-from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.protocol import Effect, Stopped
+from neli_router.protocol import News, Settings, Stopped
 from neli_router.pump import Pump
 
 __all__ = ["run"]
@@ -195,8 +194,8 @@ def _publish(machine: Induction) -> None:
     _ = machine.standing
 
 
-def _listen(effect: Effect) -> None:
-    assert not (isinstance(effect, Stopped) and effect.error), f"the ledger is as sound as any, got {effect}"
+def _listen(news: News) -> None:
+    assert not (isinstance(news, Stopped) and news.error), f"the ledger is as sound as any, got {news}"
 
 
 def _catch_up(handle: Callable[[], Ledger]) -> float:

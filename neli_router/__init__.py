@@ -34,9 +34,9 @@ from neli_router.errors import (
     Unsupported,
 )
 from neli_router.keyspace import Layout
-from neli_router.member.events import Acquired, Fenced, Revoked
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
+from neli_router.protocol import Acquired, Fenced, Revoked
 from neli_router.router.refusal import At
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer, Table

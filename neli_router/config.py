@@ -18,13 +18,12 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
 from neli_router.errors import ConfigError, LedgerUnusable, how_to_install
-from neli_router.induction.records import Guarantee
-from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
 from neli_router.ledgers.addresses import open_ledger, owners_problems, problems_of, public_address, unknown
 from neli_router.ledgers.base import Ledger, Promise
 from neli_router.ledgers.redis import address as redis_address
 from neli_router.ownership.base import OwnersSource
+from neli_router.protocol import Guarantee, Settings
 
 __all__ = ["PROTOCOLS", "Config", "open", "owners_at", "require_promises"]
 

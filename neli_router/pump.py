@@ -19,24 +19,12 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable
+from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim
 from neli_router.induction.fold import State
 from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Record, Snapshot, decode, encode
 from neli_router.induction.snapshots import BadSnapshot, restore
 from neli_router.ledgers.base import Entry, Ledger
-from neli_router.protocol import (
-    TICK,
-    Acknowledged,
-    Append,
-    Away,
-    Broken,
-    Effect,
-    Input,
-    Machine,
-    Notice,
-    Read,
-    Restart,
-    Trim,
-)
+from neli_router.protocol import TICK, Machine, News, Notice
 
 __all__ = ["POLL_MAX", "Pump", "Tap", "newest_state"]
 
@@ -59,7 +47,7 @@ FIRST_OFFSET_MAX = 1
 """Ledgers count from 0 or from 1. One that starts above has dropped its beginning; in one that does not, records may
 stand before the genesis, written by who did not know yet that the ledger was made anew. They are void."""
 
-Driven = TypeVar("Driven", bound=Machine)
+Driven = TypeVar("Driven", bound=Machine[Input, Effect])
 
 
 class Tap(Protocol):
@@ -88,7 +76,7 @@ class Pump(Generic[Driven]):
         clock: Callable[[], float],
         pause: Callable[[float], None],
         publish: Callable[[Driven, float], None],
-        tell: Callable[[Effect], None],
+        tell: Callable[[News], None],
         explain: Callable[[Sequence[Effect]], None] | None = None,
         tap: Tap | None = None,
     ) -> None:

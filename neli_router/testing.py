@@ -41,9 +41,9 @@ from neli_router.keyspace import Layout, Role
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.member.engine import Engine
-from neli_router.member.events import Event, Handler
 from neli_router.member.member import Member
 from neli_router.member.runtime import Loop
+from neli_router.protocol import Event, Handler
 from neli_router.pump import Pump
 from neli_router.router.feed import Feed
 from neli_router.router.ledger_reader import LedgerReadings

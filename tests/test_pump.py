@@ -12,29 +12,13 @@ from typing import Any
 import pytest
 
 from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable
+from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim, Wish
 from neli_router.induction.fold import State
 from neli_router.induction.records import Drain, Record, Snapshot, encode
 from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.base import READ_MAX, Entry, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
-from neli_router.protocol import (
-    NO_STANDING,
-    TICK,
-    Acknowledged,
-    Acquired,
-    Append,
-    Away,
-    Broken,
-    Effect,
-    Input,
-    Notice,
-    Read,
-    Restart,
-    Standing,
-    Stopped,
-    Trim,
-    Wish,
-)
+from neli_router.protocol import NO_STANDING, TICK, Acquired, Notice, Standing, Stopped
 from neli_router.pump import POLL_MAX, RETRY_EVERY, SPAN, Pump, newest_state
 from tests.induction.scenes import beat, folded, founded, genesis, join
 
@@ -132,6 +116,7 @@ class Machine:
         self.answers: dict[type, list[Effect]] = {}
         self.deadline = 0.0
         self.standing: Standing = NO_STANDING
+        self.incarnation, self.caught_up, self.heard_at = "", True, 0.0
 
     def step(self, event: Input, now: float) -> list[Effect]:
         self.heard.append((now, event))

@@ -6,7 +6,7 @@ import pytest
 
 from neli_router import testing
 from neli_router.errors import Closed, ConfigError, HandlerFailed, LeaseLost, NotLeading
-from neli_router.member.events import Acquired, Event, Fenced, Revoked
+from neli_router.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
 
 
@@ -40,7 +40,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
             group.restart("a")
             group.settle()
             incarnation = group["a"].incarnation
-            return [*group.told["a"], *group.told["b"], Fenced.of({}, incarnation)]
+            return [*group.told["a"], *group.told["b"], Fenced({}, incarnation)]
 
     assert run(1) == run(1)
     assert run(1) != run(2)

@@ -27,9 +27,9 @@ from benchmarks._processes.writer import Writer
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import Replaced
-from neli_router.member.events import Acquired, Event, Revoked
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
+from neli_router.protocol import Acquired, Event, Revoked
 
 __all__ = ["EXIT_REPLACED", "Worker", "main"]
 

@@ -44,9 +44,9 @@ from neli_router.commands.measurements import (
 )
 from neli_router.config import Config
 from neli_router.errors import ConfigError, LedgerError, LedgerMissing, NeliError
-from neli_router.induction.settings import BEATS_PER_LEASE
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
+from neli_router.protocol import BEATS_PER_LEASE
 from neli_router.settings.addresses import parse_place
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.resolve import Resolved

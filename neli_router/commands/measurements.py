@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Literal
 
 from neli_router.clock import Clock, host_clock
-from neli_router.induction.settings import BEATS_PER_LEASE
-from neli_router.induction.tenure import DRIFT_MAX
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.protocol import BEATS_PER_LEASE, DRIFT_MAX
 
 __all__ = [
     "Diagnosis",

@@ -20,7 +20,7 @@ import click
 
 from neli_router import demo
 from neli_router.commands.exit_codes import EXIT_BROKEN
-from neli_router.induction.records import Guarantee
+from neli_router.protocol import Guarantee
 from neli_router.sim.explore import Report, explore, transcript
 from neli_router.sim.miniature import Bounds
 from neli_router.sim.options import Weather

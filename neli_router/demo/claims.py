@@ -23,9 +23,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
+from neli_router import protocol
 from neli_router.demo.notes import Ended, Fenced, Held, Note, Renewed, Woke
 from neli_router.errors import LeaseLost
-from neli_router.member import events
 from neli_router.member.lease import Lease
 
 __all__ = ["Claims"]
@@ -53,18 +53,18 @@ class Claims:
         self._looked_at = -inf
         self._awake_at = clock()
 
-    def on_event(self, event: events.Event) -> None:
+    def on_event(self, event: protocol.Event) -> None:
         """The member's handler: takes note, and lets go at once of what it is asked for."""
         with self._lock:
             self._wake_up()
             match event:
-                case events.Acquired(_, terms):
+                case protocol.Acquired(terms=terms):
                     self._granted.update(terms)
-                case events.Revoked(_, terms):
+                case protocol.Revoked(terms=terms):
                     self._let_go(terms)
-                case events.Fenced(partitions, terms, reason):
+                case protocol.Fenced(terms=terms, reason=reason):
                     self._let_go(terms)
-                    self._note(Fenced(self._clock(), len(partitions), reason))
+                    self._note(Fenced(self._clock(), len(terms), reason))
         self.changed.set()
 
     def look(self, lease_of: Callable[[int], Lease | None]) -> bool:

@@ -9,7 +9,7 @@ a newer Join under my name -----> replaced()     the newer wins; the older does 
 from neli_router.errors import GroupMismatch, Replaced
 from neli_router.induction.fold import FOLD_VERSIONS, State
 from neli_router.induction.records import Genesis, Join
-from neli_router.induction.settings import Settings
+from neli_router.protocol import Settings
 
 __all__ = ["genesis", "join", "mismatch", "replaced"]
 

@@ -12,7 +12,7 @@ outage would look like having died in it. Who merely reads late has no gap, and 
 
 from math import inf
 
-from neli_router.induction.settings import Settings
+from neli_router.protocol import Settings
 
 __all__ = ["Voice"]
 

@@ -16,10 +16,10 @@ successor was heard: then it may stop without leaving a gap.
 from collections.abc import Iterable, Mapping
 from math import inf
 
+from neli_router.induction.events import Effect
 from neli_router.induction.fold import State
-from neli_router.induction.settings import Settings
 from neli_router.induction.tenure import Tenure
-from neli_router.protocol import Acquired, Effect, Fenced, Revoked
+from neli_router.protocol import Acquired, Fenced, Revoked, Settings
 
 __all__ = ["HANDOVERS_MAX", "Holdings"]
 

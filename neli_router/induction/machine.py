@@ -22,32 +22,16 @@ from msgspec.structs import replace
 from neli_router.errors import Diverged, NeliError, Replaced
 from neli_router.induction.admission import genesis, join, mismatch, replaced
 from neli_router.induction.beats import Voice
+from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim, Wish
 from neli_router.induction.fold import State, fold
 from neli_router.induction.holdings import Holdings
 from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Seat, Snapshot
-from neli_router.induction.settings import Settings
 from neli_router.induction.skips import told_of
 from neli_router.induction.snapshots import Archive, digest_text, snapshot
 from neli_router.induction.suspicion import Suspicion
 from neli_router.induction.tenure import Linger, Tenure
 from neli_router.induction.witness import Witness
-from neli_router.protocol import (
-    Acknowledged,
-    Append,
-    Away,
-    Broken,
-    Close,
-    Effect,
-    Input,
-    Notice,
-    Read,
-    Released,
-    Restart,
-    Standing,
-    Stopped,
-    Trim,
-    Wish,
-)
+from neli_router.protocol import Close, Notice, Released, Settings, Standing, Stopped
 
 __all__ = ["AUTHORS_MAX", "Induction", "Phase"]
 
@@ -88,6 +72,7 @@ class Induction:
         self._authors: dict[str, None] = {}
         self._holdings = Holdings(settings)
         self._closing = self._told = self._was_member = False
+        self._stepped_at = now
         self._begin(now, lingering={})
         self._watch()
 
@@ -96,6 +81,14 @@ class Induction:
     @property
     def phase(self) -> Phase:
         return self._phase
+
+    @property
+    def caught_up(self) -> bool:
+        return self._phase is not Phase.READING
+
+    @property
+    def heard_at(self) -> float:
+        return next(reversed(self.tenure.heard.values()), self._stepped_at)  # The last one heard of comes last.
 
     @property
     def incarnation(self) -> str:
@@ -163,6 +156,7 @@ class Induction:
     # The step
 
     def step(self, event: Input, now: float) -> list[Effect]:
+        self._stepped_at = now
         effects: list[Effect] = []
         if not self._told:  # Time first: an input that arrives late must not hide the silence before it.
             self._lapse(now, effects)

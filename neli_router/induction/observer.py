@@ -9,24 +9,12 @@ without anybody noticing; it distrusts the ledger by the same signs as a member 
 from math import inf
 
 from neli_router.errors import GroupMismatch, NeliError
+from neli_router.induction.events import Append, Broken, Effect, Input, Read, Restart, Wish
 from neli_router.induction.fold import FOLD_VERSIONS, State, fold
 from neli_router.induction.records import Record
 from neli_router.induction.skips import told_of
 from neli_router.induction.witness import Witness
-from neli_router.protocol import (
-    NO_STANDING,
-    Append,
-    Broken,
-    Close,
-    Effect,
-    Input,
-    Notice,
-    Read,
-    Restart,
-    Standing,
-    Stopped,
-    Wish,
-)
+from neli_router.protocol import NO_STANDING, Close, Notice, Standing, Stopped
 
 __all__ = ["Observer"]
 
@@ -44,6 +32,10 @@ class Observer:
         """When a record of a member was last read, or reading began: long ago, and nobody is alive."""
         self._witness = Witness(state)
         self._stopped = False
+
+    @property
+    def incarnation(self) -> str:
+        return ""
 
     @property
     def deadline(self) -> float:

@@ -20,16 +20,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from neli_router.keyspace import Layout
+from neli_router.protocol import NAME_MAX, WEIGHT_MAX, Guarantee
 
 __all__ = [
-    "NAME_MAX",
     "RECORD_VERSION",
-    "WEIGHT_MAX",
     "Beat",
     "Drain",
     "Expire",
     "Genesis",
-    "Guarantee",
     "Handover",
     "Image",
     "Join",
@@ -48,11 +46,6 @@ __all__ = [
 ]
 
 RECORD_VERSION = 1
-NAME_MAX = 256
-"""Longest name, address or zone, in characters. A name is for people and log lines; longer ones are mistakes."""
-
-WEIGHT_MAX = 1_000_000
-"""Weights are whole numbers, so that every member divides the partitions alike; a million is fine enough."""
 
 WHOLE_MAX = 2**53 - 1
 """Offsets and terms fit 53 bits, so that readers in any language can take them for numbers. Without a bound, one number
@@ -70,8 +63,6 @@ Place = Annotated[int, Meta(ge=-1, le=WHOLE_MAX)]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 Weight = Annotated[int, Meta(ge=0, le=WEIGHT_MAX)]
 Amount = Annotated[float, Meta(ge=0, le=1e15)]
-
-Guarantee = Literal["exclusive", "available"]
 
 
 class _Record(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=str.lower):

@@ -11,7 +11,7 @@ Survivors take turns by rank, because one accusation is enough.
 from collections.abc import Iterable
 from math import inf
 
-from neli_router.induction.settings import STAGGER_RANKS, Settings
+from neli_router.protocol import STAGGER_RANKS, Settings
 
 __all__ = ["Suspicion"]
 

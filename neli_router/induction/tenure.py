@@ -28,16 +28,7 @@ from msgspec.structs import replace
 from neli_router.induction.fold import State
 from neli_router.induction.records import Beat, Expire, Join, Leave, Record
 
-__all__ = ["DRIFT_MAX", "Linger", "Tenure", "wait_for"]
-
-DRIFT_MAX = 0.001
-"""The most that one clock's rate may be off: 1000 parts in a million, where crystals are off by 50 and slewing, which
-our clock does not follow, by 500. Raising it lengthens every takeover by twice as much."""
-
-
-def wait_for(lease: float, drift: float = DRIFT_MAX) -> float:
-    """How long to wait, on one's own clock, for a lease that somebody else counts on theirs."""
-    return lease * (1 + drift) / (1 - drift)
+__all__ = ["Linger", "Tenure"]
 
 
 class Linger(Struct, frozen=True):

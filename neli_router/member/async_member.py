@@ -25,9 +25,9 @@ from neli_router.member import wishes
 from neli_router.member.async_background import AsyncBackground, AsyncTask
 from neli_router.member.async_leading import AsyncLease, Block, Bridge
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX
-from neli_router.member.events import Event
 from neli_router.member.member import Member
 from neli_router.member.wishes import WISH_MAX, CheckedWish
+from neli_router.protocol import Event
 from neli_router.router.async_router import AsyncRouter
 
 __all__ = ["AsyncMember"]

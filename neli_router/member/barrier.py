@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 
-from neli_router import protocol
-from neli_router.member.events import Acquired, Event, Fenced, Handler, Revoked
 from neli_router.member.runtime import Lane
+from neli_router.protocol import Acquired, Event, Fenced, Handler, Revoked
 
 __all__ = ["Barrier", "Grant", "GrantState"]
 
@@ -108,20 +107,20 @@ class Barrier:
         revoked first and then fenced, it would say that the successor acts.
         """
         for effect in effects:
-            if isinstance(effect, protocol.Fenced):
+            if isinstance(effect, Fenced):
                 for grant in self._known(effect.terms):
                     grant.reason = effect.reason
 
-    def tell(self, effect: protocol.Acquired | protocol.Revoked | protocol.Fenced) -> None:
+    def tell(self, event: Event) -> None:
         """Take note at once, and let the program know. Never waits for it."""
         released: list[Grant] = []
         with self._changed:
-            match effect:
-                case protocol.Acquired(terms):
+            match event:
+                case Acquired(terms=terms):
                     self._acquire(terms)
-                case protocol.Revoked(terms):
+                case Revoked(terms=terms):
                     released = self._revoke(self._known(terms))
-                case protocol.Fenced(terms, reason):
+                case Fenced(terms=terms, reason=reason):
                     self._fence(self._known(terms), reason)
             self._changed.notify_all()
         self._let_go(released)
@@ -160,7 +159,7 @@ class Barrier:
             del self._grants[grant.partition]
             self._lose(grant, reason)
         if told and self._on_event is not None:
-            self.urgent.put(partial(self._call, self._on_event, Fenced.of(_terms(told), reason)))
+            self.urgent.put(partial(self._call, self._on_event, Fenced(_terms(told), reason)))
 
     # What the lanes do
 
@@ -168,12 +167,12 @@ class Barrier:
         if self._failing:
             return  # A program that failed while it finished one partition shall not begin with another.
         begun = self._move(grants, GrantState.QUEUED, GrantState.PREPARING)
-        if begun and self._call(on_event, Acquired.of(_terms(begun))):
+        if begun and self._call(on_event, Acquired(_terms(begun))):
             self._move(begun, GrantState.PREPARING, GrantState.LED)
 
     def _conclude(self, on_event: Handler, grants: list[Grant]) -> None:
         asked = self._move(grants, GrantState.FINISHING, GrantState.FINISHING)
-        if asked and self._call(on_event, Revoked.of(_terms(asked))):
+        if asked and self._call(on_event, Revoked(_terms(asked))):
             with self._changed:
                 for grant in asked:
                     grant.was_told = True

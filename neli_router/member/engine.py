@@ -30,17 +30,17 @@ from weakref import WeakSet
 from neli_router import protocol
 from neli_router.config import Config, require_promises
 from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError
+from neli_router.induction.events import Input, Wish
 from neli_router.induction.fold import State
-from neli_router.induction.machine import Induction, Phase
+from neli_router.induction.machine import Induction
 from neli_router.ledgers.base import Ledger
 from neli_router.member.barrier import Barrier
-from neli_router.member.events import Handler
 from neli_router.member.failures import defect, forked, handler_failed
 from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
 from neli_router.member.wishes import CheckedWish, unheard
-from neli_router.protocol import NO_STANDING, Close, Effect, Input, Stopped
+from neli_router.protocol import NO_STANDING, Close, Handler, News, Stopped
 from neli_router.pump import Pump, Tap
 from neli_router.router.feed import Feed
 from neli_router.router.ledger_reader import LedgerReadings
@@ -187,7 +187,7 @@ class Engine:
         return Induction(self.settings, state, now, base=self.runtime.wall(), rng=self.runtime.rng())
 
     def _is_behind(self, pump: Pump[Induction]) -> bool:
-        return pump.machine.phase is Phase.READING and not self.membership.obstacle
+        return not pump.machine.caught_up and not self.membership.obstacle
 
     # What the pump says, on its thread
 
@@ -196,27 +196,29 @@ class Engine:
         membership.standing, membership.incarnation = machine.standing, machine.incarnation
         if membership.state is not machine.state:
             membership.state, self._moved = machine.state, True
-        if machine.phase is not Phase.READING and self._pump is not None:
-            heard_at = next(reversed(machine.tenure.heard.values()), now)  # The last one heard of comes last.
-            feed = self.feed
-            feed.publish(self._readings.of(machine.state, feed.address, read_at=self._pump.fresh_at, heard_at=heard_at))
+        if machine.caught_up and self._pump is not None:
+            self.feed.publish(
+                self._readings.of(
+                    machine.state, self.feed.address, read_at=self._pump.fresh_at, heard_at=machine.heard_at
+                )
+            )
         for watch in self._watches:
             watch(now)
         if membership.watching:
             membership.notify()
 
-    def _tell(self, effect: Effect) -> None:
+    def _tell(self, news: News) -> None:
         self._moved = True
-        self.journal.tell(effect)
-        match effect:
+        self.journal.tell(news)
+        match news:
             case protocol.Acquired() | protocol.Revoked() | protocol.Fenced():
-                self.barrier.tell(effect)
+                self.barrier.tell(news)
             case protocol.Notice("ledger.unavailable" | "ledger.available", fields):
                 self._meet(str(fields["what"]), str(fields.get("error", "")))
             case Stopped():
-                self._stopped = effect
+                self._stopped = news
             case _:
-                pass  # Append and Trim are the pump's own, and other notices are for the journal.
+                pass  # Other notices are for the journal.
 
     def _meet(self, what: str, obstacle: str) -> None:
         """The ledger cannot be opened, read or appended to because of `obstacle`; if that is empty, it can be again."""
@@ -245,7 +247,7 @@ class Engine:
 
     def wish(self, wish: CheckedWish) -> None:
         """Let the ledger take note, under the name of the present incarnation."""
-        self.post(protocol.Wish(wish.record(self.membership.incarnation)))
+        self.post(Wish(wish.record(self.membership.incarnation)))
 
     def oversee(self, watch: Callable[[float], None]) -> None:
         """Call `watch` with the time, again and again: for what must be watched from outside. It must not wait."""

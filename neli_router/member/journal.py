@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from neli_router import logs
 from neli_router.member.runtime import Lane
-from neli_router.protocol import Acquired, Effect, Fenced, Notice, Revoked
+from neli_router.protocol import Acquired, Fenced, News, Notice, Revoked
 
 __all__ = ["NOTES_MAX", "Journal", "spelled"]
 
@@ -39,14 +39,14 @@ class Journal:
         self._dropped = 0
         self.lane: Lane[tuple[str, str, Mapping[str, object]]] = Lane(lane_name, self._write, on_end)
 
-    def tell(self, effect: Effect) -> None:
+    def tell(self, news: News) -> None:
         """Note what the protocol has to say to operators, if it is that."""
-        match effect:
-            case Acquired(terms):
+        match news:
+            case Acquired(terms=terms):
                 self.note("info", "leader.acquired", **_fields(terms))
-            case Revoked(terms):
+            case Revoked(terms=terms):
                 self.note("info", "leader.revoked", **_fields(terms))
-            case Fenced(terms, reason):
+            case Fenced(terms=terms, reason=reason):
                 self.note("warning", "leader.fenced", **_fields(terms), reason=reason)
             case Notice(event, fields):
                 self.note("info" if event in QUIET else "warning", event, **fields)

@@ -13,7 +13,7 @@ A member leads a *role*: role j, a number, is filled by partition j mod M; a nam
 does not choose which: it is given its share of the partitions, and leads the roles that fall into them.
 
 A partition is led from when the handler of Acquired has returned until Revoked or Fenced. It is handed over when the
-handler of Revoked has returned and every block on it has ended, or after `drain_timeout`. See `member/events.py`.
+handler of Revoked has returned and every block on it has ended, or after `drain_timeout`. See `protocol.py`.
 
 Nothing here runs on the caller's thread but the waiting, and nothing ever runs on an event loop; for asyncio there is
 `AsyncMember`. After a fork, the child's copy is void: its leases do not hold, and every call raises Forked.
@@ -32,12 +32,11 @@ from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
 from neli_router.member.background import Background, Task
 from neli_router.member.engine import FLUSH_MAX, Engine
-from neli_router.member.events import Handler
 from neli_router.member.lease import Lease
 from neli_router.member.membership import not_leading
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.member.wishes import WISH_MAX, CheckedWish
-from neli_router.protocol import Standing
+from neli_router.protocol import Handler, Standing
 from neli_router.pump import Tap
 from neli_router.router.router import Router
 

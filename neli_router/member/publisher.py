@@ -21,10 +21,10 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from neli_router.errors import GroupMismatch, LedgerError, NeliError
-from neli_router.induction.settings import Settings
 from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
 from neli_router.ownership.base import Card, Claim, Owners, Receipt
+from neli_router.protocol import Settings
 
 __all__ = ["TTL_MIN", "Publisher"]
 

@@ -15,18 +15,9 @@ from dataclasses import dataclass
 
 from neli_router.errors import ConfigError, LedgerUnavailable
 from neli_router.induction.fold import State
-from neli_router.induction.records import (
-    NAME_MAX,
-    WEIGHT_MAX,
-    Drain,
-    Load,
-    Pin,
-    Record,
-    Undrain,
-    Unpin,
-    Weigh,
-)
+from neli_router.induction.records import Drain, Load, Pin, Record, Undrain, Unpin, Weigh
 from neli_router.keyspace import Layout
+from neli_router.protocol import NAME_MAX, WEIGHT_MAX
 
 __all__ = ["WISH_MAX", "CheckedWish", "drain", "load", "pin", "undrain", "unheard", "unpin", "weigh"]
 

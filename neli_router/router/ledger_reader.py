@@ -25,7 +25,7 @@ from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.induction.fold import State
 from neli_router.induction.observer import Observer
 from neli_router.ledgers.base import Ledger
-from neli_router.protocol import Effect, Notice, Stopped
+from neli_router.protocol import News, Notice, Stopped
 from neli_router.pump import Pump
 from neli_router.router.feed import Feed, Reading
 from neli_router.router.refusal import nobody_left
@@ -127,14 +127,14 @@ class LedgerReader:
                 self._readings.of(observer.state, feed.address, read_at=self._pump.fresh_at, heard_at=observer.heard_at)
             )
 
-    def _hear(self, effect: Effect) -> None:
-        match effect:
+    def _hear(self, news: News) -> None:
+        match news:
             case Stopped(error) if error is not None:
                 self._stop(error)
             case Notice(event, fields):
                 if event == "ledger.unavailable" and (feed := self._feed()) is not None:
                     feed.away(str(fields["error"]))
-                self._tell(effect)
+                self._tell(news)
             case _:
                 pass  # An observer leads nothing, and is never told to close.
 

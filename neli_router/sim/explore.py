@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from neli_router.induction.records import Beat, Expire, Handover, Join, Record
-from neli_router.induction.settings import Settings
+from neli_router.protocol import Settings
 from neli_router.sim.canon import key_of
 from neli_router.sim.miniature import Bounds, Miniature, acting, broken_rule, genesis_world
 from neli_router.sim.steps import Label, successors

@@ -14,6 +14,7 @@ who expires whom, and why.
 
 from collections.abc import Callable
 
+from neli_router.induction.events import Wish
 from neli_router.induction.records import (
     Beat,
     Drain,
@@ -28,7 +29,7 @@ from neli_router.induction.records import (
     encode,
 )
 from neli_router.induction.snapshots import snapshot
-from neli_router.protocol import Close, Wish
+from neli_router.protocol import Close
 from neli_router.sim.group import SimulatedGroup
 from neli_router.sim.options import RunOptions
 from neli_router.sim.process import Process

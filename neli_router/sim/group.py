@@ -26,9 +26,8 @@ from neli_router.induction.fold import DEPARTED_MAX, State
 from neli_router.induction.machine import Induction, Phase
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import Expire, Handover, Join, Leave, decode
-from neli_router.induction.settings import Settings
 from neli_router.induction.witness import OWN_MAX, RING_MAX
-from neli_router.protocol import Machine
+from neli_router.protocol import Settings
 from neli_router.sim.acting import Acting, Coverage
 from neli_router.sim.ledger import Log
 from neli_router.sim.options import RunOptions
@@ -92,7 +91,7 @@ class SimulatedGroup:
             settings = Settings(name=name, layout=settings.layout, lease=2 * options.lease)
         base, seed = WALL_CLOCK + int(1e6 * self.world.now), random.getrandbits(64)
 
-        def birth(state: State, now: float) -> Machine:
+        def birth(state: State, now: float) -> Induction:
             return Induction(settings, state, now, base=base, rng=type(random)(seed))
 
         process = self._process(name, birth)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from neli_router.induction.fold import FOLD_VERSIONS, State, fold
 from neli_router.induction.records import Genesis, Record
-from neli_router.induction.settings import Settings
 from neli_router.induction.tenure import Tenure
 from neli_router.keyspace import Layout
+from neli_router.protocol import Settings
 
 __all__ = ["PARTITION", "Bounds", "FoldedRecord", "Miniature", "Slot", "acting", "broken_rule", "genesis_world"]
 

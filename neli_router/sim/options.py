@@ -15,9 +15,8 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Literal
 
-from neli_router.induction.records import Guarantee
-from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
+from neli_router.protocol import Guarantee, Settings
 
 __all__ = ["FAIR_FAULTS", "FOUL_FAULTS", "NAMES_MAX", "STEPS_MAX", "Rewind", "RunOptions", "Weather"]
 

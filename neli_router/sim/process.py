@@ -29,16 +29,17 @@ from random import Random
 from typing import Protocol
 
 from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable, NeliError
+from neli_router.induction.events import Input
 from neli_router.induction.fold import State
+from neli_router.induction.machine import Induction
+from neli_router.induction.observer import Observer
 from neli_router.ledgers.base import READ_MAX, Entry
 from neli_router.protocol import (
     NO_STANDING,
     Acquired,
     Close,
-    Effect,
     Fenced,
-    Input,
-    Machine,
+    News,
     Notice,
     Released,
     Revoked,
@@ -68,7 +69,7 @@ Answer = list[Entry] | LedgerError
 class Birth(Protocol):
     """Makes a machine from the state the ledger starts it with and the time just after that was read."""
 
-    def __call__(self, state: State, now: float) -> Machine: ...
+    def __call__(self, state: State, now: float) -> Induction | Observer: ...
 
 
 class Checkers(Protocol):
@@ -89,7 +90,7 @@ class Process:
         self.started_at, self.ended_at = world.now, inf
         self.was_told_to_end = False
         self.paused_until = 0.0
-        self.pump: Pump[Machine] | None = None
+        self.pump: Pump[Induction | Observer] | None = None
         self._watch, self._birth = watch, birth
         self._lease = log.options.lease
         self.program = Program(label, log.options, world.random, self._release_later)
@@ -120,7 +121,7 @@ class Process:
         return self._phase is not TurnPhase.ENDED
 
     @property
-    def machine(self) -> Machine | None:
+    def machine(self) -> Induction | Observer | None:
         return self.pump.machine if self.pump is not None and self.alive else None
 
     @property
@@ -320,19 +321,19 @@ class Process:
     def _rest(self, seconds: float) -> None:
         self._rests_until = self.world.now + seconds
 
-    def _publish(self, machine: Machine, now: float) -> None:
+    def _publish(self, machine: Induction | Observer, now: float) -> None:
         self.standing = machine.standing
         if len(self._shows_next) == 1:
             self._shows = self._shows_next.pop()
         self._watch.on_step(self)
 
-    def _tell(self, effect: Effect) -> None:
-        self.world.note(self.label, f"  {type(effect).__name__}", effect)
-        self.world.witness(repr(effect).encode())
-        if isinstance(effect, Stopped):
-            self._stopped = effect
-        if not isinstance(effect, Notice):
-            self.program.hear(effect)
+    def _tell(self, news: News) -> None:
+        self.world.note(self.label, f"  {type(news).__name__}", news)
+        self.world.witness(repr(news).encode())
+        if isinstance(news, Stopped):
+            self._stopped = news
+        if not isinstance(news, Notice):
+            self.program.hear(news)
 
     def _on_visible(self, time: float) -> None:
         if (
@@ -360,10 +361,10 @@ class Program:
         self._finishing: dict[int, int] = {}
         self._released: dict[int, int] = {}
 
-    def hear(self, effect: Effect) -> None:
-        """The pump tells `effect`."""
-        match effect:
-            case Acquired(terms):
+    def hear(self, news: News) -> None:
+        """The pump tells `news`."""
+        match news:
+            case Acquired(terms=terms):
                 for partition, term in terms.items():
                     if self.held.get(partition, -1) >= term:
                         self._object(f"was told twice that it acquired {partition} under {term}", terms)
@@ -371,7 +372,7 @@ class Program:
                 for partition in terms:
                     self._finishing.pop(partition, None)
                     self._released.pop(partition, None)
-            case Revoked(terms):
+            case Revoked(terms=terms):
                 self._require_held("Revoked", terms)
                 if not self._options.exclusive:  # Its successor was heard already: no need to wait.
                     self._drop(terms)
@@ -380,7 +381,7 @@ class Program:
                 if self.prompt or self._random.random() >= self._options.hang:
                     mean = 0.0 if self.prompt else self._options.answer * self._options.lease
                     self._later(self._random.expovariate(1 / mean) if mean else 0.0, Released(terms))
-            case Fenced(terms):
+            case Fenced(terms=terms):
                 self._require_held("Fenced", {i: v for i, v in terms.items() if self._released.get(i) != v})
                 self._drop(terms)
             case Stopped():

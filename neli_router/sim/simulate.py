@@ -21,7 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from neli_router.induction.records import Guarantee
+from neli_router.protocol import Guarantee
 from neli_router.sim.faults import Faults
 from neli_router.sim.group import DOUBT, SimulatedGroup
 from neli_router.sim.options import STEPS_MAX, RunOptions, Weather

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 from neli_router.induction.assignment import Candidate
 from neli_router.induction.fold import FOLD_VERSIONS, State, fold
 from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Pin, Record
-from neli_router.induction.settings import Settings
 from neli_router.induction.snapshots import restore, snapshot
 from neli_router.induction.tenure import Tenure
+from neli_router.protocol import Settings
 from neli_router.sim.miniature import PARTITION, Bounds, FoldedRecord, Miniature, Slot
 
 __all__ = ["Label", "successors"]

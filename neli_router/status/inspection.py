@@ -14,8 +14,8 @@ from neli_router.errors import GroupMismatch
 from neli_router.induction.admission import mismatch
 from neli_router.induction.fold import fold
 from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode
-from neli_router.induction.settings import Settings
 from neli_router.ledgers.base import Ledger
+from neli_router.protocol import Settings
 from neli_router.pump import newest_state
 
 __all__ = ["Inspection"]

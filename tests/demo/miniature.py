@@ -16,7 +16,7 @@ from neli_router.demo.record import Deed, DeedKind, Life, Pause, Phase, Run
 from neli_router.demo.stage import Event
 from neli_router.induction.records import Record, decode
 from neli_router.ledgers.memory import MemoryLedger
-from neli_router.member.events import Event as Told
+from neli_router.protocol import Event as Told
 from neli_router.testing import Group
 
 __all__ = ["NAMES", "STEP", "Miniature", "miniature", "whole_story"]

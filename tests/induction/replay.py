@@ -32,6 +32,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from neli_router.errors import LedgerUnusable
+from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim, Wish
 from neli_router.induction.fold import State, fold
 from neli_router.induction.machine import Induction
 from neli_router.induction.records import (
@@ -53,29 +54,9 @@ from neli_router.induction.records import (
     decode,
     encode,
 )
-from neli_router.induction.settings import Settings
 from neli_router.induction.snapshots import digest_text, snapshot
 from neli_router.keyspace import Layout
-from neli_router.protocol import (
-    TICK,
-    Acknowledged,
-    Acquired,
-    Append,
-    Away,
-    Broken,
-    Close,
-    Effect,
-    Fenced,
-    Input,
-    Notice,
-    Read,
-    Released,
-    Restart,
-    Revoked,
-    Stopped,
-    Trim,
-    Wish,
-)
+from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Settings, Stopped
 
 __all__ = ["replay"]
 
@@ -324,9 +305,9 @@ class _Stage:
                 )
             case Trim(before):
                 return f"Trim below {before}"
-            case Acquired(terms) | Revoked(terms):
+            case Acquired(terms=terms) | Revoked(terms=terms):
                 return f"{type(effect).__name__} {_terms(terms)}"
-            case Fenced(terms, reason):
+            case Fenced(terms=terms, reason=reason):
                 return f"Fenced {_terms(terms)} ({self._renamed(reason)})"
             case Notice(event, fields):
                 told = [

@@ -14,7 +14,6 @@ from neli_router.induction.records import (
     Drain,
     Expire,
     Genesis,
-    Guarantee,
     Handover,
     Join,
     Leave,
@@ -29,6 +28,7 @@ from neli_router.induction.records import (
 )
 from neli_router.induction.snapshots import digest_text, snapshot
 from neli_router.keyspace import Layout
+from neli_router.protocol import Guarantee
 
 __all__ = [
     "BASE",

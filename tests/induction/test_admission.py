@@ -9,8 +9,8 @@ from neli_router.errors import GroupMismatch, Replaced
 from neli_router.induction import admission as membership
 from neli_router.induction.fold import FOLD_VERSIONS, State
 from neli_router.induction.records import Genesis, Join
-from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
+from neli_router.protocol import Settings
 from tests.induction.scenes import LAYOUT, founded
 
 SETTINGS = Settings(name="alice", layout=LAYOUT, lease=6.0, address="host:1", weight=3, zone="eu")

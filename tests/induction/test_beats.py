@@ -5,8 +5,8 @@ from math import inf
 import pytest
 
 from neli_router.induction.beats import Voice
-from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
+from neli_router.protocol import Settings
 
 
 def joined(at: float) -> Voice:

@@ -7,12 +7,12 @@ from math import inf
 
 import pytest
 
+from neli_router.induction.events import Effect
 from neli_router.induction.fold import State
 from neli_router.induction.holdings import HANDOVERS_MAX, Holdings
 from neli_router.induction.records import Drain, Handover, Pin
-from neli_router.induction.settings import Settings
 from neli_router.induction.tenure import Tenure
-from neli_router.protocol import Acquired, Effect, Fenced, Revoked
+from neli_router.protocol import Acquired, Fenced, Revoked, Settings
 from tests.induction.scenes import LAYOUT, folded, founded, join
 
 ALL = dict.fromkeys(range(4), 1001)

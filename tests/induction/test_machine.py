@@ -12,30 +12,25 @@ from random import Random
 import pytest
 
 from neli_router.errors import GroupMismatch, LedgerRewound
+from neli_router.induction.events import Acknowledged, Append, Away, Effect, Input, Read, Wish
 from neli_router.induction.fold import State
 from neli_router.induction.holdings import HANDOVERS_MAX
 from neli_router.induction.machine import AUTHORS_MAX, Induction, Phase
-from neli_router.induction.records import Beat, Drain, Expire, Guarantee, Handover, Record, Undrain, Upgrade
-from neli_router.induction.settings import Settings
+from neli_router.induction.records import Beat, Drain, Expire, Handover, Record, Undrain, Upgrade
 from neli_router.keyspace import Layout
 from neli_router.protocol import (
     NO_STANDING,
     TICK,
-    Acknowledged,
     Acquired,
-    Append,
-    Away,
     Close,
-    Effect,
     Fenced,
-    Input,
+    Guarantee,
     Notice,
-    Read,
     Released,
     Revoked,
+    Settings,
     Standing,
     Stopped,
-    Wish,
 )
 from tests.induction.replay import replay
 from tests.induction.scenes import LAYOUT, folded, founded, genesis, join
@@ -320,13 +315,13 @@ class Group:
                     self.loses.discard(place)
                 case Append(records, _):
                     self.log += records
-                case Acquired(terms):
+                case Acquired(terms=terms):
                     told.update(terms)
-                case Fenced(terms, reason):
+                case Fenced(terms=terms, reason=reason):
                     assert reason
                     assert terms.items() <= told.items()
                     self.told[place] = told = {i: term for i, term in told.items() if i not in terms}
-                case Revoked(terms):
+                case Revoked(terms=terms):
                     assert terms.items() <= told.items()
                     if self.guarantee == "available":
                         self.told[place] = told = {i: term for i, term in told.items() if i not in terms}

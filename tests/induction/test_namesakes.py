@@ -11,12 +11,12 @@ from random import Random
 import pytest
 
 from neli_router.errors import Replaced
+from neli_router.induction.events import Append, Effect, Read, Restart
 from neli_router.induction.fold import State, fold
 from neli_router.induction.machine import Induction, Phase
 from neli_router.induction.records import Expire, Join, Record
-from neli_router.induction.settings import Settings
 from neli_router.keyspace import Layout
-from neli_router.protocol import Append, Effect, Read, Restart, Stopped
+from neli_router.protocol import Settings, Stopped
 
 SETTINGS = Settings(name="twin", lease=1.0, layout=Layout(partitions=4))
 

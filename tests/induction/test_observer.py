@@ -7,25 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable
+from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Read, Restart, Wish
 from neli_router.induction.fold import State
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import Drain, Record, Upgrade
-from neli_router.protocol import (
-    NO_STANDING,
-    TICK,
-    Acknowledged,
-    Append,
-    Away,
-    Broken,
-    Close,
-    Effect,
-    Notice,
-    Read,
-    Released,
-    Restart,
-    Stopped,
-    Wish,
-)
+from neli_router.protocol import NO_STANDING, TICK, Close, Notice, Released, Stopped
 from tests.induction.scenes import beat, folded, founded, genesis, join, table
 
 

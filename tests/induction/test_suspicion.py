@@ -7,9 +7,9 @@ from math import inf
 
 import pytest
 
-from neli_router.induction.settings import STAGGER_RANKS, Settings
 from neli_router.induction.suspicion import Suspicion
 from neli_router.keyspace import Layout
+from neli_router.protocol import STAGGER_RANKS, Settings
 
 SETTINGS = Settings(name="m", layout=Layout(), lease=10.0)
 ME = "m"

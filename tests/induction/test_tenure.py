@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Beat, Drain, Handover, Leave, Pin, Record, Undrain
-from neli_router.induction.tenure import DRIFT_MAX, Linger, Tenure, wait_for
+from neli_router.induction.tenure import Linger, Tenure
+from neli_router.protocol import DRIFT_MAX, wait_for
 from tests.induction.scenes import beat, expire, founded, join
 
 LEASE, WAIT = 10.0, 12.0

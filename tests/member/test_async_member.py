@@ -21,8 +21,8 @@ from neli_router.errors import (
 from neli_router.keyspace import Layout
 from neli_router.member.async_leading import AsyncLease
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.events import Acquired, Event, Revoked
 from neli_router.member.member import Member
+from neli_router.protocol import Acquired, Event, Revoked
 from neli_router.testing import Group
 
 PATIENCE = 20.0

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from neli_router import protocol
 from neli_router.member.barrier import Barrier, Grant, GrantState
-from neli_router.member.events import Acquired, Event, Fenced, Handler, Revoked
 from neli_router.member.runtime import Changed
+from neli_router.protocol import Acquired, Event, Fenced, Handler, Revoked, Stopped
 
 
 class Stand:
@@ -37,11 +36,11 @@ class Stand:
         words = command.split()
         match words:
             case ["acquired", *terms]:
-                self.barrier.tell(protocol.Acquired(_terms(terms)))
+                self.barrier.tell(Acquired(_terms(terms)))
             case ["revoked", *terms]:
-                self.barrier.tell(protocol.Revoked(_terms(terms)))
+                self.barrier.tell(Revoked(_terms(terms)))
             case ["fenced", *terms]:
-                self.barrier.tell(protocol.Fenced(_terms(terms), "silence"))
+                self.barrier.tell(Fenced(_terms(terms), "silence"))
             case ["events"]:
                 while self.barrier.orderly.turn():
                     pass
@@ -207,7 +206,7 @@ def test_a_fence_reaches_the_program_while_its_handler_prepares() -> None:
 
     def during(event: Event) -> None:
         if isinstance(event, Acquired):
-            stand.barrier.tell(protocol.Fenced({0: 5}, "silence"))
+            stand.barrier.tell(Fenced({0: 5}, "silence"))
             stand.barrier.urgent.turn()
 
     stand.during = during
@@ -224,7 +223,7 @@ def test_a_revocation_while_the_handler_prepares_is_told_when_it_has_returned() 
 
     def during(event: Event) -> None:
         if isinstance(event, Acquired):
-            stand.barrier.tell(protocol.Revoked({0: 5}))
+            stand.barrier.tell(Revoked({0: 5}))
 
     stand.during = during
     script = """
@@ -301,9 +300,9 @@ def test_a_loss_is_explained_before_it_is_told() -> None:
     assert grant is not None
     stand.barrier.enter(grant)
     stand.do("revoked 0@5")
-    stand.barrier.explain([protocol.Revoked({0: 5}), protocol.Fenced({0: 4}, "an echo"), protocol.Stopped(None)])
+    stand.barrier.explain([Revoked({0: 5}), Fenced({0: 4}, "an echo"), Stopped(None)])
     assert (GrantState.FINISHING, "it was revoked, and its successor acts") == (grant.state, grant.reason)
-    stand.barrier.explain([protocol.Fenced({0: 5}, "silence")])
+    stand.barrier.explain([Fenced({0: 5}, "silence")])
     assert (GrantState.FINISHING, "silence") == (grant.state, grant.reason)
 
 
@@ -343,12 +342,12 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
     threads = [threading.Thread(target=lane.run) for lane in stand.barrier.lanes]
     for thread in threads:
         thread.start()
-    stand.barrier.tell(protocol.Acquired({0: 5, 1: 5}))
+    stand.barrier.tell(Acquired({0: 5, 1: 5}))
     with stand.barrier._changed:
         assert stand.barrier._changed.wait_for(lambda: order == ["Acquired"], 10)
-    stand.barrier.tell(protocol.Revoked({0: 5}))
-    stand.barrier.tell(protocol.Acquired({2: 6}))
-    stand.barrier.tell(protocol.Fenced({1: 5}, "silence"))
+    stand.barrier.tell(Revoked({0: 5}))
+    stand.barrier.tell(Acquired({2: 6}))
+    stand.barrier.tell(Fenced({1: 5}, "silence"))
     for lane in stand.barrier.lanes:
         lane.end()
     for thread in threads:
@@ -356,6 +355,6 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
     assert ["Acquired", "Fenced", "Revoked", "Acquired"] == order
 
 
-@pytest.mark.parametrize("event", [Acquired.of({3: 7, 1: 6}), Revoked.of({3: 7, 1: 6}), Fenced.of({3: 7, 1: 6}, "x")])
+@pytest.mark.parametrize("event", [Acquired({3: 7, 1: 6}), Revoked({3: 7, 1: 6}), Fenced({3: 7, 1: 6}, "x")])
 def test_events_name_their_partitions_in_order(event: Event) -> None:
     assert ((1, 3), {1: 6, 3: 7}) == (event.partitions, event.terms)

@@ -98,7 +98,7 @@ def test_a_log_that_fails_does_not_end_the_journal(capsys: pytest.CaptureFixture
 def test_what_is_no_news_to_operators_is_not_noted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "neli_router")
     journal = Journal("a", "lane", lambda: None)
-    journal.tell(protocol.Trim(3))
+    journal.tell(protocol.Stopped(None))
     journal.tell(protocol.Notice("ledger.available", {"ledger": "x"}))
     journal.tell(protocol.Notice("record.skipped", {"offset": 3}))
     drained(journal)

@@ -21,10 +21,10 @@ from neli_router.errors import (
     Unsupported,
 )
 from neli_router.member.barrier import Grant
-from neli_router.member.events import Acquired, Event, Fenced, Revoked
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.membership import why_not
+from neli_router.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.testing import Group
 
 

@@ -32,10 +32,10 @@ from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Entry, Ledger, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.member.events import Acquired, Event, Fenced, Revoked
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
+from neli_router.protocol import Acquired, Event, Fenced, Revoked
 
 PATIENCE = 20.0
 """Seconds to wait for what must come; a machine that is busy may take its time."""

@@ -14,15 +14,27 @@ import pytest
 from msgspec.structs import replace as changed
 
 from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable, NeliError, Replaced
+from neli_router.induction.events import Effect, Input
 from neli_router.induction.fold import DEPARTED_MAX, State, fold
 from neli_router.induction.machine import Induction
 from neli_router.induction.observer import Observer
-from neli_router.induction.records import Guarantee, Handover, Join, Leave, Pin, Record, encode
-from neli_router.induction.settings import Settings
+from neli_router.induction.records import Handover, Join, Leave, Pin, Record, encode
 from neli_router.induction.snapshots import restore
 from neli_router.induction.tenure import Tenure
 from neli_router.induction.witness import RING_MAX
-from neli_router.protocol import TICK, Acquired, Close, Effect, Fenced, Input, Released, Revoked, Standing, Stopped
+from neli_router.protocol import (
+    TICK,
+    Acquired,
+    Close,
+    Fenced,
+    Guarantee,
+    News,
+    Released,
+    Revoked,
+    Settings,
+    Standing,
+    Stopped,
+)
 from neli_router.pump import Pump
 from neli_router.sim import referee as referee_module
 from neli_router.sim import simulate as simulate_module
@@ -709,7 +721,7 @@ def program() -> Program:
         ([Acquired({0: 5}), Stopped(None)], "was left in the belief that it holds these when its member ended"),
     ],
 )
-def test_events_in_an_order_that_misleads_a_program_are_found(events: list[Effect], message: str) -> None:
+def test_events_in_an_order_that_misleads_a_program_are_found(events: list[News], message: str) -> None:
     told = program()
     for event in events[:-1]:
         told.hear(event)
@@ -719,7 +731,7 @@ def test_events_in_an_order_that_misleads_a_program_are_found(events: list[Effec
 
 def test_events_in_good_order_are_no_violation() -> None:
     told = program()
-    events: list[Effect] = [Acquired({0: 5, 1: 5}), Acquired({0: 7}), Fenced({1: 5}, "why"), Revoked({0: 7})]
+    events: list[News] = [Acquired({0: 5, 1: 5}), Acquired({0: 7}), Fenced({1: 5}, "why"), Revoked({0: 7})]
     for event in events:
         told.hear(event)
     assert Released({0: 7}) == told.release({0: 7})

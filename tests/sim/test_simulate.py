@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from neli_router.cli import main
 from neli_router.commands import proofs
-from neli_router.induction.records import Guarantee
 from neli_router.induction.tenure import Tenure
+from neli_router.protocol import Guarantee
 from neli_router.sim.faults import Faults
 from neli_router.sim.group import SimulatedGroup
 from neli_router.sim.options import FAIR_FAULTS, FOUL_FAULTS, RunOptions, Weather

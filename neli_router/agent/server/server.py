@@ -36,8 +36,8 @@ from neli_router.agent.server.sockets import BACKLOG, listen_tcp, listen_unix
 from neli_router.config import Config
 from neli_router.errors import Closed, ConfigError, NeliError
 from neli_router.member.async_member import AsyncMember
-from neli_router.member.events import Event, Fenced
 from neli_router.member.member import Member
+from neli_router.protocol import Event, Fenced
 from neli_router.settings.addresses import parse_place, spell_place
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from neli_router.errors import ConfigError
-from neli_router.induction.records import NAME_MAX, WEIGHT_MAX
-from neli_router.induction.settings import BEATS_PER_LEASE, STAGGER_RANKS, Settings
 from neli_router.keyspace import Layout
+from neli_router.protocol import BEATS_PER_LEASE, NAME_MAX, STAGGER_RANKS, WEIGHT_MAX, Settings
 
 
 def made(**changed: Any) -> Settings:
