@@ -228,9 +228,9 @@ def test_a_consumer_that_is_broken_for_good_is_replaced(kafka: str) -> None:
     with closing(opened(kafka, fresh())) as ledger:
         ledger.append([b"one"])
         take(ledger, 1)
-        before = [ledger._feed._consumer]
+        before = [ledger._reader._consumer]
         break_for_good(before[0])
-        until(lambda: before[0] is not ledger._feed._consumer)
+        until(lambda: before[0] is not ledger._reader._consumer)
         ledger.append([b"two"])
         assert [b"two"] == [entry.payload for entry in take(ledger, 1)]
         before.clear()

@@ -9,7 +9,7 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import KafkaError, KafkaException
 
 from neli_router.ledgers.kafka.prober import LOOK_EVERY, LOOK_MAX, PAUSE, PROBE_EVERY, Prober
-from neli_router.ledgers.kafka.questions import Questions
+from neli_router.ledgers.kafka.topic import Questions
 
 
 class Brokers(Questions):

@@ -38,7 +38,7 @@ pytest.importorskip("redis")
 import redis as redis_py
 
 from neli_router.ledgers.redis.faults import explain
-from neli_router.ledgers.redis.feed import BLOCK_MAX
+from neli_router.ledgers.redis.reader import BLOCK_MAX
 
 PATIENCE = 20.0
 
@@ -281,8 +281,8 @@ def test_a_trim_drops_what_is_below_and_a_late_reader_is_told(server: Redis, ope
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (["XADD", "jobs:ledger", "*", "record", "x"], "somebody added to it with `\\*`"),
-        (["XDEL", "jobs:ledger", "0-2"], "the record at offset 2 is missing: somebody deleted it|0-2"),
+        (["XADD", "jobs:ledger", "*", "record", "x"], "another program added to it with `\\*`"),
+        (["XDEL", "jobs:ledger", "0-2"], "the record at offset 2 is missing: it was deleted|0-2"),
         (["SET", "jobs:ledger", "x"], "WRONGTYPE"),
     ],
 )
@@ -355,7 +355,7 @@ def test_nothing_is_appended_to_a_stream_that_is_gone(server: Redis, opened: Ope
     ledger = opened(server.url("jobs"))
     write(ledger, b"one")
     give_up_at = time.monotonic() + PATIENCE
-    while ledger._feed._block < BLOCK_MAX and time.monotonic() < give_up_at:  # type: ignore[attr-defined]
+    while ledger._reader._block < BLOCK_MAX and time.monotonic() < give_up_at:  # type: ignore[attr-defined]
         time.sleep(0.01)  # Until the reader waits for so long that the append is what meets it.
     server.cli("FLUSHALL")
 

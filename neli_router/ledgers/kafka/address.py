@@ -8,9 +8,9 @@
     ?config=/etc/neli/kafka.properties                           the same in a file, name=value a line
     ?replication=3                                               of the topic, if this process makes it
 
-USER and PASSWORD are `sasl.username` and `sasl.password`. What an address says goes before what its file says. Settings
-that the protocol relies on are refused, because a group that reads committed records only, say, would look healthy
-until the first transaction of somebody else hangs.
+USER and PASSWORD are `sasl.username` and `sasl.password`. An address goes before its file. Settings that the protocol
+relies on are refused, because a group that reads committed records only, say, would look healthy until the first
+transaction of another program hangs.
 """
 
 import re
@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, unquote
 __all__ = ["KafkaAddress", "parse"]
 
 GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
-"""What Kafka allows in a topic's name, with room for what we add to it."""
+"""As Kafka allows it in a topic's name, with room for our suffix."""
 
 SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
@@ -61,7 +61,7 @@ class KafkaAddress:
 
 
 def parse(rest: str) -> tuple[KafkaAddress | None, list[str]]:
-    """What stands behind `kafka:`, and a sentence for each thing that is wrong with it."""
+    """The address that stands as `rest` behind `kafka:`, or a sentence for each thing that is wrong with it."""
     problems: list[str] = []
     place, _, query = rest.removeprefix("//").partition("?")
     authority, _, group = place.partition("/")
@@ -109,7 +109,7 @@ def _read(path: str, problems: list[str]) -> dict[str, str]:
         return {}
     settings: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        line = line.strip()  # noqa: PLW2901 - what follows speaks of the line without its margin.
+        line = line.strip()  # noqa: PLW2901 - from here on, the line is without its margin.
         if not line or line.startswith(("#", "!")):
             continue
         name, equals, value = line.partition("=")

@@ -1,11 +1,11 @@
-"""What librdkafka complains of, in our words: may it heal by itself, and what should somebody do?
+"""The complaints of librdkafka, in our words: may it heal by itself, and what should be done?
 
     brokers away, timed out, no leader, too few replicas  --> LedgerUnavailable     it is tried again for ever
-    no right to read or write, wrong password             --> LedgerUnavailable     somebody may give the right back
+    no right to read or write, wrong password             --> LedgerUnavailable     the right may be given back
     unknown setting, no such topic, message too large     --> LedgerUnusable        trying again will not help
 
 librdkafka logs to standard error by itself; SILENT hands its lines to Python's logging, at `neli_router.ledgers.kafka`,
-where nobody sees them unless asked for.
+where they show only if asked for.
 """
 
 import logging
@@ -25,7 +25,7 @@ Answer = TypeVar("Answer")
 _logger = logging.getLogger("neli_router.ledgers.kafka")
 _logger.addHandler(logging.NullHandler())
 
-# What begins with an underscore is librdkafka's own, and public.
+# Names with an underscore stand for librdkafka's own errors, and are public.
 LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)  # noqa: SLF001
 """There is nothing at the position that was asked for."""
 
@@ -38,7 +38,7 @@ UNKNOWN = (
 """There is no such topic, or another one of that name."""
 
 DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-"""We are in, and may not."""
+"""The broker lets us in, and this user lacks a right."""
 
 REFUSED = (
     KafkaError._AUTHENTICATION,  # noqa: SLF001
@@ -73,7 +73,7 @@ _FINAL = {
 
 
 def answer(asked: Future[Answer], timeout: float) -> Answer:
-    """What comes of it, or KafkaException."""
+    """The answer; raises KafkaException instead of it, or if none comes in time."""
     try:
         return asked.result(timeout)
     except TimeoutError as error:
@@ -83,7 +83,10 @@ def answer(asked: Future[Answer], timeout: float) -> Answer:
 def sorted_out(
     messages: list[Message], complain: Callable[[KafkaError], None]
 ) -> tuple[list[Message], KafkaError | None]:
-    """The records of what a consumer hands over, and whether there was nothing at its position; the rest complains."""
+    """The records among a consumer's messages, and the error if there was nothing at its position.
+
+    `complain` gets all other errors.
+    """
     records, lost = [], None
     for message in messages:
         error = message.error()
@@ -97,7 +100,7 @@ def sorted_out(
 
 
 def is_fatal(error: KafkaError) -> bool:
-    """Whether the client that says so must be replaced. It tells in one of two ways, never in both."""
+    """Whether the client that reports it must be replaced. It says so in one of two ways, never in both."""
     return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001
 
 
@@ -107,7 +110,7 @@ def told(error: KafkaError) -> str:
 
 
 def explain(error: KafkaError, at: KafkaAddress, purpose: str) -> LedgerError:
-    """What to raise for `error`, which came of `purpose`."""
+    """The exception to raise for `error`, which came of `purpose`."""
     if error.code() in _FINAL:
         return LedgerUnusable(f"{purpose} of {at.public} was wanted", told(error), "correct the address or the topic")
     remedy = _REMEDIES.get(error.code(), "look after the brokers and the way to them; it will be tried again")

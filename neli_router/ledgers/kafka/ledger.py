@@ -1,38 +1,47 @@
 """A ledger in Kafka: a group's records are one topic of one partition, whose order is the order that members agree on.
 
-    append --Writer, acks=all----> [ topic GROUP.ledger, partition 0 ] --Consumer--> Feed (a thread) --> read
-                                     ^ start = low watermark    ^ tip = high watermark, asked by a second thread
+    append --a producer, acks=all---> [ topic GROUP.ledger, partition 0 ] --Consumer--> KafkaReader (a thread) --> read
+                                        ^ start = low watermark    ^ tip = high watermark, asked by a second thread
 
-No consumer group takes part: members read by offset, all of them everything. What this driver takes care of:
+No consumer group takes part: members read by offset, all of them everything. This driver takes care that
 
-- *Silence is no peace.* A fetch that fails inside librdkafka shows nothing. So the broker is asked for its high
-  watermark all the time (`kafka_feed.py`), and a read that knows of no answer raises instead of returning nothing.
-- *Nothing is skipped.* `auto.offset.reset` is `error`: a position below the log's start is LedgerTrimmed, one above
+- *silence is not taken for peace*. A fetch that fails inside librdkafka shows nothing. So the broker is asked for its
+  high watermark all the time (`reader.py`), and a read that knows of no answer raises instead of returning nothing.
+- *nothing is skipped*. `auto.offset.reset` is `error`: a position below the log's start is LedgerTrimmed, one above
   its end, a truncated log, or a topic that was made anew is LedgerRewound.
-- *Transactions of others stop nobody*: `read_uncommitted`.
-- A client that librdkafka calls broken for good is replaced by a new one; the position stays.
+- *transactions of others stop no reader*: `read_uncommitted`.
+- a client that librdkafka calls broken for good is replaced by a new one; the position stays.
 
-What it promises follows from how the topic is set up: see `kafka_topic.py`.
+What it promises follows from how the topic is set up: see `topic.py`.
+
+**The writer** is a producer that keeps order, and tells the offsets of acknowledged records.
+
+    append --produce--> queue --acks=all, idempotent--> broker
+                          '--a record that waits for longer than `patience` is dropped      _delivered --> offsets
+                                                                                            '--> or why not
+
+A delivery that fails is told by the *next* append: by then it may have been tried for long, and the caller must do the
+same in both cases. Whether the record stands in the log after all is not known; the protocol lives with that.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from neli_router.errors import LedgerUnavailable
 from neli_router.ledgers.base import Entry, Promise, require_not_closed, require_own_process
 from neli_router.ledgers.kafka.address import KafkaAddress
-from neli_router.ledgers.kafka.faults import DENIED, REFUSED, SILENT, explain
-from neli_router.ledgers.kafka.feed import Feed
-from neli_router.ledgers.kafka.questions import Questions
-from neli_router.ledgers.kafka.topic import require_topic
-from neli_router.ledgers.kafka.writer import Writer
+from neli_router.ledgers.kafka.faults import DENIED, REFUSED, SILENT, explain, is_fatal
+from neli_router.ledgers.kafka.prober import LOOK_MAX
+from neli_router.ledgers.kafka.reader import KafkaReader
+from neli_router.ledgers.kafka.topic import MESSAGE_MAX, Questions, drop_topic, require_topic
 
-__all__ = ["KafkaLedger"]
+__all__ = ["KafkaLedger", "delete_topic"]
 
 COMMON: Mapping[str, Any] = {
     "allow.auto.create.topics": False,  # A topic that was deleted must not come back with a broker's defaults.
@@ -45,6 +54,20 @@ COMMON: Mapping[str, Any] = {
     **SILENT,
 }
 
+QUEUE_MAX = 100_000
+"""Records that may wait for a broker. They are dropped after `patience`, so it only bounds the memory."""
+
+LINGER = 0.00005
+"""Seconds. With none, librdkafka sends the first few of a hundred Handovers before the others are queued, and all
+members read them in as many pieces: a drain takes half as long again at the worst. An append alone takes 0.3 ms
+more."""
+
+PATIENCE_MIN = 5.0
+"""Seconds. A record that comes late does no harm; a broker that is busy for a while should not cost records, too."""
+
+FLUSH_MAX = 1.0
+"""Seconds that `close` waits for what was appended last, such as a Leave."""
+
 
 class KafkaLedger:
     """One handle of a group's topic. `patience` is how long a record may wait for a broker, in seconds."""
@@ -55,30 +78,20 @@ class KafkaLedger:
         self._closed = False
         self._high = 0
         self._trim_refused: KafkaError | None = None
-        self._refused: KafkaError | None = None
         settings = {**COMMON, **address.client}
-        try:
-            self._admin = AdminClient({**settings, "error_cb": self._complained})  # type: ignore[dict-item]
-            self._facts = require_topic(self._admin, address, create=create)
-            self._questions = Questions(self._admin, address.topic, self._facts.identity)
-            self._writer = Writer(address, settings, patience=patience)
-            self._feed = Feed(address, self._questions, settings, self._writer)
-        except KafkaException as error:
-            raise explain(error.args[0], address, "the opening") from error
-        except LedgerUnavailable as error:
-            self._admin.poll(0)
-            if self._refused is None:
-                raise
-            # Who is refused at the door is told of a time-out otherwise.
-            raise explain(self._refused, address, "the opening") from error
+        with _admin(address, "the opening") as admin:
+            self._setup = require_topic(admin, address, create=create)
+            self._questions = Questions(admin, address.topic, self._setup.identity)
+            self._writer = _KafkaWriter(address, settings, patience=patience)
+            self._reader = KafkaReader(address, self._questions, settings, self._writer)
 
     @property
     def promises(self) -> frozenset[Promise]:
-        return self._facts.promises
+        return self._setup.promises
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        return self._facts.doubts
+        return self._setup.doubts
 
     @property
     def address(self) -> str:
@@ -93,40 +106,40 @@ class KafkaLedger:
 
     def read(self, timeout: float) -> list[Entry]:
         self._require_open()
-        return self._feed.read(timeout)
+        return self._reader.read(timeout)
 
     def age(self) -> float:
-        return self._feed.age()
+        return self._reader.age()
 
     def seek(self, offset: int) -> None:
-        self._feed.seek(max(0, offset))
+        self._reader.seek(max(0, offset))
 
     def start(self) -> int:
         self._require_open()
-        return self._feed.watermarks()[0]
+        return self._reader.watermarks()[0]
 
     def tip(self) -> int:
         self._require_open()
-        self._high = self._feed.watermarks()[1]
+        self._high = self._reader.watermarks()[1]
         return self._high
 
     def trim(self, before: int) -> None:
         self._require_open()
         if (refused := self._trim_refused) is not None:
             raise explain(refused, self._at, "dropping old records")
-        before = min(before, max(self._high, self._feed.next))  # The broker refuses more than there is.
+        before = min(before, max(self._high, self._reader.next))  # The broker refuses more than there is.
         if before <= 0:
             return
         self._questions.drop(before, self._trimmed)
 
     def wake(self) -> None:
-        self._feed.wake()
+        self._reader.wake()
 
     def close(self) -> None:
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
-        self._feed.close()
+        self._reader.close()
         self._writer.close()
 
     def _trimmed(self, done: Future[object]) -> None:
@@ -134,10 +147,113 @@ class KafkaLedger:
         if isinstance(error, KafkaException) and error.args[0].code() in DENIED:
             self._trim_refused = error.args[0]  # Anything else may go better with the next snapshot.
 
-    def _complained(self, error: KafkaError) -> None:
-        if error.code() in REFUSED:
-            self._refused = error
-
     def _require_open(self) -> None:
         require_own_process(self.address, self._process)
         require_not_closed(self.address, closed=self._closed)
+
+
+class _KafkaWriter:
+    """Appends to one topic, from one thread."""
+
+    def __init__(self, at: KafkaAddress, settings: Mapping[str, Any], *, patience: float) -> None:
+        self._at = at
+        self._settings = {
+            **settings,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": LINGER * 1000,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 100,
+            "message.timeout.ms": int(max(PATIENCE_MIN, patience) * 1000),
+            "message.max.bytes": MESSAGE_MAX,
+            "queue.buffering.max.messages": QUEUE_MAX,
+            "compression.type": "lz4",
+            **at.client,
+        }
+        self._offsets: list[int] = []
+        self._failing: KafkaError | None = None
+        self._count = self._stood = 0
+        """Of deliveries, failed ones too; and at the last look for a leader."""
+        self._producer = Producer(self._settings)
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Queue them. Raises LedgerError if they cannot be, or if the last that were could not be delivered."""
+        batch: list[dict[str, Any]] = [{"value": payload} for payload in payloads]
+        try:
+            self._producer.produce_batch(self._at.topic, batch, 0, on_delivery=self._delivered)
+            self._producer.poll(0)
+        except KafkaException as error:
+            raise explain(self._heed(error.args[0]), self._at, "an append") from error
+        if (refused := next((it["_error"] for it in batch if "_error" in it), None)) is not None:
+            raise explain(self._heed(refused), self._at, "an append")
+        if self._failing is not None:
+            raise explain(self._failing, self._at, "an append")
+
+    def acknowledged(self) -> list[int]:
+        """Of records appended since the last call, oldest first."""
+        try:
+            self._producer.poll(0)
+        except KafkaException as error:
+            self._failing = self._heed(error.args[0])
+        offsets, self._offsets = self._offsets, []
+        return offsets
+
+    def follow(self, *, anew: bool) -> bool:
+        """As the prober wants it, on its thread."""
+        producer, stood, self._stood = self._producer, self._stood, self._count
+        waiting = len(producer) > 0
+        if anew or (waiting and stood == self._stood):
+            with suppress(KafkaException):
+                producer.list_topics(self._at.topic, LOOK_MAX)  # Which lets it know who leads.
+        return waiting
+
+    def close(self) -> None:
+        try:
+            self._producer.flush(FLUSH_MAX)
+            self._producer.purge()
+            self._producer.flush(0)
+        except KafkaException:
+            return  # Broken for good: nothing that waits in it will be sent.
+
+    def _heed(self, error: KafkaError) -> KafkaError:
+        if is_fatal(error):
+            self._producer = Producer(self._settings)
+        return error
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        self._failing = error
+        self._count += 1
+        offset = message.offset()
+        if error is None and offset is not None:
+            self._offsets.append(offset)
+
+
+@contextmanager
+def _admin(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
+    """A client that asks about topics. All that goes wrong with it comes out as LedgerError."""
+    refused: KafkaError | None = None
+
+    def complained(error: KafkaError) -> None:
+        nonlocal refused
+        if error.code() in REFUSED:
+            refused = error
+
+    try:
+        admin = AdminClient({**COMMON, **address.client, "error_cb": complained})  # type: ignore[dict-item]
+        try:
+            yield admin
+        except LedgerUnavailable as error:
+            admin.poll(0)
+            if refused is None:
+                raise
+            # Without this, a client with a wrong password would see only a time-out.
+            raise explain(refused, address, purpose) from error
+    except KafkaException as error:
+        raise explain(error.args[0], address, purpose) from error
+
+
+def delete_topic(address: KafkaAddress) -> str:
+    """Delete the group's topic with all its records, and return its name. Raises LedgerError."""
+    with _admin(address, "the deletion") as admin:
+        drop_topic(admin, address)
+    return address.topic

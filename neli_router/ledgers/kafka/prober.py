@@ -1,14 +1,14 @@
-"""The prober: a thread that asks the brokers what there is, and sees to it that nobody clings to a dead one.
+"""The prober: a thread that asks the brokers for the tip, and lets the clients leave a dead broker for the new leader.
 
     calm    --every PROBE_EVERY--> "what is your high watermark?" --answered--> calm
                                         '--not--> failing
     failing --every LOOK_EVERY--> "who leads?" --another than before, or it is time again--> the question once more
-    stuck     somebody leads, and yet the reader or the writer gets nowhere: they are told to look for that one
+    stuck     a broker leads, and yet the reader or the writer gets nowhere: they are told to look for the leader
 
 librdkafka looks for the new leader of a partition once a second; after the death of a broker it may need two such
-looks. Of several members, one would then come back seconds before the next, and expire it. And while nobody leads, it
-repeats a question for an offset without any pause, which takes the brokers' processor time: so that one is asked
-seldom then, and briefly.
+looks. Of several members, one would then come back seconds before the next, and expire it. And while no broker leads,
+it repeats a question for an offset without any pause, which takes the brokers' processor time: so that question is
+asked seldom then, and briefly.
 """
 
 import threading
@@ -19,29 +19,29 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
-from neli_router.ledgers.kafka.questions import Questions
+from neli_router.ledgers.kafka.topic import Questions
 
-__all__ = ["LOOK_MAX", "Follower", "Listener", "Prober"]
+__all__ = ["LOOK_MAX", "LeaderSeeker", "Listener", "Prober"]
 
 PROBE_EVERY = 0.25
 PROBE_MAX = 0.5
 LOOK_EVERY = 0.1
 LOOK_MAX = 0.2
 PAUSE = 0.5
-"""Between two questions for an offset that nobody answers."""
+"""Seconds between two questions for an offset while none is answered."""
 
 IDENTITY_MAX = 0.5
 CLOSE_MAX = 2.0
 
 
 class Listener(Protocol):
-    """Who wants to know. Each call is the prober's thread's."""
+    """The reader, which needs the answers. The prober's thread makes these calls."""
 
     def position(self) -> tuple[int, bool]:
         """The offset that follows what was read, and whether it may be another topic now."""
 
     def identified(self, why: str) -> None:
-        """How it is another topic than it was, or nothing."""
+        """It was asked which topic it is: `why` says how it is another than it was; empty if it is the same."""
 
     def answered(self, before: int, high: int, asked_at: float) -> bool:
         """The tip, asked for at `asked_at` when `before` was the position. False if it cannot be believed."""
@@ -50,18 +50,18 @@ class Listener(Protocol):
         """Instead of a tip."""
 
 
-class Follower(Protocol):
-    """A client that has to find the leader."""
+class LeaderSeeker(Protocol):
+    """A client that has to find the partition's leader: the reader, and the writer."""
 
     def follow(self, *, anew: bool) -> bool:
-        """Somebody leads: look for that one if it is `anew`, or if nothing moves. Whether something is to move."""
+        """A broker leads: look for it if it is `anew`, or if nothing moves. Returns whether something is to move."""
 
 
 class Prober:
     """Asks until `close`, or until the topic is another one."""
 
-    def __init__(self, name: str, questions: Questions, listener: Listener, followers: Sequence[Follower]) -> None:
-        self._questions, self._listener, self._followers = questions, listener, followers
+    def __init__(self, name: str, questions: Questions, listener: Listener, seekers: Sequence[LeaderSeeker]) -> None:
+        self._questions, self._listener, self._seekers = questions, listener, seekers
         self._wanted = threading.Event()
         self._closing = self._failing = False
         self._leader: int | None = None
@@ -76,7 +76,7 @@ class Prober:
         self._wanted.set()
 
     def ask_again(self) -> None:
-        """Now, if the last question had no answer: somebody was heard."""
+        """Now, if the last question had no answer: a broker was heard."""
         if self._failing:
             self._wanted.set()
 
@@ -110,14 +110,15 @@ class Prober:
             high = self._questions.tip(LOOK_MAX if self._failing and not urgent else PROBE_MAX)
         except KafkaException as error:
             now, self._failing = time.monotonic(), True
-            self._again_at = now + PAUSE if now - asked_at >= LOOK_MAX else now  # A quick no costs nobody anything.
+            self._again_at = now + PAUSE if now - asked_at >= LOOK_MAX else now  # A quick no costs the brokers nothing.
             self._listener.unanswered(error.args[0], asked_at)
             return LOOK_EVERY
         anew, self._failing = self._failing, not self._listener.answered(before, high, asked_at)
-        waiting = [follower.follow(anew=anew) for follower in self._followers]
+        waiting = [seeker.follow(anew=anew) for seeker in self._seekers]
         return LOOK_EVERY if self._failing or any(waiting) else PROBE_EVERY
 
     def _may_answer(self, now: float) -> bool:
-        """Whether it is worth the question. Asking who leads also brings the client's own knowledge up to date."""
+        """Whether the question for the tip is worth asking. Asking who leads also updates the client's own
+        knowledge."""
         was, self._leader = self._leader, self._questions.leader(LOOK_MAX)
         return now >= self._again_at or self._leader not in {was, -1}

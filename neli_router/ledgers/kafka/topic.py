@@ -7,28 +7,42 @@
     more partitions than one, compaction -----------> LedgerUnusable: no order, or records vanish from the middle
     retention that may end before a snapshot comes -> told; a newcomer may then find nothing to start from
 
-A replica that is in sync has what was acknowledged, and only such a one becomes leader. With at least two of them at
-every append, one may lose power without losing a record. With one, its power is everybody's.
+A replica that is in sync has all acknowledged records, and only such a one becomes leader. With at least two of them at
+every append, one may lose power without losing a record. With one, its loss of power is the loss of records.
+
+**Questions** about the topic while it is in use go over a connection of their own:
+
+    tip, watermarks --ListOffsets-->   the offsets, as of when they were asked for
+    leader --Metadata-->               the broker that would know
+    changed_identity --Describe-->     is it still the topic that was opened?
+    drop --DeleteRecords-->            the records that no newcomer needs any more
+
+The client that fetches cannot be asked: its broker answers one question after another, so this one would stand behind
+a fetch that waits for records; and confluent-kafka lets one thread at a time into a client, for as long as it polls.
 """
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from neli_router.errors import LedgerError, LedgerMissing, LedgerUnusable
 from neli_router.ledgers.base import Promise
 from neli_router.ledgers.kafka.address import KafkaAddress
 from neli_router.ledgers.kafka.faults import UNKNOWN, answer, explain
 
-__all__ = ["ASK_MAX", "MESSAGE_MAX", "Facts", "once_known", "require_topic", "topic_id"]
+__all__ = ["ASK_MAX", "MESSAGE_MAX", "Questions", "TopicSetup", "drop_topic", "once_known", "require_topic"]
 
 Answer = TypeVar("Answer")
 
 ASK_MAX = 10.0
 """Seconds for each question to the brokers. They are asked when a handle is opened, never while a member leads."""
+
+_OF_A_NEW_ONE = (*UNKNOWN, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
+"""Answers of brokers that have not yet learned of a new topic, or of its leader."""
 
 KNOWN_MAX = 5.0
 KNOWN_EVERY = 0.05
@@ -51,17 +65,21 @@ MADE_WITH: Mapping[str, str] = {
     "unclean.leader.election.enable": "false",
 }
 
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-class Facts(NamedTuple):
-    """What is known of a topic. `doubts` says in sentences what endangers which promise."""
+
+class TopicSetup(NamedTuple):
+    """Which topic it is, and how it is set up. `doubts` says in sentences what endangers which promise."""
 
     identity: str
     promises: frozenset[Promise]
     doubts: tuple[str, ...]
 
 
-def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Facts:
-    """The facts of the topic, made first if need be and allowed. Raises LedgerUnavailable or LedgerUnusable."""
+def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> TopicSetup:
+    """The set-up of the topic, which is made first if need be and allowed. Raises LedgerUnavailable or
+    LedgerUnusable."""
     try:
         try:
             replicas = _replicas(admin, at)
@@ -78,19 +96,34 @@ def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Fact
                 f"{at.public} has it with {len(replicas)}, and there is no order among them",
                 "choose another group name, or make the topic anew with one partition",
             )
-        identity = once_known(lambda: topic_id(admin, at.topic))
+        identity = once_known(lambda: _topic_id(admin, at.topic))
     except KafkaException as error:
         raise explain(error.args[0], at, f"the topic {at.topic}") from error
     doubts = _doubts(admin, at, replicas[0])
     safe = not any(doubt.risky for doubt in doubts)
     promises = {Promise.DURABLE, Promise.MULTI_HOST} | ({Promise.NEVER_REWINDS} if safe else set())
-    return Facts(identity, frozenset(promises), tuple(doubt.sentence for doubt in doubts))
+    return TopicSetup(identity, frozenset(promises), tuple(doubt.sentence for doubt in doubts))
 
 
-def topic_id(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> str:
+def _topic_id(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> str:
     """Which topic of that name it is: one made anew has another. Raises KafkaException."""
     (asked,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout).values()
     return str(answer(asked, timeout).topic_id)
+
+
+def drop_topic(admin: AdminClient, at: KafkaAddress) -> None:
+    """Delete the topic with all its records. Raises LedgerError."""
+    (dropped,) = admin.delete_topics([at.topic], operation_timeout=ASK_MAX, request_timeout=ASK_MAX).values()
+    try:
+        answer(dropped, ASK_MAX)
+    except KafkaException as error:
+        wanted = f"the topic {at.topic} of {at.public} was to be deleted"
+        if error.args[0].code() in UNKNOWN:
+            raise LedgerMissing(wanted, "there is none", "correct the address, or there is nothing to do") from error
+        if error.args[0].code() == KafkaError.TOPIC_DELETION_DISABLED:
+            found, remedy = "the brokers delete no topics", "set delete.topic.enable=true on them, then try again"
+            raise LedgerUnusable(wanted, found, remedy) from error
+        raise explain(error.args[0], at, f"the deletion of the topic {at.topic}") from error
 
 
 def once_known(ask: Callable[[], Answer]) -> Answer:
@@ -100,9 +133,45 @@ def once_known(ask: Callable[[], Answer]) -> Answer:
         try:
             return ask()
         except KafkaException as error:
-            if error.args[0].code() not in UNKNOWN or time.monotonic() >= give_up_at:
+            if error.args[0].code() not in _OF_A_NEW_ONE or time.monotonic() >= give_up_at:
                 raise
         time.sleep(KNOWN_EVERY)
+
+
+class Questions:
+    """About the one partition of `topic`. Each call may come from any thread, and raises KafkaException."""
+
+    def __init__(self, admin: AdminClient, topic: str, identity: str) -> None:
+        self._admin, self._topic, self._identity = admin, topic, identity
+
+    def watermarks(self, timeout: float) -> tuple[int, int]:
+        """The lowest offset retained, and the one that the next record will have."""
+        return self._offset(_EARLIEST, timeout), self.tip(timeout)
+
+    def tip(self, timeout: float) -> int:
+        return self._offset(_LATEST, timeout)
+
+    def leader(self, timeout: float) -> int:
+        """The number of the broker that leads the partition; -1 if none does."""
+        partition = self._admin.list_topics(self._topic, timeout=timeout).topics[self._topic].partitions.get(0)
+        return -1 if partition is None else partition.leader
+
+    def changed_identity(self, timeout: float) -> str:
+        """How the topic is another one than the one that was opened, or nothing."""
+        now = _topic_id(self._admin, self._topic, timeout)
+        return "" if now == self._identity else f"the topic was deleted and made anew ({self._identity} became {now})"
+
+    def drop(self, before: int, done: Callable[[Future[object]], None]) -> None:
+        """Let go of the records below `before`, which must not be above the tip; returns at once."""
+        for future in self._admin.delete_records([TopicPartition(self._topic, 0, before)]).values():
+            future.add_done_callback(done)
+
+    def _offset(self, spec: OffsetSpec, timeout: float) -> int:
+        (asked,) = self._admin.list_offsets({TopicPartition(self._topic, 0): spec}, request_timeout=timeout).values()
+        offset = int(answer(asked, timeout).offset)
+        if offset < 0:  # So librdkafka answers, without an error, for a partition whose broker said nothing.
+            raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "no broker knows the offset"))  # noqa: SLF001
+        return offset
 
 
 class _Doubt(NamedTuple):
@@ -137,7 +206,7 @@ def _make(admin: AdminClient, at: KafkaAddress) -> None:
                 f"there are {brokers} brokers",
                 "start more brokers, or say ?replication= in the address",
             ) from error
-        if code != KafkaError.TOPIC_ALREADY_EXISTS:  # Somebody else was quicker, with the same settings.
+        if code != KafkaError.TOPIC_ALREADY_EXISTS:  # Another member was quicker, with the same settings.
             raise
 
 

@@ -10,10 +10,10 @@
     ?ca=FILE  ?cert=FILE&key=FILE                 TLS: whom to trust, and who we are to the server
     ?sentinel_user=NAME&sentinel_password=WORD    to the sentinels, where they ask; USER and PASSWORD are for the server
 
-`PASSWORD@` alone is the default user's. In USER and PASSWORD, what is not a letter or a digit is written as %XX.
+`PASSWORD@` alone is the default user's. In USER and PASSWORD, all but letters and digits is written as %XX.
 
-A ledger and an ownership cache have addresses of the same form. Nothing here connects to anything, and nothing that is
-said of an address ever shows what stands before its @.
+A ledger and an ownership cache have addresses of the same form. Nothing here connects to anything, and no message about
+an address ever shows the part before its @.
 """
 
 import re
@@ -50,7 +50,7 @@ class RedisAddress:
     """Of the Unix socket, if it is one."""
     database: int = 0
     service: str = ""
-    """What the sentinels call the master, if they are asked for it."""
+    """The sentinels' name for the master, if they are asked for it."""
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -75,7 +75,7 @@ class RedisAddress:
 
 
 def parse(scheme: str, rest: str) -> tuple[RedisAddress | None, list[str]]:
-    """What `rest`, which stands behind `scheme:`, says; or a sentence for each thing that is wrong with it."""
+    """The address that stands as `rest` behind `scheme:`, or a sentence for each thing that is wrong with it."""
     problems: list[str] = []
     place, _, query = rest.removeprefix("//").partition("?")
     said = dict(parse_qsl(query, keep_blank_values=True))

@@ -1,7 +1,7 @@
-"""What Redis complains of, in our words: may it heal by itself, and what should somebody do?
+"""The complaints of Redis, in our words: may it heal by itself, and what should be done?
 
     away, loading, a replica, no memory, no disk  --> LedgerUnavailable     it is tried again for ever
-    wrong password, no right, while it is used    --> LedgerUnavailable     somebody may give the right back
+    wrong password, no right, while it is used    --> LedgerUnavailable     the right may be given back
     the same when it is opened                    --> LedgerUnusable        the address is wrong, or the user's rules
     another type of key, too old, a cluster       --> LedgerUnusable        trying again will not help
 
@@ -20,7 +20,7 @@ from neli_router.ledgers.redis.address import RedisAddress
 __all__ = ["AWAY", "code_of", "explain"]
 
 AWAY = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
-"""What a connection raises that is of no use any more. It must be closed: an answer may still be under way."""
+"""The errors of a connection that is of no use any more. It must be closed: an answer may still be under way."""
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.AuthenticationError, "WRONGPASS"),
@@ -47,11 +47,11 @@ _REMEDIES: Mapping[str, str] = {
     "UNBLOCKED": _REPLICA,
     "OOM": "raise maxmemory or make room; a ledger takes a few MiB",
     "LOADING": "wait: it reads its data from disk",
-    "MISCONF": "mend what keeps it from saving to disk; its log says what that is",
+    "MISCONF": "mend the fault that keeps it from saving to disk; its log names it",
     "MASTERDOWN": "bring its master back, or give the master's own address",
     "NOREPLICAS": "bring replicas back: fewer are in touch than min-replicas-to-write asks for",
     "CLUSTERDOWN": "bring the cluster's missing nodes back",
-    "WRONGTYPE": "choose another group, or move away the key that somebody else has put there",
+    "WRONGTYPE": "choose another group, or move away the key that another program has put there",
     "CROSSSLOT": "write the group in braces, as in {jobs}, so that a cluster keeps its keys together",
     "MOVED": "give the address of a server that is no cluster: its nodes are not followed",
     "NOPROTO": "use Redis 7.0 or newer",
@@ -78,7 +78,7 @@ def code_of(error: Exception) -> str:
 
 
 def explain(error: Exception, at: RedisAddress, purpose: str, *, opening: bool = False) -> LedgerError:
-    """What to raise for `error`, which came of `purpose`."""
+    """The exception to raise for `error`, which came of `purpose`."""
     if isinstance(error, LedgerError):
         return error
     code = code_of(error)

@@ -4,11 +4,11 @@
        '--sentinels, one after another--> "the master is at ..." --'      '--a replica--> LedgerUnavailable
 
 A link is plain: commands go out in one write, answers come back in order, and nothing is sent twice. A client that
-sends again by itself what may have been carried out already would write a record twice; a link that failed is closed,
-and whoever used it decides. Every wait for an answer is bounded.
+sends again by itself a command that may have been carried out already would write a record twice; a link that failed is
+closed, and its user decides. Every wait for an answer is bounded.
 
-Sentinels are asked anew for every connection, and what they name must call itself a master: right after a failover,
-some of them still name the old one.
+Sentinels are asked anew for every connection, and the server that they name must call itself a master: right after a
+failover, some of them still name the old one.
 """
 
 import contextlib
@@ -54,14 +54,14 @@ class Link:
             raise
 
     def ask(self, *commands: Command) -> list[Any]:
-        """The answers to `commands`, in order. Raises what the first of them that failed came to."""
+        """The answers to `commands`, in order. Raises the error of the first of them that failed."""
         answers = self.try_each(commands)
         for answer in answers:
             self.require(answer)
         return answers
 
     def require(self, answer: Any) -> None:
-        """Raise what `answer` came to, if it is the error of a single command."""
+        """Raise the error that `answer` is, if it is the error of a single command."""
         if isinstance(answer, ResponseError):
             raise explain(answer, self.at, self._purpose, opening=self._opening) from answer
 
@@ -74,7 +74,7 @@ class Link:
             self.close()
             raise explain(error, self.at, self._purpose, opening=self._opening) from error
         except BaseException:
-            self.close()  # Answers that nobody took would be taken for the next ones.
+            self.close()  # Answers that were not taken would be taken for the next ones.
             raise
 
     def require_master(self) -> None:
@@ -126,7 +126,7 @@ class Link:
             raise explain(error, self.at, self._purpose, opening=self._opening) from error
 
     def interrupt(self) -> None:
-        """Let whoever waits for an answer in another thread find the connection broken."""
+        """Let a thread that waits for an answer find the connection broken."""
         # Of the plain socket also beneath TLS, whose own method would take the layer away that the other thread is in.
         with contextlib.suppress(OSError, TypeError):
             socket.socket.shutdown(self._connection._sock, socket.SHUT_RDWR)  # noqa: SLF001 - as above.
@@ -173,7 +173,8 @@ def _opened(at: RedisAddress, host: str, port: int, patience: float, *, user: st
         kind, files = SSLConnection, {"ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key"}
         said |= {setting: at.options.get(option) for setting, option in files.items()}
     connection = kind(**where, **said)
-    # Not to tell the server which library this is: two round trips more, and two lines in the ACL LOG of who may not.
+    # Not to tell the server which library this is: two round trips more, and two lines in the ACL LOG for a user that
+    # may not.
     connection.driver_info = connection.lib_name = connection.lib_version = None
     try:
         connection.connect()

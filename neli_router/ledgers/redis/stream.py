@@ -1,24 +1,24 @@
-"""One stream as a ledger: what is asked of it, and what its answers say.
+"""One stream as a ledger: the questions to it, and the sense of their answers.
 
     0-1  0-2  0-3 ... 0-17  0-18 ...      XADD GROUP:ledger 0-*   the server counts the second part, without holes
                        ^anchor  ^next     an offset is that part
 
 **The anchor.** A server may come back without its newest records (a restart without AOF, a failover), and may have been
 given so many new ones since that its tip is above everything that was read: no offset goes back, and a fold would go on
-from what nobody else has. So the entry with the highest offset that was read is kept, with its bytes. It is asked for
-again *after* each question for new ones, in the same write; what is new counts only if the anchor is there and is the
-same. No two records of members have the same bytes. An anchor that is gone was trimmed, or all is lost: the first
-offset that is left and the last one ever given tell which.
+from records that no other member has. So the entry with the highest offset that was read is kept, with its bytes. It is
+asked for again *after* each question for new ones, in the same write; new entries count only if the anchor is there and
+is the same. No two records of members have the same bytes. An anchor that is gone was trimmed, or all is lost: the
+first offset that is left and the last one ever given tell which.
 
-    XREAD  ... 0-17      what is new
+    XREAD  ... 0-17      new entries
     XRANGE 0-17 0-17     the anchor  --same-----------------------> all is well
                                      --another--------------------> LedgerRewound
                                      --none-- XINFO: last < 0-17 --> LedgerRewound
                                                      first > 0-17 --> trimmed, and harmless
-                                                     neither ------> somebody deleted it: LedgerUnusable
+                                                     neither ------> it was deleted: LedgerUnusable
 
-Whoever adds with `*` instead of `0-*` puts the clock's time where our zero is, and from then on nobody can append here:
-that, too, is LedgerUnusable.
+A program that adds with `*` instead of `0-*` puts the clock's time where our zero is, and from then on no member can
+append here: that, too, is LedgerUnusable.
 """
 
 from typing import Any, NamedTuple
@@ -30,23 +30,24 @@ from neli_router.ledgers.base import READ_MAX, Entry
 from neli_router.ledgers.redis.address import RedisAddress
 from neli_router.ledgers.redis.link import Command, Link
 
-__all__ = ["FIELD", "FIRST", "Extent", "Stream"]
+__all__ = ["FIELD", "FIRST", "Extent", "RecordStream"]
 
 FIRST = 1
-"""What `0-*` gives first."""
+"""The first offset that `0-*` gives."""
 
 FIELD = b"record"
 
 
 class Extent(NamedTuple):
-    """What a stream holds: `first` to `tip` - 1; nothing if they are equal. `exists` is false if there is no key."""
+    """The records that a stream holds: `first` to `tip` - 1; nothing if they are equal. `exists` is false if there is
+    no key."""
 
     first: int
     tip: int
     exists: bool
 
 
-class Stream:
+class RecordStream:
     """The questions to one group's stream, and the sense of their answers. Holds no state."""
 
     def __init__(self, at: RedisAddress) -> None:
@@ -61,7 +62,7 @@ class Stream:
         return ("XTRIM", self.key, "MINID", f"0-{before}")
 
     def news(self, position: int, *, block_ms: int) -> Command:
-        """What stands at `position` and above; waits for the first of it."""
+        """The entries at `position` and above; waits for the first of them."""
         waiting = ("BLOCK", block_ms) if block_ms else ()
         return ("XREAD", "COUNT", READ_MAX, *waiting, "STREAMS", self.key, f"0-{position - 1}")
 
@@ -77,13 +78,13 @@ class Stream:
         if zero != b"0":
             raise LedgerUnusable(
                 f"the stream {self.key.decode()} with places 0-1, 0-2, 0-3 ... was wanted",
-                f"{place.decode()} is in it: somebody added to it with `*`",
-                "use another group, and let nobody else write to its stream",
+                f"{place.decode()} is in it: another program added to it with `*`",
+                "use another group, and let only members write to its stream",
             )
         return int(offset)
 
     def extent(self, link: Link) -> Extent:
-        """What there is now. Raises LedgerUnavailable, LedgerUnusable."""
+        """The extent as of now. Raises LedgerUnavailable, LedgerUnusable."""
         (answer,) = link.try_each([("XINFO", "STREAM", self.key)])
         if isinstance(answer, ResponseError) and "no such key" in str(answer):
             return Extent(FIRST, FIRST, exists=False)
@@ -141,6 +142,6 @@ class Stream:
     def _holed(self, offset: int) -> LedgerUnusable:
         return LedgerUnusable(
             f"the stream {self.key.decode()} without holes was wanted",
-            f"the record at offset {offset} is missing: somebody deleted it",
-            "use a new group, and let nobody use XDEL on its stream",
+            f"the record at offset {offset} is missing: it was deleted",
+            "use a new group, and let no program use XDEL on its stream",
         )

@@ -2,11 +2,11 @@
 
     append --> [ payload | payload | trim ] --all that is there, in one write--> Redis --offsets--> acknowledged
 
-Nothing is sent twice. What was on its way when a connection failed may have been appended or not, and so may be what
-waits behind it: it is dropped, and whoever appended finds out by not reading it. To keep it for later would flood a
-server that comes back with the heartbeats of an hour.
+Nothing is sent twice. Records that were on their way when a connection failed may have been appended or not; they and
+the records that wait behind them are dropped, and their member finds out by not reading them. To keep them for later
+would flood a server that comes back with the heartbeats of an hour.
 
-A new connection is asked for the anchor before anything is appended (`redis_stream.py`), and an offset that is not
+A new connection is asked for the anchor before anything is appended (`stream.py`), and an offset that is not
 above all that were known before tells at once that records were lost.
 """
 
@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from redis.exceptions import ResponseError
 
 from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable
+from neli_router.ledgers.read_ahead import again
 from neli_router.ledgers.redis.faults import code_of, explain
-from neli_router.ledgers.redis.feed import CLOSE_MAX, Feed, defect
 from neli_router.ledgers.redis.link import Command, Link
-from neli_router.ledgers.redis.stream import Stream
+from neli_router.ledgers.redis.reader import CLOSE_MAX, RedisReader, defect
+from neli_router.ledgers.redis.stream import RecordStream
 
-__all__ = ["QUEUE_MAX", "Writer"]
+__all__ = ["QUEUE_MAX", "RedisWriter"]
 
 QUEUE_MAX = 10_000
 """Records that may wait for the server. More would only come later."""
@@ -34,11 +35,11 @@ _MOVED_ON = frozenset({"READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED"})
 """Another server may be the master now: connect anew."""
 
 
-class Writer:
+class RedisWriter:
     """Appends to one stream, in order. All may be called from any thread."""
 
-    def __init__(self, stream: Stream, feed: Feed, name: str) -> None:
-        self._stream, self._feed = stream, feed
+    def __init__(self, stream: RecordStream, reader: RedisReader, name: str) -> None:
+        self._stream, self._reader = stream, reader
         self._changed = threading.Condition()
         self._queue: deque[bytes | int] = deque()
         """Payloads; and offsets, below which to trim."""
@@ -60,14 +61,16 @@ class Writer:
                 )
             self._queue.extend(payloads)
             self._changed.notify_all()
-            self._raise(self._trouble)
+            if self._trouble is not None:
+                raise again(self._trouble)
 
     def trim(self, before: int) -> None:
         """Queue it. Raises LedgerUnavailable if the last one was refused."""
         with self._changed:
             self._queue.append(before)
             self._changed.notify_all()
-            self._raise(self._trim_trouble)
+            if (refused := self._trim_trouble) is not None:
+                raise LedgerUnavailable(refused.wanted, refused.found, refused.remedy)
 
     def settle(self, timeout: float) -> None:
         """Wait until all that was queued was sent, at most `timeout` seconds."""
@@ -86,10 +89,6 @@ class Writer:
             self._changed.notify_all()
         self._thread.join(CLOSE_MAX)
 
-    def _raise(self, trouble: LedgerError | None) -> None:
-        if trouble is not None:
-            raise LedgerUnavailable(trouble.wanted, trouble.found, trouble.remedy)
-
     def _run(self) -> None:
         link: Link | None = None
         try:
@@ -97,11 +96,11 @@ class Writer:
                 try:
                     if link is None:
                         link = Link(self._stream.at, "an append")
-                        self._feed.require_same(link)
+                        self._reader.require_same(link)
                     if not self._send(link, batch):
                         continue
                 except (LedgerRewound, LedgerUnusable) as fault:
-                    self._feed.fail(fault)
+                    self._reader.fail(fault)
                 except LedgerError as trouble:
                     with self._changed:
                         self._trouble = trouble
@@ -110,19 +109,19 @@ class Writer:
                     link.close()
                 link = None
         except BaseException as error:
-            self._feed.fail(defect(error))
+            self._reader.fail(defect(error))
             raise
         finally:
             if link is not None:
                 link.close()
 
     def _next(self) -> list[bytes | int]:
-        """What to send now; nothing if there will be no more."""
+        """The records and trims to send now; nothing if there will be no more."""
         with self._changed:
             self._sending = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._queue or self._closing)
-            if self._feed.fault is not None:
+            if self._reader.fault is not None:
                 return []
             batch = [self._queue.popleft() for _ in range(min(BATCH_MAX, len(self._queue)))]
             self._sending = bool(batch)
@@ -130,7 +129,7 @@ class Writer:
 
     def _send(self, link: Link, batch: list[bytes | int]) -> bool:
         """Append `batch`; whether another connection is needed afterwards."""
-        last = self._feed.highest  # Before anything is sent: the feed may read our records before we hear of them.
+        last = self._reader.highest  # Before anything is sent: the reader may read our records before we hear of them.
         must_exist = last > 0
         commands: list[Command] = [
             self._stream.trim(one) if isinstance(one, int) else self._stream.append(one, must_exist=must_exist)
@@ -160,14 +159,14 @@ class Writer:
             self._offsets.extend(offsets)
             self._trouble = trouble
         if offsets:
-            self._feed.saw(offsets[-1])
+            self._reader.saw(offsets[-1])
         return moved_on
 
     def _refusal(self, error: ResponseError) -> LedgerError:
         if "equal or smaller" in str(error):
             return LedgerUnusable(
                 f"the stream {self._stream.key.decode()} with places 0-1, 0-2, 0-3 ... was wanted",
-                "its last place is no such: somebody added to it with `*`",
-                "use another group, and let nobody else write to its stream",
+                "its last place is no such: another program added to it with `*`",
+                "use another group, and let only members write to its stream",
             )
         return explain(error, self._stream.at, "an append")
