@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -34,7 +33,6 @@ from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
 from tests.groups import log_of, named, records_of, static
-from tests.pages import examples, page
 
 PATIENCE = 20.0
 
@@ -291,22 +289,6 @@ def test_mistakes_are_told_together() -> None:
     ) == caught.value.problems
     with pytest.raises(ConfigError, match="name one at least"):
         Groups({})
-
-
-def test_the_examples_of_its_page_run(tmp_path: Path) -> None:
-    names: dict[str, Any] = {}
-    with ExitStack() as stack:
-        for group, owner, address in (("blue", "anna", "10.0.0.7:80"), ("green", "gerd", "10.0.0.8:80")):
-            names[group] = f"sqlite://{tmp_path}/{group}.db"
-            member = Member(Config(names[group], name=owner, address=address, zone="west", layout=Layout(partitions=4)))
-            with stack.enter_context(member).leading("customer-7", timeout=PATIENCE):
-                pass
-        for example in examples(page("groups.md")):
-            exec(example, names)  # noqa: S102 - our own page.
-        stack.enter_context(names["groups"])
-        assert {"blue": "anna", "green": "gerd"} == names["names"]
-        assert (["blue"], []) == (names["taken"], names["shared"])
-        assert ["west"] == [zone.host for zone in names["shared_zones"]]
 
 
 def test_closing_closes_what_it_opened_and_nothing_else() -> None:

@@ -1,0 +1,376 @@
+"""README.md and docs/: every example runs, as a reader would type it, or a table here says why it cannot.
+
+    python block    a test of its page executes all of them in order, in an empty folder
+    sh block        each command has a checker by its first word, which asks the real command line, or looks for the
+                    target, extra, benchmark or variable; or `NOT_RUN` has the reason
+    console block   commands of redis-cli with their answers, on a real Redis
+    text block      output of the demo
+    indented        pictures and addresses: no code may hide there
+
+The commands of docs/agent.md really run, beside an agent. A page with Python blocks and no test fails.
+"""
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import click
+import psycopg
+import pytest
+
+import neli_router
+from neli_router import Config, Layout, Member, fence
+from neli_router.cli import main
+from neli_router.fence import RESOURCE_MAX
+from neli_router.settings.options import OPTIONS
+from tests.conftest import require
+from tests.fence.server import postgresql
+from tests.servers.redis import Redis, missing
+
+ROOT = Path(neli_router.__file__).parents[1]
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+PATIENCE = 20.0
+
+PYTHON_BLOCKS = {"README.md": 3, "docs/agent.md": 1, "docs/fencing.md": 8, "docs/groups.md": 2, "docs/redis.md": 3}
+"""Page -> how many of them the test of that page executes."""
+
+NOT_RUN = {
+    "install": "puts files into /etc; tests/deploy reads the files",
+    "kafka-acls.sh": "comes with Kafka; tests/ledgers/test_kafka.py grants these rights to a member",
+    "kubectl": "wants a cluster; tests/deploy/test_kubernetes.py checks the manifests",
+    "openssl": "draws a token for /etc",
+    "systemctl": "wants systemd; tests/deploy/test_systemd.py checks the unit",
+    "umask": "belongs to the token for /etc",
+    "useradd": "makes a user of the host",
+}
+"""First word of a command -> why it is neither run nor checked."""
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return [text for name, text in FENCED.findall(PAGES[page]) if name == language]
+
+
+def commands(block: str) -> Iterator[list[str]]:
+    """The words of each command in a block of shell, without comments and the places that output goes to."""
+    for line in block.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set(";&|()"):
+                if words:
+                    yield words
+                words = []
+            else:
+                words.append(word)
+
+
+# Checkers of commands: each raises or asserts if its command is not one
+
+
+def check_neli(words: list[str]) -> None:
+    with main.make_context("neli", words, resilient_parsing=True) as context:
+        command = main.get_command(context, words[0]) if not words[0].startswith("-") else None
+        if command is None:
+            assert words in (["--version"], ["--help"]), f"`neli {words[0]}` is no command"
+        else:
+            command.make_context(words[0], words[1:], parent=context)
+
+
+def check_make(words: list[str]) -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert set(words) <= set(targets)
+
+
+def check_pip(words: list[str]) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert words[0] == "install"
+    for target in words[1:]:
+        found = re.fullmatch(r"\.(?:\[([a-z,]+)\])?", target)
+        assert found, f"{target}: there is no release on an index, so only a clone can be installed"
+        assert set((found[1] or "").split(",")) - {""} <= extras.keys()
+
+
+def check_python(words: list[str]) -> None:
+    match words:
+        case ["-m", "venv", _]:
+            pass
+        case ["-m", "benchmarks", *options]:
+            asked = [*options[:1], "--help"] if options else []
+            command = [sys.executable, "-m", "benchmarks", *asked]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+            assert [] == [option for option in options if option.startswith("--") and option not in done.stdout]
+        case _:
+            pytest.fail(f"python {words} is neither run nor checked")
+
+
+def check_export(words: list[str]) -> None:
+    assert {word.partition("=")[0] for word in words} <= {option.variable for option in OPTIONS.values()}
+
+
+CHECKERS: dict[str, Callable[[list[str]], None]] = {
+    "export": check_export,
+    "make": check_make,
+    "neli": check_neli,
+    "pip": check_pip,
+    "python": check_python,
+    "python3": check_python,
+}
+
+
+def check(words: list[str]) -> None:
+    first = Path(words[0]).name
+    if first not in NOT_RUN:
+        assert first in CHECKERS, f"{shlex.join(words)}: give it a checker, or a reason in NOT_RUN"
+        CHECKERS[first](words[1:])
+
+
+SHELL = [(page, words) for page in PAGES for block in blocks(page, "sh") for words in commands(block)]
+INLINE = [
+    (page, next(commands(text)))
+    for page in PAGES
+    for text in re.findall(r"`((?:neli|make|pip|python) [^`]*)`", FENCED.sub("", PAGES[page]))
+]
+"""Commands within a sentence, which may lack their arguments."""
+
+
+@pytest.mark.parametrize(("page", "words"), SHELL)
+def test_every_command_in_a_block_is_one(page: str, words: list[str]) -> None:
+    check(words)
+
+
+@pytest.mark.parametrize(("page", "words"), INLINE)
+def test_every_command_in_a_sentence_is_one(page: str, words: list[str]) -> None:
+    with suppress(click.MissingParameter):
+        check(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "neli ownr customer-7",
+        "neli owner --colour customer-7",
+        "neli run -- ./report.sh",
+        "make tests",
+        "pip install neli-router",
+        "pip install '.[agents]'",
+        "python -m benchmarks failovers",
+        "python -m benchmarks failover --rivals",
+        "export NELI_LEESE=1",
+        "serf members",
+    ],
+)
+def test_a_command_that_is_none_is_found(line: str) -> None:
+    (words,) = commands(line)
+    with pytest.raises((AssertionError, click.UsageError, subprocess.CalledProcessError)):
+        check(words)
+
+
+def test_no_reason_is_given_for_a_command_that_no_page_has() -> None:
+    assert NOT_RUN.keys() <= {Path(words[0]).name for _, words in SHELL}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_code_hides_from_these_tests(page: str) -> None:
+    assert PYTHON_BLOCKS.get(page, 0) == len(blocks(page, "python")), "a test here must execute each"
+    assert {name for name, _ in FENCED.findall(PAGES[page])} <= {"python", "sh", "console", "text"}
+    indented = re.findall(r"^ {4,}(\S+)", FENCED.sub("", PAGES[page]), flags=re.MULTILINE)
+    assert set() == set(indented) & {*CHECKERS, *NOT_RUN, "async", "def", "from", "import", "with"}
+    assert bool(blocks(page, "console")) == (page == "docs/redis.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file(page: str) -> None:
+    links = [link for link in LINK.findall(FENCED.sub("", PAGES[page])) if "://" not in link]
+    assert [] == [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+
+
+# README.md
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_front_page(capsys: pytest.CaptureFixture[str]) -> None:
+    lead, ask, handle = blocks("README.md", "python")
+    exec(lead, {})  # noqa: S102 - our own pages, here and below.
+    assert "Owner(name='worker-1', address='10.0.0.1:8080'," in capsys.readouterr().out
+    with Member(Config("sqlite:jobs.db", name="worker-0")) as member, member.leading("customer-42", timeout=PATIENCE):
+        exec(ask, {})  # noqa: S102
+    exec(handle, {})  # noqa: S102
+
+
+def test_the_front_page_shows_lines_that_the_demo_prints() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "neli_router" / "demo").glob("*.py"))
+    (shown,) = blocks("README.md", "text")
+    names = re.findall(r"^PASS  ([\w-]+(?: [\w-]+)*)", shown, flags=re.MULTILINE)
+    assert 3 == len(names)
+    assert [] == [name for name in names if f'"{name}"' not in source]
+
+
+# docs/agent.md
+
+
+@pytest.mark.process
+def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first block of shell line by line, beside the agent that it starts; then its Python."""
+    programs = Path(sys.executable).parent
+    report = tmp_path / "report.sh"
+    report.write_text('#!/bin/sh\nexec test -n "$NELI_TERM"\n')
+    report.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("NELI_AGENT", raising=False)
+    assert shutil.which("neli")
+    ran: list[str] = []
+    with ExitStack() as stack:
+        for words in commands(blocks("docs/agent.md", "sh")[0]):
+            match words:
+                case ["export", *settings]:
+                    for setting in settings:
+                        monkeypatch.setenv(*setting.split("=", 1))
+                case ["neli", "agent"]:
+                    agent = stack.enter_context(subprocess.Popen(words))
+                    stack.callback(agent.terminate)
+                    _await_agent()
+                case ["neli", "watch", *_]:  # It goes on until it is interrupted.
+                    watching = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+                    assert watching.stdout is not None
+                    assert watching.stdout.readline().startswith("worker-1 ")
+                    watching.terminate()
+                    watching.communicate(timeout=PATIENCE)
+                case _:
+                    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+                    doctor_only_warns = words == ["neli", "doctor"] and done.returncode == 1
+                    assert done.returncode == 0 or doctor_only_warns, f"{words}: {done.stdout}{done.stderr}"
+            ran.append(words[1])
+        assert {"agent", "owner", "run", "members", "table", "watch", "drain", "config", "doctor"} <= set(ran)
+        for block in blocks("docs/agent.md", "python"):
+            exec(block, {})  # noqa: S102
+
+
+def _await_agent() -> None:
+    ask = shlex.split("neli owner customer-42")
+    for _ in range(100):
+        if subprocess.run(ask, capture_output=True, timeout=PATIENCE, check=False).returncode == 0:
+            return
+    pytest.fail("the agent did not become ready")
+
+
+# docs/fencing.md
+
+
+def test_fencing() -> None:
+    names: dict[str, object] = {}
+    for block in blocks("docs/fencing.md", "python"):
+        exec(block, names)  # noqa: S102
+    assert [] == names["open_invoices"]
+
+
+def test_the_page_about_fencing_knows_the_limit_of_a_name() -> None:
+    assert f"of 1 to {RESOURCE_MAX} printable" in PAGES["docs/fencing.md"]
+
+
+@pytest.mark.postgresql
+def test_fencing_over_an_awaited_connection() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks("docs/fencing.md", "python")[-1], names)  # noqa: S102
+    with postgresql() as address:
+        with psycopg.connect(address) as connection:
+            connection.execute("CREATE TABLE invoices (id INTEGER PRIMARY KEY, state TEXT)")
+            connection.execute("INSERT INTO invoices VALUES (1, 'open')")
+            fence.install(connection)
+        asyncio.run(names["pay"](address, 9))
+        with pytest.raises(fence.Refused):
+            asyncio.run(names["pay"](address, 7))
+        with psycopg.connect(address) as connection:
+            assert [("paid",)] == connection.execute("SELECT state FROM invoices").fetchall()
+
+
+# docs/groups.md
+
+
+def test_more_than_one_owner(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for group, owner, address in (("blue", "anna", "10.0.0.7:80"), ("green", "gerd", "10.0.0.8:80")):
+            names[group] = f"sqlite://{tmp_path}/{group}.db"
+            member = Member(Config(names[group], name=owner, address=address, zone="west", layout=Layout(partitions=4)))
+            with stack.enter_context(member).leading("customer-7", timeout=PATIENCE):
+                pass
+        for block in blocks("docs/groups.md", "python"):
+            exec(block, names)  # noqa: S102
+        stack.enter_context(names["groups"])
+        assert {"blue": "anna", "green": "gerd"} == names["names"]
+        assert (["blue"], []) == (names["taken"], names["shared"])
+        assert ["west"] == [zone.host for zone in names["shared_zones"]]
+
+
+# docs/redis.md
+
+REDIS = PAGES["docs/redis.md"]
+CONSOLE = re.findall(r"^\$ redis-cli (.*?)\n((?:[^$`].*\n)*)", REDIS, flags=re.MULTILINE)
+RIGHTS = re.findall(r"ACL SETUSER (\w+) on >PASSWORD (.*)", REDIS)
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    require(missing())
+    with Redis.started() as started:
+        yield started
+
+
+@pytest.mark.redis
+def test_redis(server: Redis) -> None:
+    first, *rest = blocks("docs/redis.md", "python")
+    names: dict[str, Any] = {"address": server.url("jobs"), "server": f"redis://127.0.0.1:{server.port}"}
+    with ExitStack() as stack:
+        exec(first, names)  # noqa: S102
+        member = stack.enter_context(cast("Member", names["member"]))
+        while server.cli("HLEN", "jobs:owners:v1") != "256":
+            assert member.pulse(PATIENCE)
+        for block in rest:
+            exec(block, names)  # noqa: S102
+        stack.enter_context(names["router"])
+        stack.callback(names["client"].close)
+        assert ("worker-1", 150) == (names["owner"].name, names["owner"].partition)
+        says = {"HOLDER": member.incarnation}
+        assert 4 == len(CONSOLE)
+        for command, answer in CONSOLE:
+            words = [says.get(word, word) for word in command.split()]
+            told = server.cli(*words)
+            pattern = re.escape(answer.removesuffix("\n"))
+            for placeholder in ("TERM", "EXPIRES_MS", "MICROSECONDS", "SECONDS"):
+                pattern = pattern.replace(placeholder, "[0-9]+")
+            assert re.fullmatch(pattern.replace("HOLDER", member.incarnation), told), told
+
+
+def test_the_table_of_hashes_is_right() -> None:
+    rows = re.findall(r"^\| (?:`(.*)`|\(empty\)) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", REDIS, flags=re.MULTILINE)
+    assert 4 == len(rows)
+    for key, whole, slot, partition, tagged in rows:
+        expected = [Layout(slots=2**32).slot(key), Layout().slot(key), Layout().partition(key)]
+        assert [*expected, Layout(tags=True).slot(key)] == [int(whole), int(slot), int(partition), int(tagged)]
+
+
+@pytest.mark.redis
+def test_the_rights_that_redis_needs_are_rights_of_redis(server: Redis) -> None:
+    assert ["member", "teller", "asker"] == [name for name, _ in RIGHTS]
+    for name, rights in RIGHTS:
+        assert "OK" == server.cli("ACL", "SETUSER", name, "on", ">word", *rights.split())
