@@ -2,7 +2,7 @@
 
     key --> slot --> partition --> owner (member, address, term)
 
-Everything a program needs is imported from here; what stands in the modules beneath may move between releases. The
+Everything a program needs is imported from here; the modules beneath may change between releases. The
 import is light: no driver, no web framework and no command line comes with it.
 """
 

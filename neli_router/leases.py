@@ -77,7 +77,7 @@ class BaseLease:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of partition {self._partition} under term {self._term} for {self._member}>"
 
-    # What each form says
+    # Left to each form
 
     def _end(self) -> float:
         """Until when it holds; `-inf` once it is lost."""

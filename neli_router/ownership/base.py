@@ -8,9 +8,9 @@ processes of a batch job want one thing only: who owns this key? So members writ
 single command. It is a copy, made by owners about themselves, and never proof of anything: terms, leases and the ledger
 decide which member acts, and a fence which one writes.
 
-What a driver promises: a lower term never replaces a higher one, whatever the order in which they arrive; a release
-takes back its own term only; and a holder that is silent for its `ttl` counts as gone, by the store's own clock,
-so that no two clocks are compared.
+A driver promises three things. A lower term never replaces a higher one, whatever the order in which they arrive. A
+release takes back its own term only. And a holder that is silent for its `ttl` counts as gone, by the store's own
+clock, so that no two clocks are compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from neli_router.keyspace import Layout
 
-__all__ = ["Card", "Claim", "Holding", "Listing", "News", "Owners", "OwnersSource", "Receipt"]
+__all__ = ["Card", "Claim", "Holding", "Listing", "Owners", "OwnersChange", "OwnersSource", "Receipt"]
 
 
 class Card(NamedTuple):
@@ -41,7 +41,7 @@ class Holding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one member says of itself: it leads `led`, and no longer what is in `released` (partition -> term)."""
+    """One member says of itself: it leads `led`, and no longer what is in `released` (partition -> term)."""
 
     holder: str
     card: Card
@@ -52,14 +52,14 @@ class Claim:
 
 
 class Receipt(NamedTuple):
-    """What came of a claim: `version` is that of the table afterwards, and `refused` are the partitions of which a
+    """The answer to a claim: `version` is that of the table afterwards, and `refused` are the partitions of which a
     higher term was known."""
 
     version: str
     refused: Sequence[int]
 
 
-class News(NamedTuple):
+class OwnersChange(NamedTuple):
     """One change: the new entries of these partitions, and of their holders."""
 
     version: str
@@ -97,7 +97,7 @@ class Owners(Protocol):
     def table(self, known: str = "") -> Listing:
         """Everything, in one round trip; without the partitions if `known` is the version still."""
 
-    def follow(self, timeout: float) -> list[News]:
+    def follow(self, timeout: float) -> list[OwnersChange]:
         """The changes since the last call, or since the first `table`; waits up to `timeout` seconds for one."""
 
     def next_of(self, version: str) -> str:

@@ -3,9 +3,9 @@
     publish --SAY, one script--> hashes --PUBLISH--> follow (a connection of its own, which only listens)
     table   --READ, one script--> the whole table in one round trip
 
-What stands there, and why, is in `redis_layout.py`. A store is opened by its first use, and again by the first use
-after one that failed. What was published between two connections is lost to who listens, so the first `table` after
-that brings everything, whatever version was known.
+`redis_layout.py` says how owners stand there, and why. A store is opened by its first use, and again by the first use
+after one that failed. News between two connections never arrive, so the first `table` after that
+brings everything, whatever version was known.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from neli_router.errors import GroupMismatch, LedgerUnavailable, LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.ledgers.redis.address import RedisAddress
 from neli_router.ledgers.redis.link import Link
-from neli_router.ownership.base import Claim, Listing, News, Receipt
+from neli_router.ownership.base import Claim, Listing, OwnersChange, Receipt
 from neli_router.ownership.redis_layout import MISMATCH, READ, SAY, channel, keys, listing, news, receipt, say
 
 __all__ = ["RedisOwners"]
@@ -38,7 +38,7 @@ class RedisOwners:
         self._keys = keys(at.group)
         self._link: Link | None = None
         self._listening: Link | None = None
-        self._heard: list[News] = []
+        self._heard: list[OwnersChange] = []
         self._closing = threading.RLock()  # Reentrant, so a signal handler may call `wake` during `close`.
         self._waking: tuple[int, int] | None = os.pipe()
         for descriptor in self._waking:
@@ -59,7 +59,7 @@ class RedisOwners:
             known = ""
         return listing(self._ask("EVAL_RO", READ, 3, *self._keys, known), self._at.group)
 
-    def follow(self, timeout: float) -> list[News]:
+    def follow(self, timeout: float) -> list[OwnersChange]:
         give_up_at = time.monotonic() + timeout
         link = self._require_listening()
         waiting = select.poll()
@@ -85,7 +85,7 @@ class RedisOwners:
     def wake(self) -> None:
         if os.getpid() != self._process:
             return  # A forked child shares the pipe, and would wake its parent's reader.
-        # Under the lock, because a descriptor that was closed may already be the number of somebody else's file.
+        # Under the lock, because a descriptor that was closed may already be the number of another file.
         with self._closing, contextlib.suppress(BlockingIOError):
             if self._waking is not None:
                 os.write(self._waking[1], b"!")

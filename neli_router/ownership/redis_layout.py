@@ -7,11 +7,11 @@
                        `@HOLDER EXPIRES_MS CARD` for each
 
 A partition names its holder, and the holder has the expiry: so a member with a thousand partitions renews one field.
-What is released keeps its term, or a lower one could come after it. `since` tells a table made anew from one that went
-on, `revision` counts its changes: both together are the version that readers compare.
+A released partition keeps its term, or a lower one could come after it. `since` tells a table made anew from one that
+went on, `revision` counts its changes: both together are the version that readers compare.
 
 Both scripts are one step of the server's. SAY compares terms as numbers, which is exact up to 53 bits, all that a term
-has. Whoever brings another layout wins if all its terms are higher, as those of a ledger made anew are, and is refused
+has. A claim with another layout wins if all its terms are higher, as those of a ledger made anew are, and is refused
 otherwise. READ writes nothing, so a user without any right to write may run it (`EVAL_RO`). It answers with two long
 texts instead of a thousand short ones, because a client in Python takes 30 ms to take these apart.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 from neli_router.errors import ConfigError, LedgerUnusable
 from neli_router.keyspace import Layout
-from neli_router.ownership.base import Card, Claim, Holding, Listing, News, Receipt
+from neli_router.ownership.base import Card, Claim, Holding, Listing, OwnersChange, Receipt
 
 __all__ = ["MISMATCH", "READ", "SAY", "channel", "keys", "listing", "news", "receipt", "say"]
 
@@ -32,7 +32,7 @@ FORGET_AFTER_MS = 86_400_000
 """A holder that expired a day ago is dropped from the hash. Its partitions keep their terms."""
 
 MISMATCH = "NELILAYOUT"
-"""What SAY answers to who is of another layout, and not of a later group."""
+"""The answer of SAY to a member of another layout that is not of a later group."""
 
 SAY = """
 local owners, holders, layout, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
@@ -140,7 +140,7 @@ def receipt(answer: Any) -> Receipt:
 
 
 def listing(answer: Any, group: str) -> Listing:
-    """What READ answered. Raises LedgerUnusable for what no member of ours wrote."""
+    """The answer of READ. Raises LedgerUnusable for a text that no member of ours wrote."""
     seconds, micros, version, holders, owners, *sizes = answer
     try:
         words = holders.decode().split("\n") if holders else []
@@ -157,8 +157,8 @@ def listing(answer: Any, group: str) -> Listing:
         raise _foreign(group, error) from error
 
 
-def news(message: bytes, group: str) -> News:
-    """What a message on the channel says. Raises LedgerUnusable for what no member of ours wrote."""
+def news(message: bytes, group: str) -> OwnersChange:
+    """A message of the channel. Raises LedgerUnusable for a text that no member of ours wrote."""
     try:
         version, *lines = message.decode().split("\n")
         holdings, holders = {}, {}
@@ -168,7 +168,7 @@ def news(message: bytes, group: str) -> News:
                 holders[first[1:]] = _holder(rest)
             else:
                 holdings[int(first)] = _holding(rest)
-        return News(version, holdings, holders)
+        return OwnersChange(version, holdings, holders)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _foreign(group, error) from error
 

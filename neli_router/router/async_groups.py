@@ -4,7 +4,7 @@
         groups.owners("customer-7")                                  a plain call: there is nothing to wait for
         async for change in groups["green"].watch(): ...             that group's own AsyncRouter
 
-What the groups answer, and who is left out, is decided in `Groups` alone; here is only the waiting.
+`Groups` alone decides what the groups answer and which of them are left out; here is only the waiting.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ class AsyncGroups(AsyncClosing):
     async def open(self, timeout: float = AWAIT_MAX) -> Self:  # noqa: ASYNC109 - the same name as in Groups.
         """Open every group and wait for tables. Raises as the constructor of Groups does."""
         if self._groups is None:
-            # In a thread, because a driver may take its time. If we are cancelled meanwhile, nobody holds the groups
-            # that come of it, and their readers end by themselves.
+            # In a thread, because a driver may take its time. If we are cancelled meanwhile, the groups that
+            # come of it are forgotten, and their readers end by themselves.
             groups = await asyncio.to_thread(self._make)
             self._routers = {group: AsyncRouter(groups[group]) for group in groups}
             self._groups, self.owners = groups, groups.owners

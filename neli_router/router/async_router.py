@@ -169,7 +169,7 @@ class AsyncWatch(AsyncClosing, AsyncIterator[Change | Gap]):
         self._changed = asyncio.Event()
         self._watch = feed.watch(tell=partial(_waker(), self._changed))
         self.table = self._watch.table
-        """What the first change starts from; None if there was no table yet."""
+        """The table that the first change starts from; None if there was none yet."""
 
     async def take(self, timeout: float | None = None) -> Change | Gap | None:  # noqa: ASYNC109 - as in Watch.
         """The next change; None if there was none for `timeout` seconds, or if this watch or its router is closed."""
@@ -177,7 +177,7 @@ class AsyncWatch(AsyncClosing, AsyncIterator[Change | Gap]):
             async with asyncio.timeout(timeout):
                 while True:
                     self._changed.clear()
-                    # Asked first: what is put between the two questions is then taken by the second.
+                    # Asked first: a change that is put between the two questions is then taken by the second.
                     was_closed = self._watch.is_closed
                     taken = self._watch.take(0)
                     if taken is not None or was_closed:
@@ -192,12 +192,12 @@ class AsyncWatch(AsyncClosing, AsyncIterator[Change | Gap]):
         return taken
 
     async def close(self) -> None:
-        """Want no more changes; what was not taken is dropped. Twice is fine."""
+        """Want no more changes; those that were not taken are dropped. Twice is fine."""
         self._watch.close()
 
 
 def _waker() -> Callable[[asyncio.Event], None]:
-    """What sets an event of the running loop, from any thread, and does nothing where that loop does not run."""
+    """A function that sets an event of the running loop, from any thread; without that loop, it does nothing."""
     loop, process = asyncio.get_running_loop(), os.getpid()
 
     def wake(event: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""The feed: what a source tells about the table, and what look-ups may believe of it.
+"""The feed: a source tells it of the table, and it says whether look-ups may believe that.
 
                         .--- older than max_age -------------> STALE ---- read again ----.
     AWAITING --read--> a table <----------------------------------------------------------'
@@ -42,7 +42,7 @@ from neli_router.router.refusal import (
     TableFacts,
     View,
     explain,
-    nobody_left,
+    member_that_left,
 )
 from neli_router.router.table import Table
 from neli_router.router.watch import Watch, changes
@@ -56,7 +56,7 @@ it costs wake-ups that find nothing."""
 
 
 class Reading(NamedTuple):
-    """What a source knows when it has read everything that there is."""
+    """All that a source tells when it has read everything that there is."""
 
     table: Table | None
     """None while no group was founded. The very same object as in the last reading if nothing in it has changed."""
@@ -67,7 +67,7 @@ class Reading(NamedTuple):
     """When a sign of a member was last read."""
     silence_max: float = math.inf
     """For how long no sign of a member may be read before all of them count as dead."""
-    last_heard: Callable[[], str] = nobody_left
+    last_heard: Callable[[], str] = member_that_left
     """Which member gave that last sign, in the words of an error."""
 
 
@@ -113,7 +113,7 @@ class Feed:
         if self._watched:
             WATCHDOG.watch(self)
 
-    # What readers ask.
+    # Questions of readers.
 
     @property
     def at(self) -> At:
@@ -168,7 +168,7 @@ class Feed:
         """The error for a caller that waited in vain."""
         return self._no_table(Plight.AWAITING).explain(f"a table of {self.address} was wanted within {timeout:g} s")
 
-    # What the source tells.
+    # News from the source.
 
     def publish(self, reading: Reading) -> None:
         """The source was read to its end, and this is what it said.
@@ -224,7 +224,7 @@ class Feed:
             self._settle()
         WATCHDOG.unwatch(self)
 
-    # What time and forks do.
+    # Time and forks.
 
     def check(self) -> float:
         """End a table that became too old; return the seconds for which the present one is good."""

@@ -4,23 +4,13 @@
                                                   >-- Groups.owners("customer-7") --> [blue: anna, green: gerd]
     ledger of "green" --Router--> Owner(gerd)  --'        a group that has no answer is left out
 
-The NELI paper ends with continuous availability. One group has a gap whenever an owner dies: nobody acts until the
-others have found out. So let two or more *disjoint* groups share out the same roles, without knowing of each other: on
-two ledgers of one broker, or better on two brokers. Every role then has a leader in each. One dies, its group is busy
-finding another, and the other group's leader goes on. With independent failures the role is never without one. The
-price is that all work is done twice: that suits what may be done twice, such as publishing a price, and nothing else.
-The `exclusive` guarantee and the terms hold within a group; a fence must know the terms of each group apart.
+One group has a gap whenever an owner dies. Two or more *disjoint* groups, on ledgers of their own, give every role an
+owner each, and one of them goes on. All work is then done twice; docs/groups.md says when that is right, and how to
+keep the groups on different hosts.
 
 `owners` raises only if no group has an answer. Each group has its own reader and its own `max_age`: one whose ledger
 cannot be read is left out once its table is too old, and is back by itself. So is one whose ledger is not there yet.
-
-**Keep them apart.** Two leaders of a role on one host die together, and nothing is won. No group knows of another, so
-no assignment can see to that; the hosts must be divided instead. Give each host to one group: by two deployments with
-an anti-affinity between them, or one group in each zone. `groups_on(host)` tells a process, before it joins, whether
-its host serves another group already; `shared_hosts()` finds what went wrong, for a health check or an alarm:
-
-    groups = Groups({"blue": "kafka://one:9092/blue", "green": "kafka://two:9092/green"})
-    for shared in groups.shared_hosts(by_zone): ...      # a rack, a zone: whatever fails as one
+The `exclusive` guarantee and the terms hold within a group; a fence must know the terms of each group apart.
 """
 
 import time
@@ -60,7 +50,7 @@ LOOK_EVERY = 0.05
 """Between two looks at which groups have answered, while a router starts."""
 
 Source = str | Config | Callable[[], Ledger] | Router
-"""Where a group's table comes from: what a Router takes, or a Router that somebody else opened, and will close."""
+"""Where a group's table comes from: all that a Router takes, or a Router that the program opened and will close."""
 
 
 class Leader(NamedTuple):
@@ -71,7 +61,7 @@ class Leader(NamedTuple):
 
 
 class SharedHost(NamedTuple):
-    """What two groups have on one host, and would lose with it at once."""
+    """Two groups have owners of the same roles on one host, and would lose them with it at once."""
 
     host: str
     groups: tuple[str, str]
@@ -135,7 +125,7 @@ class Groups(Closing):
         try:
             return [Leader(group, owner(key)) for group, owner in self._owner_in]
         except NeliError:
-            pass  # Somebody cannot tell. What is raised below must not carry this error as its context.
+            pass  # One group cannot tell. The error that is raised below must not carry this one as its context.
         return self._ask("owners of a key were wanted", lambda router: router.owner(key))
 
     def owners_of_role(self, role: Role) -> list[Leader]:
@@ -180,7 +170,7 @@ class Groups(Closing):
         return found
 
     def groups_on(self, host: str, host_of: Callable[[Peer], str] = by_host) -> list[str]:
-        """The groups that have a member on `host`: who joins another from there puts both at risk of one failure."""
+        """The groups that have a member on `host`: joining another from there puts both at risk of one failure."""
         return [group for group, table in self._tables().items() if host in map(host_of, table.members)]
 
     def await_tables(self, timeout: float = AWAIT_MAX) -> None:
@@ -197,7 +187,7 @@ class Groups(Closing):
     # Life
 
     def reopen(self, *, wait: bool = True, timeout: float = AWAIT_MAX) -> None:
-        """Open every group's ledger anew, in this process: after a fork, or after errors that somebody has mended.
+        """Open every group's ledger anew, in this process: after a fork, or after errors that were mended.
 
         A Router that was given is its owner's to reopen.
         """
@@ -285,7 +275,7 @@ def _failed(wanted: str, errors: Mapping[str, NeliError]) -> NeliError:
     kinds = {type(error) for error in errors.values()}
     kind = kinds.pop() if len(kinds) == 1 else LookupFailed
     if not issubclass(kind, LookupFailed | Closed):
-        kind = LookupFailed  # A rewound ledger, say, is one group's trouble; theirs is that nobody answers.
+        kind = LookupFailed  # A rewound ledger, say, is one group's trouble; theirs is that no group answers.
     return kind(wanted, f"no group has an answer ({found})", "; or ".join(remedies))
 
 

@@ -28,7 +28,7 @@ from neli_router.ledgers.base import Ledger
 from neli_router.protocol import News, Notice, Stopped
 from neli_router.pump import Pump
 from neli_router.router.feed import Feed, Reading
-from neli_router.router.refusal import nobody_left
+from neli_router.router.refusal import member_that_left
 from neli_router.router.table import Owner, Peer, Table, no_owner
 
 __all__ = ["CLOSE_MAX", "SILENCE_LEASES", "LedgerReader", "LedgerReadings", "table_of"]
@@ -148,7 +148,7 @@ class LedgerReader:
 
 
 class LedgerReadings:
-    """What one ledger's states say to a feed. A table takes over the rows of the one before."""
+    """Turns the states of one ledger into readings. A table takes over the rows of the one before."""
 
     def __init__(self) -> None:
         self._known: tuple[State, Table] | None = None
@@ -203,7 +203,7 @@ def table_of(state: State, address: str, *, was: State | None = None, before: Ta
 
 def _last_heard(state: State) -> str:
     if not state.seats:  # It changed since.
-        return nobody_left()
+        return member_that_left()
     newest = max(state.last_beats, key=lambda incarnation: state.last_beats[incarnation])
     seat = state.seats[newest]
     return f"member {seat.name} at {seat.address}" if seat.address else f"member {seat.name}"

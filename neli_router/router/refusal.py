@@ -16,7 +16,18 @@ from typing import NamedTuple
 from neli_router.errors import Closed, Forked, NeliError, NoOwner, StaleTable
 from neli_router.router.table import Table
 
-__all__ = ["ALARMING", "NO_MEMBER", "OVER", "At", "NoTable", "Plight", "TableFacts", "View", "explain", "nobody_left"]
+__all__ = [
+    "ALARMING",
+    "NO_MEMBER",
+    "OVER",
+    "At",
+    "NoTable",
+    "Plight",
+    "TableFacts",
+    "View",
+    "explain",
+    "member_that_left",
+]
 
 Plight = Enum("Plight", "AWAITING UNFOUNDED STALE SILENT STOPPED FORKED CLOSED")
 
@@ -46,7 +57,7 @@ class TableFacts(NamedTuple):
 
     address: str
     kind: str
-    """What the address is of."""
+    """`the ledger`, or what else the address is of."""
     at: At
     max_age: float
     silent_for: float
@@ -54,7 +65,7 @@ class TableFacts(NamedTuple):
     last_heard: Callable[[], str]
     """Which member gave it."""
     trouble: str
-    """What the driver said when it could not read; empty if it said nothing."""
+    """The driver's words when it could not read; empty if it said nothing."""
     error: NeliError | None
 
 
@@ -67,7 +78,7 @@ class NoTable:
 
 
 View = Table | NoTable
-"""What look-ups have to go by."""
+"""All that a look-up has to go by."""
 
 
 def explain(plight: Plight, wanted: str, facts: TableFacts) -> NeliError:
@@ -100,7 +111,7 @@ def explain(plight: Plight, wanted: str, facts: TableFacts) -> NeliError:
             return kind(*arguments)
 
 
-def nobody_left() -> str:
+def member_that_left() -> str:
     """The member that was last heard, in words, if it is none any more."""
     return "a member that has left"
 

@@ -143,7 +143,7 @@ class Router(Closing):
             if key.isascii() or type(key) is bytes:
                 return self._rows[_hash_32(key) & self._mask]
         except (AttributeError, IndexError, TypeError):
-            pass  # No key, or no row. What is raised below must not carry this error as its context.
+            pass  # No key, or no row. The error that is raised below must not carry this one as its context.
         return self._owner_the_longer_way(key)
 
     def owners(self, keys: Iterable[Key]) -> list[Owner]:
@@ -190,7 +190,7 @@ class Router(Closing):
 
     @property
     def feed(self) -> Feed:
-        """What fills this router; for another form of it, or another reader beside it."""
+        """The source of this router's table; for another form of it, or another reader beside it."""
         return self._feed
 
     def watch(self) -> Watch:

@@ -34,7 +34,7 @@ RUN = 4096
 
 
 class Owner(NamedTuple):
-    """Who owns a partition, and under which term: the fencing token that a write on its behalf must carry."""
+    """The owner of a partition, and its term: the fencing token that a write on its behalf must carry."""
 
     name: str
     address: str
@@ -158,7 +158,7 @@ class Table:
 
 
 def _mask(layout: Layout) -> int | None:
-    """What to `&` mmh3's signed hash with to have an index into the rows; None if this layout has no rows.
+    """The mask that turns mmh3's signed hash into an index into the rows; None if this layout has no rows.
 
     Python's `&` takes a negative number as two's complement, so the lowest bits are those of the unsigned hash.
     """
@@ -188,7 +188,7 @@ def _are_ascii(keys: tuple[Key, ...]) -> bool:
 
 
 def _misplaced(owners: Sequence[Any]) -> list[str]:
-    """What stands for a partition and is not its owner. The first such only, or a list off by one would name all."""
+    """The problem with the first entry that is not its partition's owner. A list off by one would else name all."""
     for place, owner in enumerate(owners):
         if owner is not None and not (isinstance(owner, Owner) and owner.partition == place):
             said = f"says that it owns {owner.partition!r}" if isinstance(owner, Owner) else "is none"

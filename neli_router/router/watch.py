@@ -1,10 +1,10 @@
-"""Watching: what changes in the table, to whoever wants to follow it at a pace of their own.
+"""Watching: the changes of the table, for programs that follow them at a pace of their own.
 
     each new table --put--> [ change | change | ... ]  --take--> the program, one at a time
                               at most CHANGES_MAX
                               one more: all are dropped, and a Gap says so --> the program reads `router.table` again
 
-Who follows slowly must neither hold up the thread that reads the ledger nor fill the memory. A queue that drops only
+A slow follower must neither hold up the thread that reads the ledger nor fill the memory. A queue that drops only
 its oldest would hand out changes that start from something the program never saw, without a word. So it drops all it
 has, and says how much that was and up to where.
 """
@@ -27,7 +27,7 @@ watcher is slow; lowering it below a group's number of partitions makes every ch
 
 
 class Change(NamedTuple):
-    """A partition has another owner, or the same under a new term. None stands for nobody."""
+    """A partition has another owner, or the same under a new term. None stands for no owner."""
 
     partition: int
     before: Owner | None
@@ -38,7 +38,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """This watcher was too slow, and `missed` changes were dropped. Read `router.table`; what comes next is newer."""
+    """This watcher was too slow, and `missed` changes were dropped. Read `router.table`; the next change is newer."""
 
     missed: int
     offset: int
@@ -46,7 +46,7 @@ class Gap:
 
 
 def changes(before: Table | None, after: Table) -> list[Change]:
-    """What is different in `after`."""
+    """The partitions that have another owner in `after`."""
     old = (None,) * len(after.partitions) if before is None else before.partitions
     return [
         Change(partition, was, now, after.offset)
@@ -64,7 +64,7 @@ class Watch(Closing, Iterator[Change | Gap]):
 
     def __init__(self, table: Table | None, *, tell: Callable[[], None] | None = None) -> None:
         self.table = table
-        """What the first change starts from; None if there was no table yet."""
+        """The table that the first change starts from; None if there was none yet."""
         self._tell = tell
         self._queue: deque[Change | Gap] = deque()
         self._changed = threading.Condition()
@@ -88,7 +88,7 @@ class Watch(Closing, Iterator[Change | Gap]):
         return taken
 
     def close(self) -> None:
-        """Want no more changes; what was not taken is dropped. Twice is fine."""
+        """Want no more changes; those that were not taken are dropped. Twice is fine."""
         with self._changed:
             self._queue.clear()
         self.end()
