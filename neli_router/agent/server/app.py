@@ -1,4 +1,4 @@
-"""The application: every question of the wire, and who answers it.
+"""The application: every question of the wire, and the method that answers it.
 
     connection --> guard --> path --+-- at once: owner, owners, lease, table, members, moves, status, health, ready
                                     |-- after a while (waits.py): leadership, leadership/events, watch, events
@@ -6,8 +6,8 @@
                                     '-- as a file (page.py): /, /assets/
 
 Routes are a dictionary, and endpoints are bare ASGI: an owner is asked for thousands of times a second, and what a
-framework does around a request would cost more than the answer. No answer takes the loop for long: who asks for many
-owners is served in runs, and others come in between.
+framework does around a request would cost more than the answer. No answer takes the loop for long: a request for many
+owners is answered in runs, and other requests come in between.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from neli_router.agent.server.channels import event
 from neli_router.agent.server.guard import answer, answer_bytes
 from neli_router.agent.server.hub import STATUS_PAUSE, Hub
 from neli_router.agent.server.metrics import CONTENT_TYPE
-from neli_router.agent.server.requests import Refused, bad_request, keys_of, number, owners_asked, place, queried
+from neli_router.agent.server.requests import RequestRefused, bad_request, keys_of, number, owners_asked, place, queried
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes, body_of
-from neli_router.agent.wire import OwnersView, Refusal, StatusView
+from neli_router.agent.wire import OwnersView, StatusView
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import NoOwner
@@ -34,15 +34,15 @@ from neli_router.status.chronicle import MOVES_MAX
 __all__ = ["App"]
 
 KEYS_MAX = 70_000
-"""Keys of one request. More of them fit into a body only if they are shorter than any that means something."""
+"""Keys of one request. More of them fit into a body only if they are too short to mean anything."""
 
 RUN = 500
-"""Keys that are looked up before others have their turn: half a millisecond."""
+"""Keys that are looked up before another request has its turn: half a millisecond."""
 
 BODY_TIME_MAX = 10.0
 """How long a body may take to come, in seconds."""
 
-Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
+Route = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 TEXT = CONTENT_TYPE.encode()
 
@@ -66,7 +66,7 @@ class App:
         self._version = version
         self._status_json = (-1.0, -1, b"")
         waits = Waits(config, member, hub, self._status_event)
-        self._routes: Mapping[tuple[str, str], Endpoint] = {
+        self._routes: Mapping[tuple[str, str], Route] = {
             ("GET", "/v1/owner"): self._owner,
             ("POST", "/v1/owners"): self._owners,
             ("GET", "/v1/lease"): self._lease,
@@ -95,7 +95,7 @@ class App:
         elif method in {"GET", "HEAD"} and path in self._assets:
             await self._asset(self._assets[path], scope, send)
         else:
-            raise Refused(self._unknown(method, path))
+            raise self._unknown(method, path)
 
     # Owners
 
@@ -117,7 +117,7 @@ class App:
         keys = keys_of(asked)
         if len(keys) > KEYS_MAX:
             found = f"these are {len(keys)}"
-            raise Refused(Refusal("TooLarge", f"at most {KEYS_MAX} keys were wanted", found, "ask for them in parts"))
+            raise RequestRefused("TooLarge", f"at most {KEYS_MAX} keys were wanted", found, "ask for them in parts")
         view, at, layout = self._feed.view, self._feed.at, self._layout
         if not isinstance(view, Table):
             raise view.explain("the owners of several keys were wanted")
@@ -131,7 +131,7 @@ class App:
         self._traffic.lookups.update({"owned": owned, "NoOwner": len(owners) - owned})
         await answer(send, OwnersView(owners, at.offset, views.age_of(at)))
 
-    # What is led here
+    # Leases of this member
 
     async def _lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = place(queried(scope["query_string"], ("role",)), self._layout)
@@ -228,7 +228,7 @@ class App:
         await answer_bytes(send, self._metrics_text(), [(b"content-type", TEXT), (b"cache-control", b"no-store")])
 
     def _doing(self) -> str:
-        """What the member does, as far as it can be told from outside of its protocol."""
+        """The member's state in one word, as far as it shows outside of its protocol."""
         member, group = self._inner, self._chronicle.group
         if member.closed:
             return "stopped"
@@ -240,7 +240,7 @@ class App:
             return "founding"
         return "member" if group.has(member.incarnation) else "joining"
 
-    # Files, and what there is not
+    # Files, and unknown paths
 
     async def _asset(self, asset: page.Asset, scope: Scope, send: Send) -> None:
         is_known = any(name == b"if-none-match" and asset.tag in value for name, value in scope["headers"])
@@ -250,17 +250,17 @@ class App:
         else:
             await answer_bytes(send, asset.body, asset.headers)
 
-    def _unknown(self, method: str, path: str) -> Refusal:
+    def _unknown(self, method: str, path: str) -> RequestRefused:
         others = sorted(known for known, other in self._routes if other == path)
         if others:
             found, remedy = f"it does not take {method:.20}", f"send {' or '.join(others)}"
         else:
             found, remedy = "there is none at this path", f"there is {', '.join(sorted(self._paths))}"
-        return Refusal("NotFound", "something to answer was wanted", found, remedy)
+        return RequestRefused("NotFound", "something to answer was wanted", found, remedy)
 
 
-def _unwell(wanted: str, found: str, remedy: str) -> Refused:
-    return Refused(Refusal("NotReady", wanted, found, remedy))
+def _unwell(wanted: str, found: str, remedy: str) -> RequestRefused:
+    return RequestRefused("NotReady", wanted, found, remedy)
 
 
 def _is_endless(path: str) -> bool:

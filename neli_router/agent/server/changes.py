@@ -1,10 +1,11 @@
-"""Changes: what a SIGHUP may change while an agent runs, and what else has a say in its weight.
+"""Changes: a SIGHUP changes some options while an agent runs; and wishes that overrule its weight.
 
     SIGHUP --read again--> ConfigError: all stays as it is, and every problem is in the log
                  '-------> token: from the next request on     log level: at once
                            weight: by a wish to the group, owed as long as the ledger is out of reach
 
-With what it has, the agent goes on, whatever is wrong with the new: a slip in a file must not end what is led here.
+If anything is wrong with the new configuration, the agent goes on with the old one: a slip in a file must not end the
+leases of a host.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ class Changes:
     def __init__(self, token: str | None, *, weigh_max: float = WISH_MAX) -> None:
         self.token, self._weigh_max = token, weigh_max
         self._owed_weight: int | None = None
-        """What was said while the ledger was out of reach: who reads the file again finds no change, and is silent."""
+        """The weight that was wished while the ledger was out of reach. The next SIGHUP finds no change in the file, so
+        without this the weight would never be wished."""
 
     async def take(self, reload: Reload, member: AsyncMember, inner: Member) -> None:
         """Read the configuration again, and do what it says. Raises nothing; the log tells how it went."""
@@ -44,7 +46,7 @@ class Changes:
             log.info("agent.reloaded", **(changed or {"changed": "nothing"}))
 
     async def _do(self, found: Reloaded, member: AsyncMember, inner: Member) -> int | None:
-        """The weight that was new, or owed."""
+        """Do it; returns the weight that was new, or owed."""
         if found.token is not None and (problem := token_problem(found.token)):
             raise ConfigError([f"the token {problem}"])
         if found.log_level is not None:
@@ -57,7 +59,7 @@ class Changes:
         return weight
 
     async def _weigh(self, weight: int, member: AsyncMember, inner: Member) -> None:
-        """Count with `weight` from now on. What the member said when it joined needs no wish of its own."""
+        """Count with `weight` from now on. The weight that the member joined with needs no wish of its own."""
         group = GroupView(inner.state)
         wanted = None if group.own_weight(inner.incarnation) == weight else weight
         if group.wished_weight(inner.name) != wanted:
@@ -72,8 +74,8 @@ class Changes:
 def compare_weight(inner: Member, weight: int) -> None:
     """Say so in the log if the group counts the member with another weight than its configuration says.
 
-    A wish outlives the process that said it, also one that a SIGHUP made. Who then edits the file and starts the agent
-    anew would look for the reason in the file.
+    A wish outlives the process that made it, and a SIGHUP makes one, too. Without this line, an operator who edits the
+    file and starts the agent again would look for the reason in the file.
     """
     counts = GroupView(inner.state).wished_weight(inner.name)
     if counts not in (None, weight):

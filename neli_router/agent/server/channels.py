@@ -3,9 +3,9 @@
     hub, timers --put, ring--> [ event | event | ... ] --one task: wait, flush--> HTTP
                                 at most QUEUE_MAX bytes; more, and the client is cut off
 
-Whoever has news never waits for a client: it puts them down and goes on. A client that does not read fills its own
-queue only. It is then cut off, and not left with a hole in what it was told: when it comes back, it begins with what is
-true by then.
+The hub never waits for a client: it puts its news into a queue and goes on. A client that does not read fills only its
+own queue. Then it is cut off, because events left out would leave it with a wrong picture; when it comes back, it
+begins with the present state.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from neli_router.agent.server.connections import Connection
 __all__ = ["COMMENT", "Channel", "event"]
 
 QUEUE_MAX = 4 * 2**20
-"""Bytes that wait for one client: a whole table of four thousand partitions, and then some."""
+"""Bytes that wait for one client: a whole table of four thousand partitions, and some more."""
 
 COMMENT = b":\n\n"
-"""Says nothing. Proves to both sides, and to whatever stands between them, that the other is there."""
+"""Says nothing. Proves to both sides, and to proxies between them, that the other side is there."""
 
 HEAD = {
     "type": "http.response.start",
@@ -48,14 +48,14 @@ class Channel:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.is_over = False
-        """Whether the client is gone, or was told the last."""
+        """Whether the client is gone, or was sent its last event."""
         self._queue: deque[bytes] = deque()
         self._size = 0
         self._is_rung = False
         self._waiter: asyncio.Future[None] | None = None
         connection.on_lost(self.end)
 
-    # Whoever has news
+    # For the hub and its timers
 
     def put(self, said: bytes) -> None:
         """Say it when the client can take it. Never waits."""
@@ -76,11 +76,11 @@ class Channel:
             self._waiter.set_result(None)
 
     def end(self) -> None:
-        """Nothing more is said. What is in the queue still is, if the client is there."""
+        """Take no more events. Those in the queue are still sent if the client is there."""
         self.is_over = True
         self.ring()
 
-    # The one task
+    # For the one task
 
     async def begin(self, send: Send) -> None:
         await send(HEAD)
@@ -96,7 +96,7 @@ class Channel:
         self._is_rung = False
 
     async def flush(self, send: Send) -> None:
-        """Send what was put. Waits while the client does not read."""
+        """Send the queue. Waits while the client does not read."""
         if self._queue:
             said = b"".join(self._queue)
             self._queue.clear()
@@ -104,7 +104,7 @@ class Channel:
             await send({"type": "http.response.body", "body": said, "more_body": True})
 
     async def finish(self, send: Send, last: bytes = b"") -> None:
-        """The end of the answer, after what is in the queue and `last`."""
+        """End the answer, after the queue and `last`."""
         self.connection.on_lost(None)
         self.is_over = True
         await self.flush(send)

@@ -1,17 +1,17 @@
-"""Connections: HTTP as uvicorn speaks it, and what nobody may do with one to the harm of all others.
+"""Connections: HTTP as uvicorn speaks it, with bounds, so that no client can harm the others.
 
     connected --> HEAD --complete--> ANSWERING --complete--> HEAD --> ...
                    |                    '-- does not read for STALL_MAX --> cut off, counted
                    |-- unfinished after HEAD_TIME_MAX --> cut off
                    '-- longer than HEAD_MAX --> 431, cut off         one connection more than there is room for --> 503
 
-uvicorn bounds neither how long a head is nor how long it takes, and waits for ever for a client that does not read. An
-agent serves programs that are stopped, killed and debugged. So one sweep over all connections, every second, cuts off
-what stands still: one timer for all, because a thousand clients that wait shall cost next to nothing.
+uvicorn bounds neither the length of a head nor the time that it takes, and waits for ever for a client that does not
+read. An agent serves programs that are stopped, killed and debugged. So one sweep over all connections, every second,
+cuts off those that stand still: one timer for all, because a thousand waiting clients must cost next to nothing.
 
-The connection also tells the application three things that ASGI has no words for: whether it came over the socket that
-is its user's alone, when it is lost (without a task for each that waits for that), and how to cut it off at once;
-closing would wait until the client has read what was sent, and this client does not read.
+The connection also tells the application three things that ASGI has no words for: whether it came over the socket of
+this user alone, when it is lost (without a task for each waiter), and how to cut it off at once; closing would wait
+until the client has read everything, and this client does not read.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ KEEP_ALIVE_MAX = 75.0
 """How long a connection may rest between two requests. Longer spares clients from connecting anew."""
 
 STALL_MAX = 10.0
-"""How long a client may leave unread what was sent to it, beyond what fits into the buffers on the way. Longer forgives
-longer pauses of a program; shorter gives back its memory sooner."""
+"""How long a client may read nothing while the buffers on the way to it are full. Longer forgives longer pauses of a
+program; shorter gives back its memory sooner."""
 
 SWEEP_EVERY = 1.0
 
@@ -49,14 +49,14 @@ CONNECTIONS_MAX = 8192
 """As many as there are file descriptors for, if those are fewer."""
 
 DESCRIPTORS_KEPT = 64
-"""For the ledger, logs and what Python opens: an agent that could not open its ledger would lose its leases."""
+"""For the ledger, logs and Python's own files: an agent that could not open its ledger would lose its leases."""
 
 FIELD = "neli.connection"
 
 
 @dataclass(slots=True)
 class AgentTraffic:
-    """What went through an agent. Belongs to its loop; read the numbers from anywhere."""
+    """The connections of one agent, and counts of its work. Belongs to its loop; any thread may read the numbers."""
 
     room: int = CONNECTIONS_MAX
     """How many connections there may be."""
@@ -79,7 +79,7 @@ class AgentTraffic:
     connections: "set[Connection]" = field(default_factory=set)
 
     def sweep(self, now: float) -> None:
-        """Cut off what stands still."""
+        """Cut off the connections that stand still."""
         for connection in list(self.connections):
             connection.look(now)
 
@@ -99,7 +99,7 @@ class Connection(HttpToolsProtocol):
         """Whether it came over the Unix socket, which only its user can reach."""
         self.is_lost = False
 
-    # What the application asks
+    # For the application
 
     def on_lost(self, tell: Callable[[], None] | None) -> None:
         """Call `tell` once when the client is gone, at once if it is already; None takes that back."""
@@ -108,7 +108,7 @@ class Connection(HttpToolsProtocol):
             tell()
 
     def cut(self) -> None:
-        """The client does not read: let go of it, and of what was to be sent."""
+        """The client does not read: let go of it, and of all that was to be sent."""
         self._traffic.slow += 1
         self.transport.abort()
 
@@ -124,7 +124,7 @@ class Connection(HttpToolsProtocol):
                 self._traffic.idle += 1
                 self.transport.abort()
 
-    # What the loop and uvicorn's parser call
+    # For the loop and uvicorn's parser
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -1,7 +1,7 @@
-"""The guard: who may ask what, before anybody looks at what is asked.
+"""The guard: which client may ask for what. It decides before the application sees a request.
 
     own Unix socket -----------------------------------------------------------> all of it
-    TCP --Host is a name of this host--> status, page, metrics ----------------> read, by anybody on this host
+    TCP --Host is a name of this host--> status, page, metrics ----------------> read, by all users of this host
               | no: refused                anything else --the right token-----> all of it
               '                                          '--none, or another --> 401
     a body longer than BODY_MAX, by its Content-Length or as it comes --> 413
@@ -11,7 +11,7 @@ read from here as from their own server. They cannot forge that header. For the 
 that would invite other origins; and to have something *done* takes a token, which a page of another origin does not
 have.
 
-Tokens are compared in constant time, so that nobody finds one letter after the other by the clock.
+Tokens are compared in constant time, or a client could find one letter after the other by the clock.
 """
 
 import hmac
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neli_router import logs
 from neli_router.agent.server.connections import AgentTraffic, connection_of
-from neli_router.agent.server.requests import Refused, bad_request
+from neli_router.agent.server.requests import RequestRefused, bad_request
 from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal, refusal
 from neli_router.errors import NeliError
 from neli_router.settings.addresses import is_loopback, parse_place
@@ -34,7 +34,7 @@ __all__ = ["OPEN_PATHS", "Guard", "answer", "answer_bytes"]
 OPEN_PATHS = frozenset(
     {"/", "/health", "/ready", "/metrics", "/v1/status", "/v1/events", "/v1/table", "/v1/members", "/v1/moves"}
 )
-"""What needs no token over TCP, to be read. Who owns a key is not among it: keys may be personal."""
+"""Paths that may be read over TCP without a token. Look-ups of keys are not among them: keys may be personal."""
 
 OPEN_FOLDER = "/assets/"
 
@@ -46,7 +46,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Guard:
-    """In front of `app`; answers for it whatever it raises. `token` gives the present one, or None."""
+    """In front of `app`; turns every error of it into an answer. `token` gives the present one, or None."""
 
     def __init__(self, app: ASGIApp, traffic: AgentTraffic, *, token: Callable[[], str | None], any_host: bool) -> None:
         self._app, self._traffic, self._token, self._any_host = app, traffic, token, any_host
@@ -58,7 +58,7 @@ class Guard:
         async def send_on(message: Message) -> None:
             nonlocal started
             if connection.transport.is_closing():
-                return  # The client went away a moment ago, of which we have not been told yet.
+                return  # The client went away a moment ago, and the application was not told yet.
             if not started:
                 started = True
                 self._traffic.answers[str(message["status"])] += 1
@@ -71,7 +71,7 @@ class Guard:
             if scope["method"] == "POST":
                 receive = _limited(scope, receive)
             await self._app(scope, receive, send_on)
-        except Refused as error:
+        except RequestRefused as error:
             said = error.answer
         except NeliError as error:
             said = refusal(error)
@@ -110,13 +110,11 @@ class Guard:
             if kind.lower() == b"bearer" and token and hmac.compare_digest(word.strip(), token.encode()):
                 return
             found = "another one was given"
-        raise Refused(
-            Refusal(
-                "TokenWanted",
-                "over TCP, this needs the agent's token",
-                found,
-                "send `Authorization: Bearer TOKEN`, with --token-file, or use the Unix socket",
-            )
+        raise RequestRefused(
+            "TokenWanted",
+            "over TCP, this needs the agent's token",
+            found,
+            "send `Authorization: Bearer TOKEN`, with --token-file, or use the Unix socket",
         )
 
 
@@ -142,7 +140,7 @@ async def _refuse(said: Refusal, send: Send) -> None:
 
 
 def _limited(scope: Scope, receive: Receive) -> Receive:
-    """`receive`, for at most BODY_MAX bytes, whatever was said of them before."""
+    """`receive`, for at most BODY_MAX bytes, also if its Content-Length was false."""
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     if lengths and lengths[0].isdigit() and int(lengths[0][:20]) > BODY_MAX:
         raise _too_large()
@@ -159,13 +157,13 @@ def _limited(scope: Scope, receive: Receive) -> Receive:
     return receive_some
 
 
-def _too_large() -> Refused:
+def _too_large() -> RequestRefused:
     found = "this one is larger"
-    return Refused(Refusal("TooLarge", f"a body of at most {BODY_MAX} bytes was wanted", found, "send it in parts"))
+    return RequestRefused("TooLarge", f"a body of at most {BODY_MAX} bytes was wanted", found, "send it in parts")
 
 
 def _defect(scope: Scope, error: Exception) -> Refusal:
-    # Where it happened, and not what it said: a message may repeat a key.
+    # The place alone, without the message, which may repeat a key.
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{place.name}:{place.lineno}"
     logs.logger().error("agent.request_failed", path=scope["path"], error=type(error).__name__, where=where)

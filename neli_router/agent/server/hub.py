@@ -10,12 +10,12 @@ A member's own way to wait looks four times a second, which is right for a handf
 core for thousands. Here no waiter looks. Each waits for a future of its own, kept by the partition it waits for, and
 when nothing happens only the clock runs.
 
-A look-up that follows news must find what the news said. So the hub says what the feed shows, which is what look-ups
-go by, and not what the ledger holds.
+A look-up that follows news must agree with the news. So the hub tells the feed's table, which look-ups go by, and not
+the newest records of the ledger.
 
 A status is large, and a takeover of many partitions is many records. So a change only says that there is a newer
-status, each stream makes what it sends by itself, and changes that come together are shown together. Leases left and
-ages change with time alone: the clock has them shown, less often to many streams, so that their sum stays affordable.
+status, each stream makes its own, and changes that come together are shown together. Leases left and ages change with
+time alone: the clock has them shown, and less often if there are many streams.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from neli_router.status.group_view import GroupView
 __all__ = ["COMMENT_EVERY", "HANGS_AFTER", "RENEWALS_PER_LEASE", "STATUS_PAUSE", "STREAMS_MAX", "Hub", "StatusTicker"]
 
 COMMENT_EVERY = 15
-"""Seconds between comments, of which each channel has its own: a thousand at the same moment would hold up others."""
+"""Seconds between comments. Each channel has its own moment: a thousand comments at once would hold up others."""
 
 STREAMS_MAX = 4096
 """Streams and long polls at a time. Each costs some ten kilobytes."""
@@ -52,14 +52,14 @@ STATUS_PAUSE = 0.05
 """The least time between two statuses, in seconds."""
 
 STATUS_EVERY = 1.0
-"""Seconds between two looks at what only time changes."""
+"""Seconds between two statuses if nothing but time has passed."""
 
 STREAMS_PER_SECOND = 100
 """How many streams are shown that each second."""
 
 
 class Hub:
-    """One member's, on one loop, from `open` to `close`."""
+    """The hub of one member, on one loop, from `open` to `close`."""
 
     def __init__(self, member: Member, chronicle: Chronicle, traffic: AgentTraffic, *, lease: float) -> None:
         self.member, self.chronicle, self.traffic = member, chronicle, traffic
@@ -133,8 +133,8 @@ class Hub:
 
     @contextmanager
     def waiting(self, channel: Channel, partition: int, told: Callable[[], None]) -> Iterator[None]:
-        """`channel` is rung when `partition` is led here, or never will be; `told` is called when the reason why not
-        may be another."""
+        """`channel` is rung when `partition` is led here, or never will be; `told` is called when the reason why it is
+        not led may have changed."""
         self._waiting[partition][channel] = told
         try:
             yield
@@ -145,7 +145,7 @@ class Hub:
 
     @contextmanager
     def leading(self, channel: Channel, is_revoked: Callable[[], bool]) -> Iterator[None]:
-        """`channel` is rung when it is to be told how long its lease holds, and when that is revoked."""
+        """`channel` is rung when its lease is to be told anew, and when the lease is revoked."""
         self._leading[channel] = is_revoked
         if self._renewal is None:
             self._renewal = self._loop.call_later(self.renew_every, self._renew)
@@ -187,7 +187,7 @@ class Hub:
     def wake(self) -> None:
         """Something changed. Never waits, never raises."""
         if not self._is_waking:
-            self._is_waking = True  # Until the loop has come to it, one call is enough.
+            self._is_waking = True  # One call is enough until the loop comes to it.
             with contextlib.suppress(RuntimeError):  # The loop is closed, and all that waited there with it.
                 self._loop.call_soon_threadsafe(self._awake)
 
@@ -243,7 +243,7 @@ class Hub:
     def _shown(self) -> tuple[Owner | None, ...]:
         if isinstance(self._view, Table):
             return self._view.partitions
-        # No owner is known: of as many partitions as were shown before.
+        # No owner is known: None for as many partitions as were shown before.
         return (None,) * len(self._owners) if any(self._owners) or not self._owners else self._owners
 
     def _told(self, partition: int) -> bytes:
@@ -280,11 +280,11 @@ class StatusTicker:
         self._due = -inf
         """When the timer rings. uvloop's timers for what is due already cannot be asked."""
         self.version = 0
-        """Another one whenever there is something else to show."""
+        """It changes whenever there is something else to show."""
 
     @contextmanager
     def showing(self, channel: Channel) -> Iterator[None]:
-        """`channel` is rung when `version` is another."""
+        """`channel` is rung when `version` has changed."""
         self._streams.add(channel)
         try:
             yield
@@ -292,7 +292,7 @@ class StatusTicker:
             self._streams.discard(channel)
 
     def changed(self) -> None:
-        """Something that people see is different."""
+        """Something that people see has changed."""
         self._show_after(STATUS_PAUSE)
 
     def tick(self) -> None:

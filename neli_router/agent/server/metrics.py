@@ -8,7 +8,7 @@
 
 Only delays are counted here, which are too many to keep: every other number is read where it is known. So a metric and
 a page never disagree, and an agent that is not scraped pays nothing. Names follow Prometheus' conventions: base units,
-`_total` for what only grows, a word of help for each.
+`_total` for what only grows, and a help text for each.
 
 **Whose numbers.** Numbers about the agent (its lease, its clients, its fencings) are its own and may be summed over
 agents. Numbers about the group (members, partitions, moves, suspicions) are the group's as this agent read it, and
@@ -40,7 +40,7 @@ __all__ = ["BUCKETS", "CONTENT_TYPE", "AgentCollector", "Delays", "MetricsSnapsh
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds. From what a local file takes to what no lease survives; a bucket more is a series more for each agent."""
+"""Seconds. From the delay of a local file to one that no lease survives. Each bucket is one series more an agent."""
 
 COUNTS = (
     ("records", "neli_records", "Records of the ledger that this agent has read."),
@@ -57,7 +57,7 @@ _PLATFORM = PlatformCollector(registry=None)
 
 
 class Delays:
-    """A histogram of what is put into `source`; each value is taken out of it once. From any thread."""
+    """A histogram of the values in `source`; each is taken out once. May be used from any thread."""
 
     def __init__(self, source: deque[float]) -> None:
         self._source, self._lock = source, Lock()
@@ -65,9 +65,9 @@ class Delays:
         self._sum = 0.0
 
     def taken(self) -> tuple[list[tuple[str, float]], float]:
-        """How many were at most as large as each bound, all so far, and their sum."""
+        """For each bound how many values were at most as large, and the sum of all values."""
         with self._lock:
-            for _ in range(len(self._source)):  # Bounded: others may go on putting in as fast as we take out.
+            for _ in range(len(self._source)):  # Bounded: values may come as fast as they are taken.
                 delay = self._source.popleft()
                 self._counts[bisect_left(BUCKETS, delay)] += 1
                 self._sum += delay
@@ -130,8 +130,8 @@ class MetricsSnapshot:
     ) -> "MetricsSnapshot":
         """Ask each part of an agent. Nothing here may take long."""
         now = host_clock()
-        # The member itself counts from the sending of its last Beat that came back. From its coming back, this metric
-        # would not show a ledger that is late, for which it is looked at.
+        # Counted from the sending of the last Beat that came back, as the member itself does. Counted from its return,
+        # this metric would not show a slow ledger.
         lease_left = max(0.0, member.standing.until - now)
         members = group.members(now)
         left = {one.name: one.lease_left for one in members if one.lease_left is not None}
@@ -163,7 +163,7 @@ class MetricsSnapshot:
 
 
 class AgentCollector(Collector):
-    """An agent's metrics, for a registry of one's own. `take` is called at each scrape."""
+    """An agent's metrics, for any registry. `take` is called at each scrape."""
 
     def __init__(self, take: Callable[[], MetricsSnapshot]) -> None:
         self._take = take
@@ -198,7 +198,7 @@ def render(agent: MetricsSnapshot) -> bytes:
 
 def _leases(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_lease_seconds", "How long a heartbeat proves anything.", value=agent.lease)
-    left = max(0.0, agent.lease_left)  # A lease that has ended has nothing left, and not a debt.
+    left = max(0.0, agent.lease_left)  # A lease that has ended has nothing left, and no debt.
     yield GaugeMetricFamily("neli_lease_left_seconds", "What is left of this member's lease.", value=left)
     members = GaugeMetricFamily(
         "neli_member_lease_left_seconds",

@@ -4,8 +4,8 @@
     GET /assets/NAME   page/assets/NAME, or page/NAME
 
 They are read once, when the agent starts: a few small files, which then cannot change under a page that is open, and no
-path that a client sends ever reaches the file system. The browser asks each time whether its copy is still the one, and
-hears so in a few bytes; after an update it has the new page at once.
+path that a client sends ever reaches the file system. The browser asks each time whether its copy is still right, and
+is told so in a few bytes; after an update it has the new page at once.
 
 The page may load, and talk to, nothing but this agent. The browser holds it to that.
 """
@@ -30,7 +30,7 @@ CONTENT_TYPES: Mapping[str, str] = {
     "webmanifest": "application/manifest+json",
     "woff2": "font/woff2",
 }
-"""Written down, because the standard library's depend on the host. What is not here is not served."""
+"""Written down, because the standard library's depend on the host. Files of no other kind are served."""
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -44,7 +44,7 @@ class Asset(NamedTuple):
 
 
 def load() -> dict[str, Asset]:
-    """Path -> what is served there; empty if this package was built without the page."""
+    """Path -> the file that is served there; empty if this package was built without the page."""
     folder = resources.files("neli_router.status").joinpath("page")
     found = _files(folder, "", DEPTH_MAX) if folder.is_dir() else {}
     served: dict[str, Asset] = {}

@@ -1,11 +1,11 @@
-"""What clients ask for, decoded: from the query of an address, or from a body of JSON.
+"""Requests, decoded: from the query of an address, or from a body of JSON.
 
     key=K | key64=B | role=N --> a key or a role     exactly one, and at most KEY_MAX characters of it
     timeout=S  limit=N       --> a number            in its bounds
     {"name": ...}            --> WishAsked           only what this wish knows
 
-Whatever arrives was written by others. It is taken as it was meant or refused, and never quietly bent: the usual way to
-decode a query would replace a byte that is no text by a question mark, and name the owner of another key. No refusal
+A request comes from another program. It is taken as it was meant or refused, and never quietly changed: the usual way
+to decode a query would replace a byte that is no text by a question mark, and name the owner of another key. No refusal
 repeats a key, because it may be personal.
 """
 
@@ -25,13 +25,23 @@ from neli_router.agent.wire import KEY_MAX, OwnersAsked, Refusal, WishAsked
 from neli_router.errors import BadKey, ConfigError, NeliError
 from neli_router.keyspace import Key, Layout, Role
 
-__all__ = ["Place", "Refused", "bad_request", "keys_of", "number", "owners_asked", "place", "queried", "wish_asked"]
+__all__ = [
+    "Place",
+    "RequestRefused",
+    "bad_request",
+    "keys_of",
+    "number",
+    "owners_asked",
+    "place",
+    "queried",
+    "wish_asked",
+]
 
 FIELDS_MAX = 16
 """Parameters of one query. None needs more than two."""
 
 ROLE_DIGITS_MAX = 18
-"""More make no role that anybody counts up to, and Python takes its time to read very long numbers."""
+"""No program counts roles up to more, and Python is slow to read very long numbers."""
 
 NUMBER = re.compile(r"-?[0-9]+")
 Asked = TypeVar("Asked")
@@ -40,12 +50,12 @@ _owners: msgspec.json.Decoder[OwnersAsked] = msgspec.json.Decoder(OwnersAsked)
 _wishes: msgspec.json.Decoder[WishAsked] = msgspec.json.Decoder(WishAsked)
 
 
-class Refused(Exception):
-    """A request is answered with `answer`, which is no error of the library's own."""
+class RequestRefused(Exception):
+    """A request is answered with a Refusal, which is no error of the library's own."""
 
-    def __init__(self, answer: Refusal) -> None:
-        super().__init__(answer.found)
-        self.answer = answer
+    def __init__(self, kind: str, wanted: str, found: str, remedy: str) -> None:
+        super().__init__(found)
+        self.answer = Refusal(kind, wanted, found, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +67,19 @@ class Place:
     role: Role
 
 
-def bad_request(wanted: str, found: str, remedy: str) -> Refused:
-    return Refused(Refusal("BadRequest", wanted, found, remedy))
+def bad_request(wanted: str, found: str, remedy: str) -> RequestRefused:
+    return RequestRefused("BadRequest", wanted, found, remedy)
 
 
 def queried(query: bytes, known: Collection[str]) -> dict[str, str]:
-    """The parameters of a query, each given once. Raises Refused for one that is not `known`."""
+    """The parameters of a query, each given once. Raises RequestRefused for one that is not `known`."""
     if not query:
         return {}
     try:
         text = query.decode("ascii")
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=FIELDS_MAX)
     except UnicodeDecodeError:
-        pairs = None  # Raised below: this error holds the key, and would travel along as the context of ours.
+        pairs = None  # Raised below: this error holds the key, and would become the context of ours.
     except ValueError:
         raise bad_request(
             f"a query of NAME=VALUE was wanted, of at most {FIELDS_MAX} parameters",
@@ -95,7 +105,7 @@ def queried(query: bytes, known: Collection[str]) -> dict[str, str]:
 
 
 def place(found: dict[str, str], layout: Layout) -> Place:
-    """Of the key, key64 or role. Raises BadKey unless there is exactly one."""
+    """The place of the key, key64 or role. Raises BadKey unless there is exactly one."""
     given = [name for name in ("key", "key64", "role") if name in found]
     if len(given) != 1:
         there = " and ".join(given) or "none"
@@ -137,7 +147,7 @@ def keys_of(asked: OwnersAsked) -> list[Key]:
 
 
 def wish_asked(body: bytes, kind: str) -> WishAsked:
-    """What a wish needs, and nothing that it would silently leave aside."""
+    """A wish with all that it needs. Fields that it would ignore are refused."""
     asked = _decoded(_wishes, body, '{"name": "host-1"}')
     needed = {"pin": ("partition", "name"), "unpin": ("partition",)}.get(kind, ("name",))
     taken = (*needed, "weight") if kind == "weigh" else needed
@@ -156,7 +166,7 @@ def _decoded(decoder: "msgspec.json.Decoder[Asked]", body: bytes, example: str) 
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        # It names a place and a type, never a value: keys stay out of it. A name of an unknown field it does repeat.
+        # It names a place and a type and never a value, so no key. But it repeats the name of an unknown field.
         found = "a field that is not known" if "unknown field" in str(error) else str(error)[:200]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         found = "it is no JSON"
@@ -179,7 +189,7 @@ def _role(text: str) -> Role:
 
 def _bytes_of(text: str) -> bytes:
     try:
-        # Padding may be left out, as many do in addresses; what is no base64 must not pass for what is left of it.
+        # Padding may be left out, as is common in addresses; other characters are not skipped, but refused.
         bare = text.encode("ascii").rstrip(b"=")
         return base64.b64decode(bare + b"=" * (-len(bare) % 4), b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):

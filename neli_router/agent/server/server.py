@@ -5,11 +5,11 @@
                                                                 |-- SIGHUP: token, weight and log level anew
                                                                 '-- the member ended by itself --> over, 5
 
-Sockets come first. An agent that cannot be reached must not join, be given partitions, and lead them for nobody.
+Sockets come first. An agent that cannot be reached must not join and be given partitions that no program can use.
 
-While it drains it still answers: whoever leads is told `revoked`, finishes, and closes its stream; then what was led is
-handed over, and the agent ends. That takes as long as the programs take, at most `drain_timeout`. A second signal does
-not wait for them.
+While it drains it still answers: each client that leads is told `revoked`, finishes, and closes its stream; then its
+role is handed over, and the agent ends. That takes as long as the programs take, at most `drain_timeout`. A second
+signal does not wait for them.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ EXIT_DONE, EXIT_USAGE, EXIT_REFUSED = 0, 2, 5
 """As in commands/exit_codes.py."""
 
 FAREWELL_MAX = 2
-"""Seconds for clients to take what they are told last, before their connections are closed."""
+"""Seconds for clients to read their last event, before their connections are closed."""
 
 
 class Agent:
@@ -68,7 +68,7 @@ class Agent:
         self.started = asyncio.Event()
         """Set when it answers."""
         self.tcp_address: str | None = None
-        """Where it listens in fact."""
+        """The address of the port that it listens on."""
 
     @property
     def member(self) -> Member:
@@ -80,7 +80,7 @@ class Agent:
         return self._opened[2]
 
     def snapshot(self) -> MetricsSnapshot:
-        """What metrics say now."""
+        """The numbers of its metrics now."""
         return MetricsSnapshot.of(
             self.config,
             self.member,
@@ -92,7 +92,7 @@ class Agent:
         )
 
     async def serve(self) -> None:
-        """Bind, join and answer, until `stop` or until the member ends. Raises what kept it from that, or ended it."""
+        """Bind, join and answer, until `stop` or until the member ends. Raises the error that prevented or ended it."""
         with self._listeners() as listeners:
             inner = await self._open()
             member = await AsyncMember(inner).open()
@@ -130,7 +130,7 @@ class Agent:
             yield listeners
 
     async def _open(self) -> Member:
-        """In a thread, because a ledger may take its time. A member that nobody waits for any more leaves again."""
+        """In a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
         make = partial(Member, self.config, on_event=self._on_event, tap=self.chronicle)
         opening = asyncio.get_running_loop().run_in_executor(None, make)
         try:
@@ -162,7 +162,7 @@ class Agent:
             server.should_exit = True
             await serving
             logs.logger().info("agent.stopped", member=member.name)
-        inner.await_closed(timeout=0)  # Raises what ended the member, if that was not us.
+        inner.await_closed(timeout=0)  # Raises the error that ended the member, if this agent did not.
 
     async def _drain(self, member: AsyncMember) -> None:
         if not member.closed:
@@ -188,7 +188,7 @@ class Agent:
 
 
 def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) -> int:
-    """Be the agent of this process until a signal ends it; the exit code. Prints to standard error what went wrong."""
+    """Be the agent of this process until a signal ends it; the exit code. Errors go to standard error."""
 
     async def main() -> None:
         agent, loop = Agent(config, options, reload=reload), asyncio.get_running_loop()
@@ -197,7 +197,7 @@ def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) 
         loop.add_signal_handler(signal.SIGHUP, agent.reload)
         await agent.serve()
 
-    settings = uvicorn.Config(main, log_config=None)  # Only for the quickest loop that there is here.
+    settings = uvicorn.Config(main, log_config=None)  # Only to find the quickest loop of this host.
     try:
         _raise_descriptors()
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
@@ -235,7 +235,7 @@ def _settings(guard: Guard, traffic: AgentTraffic) -> uvicorn.Config:
         lifespan="off",
         interface="asgi3",
         log_config=None,
-        # A client that speaks nonsense would fill the log; those are counted. What our own code raises, we log.
+        # A client that speaks nonsense would fill the log; it is counted. Errors of our own code we log ourselves.
         log_level="critical",
         access_log=False,  # Paths hold keys, and those may be personal.
         proxy_headers=False,
@@ -248,7 +248,7 @@ def _settings(guard: Guard, traffic: AgentTraffic) -> uvicorn.Config:
 
 
 async def _first(*waits: Any) -> None:
-    """Until one of them is over. Tasks among them go on."""
+    """Wait until one of them is over. Tasks among them go on."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

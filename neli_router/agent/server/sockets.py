@@ -6,12 +6,12 @@
                                                       a socket that is dead --> removed, bind
                                                       anything else --------> refused, never touched
 
-A Unix socket is a file that outlives its process, so a start must tell a dead one from a living one; and two that start
-at once must not both find the dead one dead, remove it, and the slower one the faster one's. The lock decides that, and
-the kernel lets go of it when its process ends, however that ends.
+A Unix socket is a file that outlives its process, so an agent that starts must tell a dead one from a living one. Two
+agents that start at once must not both find it dead: the slower one would remove the socket of the faster one. The lock
+decides that, and the kernel releases it when its process ends, in any way.
 
-Whoever can reach the socket may do all that the agent can. So it is made with no rights for anybody else, in a folder
-into which nobody else can put another in its place.
+A program that can reach the socket may do all that the agent can. So the socket gives no rights to other users, and it
+lies in a folder in which no other user can replace it.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ from neli_router.settings.addresses import is_local_name, socket_problem
 __all__ = ["BACKLOG", "listen_tcp", "listen_unix"]
 
 BACKLOG = 2048
-"""Connections that wait to be accepted: a whole fleet of clients that comes back at once. The kernel may allow less."""
+"""Connections that wait to be accepted: many clients may come back at once. The kernel may allow fewer."""
 
 ANSWER_MAX = 1.0
 """How long a socket may take to take a connection. The kernel does that for its process, which may be busy."""
 
 LOCK_TRIES = 100
-"""How often a lock file may vanish between opening and locking it, because whoever held it removed it."""
+"""How often a lock file may vanish between opening and locking it, because its holder removed it."""
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _locked(place: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Whoever opened it meanwhile finds, once it has the lock, that its file is no more, and begins anew.
+        # An agent that opened it meanwhile gets the lock, finds that its file is gone, and begins anew.
         with contextlib.suppress(FileNotFoundError):
             Path(path).unlink()
         os.close(handle)

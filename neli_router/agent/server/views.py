@@ -1,10 +1,10 @@
-"""Views: what an agent's member knows, as the wire says it.
+"""Views: the knowledge of an agent's member, in the classes of the wire.
 
     chronicle.group (one GroupView) ------------.
     feed.view (a table, or why there is none) --+--> views
     feed.at (how far, how long ago) ------------'
 
-Each function takes values that never change, so it can be called on any thread, and what it gives is true of one
+Each function takes values that never change, so it can be called on any thread, and its answer is true of one
 offset. The table that *look-ups* go by is the feed's. People are shown the group's view, which has more in it: targets,
 pins, loads. Of one offset the two say the same.
 """
@@ -55,7 +55,7 @@ def age_of(at: At) -> float:
 
 
 def owner_view(view: View, partition: int, slot: int | None, at: At) -> OwnerView:
-    """The owner of `partition`, or that there is none."""
+    """The owner of `partition`, or why there is none."""
     if isinstance(view, Table):
         owner = view.partitions[partition]
         if owner is not None:

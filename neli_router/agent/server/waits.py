@@ -6,9 +6,9 @@
     watch              owner*
     events             status  changed*
 
-Who streams `leadership/events` is a part of the member's program. As long as the block is open, what the client does
-under its lease is taken to be going on: a revoked role is handed over when the client closes the stream, or is gone, or
-after `drain_timeout`. When the agent ends, each is told so by `ended`, except those that never asked to lead.
+A client that streams `leadership/events` is a part of the member's program. As long as its stream is open, its work
+under the lease counts as going on: a revoked role is handed over when the client closes the stream, or is gone, or
+after `drain_timeout`. When the agent ends, each of these clients is told `ended`; watchers see their streams end.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from neli_router.agent.server.channels import Channel, event
 from neli_router.agent.server.connections import connection_of
 from neli_router.agent.server.guard import answer
 from neli_router.agent.server.hub import STREAMS_MAX, Hub
-from neli_router.agent.server.requests import Place, Refused, number, place, queried
-from neli_router.agent.wire import LeaseView, Refusal
+from neli_router.agent.server.requests import Place, RequestRefused, number, place, queried
+from neli_router.agent.wire import LeaseView
 from neli_router.config import Config
 from neli_router.errors import LeaseLost, NeliError, NotLeading
 from neli_router.member.async_leading import AsyncLease
@@ -33,10 +33,10 @@ __all__ = ["TIMEOUT_DEFAULT", "TIMEOUT_MAX", "Waits"]
 TIMEOUT_DEFAULT = 30.0
 
 TIMEOUT_MAX = 3600.0
-"""Seconds that one request may wait. Who wants to wait for longer asks again, or opens a stream."""
+"""Seconds that one request may wait. A client that wants to wait for longer asks again, or opens a stream."""
 
 EARLY = 0.9
-"""Of the time between two renewals: one that comes a little early is no reason to wait for the next."""
+"""A part of the time between two renewals: a ring that comes a little early renews, too."""
 
 
 class Waits:
@@ -56,8 +56,8 @@ class Waits:
         is_late, connection = False, channel.connection
 
         def give_up() -> None:
-            # Said, and not looked up on a clock: a timer may ring a little early by any clock but its own, and whoever
-            # then went on to wait would wait for ever.
+            # A flag, not a look at a clock: by any clock but its own a timer may ring a little early, and a wait that
+            # went on after it would never end.
             nonlocal is_late
             is_late = True
             channel.ring()
@@ -110,7 +110,7 @@ class Waits:
             while not channel.is_over:
                 if shown != self._hub.status.version:
                     shown = self._hub.status.version
-                    # Made now, and not when it changed: who reads slowly gets the newest, and not all of them.
+                    # Made now, and not when it changed: a slow client gets the newest status, and not all of them.
                     channel.put(self._status(name, shown))
                     name = "changed"
                 await channel.flush(send)
@@ -138,7 +138,7 @@ class Waits:
     async def _lead(self, channel: Channel, where: Place, send: Send) -> None:
         term = 0
         try:
-            # It is led already, or not any more: whoever waits does so in the hub, which has one timer for all.
+            # It is led already, or not any more: all waiting is done in the hub, which has one timer for all.
             async with self._member.leading(where.role, timeout=0) as lease:
                 term = lease.term
                 await self._hold(channel, lease, send)
@@ -153,7 +153,7 @@ class Waits:
                 raise
 
     async def _hold(self, channel: Channel, lease: AsyncLease, send: Send) -> None:
-        """Until the stream is over. The member cancels this when the lease is lost."""
+        """Tell the client of its lease until the stream is over. The member cancels this when the lease is lost."""
         loop, revoked, was_told = asyncio.get_running_loop(), lease.revoked, False
         channel.put(event("acquired", self._led(lease)))
         renewed_at = loop.time()
@@ -173,7 +173,7 @@ class Waits:
         if self._hub.is_full:
             self._hub.traffic.crowded += 1
             found = f"{STREAMS_MAX} are open"
-            raise Refused(Refusal("Crowded", "another stream was wanted", found, "close those that are not needed"))
+            raise RequestRefused("Crowded", "another stream was wanted", found, "close those that are not needed")
         return Channel(connection_of(scope))
 
     def _is_settled(self, channel: Channel, partition: int) -> bool:

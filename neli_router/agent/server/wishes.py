@@ -4,8 +4,9 @@
                                                             '--> said to the group, read back, told
 
 The group takes a wish for a member that is not there, and keeps it until one of that name joins: so a host can be
-drained while it is down. What people type is more often a slip. So an agent refuses names that nobody has now, and
-names the nearest; only taking something back works for every name. A program that wants the other thing uses a Member.
+drained while it is down. But a person who types an unknown name has more often made a slip. So an agent refuses names
+that no member has now, and names the nearest; only taking a wish back works for every name. A program that wants to
+name absent members uses a Member.
 """
 
 from difflib import SequenceMatcher
@@ -93,7 +94,7 @@ def require_member(name: str, members: list[str]) -> None:
 
 
 async def body_of(receive: Receive) -> bytes:
-    """All of a body. The guard bounds its size, and whoever calls this bounds its time."""
+    """All of a body. The guard bounds its size, and the caller its time."""
     body = bytearray()
     while True:
         message = await receive()
