@@ -23,10 +23,10 @@ fetch: $(DEV)/ready ## Bring the jars of Kafka and ZooKeeper, which tests start 
 	@$(DEV)/bin/python -m tests.servers.jars
 
 test: fetch ## Every test this machine can run: proofs, simulations and killed processes too
-	$(DEV)/bin/python -m pytest
+	$(DEV)/bin/python -m tests.gate
 
-test-core: $(DEV)/ready ## The tests that need neither a server, a browser nor patience (some five minutes)
-	$(DEV)/bin/python -m pytest -m "not exhaustive and not process and not browser and not postgresql and not kafka and not redis"
+test-core: $(DEV)/ready ## The tests that need neither a server, a browser nor patience (two to three minutes)
+	$(DEV)/bin/python -m tests.gate core
 
 check: $(DEV)/ready ## Format, lint, types and which module may import which
 	$(DEV)/bin/ruff format --check .

@@ -20,7 +20,7 @@ from neli_router.settings.reload import Reload
 
 __all__ = ["LEASE", "PATIENCE", "TOKEN", "Events", "Running", "configured", "running", "until"]
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 LEASE = 0.4
 PARTITIONS = 8
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.

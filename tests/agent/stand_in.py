@@ -40,7 +40,7 @@ from neli_router.agent.wire import (
 
 __all__ = ["StandIn", "eventually", "standing_in", "whenever"]
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class StandIn:

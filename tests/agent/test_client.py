@@ -139,6 +139,11 @@ def test_what_is_no_socket_is_told(tmp_path: Path) -> None:
 def test_a_socket_of_another_user_is_told(tmp_path: Path) -> None:
     """In a process without root's rights, for which there is no other way to be refused."""
     with standing_in(tmp_path) as (_, address):
+        # The child may not be able to read this project. So ask and fail here first, which imports all that it needs.
+        with Client(address) as client:
+            assert client.members().members
+        with Client(f"{tmp_path}/none.sock") as client, pytest.raises(NoAgent):
+            client.members()
         os.chmod(tmp_path / "agent.sock", stat.S_IRUSR)  # noqa: PTH101 - it is a socket.
         tmp_path.chmod(0o711)
         child = os.fork()

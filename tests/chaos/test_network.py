@@ -13,7 +13,7 @@ from tests.servers.network import NAMESPACES, Network, missing
 
 pytestmark = pytest.mark.process
 
-SOON = 5.0
+SOON = 60.0
 """Seconds for a datagram to cross two veth pairs."""
 
 LOOK_EVERY = 0.02

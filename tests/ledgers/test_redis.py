@@ -40,7 +40,7 @@ import redis as redis_py
 from neli_router.ledgers.redis.faults import explain
 from neli_router.ledgers.redis.reader import BLOCK_MAX
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 on_servers = pytest.mark.redis
 

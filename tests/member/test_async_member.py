@@ -25,7 +25,7 @@ from neli_router.member.member import Member
 from neli_router.protocol import Acquired, Event, Revoked
 from neli_router.testing import Group
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture(name="group")

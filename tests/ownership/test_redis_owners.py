@@ -48,7 +48,7 @@ from neli_router.ownership.redis_layout import news
 
 pytestmark = pytest.mark.redis
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 LAYOUT = Layout(slots=64, partitions=8)
 ALL = range(LAYOUT.partitions)
 

@@ -21,7 +21,7 @@ from neli_router.router.watch import Change
 
 LAYOUT = Layout(slots=64, partitions=4)
 GENESIS = Genesis(by="x", layout=LAYOUT, lease=3600.0, guarantee="exclusive", base=1_000, version=1)
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def join(name: str) -> Join:

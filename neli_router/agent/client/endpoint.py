@@ -57,7 +57,13 @@ class Door:
             self._headers.append(("Authorization", f"Bearer {token}"))
 
         # Never through a proxy that the environment names: this is a conversation within the host.
-        self.options: dict[str, Any] = {"uds": self.address.path or None, "limits": LIMITS, "trust_env": False}
+        # An agent speaks plain HTTP. With `verify`, httpx would read a file of certificates for every client.
+        self.options: dict[str, Any] = {
+            "uds": self.address.path or None,
+            "limits": LIMITS,
+            "trust_env": False,
+            "verify": False,
+        }
         """What a transport of httpx needs to know."""
 
     def request(self, call: Call[Any], timeout: float, *, read: float | None) -> httpx.Request:

@@ -1,0 +1,176 @@
+"""The gate: every test that this machine can run, so that all its cores are busy, and one summary at the end.
+
+    proofs     -m exhaustive: the explorer, the simulator, the mutants; computes       one worker a core, niced
+    core       needs no server, no browser and no other process: mostly waits          WORKERS at once
+    servers    all others: real processes, Kafka, Redis, PostgreSQL, a browser         WORKERS at once, a file each
+
+`python -m tests.gate` runs the proofs in the background, meanwhile the core and then the servers in the foreground, and
+then waits for the proofs and prints what they said. `python -m tests.gate core` runs only the core. Every test belongs
+to exactly one stage, by its markers. The exit code is 0 if every stage ended with 0.
+
+The proofs are niced, so that tests that wait for something in real time get a core first. Each worker starts each
+server that its tests ask for once; the tests of one file share a worker, so that what they share is made once.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["STAGES", "Stage", "main"]
+
+SERVERS = "process or kafka or redis or browser or postgresql"
+
+WORKERS = 4
+"""On two cores: most of these tests wait more than they compute. With more, real-time tests wait for a core instead."""
+
+STAGE_MAX = 3600.0
+"""Seconds. Each test has its own bound; this one is for what happens between them."""
+
+GRACE = 10.0
+"""Seconds that a stage which is stopped has to end its servers and workers."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of all tests, by their markers, and how it is run."""
+
+    name: str
+    markers: str
+    options: tuple[str, ...]
+    first: tuple[str, ...] = ()
+    """Files that begin, because what they have takes longest."""
+
+    def command(self, report: Path, options: Sequence[str]) -> list[str]:
+        pytest = [sys.executable, "-m", "pytest", "-q", "-m", self.markers, f"--junitxml={report}"]
+        return [*pytest, *self.options, *options, *self.first, *(("tests",) if self.first else ())]
+
+
+STAGES = (
+    Stage(
+        "proofs",
+        "exhaustive",
+        ("-n", str(os.cpu_count() or 1), "--dist", "worksteal"),
+        first=("tests/sim/test_proof.py",),
+    ),
+    Stage("core", f"not exhaustive and not ({SERVERS})", ("-n", str(WORKERS), "--dist", "worksteal")),
+    Stage(
+        "servers",
+        f"not exhaustive and ({SERVERS})",
+        # In the order of their names: by default xdist begins with the files that have the most tests, and the few that
+        # take longest would come last.
+        ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"),
+    ),
+)
+
+
+class Run:
+    """One stage under way. In the background, what it says goes to a file until it has ended."""
+
+    def __init__(self, stage: Stage, folder: Path, options: Sequence[str], *, background: bool) -> None:
+        self.stage, self._began_at, self.seconds = stage, time.monotonic(), 0.0
+        self._report, self._said = folder / f"{stage.name}.xml", folder / f"{stage.name}.log"
+        self.code: int | None = None
+        niced = ["nice", "-n", "19"] if background else []
+        with self._said.open("wb") as said:
+            # In a session of its own, so that it can be ended with all that it started.
+            self._process = subprocess.Popen(
+                [*niced, *stage.command(self._report, options)],
+                stdin=subprocess.DEVNULL,
+                stdout=said if background else None,
+                stderr=subprocess.STDOUT if background else None,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Until it has ended; at most STAGE_MAX."""
+        self.code = self._process.wait(STAGE_MAX)
+        self.seconds = time.monotonic() - self._began_at
+        sys.stdout.write(self._said.read_text(encoding="utf-8", errors="replace"))
+
+    def end(self) -> None:
+        """Stop it, if it still runs, with all that it started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGINT)
+            try:
+                self._process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many passed, failed and were skipped, by pytest's own report."""
+        if not self._report.exists():
+            return (0, 0, 0)
+        total = [0, 0, 0]
+        for suite in ET.parse(self._report).iter("testsuite"):  # noqa: S314 - pytest has just written it.
+            tests, failed, skipped = (
+                int(suite.get("tests", 0)),
+                int(suite.get("failures", 0)) + int(suite.get("errors", 0)),
+                int(suite.get("skipped", 0)),
+            )
+            total = [total[0] + tests - failed - skipped, total[1] + failed, total[2] + skipped]
+        return (total[0], total[1], total[2])
+
+
+def tell(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - people watch it.
+
+
+def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
+    """Run the stages of these names, all if there are none; `options` are for every pytest."""
+    runs: list[Run] = []
+    stages = [stage for stage in STAGES if stage.name in names or not names]
+    aside = len(stages) > 1
+    with tempfile.TemporaryDirectory(prefix="neli-gate-") as folder:
+        try:
+            for stage in stages:
+                background = aside and stage.name == "proofs"
+                tell(f"gate: {stage.name} begin{', in the background' if background else ''}")
+                runs.append(Run(stage, Path(folder), options, background=background))
+                if not background:
+                    runs[-1].wait()
+            for under_way in (it for it in runs if it.code is None):
+                tell(f"gate: waiting for the {under_way.stage.name}")
+                under_way.wait()
+            summarize(runs)
+        finally:
+            for under_way in runs:
+                under_way.end()
+    return runs
+
+
+def summarize(runs: Sequence[Run]) -> None:
+    tell(f"{'gate':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}{'exit':>6}")
+    for it in runs:
+        passed, failed, skipped = it.counts()
+        tell(f"{it.stage.name:<10}{passed:>8}{failed:>8}{skipped:>9}{it.seconds:>9.0f}{it.code:>6}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    names = [argument for argument in arguments if not argument.startswith("-")]
+    known = [stage.name for stage in STAGES]
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"a stage was wanted, one of {', '.join(known)}, but {', '.join(unknown)} is none")
+    # An end that is asked for is one like any other: what runs in the background must not stay behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    began_at = time.monotonic()
+    runs = run(names, [argument for argument in arguments if argument.startswith("-")])
+    failed = [it.stage.name for it in runs if it.code != 0]
+    seconds = f"in {time.monotonic() - began_at:.0f} s"
+    tell(f"gate: {', '.join(failed)} FAILED {seconds}" if failed else f"gate: all passed {seconds}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit("gate: interrupted")
