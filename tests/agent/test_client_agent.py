@@ -70,7 +70,7 @@ def test_it_is_asked_over_both_doors(folder: Path) -> None:
         assert "alpha" == client.status().agent
         with client.watch(role=1) as changes:
             assert "alpha" == next(iter(changes)).name
-        with Client(f"http://{inner.tcp_address}", token="another-token") as stranger:  # noqa: S106 - of a test.
+        with Client(f"http://{inner.tcp_address}", token="another-token-of-ours") as stranger:  # noqa: S106 - of a test.
             assert 1 == len(stranger.members().members)
             with pytest.raises(NeliError, match="it knows another one"):
                 stranger.owner("customer-7")
