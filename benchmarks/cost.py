@@ -31,7 +31,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 from benchmarks import Figures
 from benchmarks._peers.ours import patient_read
-from benchmarks._processes.places import LEDGERS, options_at, place
+from benchmarks._places import LEDGERS, options_at, place
 from benchmarks.memory import Group
 from neli_router.clock import host_clock
 from neli_router.config import Config

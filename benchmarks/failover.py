@@ -8,8 +8,8 @@ just before the kill to the moment at which a survivor, by its own stamp, holds 
 that the dead one led; the processes of a host share a clock.
 A referee reads what each process notes about its leases and looks for two that hold one partition's at once.
 
-Then nobody is killed. The same group runs for minutes, beside one endless loop on each core, and every member that is
-expired was expired wrongly.
+Then no member is killed. The same group runs for minutes, beside one endless loop on each core, and every member that
+is expired was expired wrongly.
 
     takeover_over_lease_median@L    of the trials at lease L; without @L, of the lease where it is largest
     overlaps                        pairs of processes that might act for one partition at once, in all of the above
@@ -34,10 +34,10 @@ from statistics import median
 from benchmarks import Figures
 from benchmarks._peers.ladder import compared
 from benchmarks._peers.ours import Sizes, balanced, busy_cores, takeover
-from benchmarks._processes.chronicle import History, history_of
-from benchmarks._processes.places import LEDGERS, place
+from benchmarks._places import LEDGERS, place
 from neli_router.clock import host_clock
 from neli_router.induction.records import Expire
+from neli_router.processes.history import History, history_of
 
 __all__ = ["run"]
 
@@ -113,26 +113,26 @@ def _measured(sizes: Sizes, leases: Sequence[float], trials: int, seconds: float
 
 def _trials(lease: float, trials: int, sizes: Sizes, rng: random.Random) -> Trials:
     """Kill a member, let it come back, and again."""
-    with balanced(lease, sizes) as (group, chronicle):
-        present = {life.name: life for life in group.lives}
+    with balanced(lease, sizes) as (group, copy):
         takeovers: list[float] = []
         for _ in range(trials):
             time.sleep(lease * rng.random())  # Beats are a sixth of that apart: any moment between two is as likely.
-            victim = rng.choice(sorted(present))
-            takeovers.append(takeover(group, present[victim]))
-            present[victim] = group.start(victim)
+            running = group.running
+            victim = rng.choice(sorted(running))
+            takeovers.append(takeover(group, running[victim]))
+            group.start(victim)
             group.settle()
         group.leave()
-        history, overlaps = history_of(chronicle.close()), len(group.referee.verdict().overlaps)
+        history, overlaps = history_of(copy.close()), len(group.verdict().overlaps)
     return Trials(takeovers, overlaps, len(history.departed_by(Expire)) - trials)
 
 
 def _left_alone(seconds: float, sizes: Sizes) -> tuple[History, int]:
-    """What the ledger says of a group that nobody touches, on a machine whose every core is busy; and overlaps."""
-    with balanced(EXPIRY_LEASE, sizes) as (group, chronicle), busy_cores():
+    """What the ledger says of a group that is left alone, on a machine whose every core is busy; and overlaps."""
+    with balanced(EXPIRY_LEASE, sizes) as (group, copy), busy_cores():
         end = host_clock() + seconds
         while host_clock() < end:
             group.read_notes()
             time.sleep(EXPIRY_LEASE)
-        history, overlaps = history_of(chronicle.close()), len(group.referee.verdict().overlaps)
+        history, overlaps = history_of(copy.close()), len(group.verdict().overlaps)
     return history, overlaps

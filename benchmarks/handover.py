@@ -24,14 +24,14 @@ from statistics import median, quantiles
 from uuid import uuid4
 
 from benchmarks import Figures
-from benchmarks._peers.ours import Sizes, balanced, led_elsewhere, patient_read
-from benchmarks._peers.polite import PREFIX
-from benchmarks._processes.group import Group, Life
-from benchmarks._processes.places import LEDGERS, place
+from benchmarks._peers.ours import Sizes, await_led_elsewhere, balanced, patient_read
+from benchmarks._places import LEDGERS, place
 from neli_router.clock import host_clock
 from neli_router.induction.records import Drain, Undrain, encode
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Ledger
+from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.processes.referee import Life
 
 __all__ = ["run"]
 
@@ -40,6 +40,9 @@ APPEND = b"an append of about the size of a heartbeat, which says who, when, wha
 ASKER = "benchmark"
 SPREAD = 0.02
 """Seconds, at most, between two appends: so that they meet every moment of whatever goes round in a ledger."""
+
+Led = set[tuple[int, int]]
+"""Partitions and terms."""
 
 
 @dataclass(slots=True)
@@ -68,14 +71,14 @@ def run(options: Sequence[str]) -> Figures:
     trials, found = 5 if chosen.quick else max(1, chosen.trials), Found()
     with place(chosen.ledger) as there:
         sizes, rng = Sizes(chosen.members, chosen.partitions, there), Random(chosen.seed)
-        with balanced(chosen.lease, sizes, prefix=PREFIX) as (group, _), closing(_beside(group)) as beside:
+        with balanced(chosen.lease, sizes) as (group, _), closing(_beside(group)) as beside:
             ours = open_ledger(group.ledger, create=False, patience=1.0)
             with closing(ours):
                 for _ in range(trials):
                     found.appends += _appends(beside, rng)
                     _sigterm(group, rng, found)
                     _drain(group, ours, rng, found)
-            overlaps = len(group.referee.verdict().overlaps)
+            overlaps = len(group.verdict().overlaps)
     append = median(found.appends)
     return {
         "sigterm_over_append_median": median(found.sigterm) / append,
@@ -97,45 +100,49 @@ def run(options: Sequence[str]) -> Figures:
     }
 
 
-def _sigterm(group: Group, rng: Random, found: Found) -> None:
+def _sigterm(group: ProcessGroup, rng: Random, found: Found) -> None:
     leaver, leads, others = _chosen(group, rng)
-    at = host_clock()
-    leaver.terminate()
-    found.sigterm.append(led_elsewhere(group, leaver, leads) - at)
-    assert leaver.exit_code() == 0, f"{leaver.label} was to leave in good order:\n{leaver.complaints()}"
+    at = leaver.ask_to_leave()
+    found.sigterm.append(await_led_elsewhere(group, leaver, leads, at) - at)
+    assert leaver.exit_code() == 0, f"{leaver.life.label} was to leave in good order:\n{leaver.log}"
     group.read_notes()
     found.moved_by_others += _moved(others)
-    group.start(leaver.name, prefix=PREFIX)
+    group.start(leaver.life.name)
     group.settle()
 
 
-def _drain(group: Group, ledger: Ledger, rng: Random, found: Found) -> None:
+def _drain(group: ProcessGroup, ledger: Ledger, rng: Random, found: Found) -> None:
     leaver, leads, others = _chosen(group, rng)
     before, at = ledger.tip(), host_clock()
-    ledger.append([encode(Drain(by=ASKER, name=leaver.name))])
-    found.drain.append(led_elsewhere(group, leaver, leads) - at)
+    ledger.append([encode(Drain(by=ASKER, name=leaver.life.name))])
+    found.drain.append(await_led_elsewhere(group, leaver, leads, at) - at)
     found.records.append(ledger.tip() - before)
     group.read_notes()
     found.moved_by_others += _moved(others)
-    ledger.append([encode(Undrain(by=ASKER, name=leaver.name))])
+    ledger.append([encode(Undrain(by=ASKER, name=leaver.life.name))])
     group.settle()
 
 
-def _chosen(group: Group, rng: Random) -> tuple[Life, dict[int, int], dict[Life, dict[int, int]]]:
-    """Who leaves, what it leads (partition -> term), and what the others lead."""
+def _chosen(group: ProcessGroup, rng: Random) -> tuple[MemberProcess, list[int], list[tuple[Life, Led]]]:
+    """The process that leaves, the partitions that it leads, and each other with the terms that it leads under."""
     time.sleep(SPREAD * rng.random())
     group.read_notes()
-    running = {life.name: life for life in group.lives if life.is_running}
+    running = group.running
     leaver = running.pop(rng.choice(sorted(running)))
-    return leaver, dict(leaver.leads), {life: dict(life.leads) for life in running.values()}
+    others = [(process.life, _led(process.life)) for process in running.values()]
+    return leaver, list(leaver.life.held), others
 
 
-def _moved(others: dict[Life, dict[int, int]]) -> int:
+def _led(life: Life) -> Led:
+    return {(span.partition, span.term) for span in life.held.values()}
+
+
+def _moved(others: list[tuple[Life, Led]]) -> int:
     """How many partitions the others no longer lead, or lead under another term."""
-    return sum(life.leads.get(p) != term for life, leads in others.items() for p, term in leads.items())
+    return sum(len(led - _led(life)) for life, led in others)
 
 
-def _beside(group: Group) -> Ledger:
+def _beside(group: ProcessGroup) -> Ledger:
     """A ledger of the same kind at the same place, which no group uses."""
     address = f"{group.ledger.removesuffix('.db')}-beside-{uuid4().hex[:8]}"
     return open_ledger(address + (".db" if group.ledger.endswith(".db") else ""), create=True, patience=1.0)

@@ -108,6 +108,12 @@ ROOMS = (
         imports=(*PURE, *FRONT, "agent", "clock", "config", "fence", "settings", "logs", "pump", "status"),
         packages=frozenset({"msgspec", "prometheus_client", "starlette", "structlog", "uvicorn"}),
     ),
+    # Real member processes, for the demo, the benchmarks and the tests.
+    Room(
+        ("processes",),
+        imports=(*PURE, *FRONT, "clock", "config", "fence", "ledgers.base", "ledgers.sqlite", "processes"),
+        packages=frozenset({"msgspec"}),
+    ),
     Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),
     # The door. It stands aside of the arrows: whoever imports any module has passed through it.
     Room(("__init__",), imports=(*PURE, *FRONT, "clock", "config", "ledgers.base", "pump")),

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
-from benchmarks._peers.notes import Note, Reader
+from benchmarks._peers.contender import Note, NoteReader
 from neli_router.clock import host_clock
 
 __all__ = ["Contest"]
@@ -34,7 +34,7 @@ class Contender:
         self.name = name
         self.waits = self.holds = False
         notes = folder / f"{name}.notes"
-        self._reader = Reader(notes)
+        self._reader = NoteReader(notes)
         self.complaints = folder / f"{name}.stderr"
         with self.complaints.open("wb") as complaints:
             self._process = subprocess.Popen(

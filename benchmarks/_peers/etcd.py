@@ -14,7 +14,7 @@ import time
 from base64 import b64encode
 from typing import Any
 
-from benchmarks._peers.notes import Notebook
+from benchmarks._peers.contender import Notebook
 
 __all__ = ["contend"]
 

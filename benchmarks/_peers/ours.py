@@ -1,7 +1,7 @@
-"""Ours: a group that shares everything evenly, and how long a member's partitions are led by nobody after its end.
+"""Ours: a group that shares everything evenly, and how long no member leads the partitions of one that is killed.
 
-with balanced(lease, sizes) as (group, chronicle):       real processes on one ledger, settled
-    takeover(group, life)                                kill -9 ... a survivor holds a lease of the last partition
+with balanced(lease, sizes) as (group, copy):            real processes on one ledger, settled
+    takeover(group, process)                             kill -9 ... a survivor holds a lease of the last partition
     with Ours(lease, sizes) as ours: ...                 the same as the peers are asked, see `contest`
 """
 
@@ -15,17 +15,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from benchmarks._processes.chronicle import Chronicle
-from benchmarks._processes.group import Group, Life
-from benchmarks._processes.notes import Acts
-from benchmarks._processes.places import options_at
+from benchmarks._places import options_at
 from neli_router.errors import LedgerUnavailable
 from neli_router.ledgers.base import Entry, Ledger
+from neli_router.processes.group import MemberProcess, ProcessGroup, led_elsewhere
 from neli_router.router.router import Router
+from tests.processes.ledger_copy import LedgerCopy
 
-__all__ = ["Ours", "Sizes", "balanced", "busy_cores", "led_elsewhere", "patient_read", "takeover"]
+__all__ = ["Ours", "Sizes", "await_led_elsewhere", "balanced", "busy_cores", "patient_read", "takeover"]
 
 ROUNDS_PER_LEASE = 4
 """How often a worker checks its leases and acts; what it acquires, it acts for at once."""
@@ -48,43 +47,39 @@ class Sizes:
 
 
 @contextmanager
-def balanced(lease: float, sizes: Sizes, **how: Any) -> Iterator[tuple[Group, Chronicle]]:
-    """A group that shares everything evenly, and a reader of its ledger. `how` is for each start of a process."""
+def balanced(lease: float, sizes: Sizes) -> Iterator[tuple[ProcessGroup, LedgerCopy]]:
+    """A group that shares everything evenly, and a copy of its ledger."""
     with tempfile.TemporaryDirectory(prefix="neli-failover-") as folder:
         pause = lease / ROUNDS_PER_LEASE
         options = options_at(sizes.there, "failover")
-        with Group(Path(folder), partitions=sizes.partitions, pause=pause, lease=lease, **options) as group:
-            chronicle = Chronicle(group.ledger)
+        with ProcessGroup(Path(folder), partitions=sizes.partitions, pause=pause, lease=lease, **options) as group:
+            copy = LedgerCopy(group.ledger)
             try:
                 for number in range(sizes.members):
-                    group.start(f"m{number + 1}", **how)
+                    group.start(f"m{number + 1}")
                 group.settle()
-                yield group, chronicle
+                yield group, copy
             finally:
-                chronicle.close()
+                copy.close()
 
 
-def takeover(group: Group, victim: Life) -> float:
-    """Kill `victim`; seconds until somebody else leads the last of its partitions."""
+def takeover(group: ProcessGroup, victim: MemberProcess) -> float:
+    """Kill `victim`; seconds until others lead the last of its partitions."""
     group.read_notes()
-    leads = dict(victim.leads)
+    leads = list(victim.life.held)
     killed_at = victim.kill()
-    return led_elsewhere(group, victim, leads) - killed_at
+    return await_led_elsewhere(group, victim, leads, killed_at) - killed_at
 
 
-def led_elsewhere(group: Group, victim: Life, leads: dict[int, int]) -> float:
-    """Wait until others act for all of `leads`, partition -> term; when the last of them began to, by its clock."""
-    led_at: dict[int, float] = {}
-    for fresh in group.watch(f"the partitions of {victim.label} were to be led by others"):
-        acts = [note for label, notes in fresh.items() if label != victim.label for note in notes]
-        for note in acts:
-            if isinstance(note, Acts):
-                for partition in note.terms.keys() & leads.keys():
-                    if note.terms[partition] > leads[partition]:
-                        led_at.setdefault(partition, note.since)
-        if led_at.keys() >= leads.keys():
-            break
-    return max(led_at.values())
+def await_led_elsewhere(group: ProcessGroup, victim: MemberProcess, partitions: list[int], since: float) -> float:
+    """Wait until others act for all of `partitions`; when the last of them began to, after `since`, by its clock."""
+
+    def is_led() -> bool:
+        others = (it.life for it in group.processes if it is not victim and it.is_running)
+        return {*partitions} <= {partition for life in others for partition in life.held}
+
+    group.wait_until(is_led, f"the partitions of {victim.life.label} were to be led by others")
+    return led_elsewhere(group.lives, victim.life, partitions, since)
 
 
 class Ours:
@@ -97,8 +92,7 @@ class Ours:
 
     def __enter__(self) -> Self:
         self._group, _ = self._stack.enter_context(balanced(self._lease, self._sizes))
-        self._present = {life.name: life for life in self._group.lives}
-        # Nothing moves in a settled group unless somebody is expired.
+        # Nothing moves in a settled group unless a member is expired.
         router = self._stack.enter_context(Router(self._group.ledger))
         self._watch = router.watch()
         return self
@@ -107,7 +101,7 @@ class Ours:
         self._stack.close()
 
     def look(self) -> None:
-        """Count what moved although nobody was killed."""
+        """Count what moved although no member was killed."""
         self._group.read_notes()
         while self._watch.take(0.0) is not None:
             self.false_expiries += 1
@@ -116,9 +110,10 @@ class Ours:
         """Kill a member at a random moment; seconds until the last of its partitions is led by another."""
         self._group.read_notes()
         time.sleep(self._lease * rng.random())
-        victim = rng.choice(sorted(self._present))
-        took = takeover(self._group, self._present[victim])
-        self._present[victim] = self._group.start(victim)
+        running = self._group.running
+        victim = rng.choice(sorted(running))
+        took = takeover(self._group, running[victim])
+        self._group.start(victim)
         self._group.settle()
         return took
 

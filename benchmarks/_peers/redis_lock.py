@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import LockError
 from redis.lock import Lock
 
-from benchmarks._peers.notes import Notebook
+from benchmarks._peers.contender import Notebook
 
 __all__ = ["contend"]
 

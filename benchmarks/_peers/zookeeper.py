@@ -14,7 +14,7 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped] # It has no
 from kazoo.exceptions import KazooException  # type: ignore[import-untyped] # As above.
 from kazoo.protocol.states import KazooState  # type: ignore[import-untyped] # As above.
 
-from benchmarks._peers.notes import Notebook
+from benchmarks._peers.contender import Notebook
 
 __all__ = ["contend"]
 

@@ -1,17 +1,60 @@
 """The demo: real processes share partitions, one is killed, one is stopped, and a referee watches.
 
-    run --> a folder with a ledger --> crew (the processes, worker.py: claims.py notes what each may act for)
+    options --unusable--> a sentence, exit 2
+       '--> a folder with a ledger --> processes (see `processes`)
                                         ^  | notes
-                    story (what is done) --+--> stage (record.py: what happened) --> screen (frame.py)
-                                                      '--> checks: what it means --> the exit code
+                    story (what is done) --+--> scene (the record) --> screen
+                       |                             '--> checks, with the ledger read once more --> exit 0 or 1
+                       '-- a process fails, or is late: unfinished, judged all the same --^
 
-`neli demo` calls `run`. Importing this package costs nothing: the workers pass through here as well, and shall start
-fast; so what only the demo itself needs is imported by `run`.
+Whatever ends it, also SIGTERM and Ctrl-C, goes through the `with` blocks here, and no process is left.
 """
 
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
+
+from neli_router import config as configuration
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.demo.checks import checked
+from neli_router.demo.scene import Run, Scene, Unfinished
+from neli_router.demo.screen import LiveScreen, PlainScreen, wants_live
+from neli_router.demo.story import MEMBERS_MAX, NAMES, Story
+from neli_router.errors import ConfigError, NeliError
+from neli_router.ledgers.base import Entry
+from neli_router.processes.group import ProcessGroup
 
 __all__ = ["run"]
+
+EXIT_BROKEN = 1
+EXIT_UNUSABLE = 2
+EXIT_INTERRUPTED = 130
+
+MEMBERS_MIN = 2
+"""With fewer, there is none to take anything over."""
+
+SECONDS_MAX = 3600
+"""No user watches for longer, and a ledger without snapshots would become large."""
+
+LOOK_EVERY = 0.005
+"""Seconds between two looks of a process at its leases. Shorter costs more of a core; longer notes the loss of a lease
+less sharply."""
+
+GRACE_MAX = 2.0
+"""How long processes may take to leave when the demo ends early. A member that closes needs some milliseconds."""
+
+RECORDS_MAX = 1_000_000
+"""Records between snapshots, so that there are none: at the end of the demo, the ledger is read once more from its
+first record, and a snapshot would allow the members to drop it."""
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(
@@ -26,12 +69,101 @@ def run(
 ) -> int:
     """Run the demo on this process's main thread; the exit code: 0 only if every one of its own checks held.
 
-    1 if one failed, or a worker did; 2 if it cannot be run with these options; 130 if it was interrupted.
+    1 if one failed, or a process did; 2 if it cannot be run with these options; 130 if it was interrupted.
 
     `seed` decides which member meets which fate. `live=None` draws in a terminal and prints plain lines elsewhere. The
-    ledger and the workers' logs are made in `keep`, a folder that is new or empty, and stay there; without it, they are
-    gone at the end.
+    ledger, the notes and the logs are made in `keep`, a folder that is new or empty, and stay there; without it, they
+    are gone at the end.
     """
-    from neli_router.demo.play import play  # noqa: PLC0415 - see the essay.
+    try:
+        with _folder(keep) as folder, _ending_in_order():
+            ledger = f"sqlite://{folder / 'ledger.db'}"
+            options: dict[str, Any] = {"lease": lease, "snapshot_every": RECORDS_MAX}
+            config = _checked_config(
+                members, seconds, {"ledger": ledger, "layout": {"partitions": partitions}, **options}
+            )
+            title = (
+                f"NELI Router demo: {members} processes, {partitions} partitions, lease {lease * 1000:.0f} ms, "
+                f"seed {seed}{f', kept in {keep}' if keep else ''}"
+            )
+            run = Run(partitions, lease, host_clock())
+            with LiveScreen(title, run) if (wants_live() if live is None else live) else PlainScreen(title) as screen:
+                with ProcessGroup(
+                    folder, partitions=partitions, pause=LOOK_EVERY, ledger=ledger, grace=GRACE_MAX, **options
+                ) as group:
+                    scene = Scene(run, group, screen)
+                    try:
+                        Story(scene, NAMES[:members], config, seconds=seconds, rng=Random(seed)).tell()
+                    except (Unfinished, NeliError) as error:
+                        run.unfinished = str(error)
+                        scene.tell("end", "all", "the story ends early, and all processes with it")
+                run.ledger = _records(config)
+            checks = checked(run)
+            screen.show(checks)
+            return 0 if all(check.held for check in checks) else EXIT_BROKEN
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_UNUSABLE
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; every process was ended\n")
+        return EXIT_INTERRUPTED
 
-    return play(members=members, partitions=partitions, lease=lease, seconds=seconds, seed=seed, live=live, keep=keep)
+
+def _checked_config(members: int, seconds: float, options: Mapping[str, Any]) -> Config:
+    """The configuration of the members and of the demo's own router."""
+    problems, partitions = [], options["layout"]["partitions"]
+    if not MEMBERS_MIN <= members <= MEMBERS_MAX:
+        problems.append(f"members={members} must be from {MEMBERS_MIN} to {MEMBERS_MAX}")
+    if 0 < partitions < members:
+        problems.append(f"partitions={partitions} must be at least members={members}, or one of them has nothing to do")
+    if not 0 <= seconds <= SECONDS_MAX:
+        problems.append(f"seconds={seconds:g} must be from 0 to {SECONDS_MAX}")
+    try:
+        config = Config.of(options)
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from None
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="neli-demo-") as folder:
+            yield Path(folder)
+        return
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        found = sorted(path.name for path in keep.iterdir())
+    except OSError as error:
+        raise ConfigError([f"keep={str(keep)!r} must be a folder that can be made or written to ({error})"]) from error
+    if found:
+        # The group of an earlier demo would still be in its ledger, with terms and members of its own.
+        raise ConfigError([f"keep={str(keep)!r} must be empty, and there is {found[0]!r} in it: name another folder"])
+    yield keep.absolute()
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Signals that would end us at once, and leave the processes to notice it, end the `with` blocks first."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _records(config: Config) -> list[Entry]:
+    """The whole ledger, from its first record; nothing if it cannot be read, and then a check fails by that."""
+    records: list[Entry] = []
+    with suppress(NeliError), closing(configuration.open(config, create=False)) as ledger:
+        while entries := ledger.read(0):
+            records += entries
+        return records
+    return []

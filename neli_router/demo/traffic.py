@@ -1,28 +1,26 @@
-"""Traffic: somebody who routes keys all along, whatever happens to the members.
+"""The traffic: keys that are routed all along, whatever happens to the members.
 
-    round: a batch of keys --Router.owner, for each--> answers --> tally    ROUND_EVERY    the next round ...
+    round: a batch of keys --Router.owner, for each--> answers --> counts    ROUND_EVERY    the next round ...
 
-The router observes the ledger from the demo's own process and is no member. What it answers may be outdated by the time
-it is acted upon, and for a while after a kill -9 it is: nobody knows yet. That is no error. An error would be a term
-that goes back, or no answer at all.
+The router observes the ledger from the demo's own process and is no member. For a while after a kill -9, its answers
+are outdated: no process knows yet. That is no error. An error would be a term that goes back, or no answer at all.
 
-All that is counted here is counted on one thread; others read it at any time and see numbers that may be a round old.
+Everything is counted on one thread; others read it at any time and see numbers that may be a round old.
 """
 
 import threading
+from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter
-from types import TracebackType
-from typing import Self
 
 from neli_router.clock import host_clock
+from neli_router.closing import Closing
 from neli_router.config import Config
-from neli_router.demo.record import Routed
 from neli_router.errors import NeliError
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
 
-__all__ = ["KEYS", "SAMPLES", "Traffic", "keys"]
+__all__ = ["LookUpLoop", "LookUps"]
 
 KEYS = 4096
 """Enough for every one of 256 partitions to be asked for some sixteen times a round trip through all keys."""
@@ -37,32 +35,43 @@ SAMPLES = 3
 """Keys whose owner is shown."""
 
 
-def keys(rng: Random) -> list[str]:
-    """Keys as a program might have them, in no order."""
-    chosen = [f"user-{number}" for number in rng.sample(range(10_000), KEYS)]
-    rng.shuffle(chosen)
-    return chosen
+@dataclass(slots=True)
+class LookUps:
+    """The look-ups of the demo's router, counted."""
+
+    lookups: int = 0
+    seconds: float = 0.0
+    """Spent in look-ups alone."""
+    answers: dict[str, int] = field(default_factory=dict)
+    """How many named each member."""
+    unanswered: int = 0
+    """Raised NoOwner, StaleTable or another error."""
+    why_unanswered: str = ""
+    outdated: int = 0
+    """Named a member whose process had been killed or stopped, and that the others had not missed yet."""
+    outdated_for: float = 0.0
+    """The longest time after which one did."""
+    terms_lowered: int = 0
+    """Came with a lower term for a partition than an earlier one."""
+    samples: dict[str, str] = field(default_factory=dict)
+    """Some keys, and the name of the member that each was routed to last."""
 
 
-class Traffic:
-    """Routes `keys` in the `with` block, and writes down in `routed` what came of it. Raises what a Router raises."""
+class LookUpLoop(Closing):
+    """Routes keys until `end`, and counts in `routed` what came of it. Raises what a Router raises."""
 
-    def __init__(self, config: Config, keys: list[str], routed: Routed) -> None:
+    def __init__(self, config: Config, rng: Random, routed: LookUps) -> None:
         self.absent: dict[str, float] = {}
-        """Members whose process was killed or stopped, and since when. Set by whoever did it."""
-        self._keys, self._routed = keys, routed
+        """Members whose process was killed or stopped, and since when. Set by the story."""
+        self._keys = [f"user-{number}" for number in rng.sample(range(10_000), KEYS)]
+        self._routed = routed
         self._terms: dict[int, int] = {}
         self._router = Router(config)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo-traffic", daemon=True)
-
-    def __enter__(self) -> Self:
         self._thread.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.end()
         self._router.close()
 
@@ -72,7 +81,7 @@ class Traffic:
         self._thread.join()
 
     def refusal(self) -> str:
-        """What a look-up raises now, and why; empty if it does not."""
+        """The error that a look-up raises now, and why; empty if it raises none."""
         try:
             self._router.owner(self._keys[0])
         except NeliError as error:
@@ -103,7 +112,10 @@ class Traffic:
                 routed.terms_lowered += 1
             self._terms[answer.partition] = answer.term
         for key in self._keys[:SAMPLES]:
-            self._sample(key)
+            try:
+                routed.samples[key] = owner(key).name
+            except NeliError:
+                routed.samples[key] = "nobody"
 
     def _one_by_one(self, batch: list[str]) -> list[Owner]:
         answers = []
@@ -114,9 +126,3 @@ class Traffic:
                 self._routed.unanswered += 1
                 self._routed.why_unanswered = str(error)
         return answers
-
-    def _sample(self, key: str) -> None:
-        try:
-            self._routed.samples[key] = self._router.owner(key).name
-        except NeliError:
-            self._routed.samples[key] = "nobody"

@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from benchmarks._processes.group import Life
+from neli_router.processes.group import MemberProcess
 from tests.chaos.cluster import Cluster
 from tests.chaos.wall_clock import WallClock
 
-__all__ = ["LEADER_FAULTS", "MEMBER_FAULTS", "SEVERAL", "Fault", "Stage", "begin_leader_fault", "begin_member_fault"]
+__all__ = ["LEADER_FAULTS", "MEMBER_FAULTS", "SEVERAL", "Fault", "Target", "begin_leader_fault", "begin_member_fault"]
 
 MEMBER_FAULTS = ("kill", "stop", "cut off", "torn", "mute", "deaf", "slow", "clock")
 LEADER_FAULTS = ("dead", "frozen", "island")
@@ -48,31 +48,31 @@ class Fault(NamedTuple):
     undo: Sequence[Callable[[], object]]
 
 
-class Stage(Protocol):
+class Target(Protocol):
     """What faults happen to."""
 
     cluster: Cluster
     clock: WallClock | None
     lease: float
 
-    def life(self, name: str) -> Life:
+    def process(self, name: str) -> MemberProcess:
         """The newest process of that name."""
 
     def start(self, name: str) -> None:
         """Start another."""
 
 
-def begin_member_fault(kind: str, name: str, stage: Stage, rng: random.Random) -> Fault:
+def begin_member_fault(kind: str, name: str, target: Target, rng: random.Random) -> Fault:
     """Let it happen to the member `name`."""
-    network, hosts, life = stage.cluster.network, stage.cluster.hosts, stage.life(name)
-    seconds = stage.lease * rng.uniform(0.2, 4)
+    network, hosts, process = target.cluster.network, target.cluster.hosts, target.process(name)
+    seconds = target.lease * rng.uniform(0.2, 4)
     match kind:
         case "kill":
-            life.kill()
-            return Fault(kind, name, seconds, [partial(stage.start, name)])
+            process.kill()
+            return Fault(kind, name, seconds, [partial(target.start, name)])
         case "stop":
-            life.stop()
-            return Fault(kind, name, stage.lease + seconds, [life.resume])
+            process.stop()
+            return Fault(kind, name, target.lease + seconds, [process.resume])
         case "cut off" | "torn":
             some = hosts if kind == "cut off" else sorted(rng.sample(hosts, rng.randrange(1, len(hosts))))
             for host in some:
@@ -92,15 +92,15 @@ def begin_member_fault(kind: str, name: str, stage: Stage, rng: random.Random) -
             return Fault(kind, f"{name} by {how}", seconds, [partial(network.hurry, name)])
         case _:
             assert kind == "clock", f"there is no fault {kind!r}"
-            assert stage.clock is not None
+            assert target.clock is not None
             ahead = rng.choice(STEPS)
-            stage.clock.step(ahead)
+            target.clock.step(ahead)
             return Fault(kind, f"{name} to {ahead:+d} s", 0.0, [])
 
 
-def begin_leader_fault(kind: str, host: str, friend: str | None, stage: Stage, rng: random.Random) -> Fault:
+def begin_leader_fault(kind: str, host: str, friend: str | None, target: Target, rng: random.Random) -> Fault:
     """Let it happen to `host`, which leads. An island may have a `friend`, a member that reaches nobody else."""
-    network, node = stage.cluster.network, stage.cluster.node(host)
+    network, node = target.cluster.network, target.cluster.node(host)
     seconds = rng.uniform(*LEADER_SECONDS)
     match kind:
         case "dead":
@@ -112,7 +112,7 @@ def begin_leader_fault(kind: str, host: str, friend: str | None, stage: Stage, r
         case _:
             assert kind == "island", f"there is no fault {kind!r}"
             inhabitants = [host] if friend is None else [host, friend]
-            pairs = [(one, other) for one in inhabitants for other in stage.cluster.hosts if other != host]
+            pairs = [(one, other) for one in inhabitants for other in target.cluster.hosts if other != host]
             for one, other in pairs:
                 network.cut(one, other)
             return Fault(kind, " with ".join(inhabitants), seconds, [partial(network.mend, *pair) for pair in pairs])

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
 
-from benchmarks._processes.referee import Verdict
+from neli_router.processes.referee import Verdict
 from tests.chaos.storm import Injected
 
 __all__ = ["seen", "table"]
@@ -30,7 +30,7 @@ def table(injected: Sequence[Injected]) -> str:
 
 def seen(verdict: Verdict) -> str:
     """What the referee saw, in two lines."""
-    gaps = sorted(gap.seconds for gap in verdict.gaps)
+    gaps = sorted(time.seconds for time in verdict.unled)
     waited = f"{len(gaps)} gaps, median {median(gaps):.3f} s, longest {gaps[-1]:.3f} s" if gaps else "no gaps"
     return (
         f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers, {waited}\n"

@@ -1,14 +1,14 @@
 """The storm: faults dealt from a deck that a seed shuffled, one about every lease and a half, and then calm.
 
     deck   every kind of fault once, in random order; when it is empty, another: so a short run meets them all
-    out    who is at a fault's mercy; at most `OUT_MAX` members, and one server, so that two brokers remain in sync
+    out    those that a fault has struck; at most `OUT_MAX` members, and one server, so that two brokers remain in sync
     calm   all is undone at once: what was stopped goes on, what was killed comes back, all links carry
 
 A server is struck only while all of them are well; until then its card waits. The seed fixes what is drawn; what
 comes of it depends on the machine, too, so a seed that failed is a good place to look, and no promise.
 
 A process may end by itself while it cannot reach its ledger. Then another is started, as a supervisor would, and the
-complaints of all that ended so are kept for the test to judge.
+logs of all that ended so are kept for the test to judge.
 """
 
 import heapq
@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from benchmarks._processes.group import Group, Life
 from neli_router.clock import host_clock
+from neli_router.processes.group import MemberProcess, ProcessGroup
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import LEADER_FAULTS, Fault, begin_leader_fault, begin_member_fault
 from tests.chaos.wall_clock import WallClock
@@ -28,7 +28,7 @@ from tests.chaos.wall_clock import WallClock
 __all__ = ["Injected", "Storm"]
 
 OUT_MAX = 2
-"""Of five: who takes over must be there, or nothing would ever be taken over."""
+"""Of five: others must be there to take over, or nothing would ever be taken over."""
 
 LOOK_EVERY = 0.03
 """Between two looks at notes, and at what is due."""
@@ -50,7 +50,7 @@ class Storm:
     def __init__(
         self,
         cluster: Cluster,
-        group: Group,
+        group: ProcessGroup,
         names: Sequence[str],
         kinds: Sequence[str],
         *,
@@ -62,13 +62,13 @@ class Storm:
         self.cluster, self.clock, self.lease = cluster, clock, lease
         self.injected: list[Injected] = []
         self.ended: list[str] = []
-        """What was said by each process that ended by itself."""
+        """The log of each process that ended by itself."""
         self.led_after = self.balanced_after = 0.0
         """Seconds after the calm until every partition was led, and until all shared them evenly."""
         self._group, self._names, self._kinds, self._called = group, list(names), list(kinds), called
         self._clocked = self._names[0]
         self._rng = random.Random(seed)
-        self._present: dict[str, Life] = {}
+        self._present: dict[str, MemberProcess] = {}
         self._out: set[str] = set()
         self._deck: deque[str] = deque()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -89,11 +89,11 @@ class Storm:
                     strike_at = host_clock() + self._pause()
                 self._look()
         finally:
-            self._end_all()  # Whatever happened here, the next test wants all servers and a network.
+            self._end_all()  # The next test wants all servers and a network in any case.
         self._recover()
         self._group.leave()
 
-    def life(self, name: str) -> Life:
+    def process(self, name: str) -> MemberProcess:
         return self._present[name]
 
     def start(self, name: str) -> None:
@@ -153,9 +153,9 @@ class Storm:
             _, _, end = heapq.heappop(self._due)
             end()
         self._group.read_notes()
-        for name, life in self._present.items():
-            if name not in self._out and not life.is_running:
-                self.ended.append(f"{life.label} ended with {life.exit_code()}:\n{life.complaints()}")
+        for name, process in self._present.items():
+            if name not in self._out and not process.is_running:
+                self.ended.append(f"{process.life.label} ended with {process.exit_code()}:\n{process.log}")
                 self.start(name)
         time.sleep(LOOK_EVERY)
 
@@ -167,7 +167,7 @@ class Storm:
 
     def _recover(self) -> None:
         """Wait until servers and members are themselves again."""
-        self._look()  # Who ended by itself is started again.
+        self._look()  # A process that ended by itself is started again.
         self.cluster.await_all_well(self._called)
         calm_at = host_clock()
         self._look()

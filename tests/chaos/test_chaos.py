@@ -6,15 +6,16 @@ from uuid import uuid4
 
 import pytest
 
-from benchmarks._processes.chronicle import Chronicle, history_of
-from benchmarks._processes.group import Group
 from neli_router.clock import host_clock
+from neli_router.processes.group import ProcessGroup
+from neli_router.processes.history import history_of
 from tests.chaos import report
 from tests.chaos.cluster import OUTSIDE, KafkaCluster
 from tests.chaos.faults import LEADER_FAULTS, MEMBER_FAULTS
 from tests.chaos.outside import Outside
 from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, require_safe, weather
 from tests.conftest import require
+from tests.processes.ledger_copy import LedgerCopy
 from tests.repeat import say
 
 AVAILABLE_SECONDS = 10.0
@@ -59,12 +60,12 @@ def test_where_overlaps_are_promised_the_same_referee_sees_them_and_the_fence_st
 def test_when_the_leading_broker_is_killed_no_record_is_lost_and_all_is_led_again(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    """As soon as anybody can append again, the group can, too."""
+    """As soon as any client can append again, the group can, too."""
     name = f"leader-{uuid4().hex}"
     ledger = cluster.ledger(name)
     with (
-        Group(tmp_path, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, lease=LEASE) as group,
-        Chronicle(ledger) as chronicle,
+        ProcessGroup(tmp_path, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, lease=LEASE) as group,
+        LedgerCopy(ledger) as copy,
         Outside(cluster.kafka.bootstrap, f"{name}.ledger") as outside,
     ):
         for member in NAMES[:3]:
@@ -87,13 +88,13 @@ def test_when_the_leading_broker_is_killed_no_record_is_lost_and_all_is_led_agai
             group.settle()
         cluster.await_all_well(name)
         group.leave()
-    entries = {entry.offset: entry.payload for entry in chronicle.close()}
-    verdict, history = group.referee.verdict(), history_of(chronicle.close())
+    entries = {entry.offset: entry.payload for entry in copy.close()}
+    verdict, history = group.verdict(), history_of(copy.close())
     say(report.seen(verdict))
     say(f"{len(outside.acknowledged)} acknowledged records of an outside producer")
     say(f"departures: {', '.join(f'{it.name} by {it.kind.__name__}' for it in history.departures)}")
     assert [] == verdict.faults
     assert outside.acknowledged
     assert [] == [offset for offset, payload in outside.acknowledged.items() if entries.get(offset) != payload]
-    noted = {(partition, term): process.partition(".")[0] for partition, term, process in group.referee.terms()}
+    noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
     assert noted == {key: owner for key, owner in history.owners.items() if key in noted}

@@ -1,4 +1,4 @@
-"""Those who tell what happened in a storm: they must see a gap, a refused write, and one that should have been."""
+"""The witnesses of a storm: they must see a time without a leader, a refused write, and one that should have been."""
 
 import sqlite3
 from contextlib import closing
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._processes.notes import Acts, Note, Notebook, Reader, Refused, Wrote
-from benchmarks._processes.referee import Gap, Referee
-from benchmarks._processes.writer import Writer, zombie_writes
+from neli_router.processes.notes import Acts, Note, Notebook, NoteReader, WriteRefused, Wrote
+from neli_router.processes.referee import Life, Unled, judged
+from neli_router.processes.writer import FencedWriter, zombie_writes
 from tests.chaos import report
 from tests.chaos.storm import Injected
 
@@ -16,12 +16,12 @@ from tests.chaos.storm import Injected
 @pytest.fixture
 def fenced(tmp_path: Path) -> Path:
     path = tmp_path / "fence.db"
-    Writer.install(path)
+    FencedWriter.install(path)
     return path
 
 
 def test_a_zombie_is_refused_what_its_successor_wrote_for_and_nothing_else(fenced: Path) -> None:
-    older, newer = Writer(fenced, "m1.1"), Writer(fenced, "m2.1")
+    older, newer = FencedWriter(fenced, "m1.1"), FencedWriter(fenced, "m2.1")
     assert ({0: 5, 1: 5}, {}) == older.write({0: 5, 1: 5})
     assert ({0: 9}, {}) == newer.write({0: 9})
     assert ({1: 5}, {0: 5}) == older.write({0: 5, 1: 5})
@@ -29,14 +29,14 @@ def test_a_zombie_is_refused_what_its_successor_wrote_for_and_nothing_else(fence
 
 
 def test_a_write_that_the_fence_let_through_wrongly_is_found(fenced: Path) -> None:
-    Writer(fenced, "m2.1").write({0: 9})
+    FencedWriter(fenced, "m2.1").write({0: 9})
     with closing(sqlite3.connect(fenced)) as connection, connection:
         connection.execute("INSERT INTO writes (partition, term, process) VALUES (0, 5, 'm1.1')")
     assert ["partition 0: m1.1 wrote under 5 after m2.1 under 9"] == zombie_writes(fenced)
 
 
 def test_who_finds_the_database_locked_writes_nothing_and_goes_on(fenced: Path) -> None:
-    writer = Writer(fenced, "m1.1")
+    writer = FencedWriter(fenced, "m1.1")
     with closing(sqlite3.connect(fenced, isolation_level=None)) as stopped:
         stopped.execute("BEGIN IMMEDIATE")
         assert ({}, {}) == writer.write({0: 5})
@@ -45,24 +45,28 @@ def test_who_finds_the_database_locked_writes_nothing_and_goes_on(fenced: Path) 
 
 
 def test_writes_are_noted_and_counted_and_are_no_acts(tmp_path: Path) -> None:
-    notes: list[Note] = [Wrote(1.5, {0: 5, 1: 5}), Refused(2.5, {0: 5})]
+    notes: list[Note] = [Wrote(1.5, {0: 5, 1: 5}), WriteRefused(2.5, {0: 5})]
     notebook = Notebook(tmp_path / "notes")
     for note in notes:
         notebook.write(note)
-    assert notes == list(Reader(tmp_path / "notes").fresh())
-    referee = Referee()
-    referee.hear("m1.1", notes)
-    verdict = referee.verdict()
+    assert notes == list(NoteReader(tmp_path / "notes").fresh())
+    life = Life("m1.1")
+    for note in notes:
+        life.hear(note)
+    verdict = judged([life])
     assert (0, 2, [("m1.1", 0, 5)]) == (verdict.acts, verdict.writes, verdict.refusals)
-    assert set() == referee.terms()
+    assert set() == verdict.terms
 
 
-def test_a_gap_is_a_time_in_which_nobody_acted() -> None:
-    referee = Referee()
-    referee.hear("a", [Acts(1.0, 9.0, {0: 5}), Acts(12.0, 13.0, {0: 5})])
-    referee.hear("b", [Acts(2.0, 3.0, {0: 7}), Acts(10.0, 11.0, {0: 7})])
-    assert [Gap(0, 9.0, 10.0), Gap(0, 11.0, 12.0)] == referee.verdict().gaps
-    assert "2 gaps, median 1.000 s, longest 1.000 s" in report.seen(referee.verdict())
+def test_a_gap_is_a_time_in_which_no_process_acted() -> None:
+    one, other = Life("a"), Life("b")
+    for note in (Acts(1.0, 9.0, {0: 5}), Acts(12.0, 13.0, {0: 5})):
+        one.hear(note)
+    for note in (Acts(2.0, 3.0, {0: 7}), Acts(10.0, 11.0, {0: 7})):
+        other.hear(note)
+    verdict = judged([one, other])
+    assert [Unled(0, 9.0, 10.0), Unled(0, 11.0, 12.0)] == verdict.unled
+    assert "2 gaps, median 1.000 s, longest 1.000 s" in report.seen(verdict)
 
 
 def test_the_table_has_a_line_for_each_kind_of_fault() -> None:

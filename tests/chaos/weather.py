@@ -2,7 +2,7 @@
 
     storm --kill, stop, cut, step--> members, servers --notes--> referee: did two act for one partition at once?
                                         |        '-- writes --> fence, SQLite: was a zombie let through?
-                                        '--ledger--> chronicle --fold--> the very terms that were noted
+                                        '--ledger--> copy --fold--> the very terms that were noted
 
 `NELI_TEST_SECONDS` says how long the main storm lasts, no less than 30 for every fault to be met; `NELI_TEST_SEED`
 draws the same faults as in the run that printed it.
@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from benchmarks._processes.chronicle import Chronicle, History, history_of
-from benchmarks._processes.group import Group
-from benchmarks._processes.referee import Verdict
-from benchmarks._processes.writer import Writer, zombie_writes
+from neli_router.processes.group import ProcessGroup
+from neli_router.processes.history import History, history_of
+from neli_router.processes.referee import Verdict
+from neli_router.processes.writer import FencedWriter, zombie_writes
 from tests.chaos import report
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import LEADER_FAULTS
 from tests.chaos.storm import Storm
 from tests.chaos.wall_clock import WallClock
+from tests.processes.ledger_copy import LedgerCopy
 from tests.repeat import SEED, SNAPSHOT_EVERY, say
 
 __all__ = ["LEASE", "NAMES", "PARTITIONS", "PAUSE", "SECONDS", "Run", "require_safe", "weather"]
@@ -41,7 +42,7 @@ class Run(NamedTuple):
     history: History
     storm: Storm
     noted: dict[tuple[int, int], str]
-    """(partition, term) -> who acted so."""
+    """(partition, term) -> the member that acted so."""
     zombies: list[str]
     """Writes that the fence should have refused."""
 
@@ -63,15 +64,16 @@ def weather(
     say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
     clock = WallClock(folder) if "clock" in kinds else None
     fence, name = folder / "fence.db", f"chaos-{uuid4().hex}"
-    Writer.install(fence)
+    FencedWriter.install(fence)
     options |= {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
     ledger = cluster.ledger(name)
-    with Group(folder, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, fence=fence, **options) as group:
+    with ProcessGroup(folder, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, fence=fence, **options) as group:
         storm = Storm(cluster, group, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clock)
-        with Chronicle(ledger) as chronicle:
+        with LedgerCopy(ledger) as copy:
             storm.run(seconds)
-    noted = {(partition, term): process.partition(".")[0] for partition, term, process in group.referee.terms()}
-    run = Run(group.referee.verdict(), history_of(chronicle.close()), storm, noted, zombie_writes(fence))
+    verdict = group.verdict()
+    noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
+    run = Run(verdict, history_of(copy.close()), storm, noted, zombie_writes(fence))
     run.say()
     return run
 

@@ -12,8 +12,8 @@ import pytest
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.wire import LeaseView
-from neli_router.demo.crew import send_at_rest
 from neli_router.errors import NoAgent
+from neli_router.processes.group import send_at_rest
 from tests.agent.stand_in import StandIn, eventually, standing_in
 
 RUN = "from neli_router.commands.run import run_command; run_command(prog_name='neli run')"

@@ -1,6 +1,6 @@
-"""The demo's story in virtual time: real members in memory, with the workers' own claims, and a clock that we turn.
+"""The demo's story in virtual time: real members in memory, with the processes' own workers, and a clock that we turn.
 
-    testing.group --events--> Claims (of each process) --notes--> Life --> Run, which checks and screens are given
+    testing.group --events--> Worker (of each process) --notes--> Life --> Run, which checks and screens are given
         ^---- every STEP: members take their turns, then each process that runs looks at its leases
 
 No process is started and no time is waited for, so a run is the same every time, to the last digit.
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from neli_router import testing
-from neli_router.demo.claims import Claims
-from neli_router.demo.notes import Left, Note
-from neli_router.demo.record import Deed, DeedKind, Life, Pause, Phase, Run
-from neli_router.demo.stage import Event
-from neli_router.induction.records import Record, decode
+from neli_router.demo.scene import Action, ActionKind, Pause, Run, StoryEvent
+from neli_router.ledgers.base import Entry
 from neli_router.ledgers.memory import MemoryLedger
-from neli_router.protocol import Event as Told
+from neli_router.processes.notes import Left, Note
+from neli_router.processes.referee import Life, LifePhase
+from neli_router.processes.worker import Worker
+from neli_router.protocol import Event
 from neli_router.testing import Group
 
 __all__ = ["NAMES", "STEP", "Miniature", "miniature", "whole_story"]
@@ -32,34 +32,35 @@ class Miniature:
     def __init__(self, partitions: int, lease: float) -> None:
         self.run = Run(partitions, lease, 0.0)
         self.notes: list[Note] = []
-        """What all workers noted."""
-        self.events: list[Event] = []
-        self.claims: dict[str, Claims] = {}
+        """Of all workers."""
+        self.events: list[StoryEvent] = []
+        self.workers: dict[str, Worker] = {}
         self.group: Group
         self._lives: dict[str, Life] = {}
 
-    def hear(self, name: str, event: Told) -> None:
-        self.claims[name].on_event(event)
+    def hear(self, name: str, event: Event) -> None:
+        self.workers[name].on_event(event)
 
     def begin(self, name: str) -> None:
         """A process called `name` starts."""
-        life = Life(name, 101 + len(self.run.lives), self.group.now, Phase.MEMBER)
+        label = f"{name}.{1 + sum(life.name == name for life in self.run.lives)}"
+        life = Life(label, 101 + len(self.run.lives), self.group.now, LifePhase.MEMBER)
         self.run.lives.append(life)
 
         def note(note: Note) -> None:
             self.notes.append(note)
-            life.take(note)
+            life.hear(note)
 
         self._lives[name] = life
-        self.claims[name] = Claims(note, lambda: self.group.now, asleep_min=self.run.lease)
+        self.workers[name] = Worker(note, lambda: self.group.now, asleep_min=self.run.lease)
         self._say("start", name, f"process {life.pid} starts")
 
     def advance(self, seconds: float) -> None:
         for _ in range(round(seconds / STEP)):
             self.group.advance(STEP)
             for name, life in self._lives.items():
-                if life.phase is Phase.MEMBER:
-                    self.claims[name].look(self.group[name].lease)
+                if life.phase is LifePhase.MEMBER:
+                    self.workers[name].look(self.group[name].lease)
             self._route()
 
     def rest(self, *names: str) -> None:
@@ -69,7 +70,7 @@ class Miniature:
         self.advance(STEP)  # What happens next happens later.
 
     def kill(self, name: str) -> None:
-        self._do(DeedKind.KILL, name, Phase.KILLED)
+        self._do(ActionKind.KILL, name, LifePhase.KILLED)
         self.group.kill(name)
 
     def restart(self, name: str) -> None:
@@ -77,29 +78,29 @@ class Miniature:
         self.group.restart(name)
 
     def stop(self, name: str) -> None:
-        self._do(DeedKind.STOP, name, Phase.STOPPED)
+        self._do(ActionKind.STOP, name, LifePhase.STOPPED)
         self.group.pause(name)
 
     def wake(self, name: str) -> None:
-        self._do(DeedKind.WAKE, name, Phase.MEMBER)
+        self._do(ActionKind.WAKE, name, LifePhase.MEMBER)
         self.group.resume(name)
 
     def leave(self, name: str) -> None:
-        self._do(DeedKind.LEAVE, name, Phase.LEAVING)
+        self._do(ActionKind.LEAVE, name, LifePhase.LEAVING)
         self.group[name].close()
-        self._lives[name].take(Left(self.group.now))
+        self._lives[name].hear(Left(self.group.now))
 
-    def records(self) -> Sequence[tuple[int, Record | None]]:
-        return [(entry.offset, decode(entry.payload)) for entry in MemoryLedger(self.group.log).read(0.0)]
+    def records(self) -> Sequence[Entry]:
+        return MemoryLedger(self.group.log).read(0.0)
 
-    def _do(self, kind: DeedKind, name: str, phase: Phase) -> None:
+    def _do(self, kind: ActionKind, name: str, phase: LifePhase) -> None:
         life = self._lives[name]
-        self.run.deeds.append(Deed(kind, life, self.group.now, tuple(sorted(life.held))))
+        self.run.actions.append(Action(kind, life, self.group.now, tuple(sorted(life.held))))
         life.phase = phase
         self._say(kind.name.lower(), name, f"process {life.pid}; it led {len(life.held)} partitions")
 
     def _say(self, kind: str, name: str, text: str) -> None:
-        self.events.append(Event(self.group.now, kind, name, text))
+        self.events.append(StoryEvent(self.group.now, kind, name, text))
 
     def _route(self) -> None:
         routed = self.run.routed

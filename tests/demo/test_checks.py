@@ -8,11 +8,14 @@ from copy import deepcopy
 
 import pytest
 
-from neli_router.demo.checks import CLOCK_ERROR, TAKEOVER_LEASES, findings, moves, overlaps, takeover
-from neli_router.demo.notes import Woke
-from neli_router.demo.record import Deed, DeedKind, Life, Routed, Run, Tenure
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Handover, Leave, Pin, Record
+from neli_router.demo.checks import TAKEOVER_LEASES, checked, takeover
+from neli_router.demo.scene import Action, ActionKind, Run
+from neli_router.demo.traffic import LookUps
+from neli_router.induction.records import Handover, Leave, Pin, Record, decode, encode
+from neli_router.ledgers.base import Entry
+from neli_router.processes.history import history_of
+from neli_router.processes.notes import Woke
+from neli_router.processes.referee import CLOCK_ERROR, Life, Span, judged
 from tests.demo.miniature import whole_story
 
 ALL = (
@@ -35,50 +38,50 @@ def whole() -> Run:
 
 
 def failed(run: Run) -> set[str]:
-    return {finding.name for finding in findings(run) if not finding.held}
+    return {check.name for check in checked(run) if not check.held}
 
 
-def deed(run: Run, kind: DeedKind) -> Deed:
-    return next(deed for deed in run.deeds if deed.kind is kind)
+def action(run: Run, kind: ActionKind) -> Action:
+    return next(action for action in run.actions if action.kind is kind)
 
 
-def next_tenure(run: Run, kind: DeedKind) -> Tenure:
-    """The first tenure of somebody else for the first of the partitions that this deed took."""
-    done = deed(run, kind)
-    tenures = (tenure for life in run.lives if life is not done.life for tenure in life.tenures)
+def next_span(run: Run, kind: ActionKind) -> Span:
+    """The first span of another process for the first of the partitions that this action took."""
+    done = action(run, kind)
+    spans = (span for life in run.lives if life is not done.life for span in life.spans)
     return min(
-        (tenure for tenure in tenures if tenure.partition == done.took[0] and tenure.start >= done.at),
-        key=lambda tenure: tenure.start,
+        (span for span in spans if span.partition == done.took[0] and span.since >= done.at),
+        key=lambda span: span.since,
     )
 
 
-def late(kind: DeedKind) -> Callable[[Run], None]:
+def late(kind: ActionKind) -> Callable[[Run], None]:
     def doctor(run: Run) -> None:
-        next_tenure(run, kind).start = deed(run, kind).at + (TAKEOVER_LEASES + 0.1) * run.lease
+        next_span(run, kind).since = action(run, kind).at + (TAKEOVER_LEASES + 0.1) * run.lease
 
     return doctor
 
 
-def never(kind: DeedKind) -> Callable[[Run], None]:
+def never(kind: ActionKind) -> Callable[[Run], None]:
     def doctor(run: Run) -> None:
-        tenure = next_tenure(run, kind)
+        span = next_span(run, kind)
         for life in run.lives:
-            life.tenures = [one for one in life.tenures if one is not tenure]
+            life.spans = [one for one in life.spans if one is not span]
 
     return doctor
 
 
 def a_lease_that_ran_on(run: Run) -> None:
     """As if the killed one's lease had ended after its successor began."""
-    killed = deed(run, DeedKind.KILL)
-    successor = next_tenure(run, DeedKind.KILL)
-    next(one for one in killed.life.tenures if one.partition == successor.partition).end = successor.start + 0.001
+    killed = action(run, ActionKind.KILL)
+    successor = next_span(run, ActionKind.KILL)
+    next(one for one in killed.life.spans if one.partition == successor.partition).until = successor.since + 0.001
 
 
 def a_term_that_stayed(run: Run) -> None:
-    successor = next_tenure(run, DeedKind.LEAVE)
-    leaver = deed(run, DeedKind.LEAVE).life
-    successor.term = next(one for one in leaver.tenures if one.partition == successor.partition).term
+    successor = next_span(run, ActionKind.LEAVE)
+    leaver = action(run, ActionKind.LEAVE).life
+    successor.term = next(one for one in leaver.spans if one.partition == successor.partition).term
 
 
 def a_term_that_fell_in_look_ups(run: Run) -> None:
@@ -87,62 +90,60 @@ def a_term_that_fell_in_look_ups(run: Run) -> None:
 
 def a_zombie(run: Run) -> None:
     """The stopped one still acts when it wakes up."""
-    wake = deed(run, DeedKind.WAKE)
-    next(one for one in wake.life.tenures if one.partition in deed(run, DeedKind.STOP).took).end = wake.at + 0.1
+    wake = action(run, ActionKind.WAKE)
+    next(one for one in wake.life.spans if one.partition in action(run, ActionKind.STOP).took).until = wake.at + 0.1
 
 
 def a_lease_that_did_not_refuse(run: Run) -> None:
-    life = deed(run, DeedKind.WAKE).life
+    life = action(run, ActionKind.WAKE).life
     life.woke = [Woke(note.at, note.asleep, "") for note in life.woke]
 
 
 def a_fence_that_was_not_told(run: Run) -> None:
-    deed(run, DeedKind.WAKE).life.fenced.clear()
+    action(run, ActionKind.WAKE).life.halted.clear()
 
 
 def a_stop_shorter_than_a_lease(run: Run) -> None:
-    wake, stop = deed(run, DeedKind.WAKE), deed(run, DeedKind.STOP)
-    run.deeds[run.deeds.index(wake)] = Deed(wake.kind, wake.life, stop.at + run.lease)
+    wake, stop = action(run, ActionKind.WAKE), action(run, ActionKind.STOP)
+    run.actions[run.actions.index(wake)] = Action(wake.kind, wake.life, stop.at + run.lease)
 
 
 def a_hole_at_rest(run: Run) -> None:
-    """At the first rest, one partition is led by nobody."""
+    """At the first rest, no member leads one of the partitions."""
     at = run.pauses[0].at
-    next(one for one in run.lives[0].tenures if one.start <= at < one.end).end = at
+    next(one for one in run.lives[0].spans if one.since <= at < one.until).until = at
 
 
 def unequal_shares(run: Run) -> None:
     """At the first rest, alpha leads one of charlie's partitions, too."""
     alpha, _, charlie = run.lives[:3]
-    alpha.tenures.append(charlie.tenures.pop(0))
+    alpha.spans.append(charlie.spans.pop(0))
 
 
 def a_term_from_nowhere(run: Run) -> None:
-    run.lives[0].tenures[0].term -= 1
+    run.lives[0].spans[0].term -= 1
 
 
 def a_lost_record(run: Run) -> None:
     """The ledger ends before the last member left."""
-    run.ledger = run.ledger[: next(i for i, (_, record) in enumerate(run.ledger) if isinstance(record, Leave))]
+    run.ledger = run.ledger[: next(i for i, it in enumerate(run.ledger) if isinstance(decode(it.payload), Leave))]
 
 
 def a_needless_move(run: Run) -> None:
     """A partition goes to another member, although none came or went."""
-    state = State()
-    for offset, record in run.ledger:
-        state = fold(state, offset, record)
+    state = history_of(run.ledger).state
     owner = state.owners[0]
     assert owner is not None
     other = next(seat.name for seat in state.seats.values() if seat.incarnation != owner)
     whim: list[Record] = [
-        Pin(by="somebody", partition=0, name=other),
+        Pin(by="an operator", partition=0, name=other),
         Handover(by=owner, partition=0, term=state.terms[0]),
     ]
-    run.ledger = [*run.ledger, *enumerate(whim, start=state.at)]
+    run.ledger = [*run.ledger, *(Entry(offset, encode(it)) for offset, it in enumerate(whim, start=state.at))]
 
 
 def no_look_ups(run: Run) -> None:
-    run.routed = Routed()
+    run.routed = LookUps()
 
 
 def a_look_up_without_an_answer(run: Run) -> None:
@@ -164,12 +165,12 @@ def an_unfinished_story(run: Run) -> None:
         (a_zombie, {"one at a time", "SIGCONT"}),
         (a_term_that_stayed, {"terms only grew", "the ledger"}),
         (a_term_that_fell_in_look_ups, {"terms only grew"}),
-        (late(DeedKind.KILL), {"kill -9"}),
-        (late(DeedKind.STOP), {"SIGSTOP"}),
-        (late(DeedKind.LEAVE), {"SIGTERM"}),
-        (never(DeedKind.KILL), {"kill -9", "shares"}),
-        (never(DeedKind.STOP), {"SIGSTOP", "shares"}),
-        (never(DeedKind.LEAVE), {"SIGTERM", "shares"}),
+        (late(ActionKind.KILL), {"kill -9"}),
+        (late(ActionKind.STOP), {"SIGSTOP"}),
+        (late(ActionKind.LEAVE), {"SIGTERM"}),
+        (never(ActionKind.KILL), {"kill -9", "shares"}),
+        (never(ActionKind.STOP), {"SIGSTOP", "shares"}),
+        (never(ActionKind.LEAVE), {"SIGTERM", "shares"}),
         (a_lease_that_did_not_refuse, {"SIGCONT"}),
         (a_fence_that_was_not_told, {"SIGCONT"}),
         (a_stop_shorter_than_a_lease, {"SIGCONT"}),
@@ -193,7 +194,7 @@ def test_a_doctored_record_fails_the_checks_that_it_should(
 
 
 def test_every_check_holds_for_a_run_as_it_should_be(whole: Run) -> None:
-    assert [(name, True) for name in ALL] == [(finding.name, finding.held) for finding in findings(whole)]
+    assert [(name, True) for name in ALL] == [(check.name, check.held) for check in checked(whole)]
 
 
 def test_a_run_in_which_nothing_happened_fails_every_check() -> None:
@@ -202,40 +203,39 @@ def test_a_run_in_which_nothing_happened_fails_every_check() -> None:
 
 def test_of_a_story_that_did_not_begin_nothing_is_said_but_why() -> None:
     run = Run(partitions=12, lease=1.0, started_at=0.0, unfinished="member alpha failed: the disk is full")
-    assert ["did not come to its end: member alpha failed: the disk is full"] == [one.text for one in findings(run)]
+    assert ["did not come to its end: member alpha failed: the disk is full"] == [one.text for one in checked(run)]
 
 
 def test_a_takeover_is_counted_until_the_last_partition_is_led(whole: Run) -> None:
-    killed = deed(whole, DeedKind.KILL)
-    successor = next_tenure(whole, DeedKind.KILL)
-    assert successor.start - killed.at == takeover(whole, killed)
+    killed = action(whole, ActionKind.KILL)
+    successor = next_span(whole, ActionKind.KILL)
+    assert successor.since - killed.at == takeover(whole, killed)
     run = deepcopy(whole)
-    next_tenure(run, DeedKind.KILL).start += 0.5
-    assert 0.5 == pytest.approx(takeover(run, deed(run, DeedKind.KILL)) - takeover(whole, killed))
+    next_span(run, ActionKind.KILL).since += 0.5
+    assert 0.5 == pytest.approx(takeover(run, action(run, ActionKind.KILL)) - takeover(whole, killed))
 
 
 def test_every_move_of_the_story_was_called_for(whole: Run) -> None:
     joins, departures = 6 + 4 + 4 + 4, 4 + 4 + 4  # Of the second, the third, and both who come back.
-    assert (joins + departures, 0) == moves(whole)
+    history = history_of(whole.ledger)
+    assert (joins + departures, 0) == (history.moves, history.needless)
 
 
 def test_what_two_clocks_may_differ_by_is_no_overlap() -> None:
     alpha, bravo = Life("alpha", 1, 0.0), Life("bravo", 2, 0.0)
-    run = Run(1, 1.0, 0.0, lives=[alpha, bravo])
-    alpha.tenures.append(Tenure(0, term=5, start=1.0, end=2.0))
-    bravo.tenures.append(Tenure(0, term=6, start=2.0 - CLOCK_ERROR / 2, end=3.0))
-    assert [] == overlaps(run)
-    bravo.tenures[0].start = 2.0 - CLOCK_ERROR * 2
-    assert [(alpha, bravo, bravo.tenures[0])] == overlaps(run)
+    alpha.spans.append(Span("alpha", 0, term=5, since=1.0, until=2.0))
+    bravo.spans.append(Span("bravo", 0, term=6, since=2.0 - CLOCK_ERROR / 2, until=3.0))
+    assert [] == judged([alpha, bravo]).overlaps
+    bravo.spans[0].since = 2.0 - CLOCK_ERROR * 2
+    assert [(alpha.spans[0], bravo.spans[0])] == [(one.first, one.second) for one in judged([alpha, bravo]).overlaps]
 
 
-def test_an_overlap_is_found_behind_a_shorter_tenure_of_a_third() -> None:
+def test_an_overlap_is_found_behind_a_shorter_span_of_a_third() -> None:
     lives = [Life(name, pid, 0.0) for pid, name in enumerate(("alpha", "bravo", "charlie"))]
-    spans = ((0.0, 9.0), (10.0, 11.0), (8.0, 8.5))
-    for life, (start, end) in zip(lives, spans, strict=True):
-        life.tenures.append(Tenure(0, term=1, start=start, end=end))
-    lives[1].tenures.append(Tenure(0, term=2, start=8.9, end=9.5))
-    found = overlaps(Run(1, 1.0, 0.0, lives=lives))
+    times = ((0.0, 9.0), (10.0, 11.0), (8.0, 8.5))
+    for life, (since, until) in zip(lives, times, strict=True):
+        life.spans.append(Span(life.label, 0, term=1, since=since, until=until))
+    lives[1].spans.append(Span("bravo", 0, term=2, since=8.9, until=9.5))
     assert [("alpha", "charlie", 8.0), ("alpha", "bravo", 8.9)] == [
-        (one.name, two.name, tenure.start) for one, two, tenure in found
+        (one.first.process, one.second.process, one.second.since) for one in judged(lives).overlaps
     ]

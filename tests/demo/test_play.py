@@ -13,10 +13,8 @@ from typing import Self
 import pytest
 
 from neli_router import demo
-from neli_router.demo.crew import Crew
-from neli_router.demo.notes import Order
-from neli_router.demo.record import Run
-from neli_router.demo.stage import Event, Stage, Unfinished
+from neli_router.demo.scene import Run, Scene, StoryEvent, Unfinished
+from neli_router.processes.group import ProcessGroup
 
 WAIT_MAX = 120.0
 """For a host that is busy with something else."""
@@ -176,22 +174,22 @@ class Listener:
     """A screen that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[StoryEvent] = []
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: StoryEvent) -> None:
         self.events.append(event)
 
     def refresh(self) -> None:
         pass
 
 
-def started(folder: Path, order: Order) -> str:
-    """Why a worker with this order fails; empty if it does not."""
-    with Crew(folder) as crew:
-        stage = Stage(Run(order.partitions, order.lease, 0.0), crew, Listener())
+def started(folder: Path, ledger: Path) -> str:
+    """Why a process fails that starts on this ledger; empty if it does not."""
+    with ProcessGroup(folder, partitions=8, pause=0.005, ledger=f"sqlite://{ledger}", lease=0.5) as group:
+        scene = Scene(Run(8, 0.5, 0.0), group, Listener())
         try:
-            stage.start(order)
-            stage.wait(lambda: False, WAIT_MAX)
+            scene.start("alpha")
+            scene.wait(lambda: False, WAIT_MAX)
         except Unfinished as failure:
             return str(failure)
     return ""
@@ -199,7 +197,7 @@ def started(folder: Path, order: Order) -> str:
 
 @pytest.mark.process
 def test_a_worker_that_cannot_start_says_why_in_its_members_own_words(tmp_path: Path) -> None:
-    why = started(tmp_path, Order("alpha", f"sqlite://{tmp_path}/nowhere/ledger.db", 8, 0.5))
+    why = started(tmp_path, tmp_path / "nowhere" / "ledger.db")
     assert re.fullmatch(r"member alpha \(process \d+\) failed: .*nowhere.*", why)
     assert "Traceback" not in why
 
@@ -212,7 +210,7 @@ def test_of_a_worker_that_never_becomes_a_member_the_last_words_are_told(
     interpreter.write_text("#!/bin/sh\necho 'Traceback, and so on' >&2\necho 'the disk is full' >&2\nexit 3\n")
     interpreter.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(interpreter))
-    why = started(tmp_path, Order("alpha", f"sqlite://{tmp_path}/ledger.db", 8, 0.5))
+    why = started(tmp_path, tmp_path / "ledger.db")
     assert re.fullmatch(r"member alpha \(process \d+\) failed: the disk is full", why)
 
 
@@ -228,7 +226,7 @@ def test_of_one_that_says_nothing_what_is_known_is_told(
     interpreter: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", interpreter)
-    assert re.fullmatch(expected, started(tmp_path, Order("alpha", f"sqlite://{tmp_path}/ledger.db", 8, 0.5)))
+    assert re.fullmatch(expected, started(tmp_path, tmp_path / "ledger.db"))
 
 
 def test_options_that_cannot_be_used_are_all_named(capsys: pytest.CaptureFixture[str]) -> None:

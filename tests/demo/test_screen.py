@@ -7,23 +7,23 @@ import pytest
 from rich.console import Console
 
 from neli_router.demo import screen
-from neli_router.demo.checks import Finding
-from neli_router.demo.frame import MEMBER_STYLES, frame, spelled
-from neli_router.demo.record import Life, Phase, Routed, Run, Tenure
-from neli_router.demo.screen import LiveScreen, PlainScreen, summary
-from neli_router.demo.stage import Event
+from neli_router.demo.checks import Check
+from neli_router.demo.scene import Run, StoryEvent
+from neli_router.demo.screen import MEMBER_STYLES, LiveScreen, PlainScreen, frame, spelled, summary
 from neli_router.demo.story import NAMES
+from neli_router.demo.traffic import LookUps
+from neli_router.processes.referee import Life, LifePhase, Span
 
 START = 1000.0
 NOW = START + 3.4
-KILL = Event(3.0021, "kill", "bravo", "kill -9: process 4712 is no more; it led 2 partitions")
+KILL = StoryEvent(3.0021, "kill", "bravo", "kill -9: process 4712 is no more; it led 2 partitions")
 
 
-def life(name: str, pid: int, phase: Phase, partitions: str, *, until: float) -> Life:
+def life(name: str, pid: int, phase: LifePhase, partitions: str, *, until: float) -> Life:
     """`partitions` are those that it was last known to lead."""
     made = Life(name, pid, START, phase, until=until)
-    made.held = {int(digit): Tenure(int(digit), 5, START + 1, until) for digit in partitions}
-    made.tenures = list(made.held.values())
+    made.held = {int(digit): Span(name, int(digit), 5, START + 1, until) for digit in partitions}
+    made.spans = list(made.held.values())
     return made
 
 
@@ -34,18 +34,18 @@ def record() -> Run:
         lease=0.5,
         started_at=START,
         lives=[
-            life("alpha", 4711, Phase.MEMBER, "0134", until=NOW + 0.42),
-            life("bravo", 4712, Phase.KILLED, "25", until=NOW + 0.02),
-            life("charlie", 4713, Phase.STOPPED, "67", until=NOW - 0.1),
-            life("delta", 4714, Phase.MEMBER, "", until=0.0),
+            life("alpha", 4711, LifePhase.MEMBER, "0134", until=NOW + 0.42),
+            life("bravo", 4712, LifePhase.KILLED, "25", until=NOW + 0.02),
+            life("charlie", 4713, LifePhase.STOPPED, "67", until=NOW - 0.1),
+            life("delta", 4714, LifePhase.MEMBER, "", until=0.0),
         ],
-        routed=Routed(
+        routed=LookUps(
             lookups=1_234_567, seconds=0.37, answers={"bravo": 400_000, "alpha": 834_567}, samples={"user-7": "alpha"}
         ),
     )
 
 
-def drawn(run: Run, *events: Event, width: int = 80, height: int = 23) -> str:
+def drawn(run: Run, *events: StoryEvent, width: int = 80, height: int = 23) -> str:
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(frame(run, events, title="NELI Router demo: a test", now=NOW, width=width, height=height))
     return "\n".join(line.rstrip() for line in console.export_text().splitlines())
@@ -75,7 +75,7 @@ now       user-7 -> alpha
 
 def test_two_who_may_act_at_once_cannot_be_overlooked() -> None:
     run = record()
-    run.lives.append(life("delta", 4715, Phase.MEMBER, "0", until=NOW + 0.5))
+    run.lives.append(life("delta", 4715, LifePhase.MEMBER, "0", until=NOW + 0.5))
     assert "    0  !AbAAb.." in drawn(run)
 
 
@@ -86,7 +86,9 @@ def test_a_frame_never_outgrows_its_terminal_and_ends_with_the_latest_event(
 ) -> None:
     run = record()
     run.partitions = max(8, partitions)
-    events = [Event(number / 7, "share", "all", "a rather long tale " * 12 + f"{number}.") for number in range(100)]
+    events = [
+        StoryEvent(number / 7, "share", "all", "a rather long tale " * 12 + f"{number}.") for number in range(100)
+    ]
     lines = drawn(run, *events, width=width, height=height).splitlines()
     fixed = 11 + len(run.lives) + min(8, -(-run.partitions // 64))
     assert max(height, fixed) >= len(lines)
@@ -124,7 +126,7 @@ def test_plain_lines_tell_the_story_and_its_outcome(capsys: pytest.CaptureFixtur
     with PlainScreen("NELI Router demo: a test") as plain:
         plain.tell(KILL)
         plain.refresh()
-    plain.show([Finding("kill -9", True, "467 ms"), Finding("look-ups", False, "none was made")])
+    plain.show([Check("kill -9", True, "467 ms"), Check("look-ups", False, "none was made")])
     expected = """
 NELI Router demo: a test
     3.002 s  kill   bravo    kill -9: process 4712 is no more; it led 2 partitions
@@ -146,7 +148,7 @@ def test_the_live_view_leaves_its_last_frame_and_the_outcome(
     with LiveScreen("NELI Router demo: a test", record()) as live:
         live.tell(KILL)
         live.refresh()
-    live.show([Finding("kill -9", True, "467 ms")])
+    live.show([Check("kill -9", True, "467 ms")])
     shown = capsys.readouterr().out
     assert ["all 1 checks held", True, True] == [
         shown.split("\n")[-2].strip("\x1b[0m1"),
@@ -177,6 +179,6 @@ class Terminal(io.StringIO):
 
 
 def test_the_summary_names_what_failed() -> None:
-    held, broken = Finding("SIGSTOP", True, ""), Finding("shares", False, "")
+    held, broken = Check("SIGSTOP", True, ""), Check("shares", False, "")
     assert "all 2 checks held" == summary([held, held])
     assert "1 of 2 checks failed: shares" == summary([held, broken])

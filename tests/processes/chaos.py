@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from benchmarks._processes.group import Group, Life
-from benchmarks._processes.worker import EXIT_REPLACED
 from neli_router.clock import host_clock
+from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.processes.worker import EXIT_REPLACED
 
 __all__ = ["Chaos"]
 
 OUT_MAX = 2
-"""Of five: who takes over must be there, or nothing would ever be taken over."""
+"""Of five: others must be there to take over, or nothing would ever be taken over."""
 
 LOOK_EVERY = 0.01
 """Between two looks at notes, and at what is due."""
@@ -31,13 +31,13 @@ LOOK_EVERY = 0.01
 class Chaos:
     """Turns a group upside down for some seconds, and then lets it come to rest."""
 
-    def __init__(self, group: Group, names: list[str], *, lease: float, seed: int) -> None:
+    def __init__(self, group: ProcessGroup, names: list[str], *, lease: float, seed: int) -> None:
         self.kills = self.doubles = 0
         self.stops: list[float] = []
         """How long each stop lasted."""
         self._group, self._names, self._lease = group, names, lease
         self._rng = random.Random(seed)
-        self._present: dict[str, Life] = {}
+        self._present: dict[str, MemberProcess] = {}
         self._out: set[str] = set()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()  # Two things due at one time are done in the order they were drawn.
@@ -64,7 +64,7 @@ class Chaos:
         self._out.add(name)
         length = self._lease * self._rng.uniform(0.2, 4)
         kind = self._rng.choices(["kill", "stop", "double"], [5, 4, 1])[0]
-        if kind == "double" and not self._present[name].leads:
+        if kind == "double" and not self._present[name].life.held:
             kind = "stop"  # One that was never a member may join after the newer process, and then it is the newer.
         match kind:
             case "kill":
@@ -90,13 +90,12 @@ class Chaos:
         self.stops.append(self._present[name].resume() - stopped_at)
         self._out.discard(name)
 
-    def _let_two_live(self, name: str, older: Life) -> None:
+    def _let_two_live(self, name: str, older: MemberProcess) -> None:
         """The older one ends by itself: when the newer joins, or now if it has."""
         older.resume()
-        for _ in self._group.watch(f"{older.label} was to end, being replaced"):
-            if not older.is_running:
-                break
-        assert EXIT_REPLACED == older.exit_code(), f"{older.label} ended with\n{older.complaints()}"
+        label = older.life.label
+        self._group.wait_until(lambda: not older.is_running, f"{label} was to end, being replaced")
+        assert EXIT_REPLACED == older.exit_code(), f"{label} ended with\n{older.log}"
         self._out.discard(name)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
@@ -109,6 +108,6 @@ class Chaos:
             if strikes or act != self._strike:
                 act()
         self._group.read_notes()
-        for life in self._present.values():
-            assert life.is_running or life.name in self._out, f"{life.label} ended with\n{life.complaints()}"
+        for name, process in self._present.items():
+            assert process.is_running or name in self._out, f"{process.life.label} ended with\n{process.log}"
         time.sleep(LOOK_EVERY)

@@ -2,7 +2,7 @@
 
     chaos --kill -9, SIGSTOP, SIGCONT--> workers --notes--> referee: did two act for one partition at once?
                                             |                  | every partition, term and process that acted
-                                            '--ledger--> chronicle --fold--> the very same
+                                            '--ledger--> copy --fold--> the very same
 
 `NELI_TEST_SECONDS` says how long the main run lasts, no less than 15 for there to be something to see; with
 `NELI_TEST_SEED`, the same misfortunes are drawn as in the run that printed it.
@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks._processes.chronicle import Chronicle, History, history_of
-from benchmarks._processes.group import Group
-from benchmarks._processes.referee import Referee
 from neli_router.induction.records import Expire
+from neli_router.processes.group import ProcessGroup
+from neli_router.processes.history import History, history_of
+from neli_router.processes.referee import Verdict
 from tests.processes.chaos import Chaos
+from tests.processes.ledger_copy import LedgerCopy
 from tests.repeat import SEED, SNAPSHOT_EVERY, say
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
@@ -34,31 +35,30 @@ AVAILABLE_SECONDS = 5.0
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[[str, float], tuple[Referee, History, Chaos]]:
+def run(tmp_path: Path) -> Callable[[str, float], tuple[Verdict, History, Chaos]]:
     """Let a group live through chaos, with this guarantee and for so long."""
 
-    def run(guarantee: str, seconds: float) -> tuple[Referee, History, Chaos]:
+    def run(guarantee: str, seconds: float) -> tuple[Verdict, History, Chaos]:
         say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
         options: dict[str, Any] = {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
-        with Group(tmp_path, partitions=PARTITIONS, pause=PAUSE, **options) as group:
+        with ProcessGroup(tmp_path, partitions=PARTITIONS, pause=PAUSE, **options) as group:
             chaos = Chaos(group, NAMES, lease=LEASE, seed=SEED)
-            with Chronicle(group.ledger) as chronicle:
+            with LedgerCopy(group.ledger) as copy:
                 chaos.run(seconds)
-        return group.referee, history_of(chronicle.close()), chaos
+        return group.verdict(), history_of(copy.close()), chaos
 
     return run
 
 
 def test_no_two_processes_ever_act_for_one_partition_at_once(
-    run: Callable[[str, float], tuple[Referee, History, Chaos]],
+    run: Callable[[str, float], tuple[Verdict, History, Chaos]],
 ) -> None:
     """And whatever term they act under, the ledger gave it to them."""
-    referee, history, chaos = run("exclusive", SECONDS)
-    verdict = referee.verdict()
+    verdict, history, chaos = run("exclusive", SECONDS)
     assert [] == verdict.faults
 
     # The fold, over the same records, gives the very terms that were noted.
-    noted = {(partition, term): process.partition(".")[0] for partition, term, process in referee.terms()}
+    noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
     assert noted == {key: owner for key, owner in history.owners.items() if key in noted}
 
     # There was something to see: a run in which nothing happens proves nothing.
@@ -78,8 +78,8 @@ def test_no_two_processes_ever_act_for_one_partition_at_once(
 
 
 def test_where_overlaps_are_promised_the_same_referee_sees_them(
-    run: Callable[[str, float], tuple[Referee, History, Chaos]],
+    run: Callable[[str, float], tuple[Verdict, History, Chaos]],
 ) -> None:
     """Under `available`, an owner goes on until it has heard its successor: a referee who misses that is blind."""
-    referee, _, _ = run("available", AVAILABLE_SECONDS)
-    assert referee.verdict().overlaps
+    verdict, _, _ = run("available", AVAILABLE_SECONDS)
+    assert verdict.overlaps

@@ -2,25 +2,30 @@
 
 "a 5 acts 1.0-2.0"      process a notes that it may act for partition 0 under term 5 from 1.0 to 2.0
 "a 5 done 1.5"          process a notes at 1.5 that it is done with that
+"a 5 lost 1.5"          process a notes at 1.5 that it found its lease lost
 """
 
 from pathlib import Path
 
 import pytest
 
-from benchmarks._processes.notes import Acts, Done, Note, Notebook, Reader
-from benchmarks._processes.referee import CLOCK_ERROR, Referee, Verdict
+from neli_router.processes.notes import Acts, Done, Halted, Lost, Note, Notebook, NoteReader, Woke
+from neli_router.processes.referee import CLOCK_ERROR, Life, Verdict
+from neli_router.processes.referee import judged as judged_lives
 
 
 def judged(script: str) -> Verdict:
-    referee = Referee()
+    lives: dict[str, Life] = {}
     for line in script.strip().splitlines():
         process, term, kind, time = line.split()
         terms = {0: int(term)}
         since, _, until = time.partition("-")
-        note: Note = Acts(float(since), float(until), terms) if kind == "acts" else Done(float(since), terms)
-        referee.hear(process, [note])
-    return referee.verdict()
+        note: Note = Acts(float(since), float(until), terms) if kind == "acts" else _ENDS[kind](float(since), terms)
+        lives.setdefault(process, Life(process)).hear(note)
+    return judged_lives(lives.values())
+
+
+_ENDS: dict[str, type[Done | Lost]] = {"done": Done, "lost": Lost}
 
 
 def test_a_takeover_after_the_end_of_what_was_allowed_is_no_fault() -> None:
@@ -111,31 +116,53 @@ def test_who_acts_after_having_said_that_it_is_done_has_relapsed() -> None:
     assert 1 == len(verdict.relapses) == len(verdict.faults)
 
 
+def test_a_lease_that_was_found_lost_early_may_have_been_acted_on_until_its_end() -> None:
+    assert 1 == len(judged("a 5 acts 1.0-2.0\na 5 lost 1.2\nb 9 acts 1.5-2.5").overlaps)
+
+
+def test_an_act_within_anothers_time_is_an_overlap_however_short() -> None:
+    assert 1 == len(judged(f"a 5 acts 1.0-2.0\nb 9 acts 1.5-2.5\nb 9 done {1.5 + CLOCK_ERROR / 4}").overlaps)
+
+
 def test_partitions_are_judged_apart() -> None:
-    referee = Referee()
-    referee.hear("a", [Acts(1.0, 2.0, {0: 5, 1: 5})])
-    referee.hear("b", [Acts(1.5, 2.0, {1: 4, 2: 4})])
-    verdict = referee.verdict()
+    one, other = Life("a"), Life("b")
+    one.hear(Acts(1.0, 2.0, {0: 5, 1: 5}))
+    other.hear(Acts(1.5, 2.0, {1: 4, 2: 4}))
+    verdict = judged_lives([one, other])
     assert [1] == [overlap.first.partition for overlap in verdict.overlaps]
-    assert {(0, 5, "a"), (1, 5, "a"), (1, 4, "b"), (2, 4, "b")} == referee.terms()
+    assert {(0, 5, "a"), (1, 5, "a"), (1, 4, "b"), (2, 4, "b")} == verdict.terms
 
 
 def test_notes_are_read_as_they_were_written_and_only_once(tmp_path: Path) -> None:
-    notes: list[Note] = [Acts(0.1 + 0.2, 12345.678901234567, {0: 2**53 - 1, 7: 1}), Done(3.5, {7: 1})]
-    reader = Reader(tmp_path / "notes")
+    terms = {0: 2**53 - 1, 7: 1}
+    notes: list[Note] = [
+        Acts(0.1 + 0.2, 12345.678901234567, terms),
+        Done(3.5, {7: 1}),
+        Halted(12.25, 85, "no Beat of this member came back for 0.5 s"),
+        Woke(12.25, 1.5, ""),
+        Acts(12.5, 12.75, terms),
+        Acts(12.5, 13.0, {0: 2**53 - 1}),
+    ]
+    reader = NoteReader(tmp_path / "notes")
     assert [] == list(reader.fresh())
     notebook = Notebook(tmp_path / "notes")
     notebook.write(notes[0])
     assert notes[:1] == list(reader.fresh())
-    notebook.write(notes[1])
+    for note in notes[1:]:
+        notebook.write(note)
     assert notes[1:] == list(reader.fresh())
 
 
 def test_a_line_that_its_writer_did_not_live_to_finish_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "notes"
-    path.write_bytes(b"acts 1.0 2.0 0:5\nacts 1.5 2.5 0:")
-    reader = Reader(path)
-    assert [Acts(1.0, 2.0, {0: 5})] == list(reader.fresh())
-    with path.open("ab") as file:
-        file.write(b"5\n")
-    assert [Acts(1.5, 2.5, {0: 5})] == list(reader.fresh())
+    notebook, notes = Notebook(path), [Acts(1.0, 2.0, {0: 5}), Acts(1.5, 2.5, {0: 7})]
+    notebook.write(notes[0])
+    whole = len(path.read_bytes())
+    notebook.write(notes[1])
+    written = path.read_bytes()
+    for length in range(len(written) - whole):
+        path.write_bytes(written[: whole + length])
+        reader = NoteReader(path)
+        assert notes[:1] == list(reader.fresh())
+        path.write_bytes(written)
+        assert notes[1:] == list(reader.fresh())

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 
-from benchmarks._processes.group import Group
 from neli_router import testing
 from neli_router.config import Config
 from neli_router.errors import (
@@ -28,6 +27,7 @@ from neli_router.ledgers.base import Entry
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.member import Member
+from neli_router.processes.group import ProcessGroup
 from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
 from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
@@ -175,8 +175,8 @@ def test_two_groups_on_two_ledgers_lose_one_and_never_an_answer(tmp_path: Path) 
     for folder in folders:
         folder.mkdir()
     with (
-        Group(folders[0], partitions=8, pause=0.1, lease=0.3) as blue,
-        Group(folders[1], partitions=8, pause=0.1, lease=0.3) as green,
+        ProcessGroup(folders[0], partitions=8, pause=0.1, lease=0.3) as blue,
+        ProcessGroup(folders[1], partitions=8, pause=0.1, lease=0.3) as green,
     ):
         lives = [blue.start("anna"), blue.start("axel"), green.start("gerd")]
         blue.settle()

@@ -1,11 +1,11 @@
-"""What a worker writes through the fence, and what stands in the database in the end.
+"""The writer through the fence: a worker's writes, and a look at those that stand in the database in the end.
 
     begin --admit(partition, term)--> insert into writes --> commit       one transaction a round
                 |
                 '--Refused--> that partition is left out, and told
 
-The table `writes` keeps the order of the commits: whoever reads it later sees for himself whether a lower term was ever
-written after a higher one, and need not believe the fence.
+The table `writes` keeps the order of the commits. So a reader can see whether a lower term was ever written after a
+higher one, and need not trust the fence.
 """
 
 import sqlite3
@@ -17,24 +17,24 @@ from pathlib import Path
 
 from neli_router import fence
 
-__all__ = ["Writer", "zombie_writes"]
+__all__ = ["FencedWriter", "zombie_writes"]
 
 LOCKED_MAX = 0.2
 """Seconds. A process that is stopped within its transaction keeps the others out; they write again next round."""
 
 
-class Writer:
+class FencedWriter:
     """Of one process, whose label is in each of its writes. For one thread at a time."""
 
     def __init__(self, path: Path, process: str) -> None:
         self._process = process
-        # Nobody pulls the plug of this machine; a process that is killed loses nothing that it committed.
+        # A process that is killed loses nothing that it committed; only a power cut would lose it.
         self._connection = sqlite3.connect(path, timeout=LOCKED_MAX, check_same_thread=False)
         self._connection.execute("PRAGMA synchronous = OFF")
 
     @staticmethod
     def install(path: Path) -> None:
-        """Make the database, before anybody writes."""
+        """Make the database, before the first write."""
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             with connection:
@@ -45,10 +45,8 @@ class Writer:
                 fence.install(connection)
 
     def write(self, terms: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Write for each partition under its term: those that the fence let through, and those that it refused.
-
-        None of them is in either if the database was locked.
-        """
+        """Write for each partition under its term. Returns those that the fence let through and those that it refused;
+        none of either if the database was locked."""
         written: dict[int, int] = {}
         refused: dict[int, int] = {}
         try:
@@ -59,18 +57,16 @@ class Writer:
                     except fence.Refused:
                         refused[partition] = term
                     else:
-                        self._insert(partition, term)
+                        self._connection.execute(
+                            "INSERT INTO writes (partition, term, process) VALUES (?, ?, ?)",
+                            (partition, term, self._process),
+                        )
                         written[partition] = term
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
             return {}, {}
         return written, refused
-
-    def _insert(self, partition: int, term: int) -> None:
-        self._connection.execute(
-            "INSERT INTO writes (partition, term, process) VALUES (?, ?, ?)", (partition, term, self._process)
-        )
 
 
 def zombie_writes(path: Path) -> list[str]:

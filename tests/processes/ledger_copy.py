@@ -1,24 +1,20 @@
-"""The chronicle: what stood in a ledger, read along while it was written, and what the protocol makes of it.
+"""A copy of a ledger, made while it is written: members trim theirs, so all of it is had only by reading along.
 
-    ledger --a thread of this process, which is no member--> entries --fold--> history
+    ledger --a thread of this process, which is no member--> entries --history_of--> what the protocol makes of them
 
-Members trim their ledger, so whoever wants all of it must read along from the start. While the ledger cannot be read,
-the chronicle waits: what is written meanwhile is read when it is back.
+While the ledger cannot be read, the copy waits, and reads on when it is back.
 """
 
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from neli_router.closing import Closing
 from neli_router.errors import LedgerUnavailable
-from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Expire, Join, Leave, decode
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Entry, Ledger
 
-__all__ = ["Chronicle", "Departure", "History", "history_of"]
+__all__ = ["LedgerCopy"]
 
 LOOK_EVERY = 0.5
 """The longest wait for a record, and so for the end."""
@@ -29,30 +25,7 @@ END_MAX = 60.0
 RETRY_EVERY = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """A member's end, by a record of this kind that counted."""
-
-    offset: int
-    name: str
-    kind: type[Expire | Join | Leave]
-
-
-@dataclass(slots=True)
-class History:
-    """What the fold says of all records, from the first."""
-
-    state: State
-    owners: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(partition, term) -> the name of the member that owned it so."""
-    departures: list[Departure] = field(default_factory=list)
-
-    def departed_by(self, kind: type[Expire | Join | Leave]) -> list[str]:
-        """Names, in order."""
-        return [departure.name for departure in self.departures if departure.kind is kind]
-
-
-class Chronicle(Closing):
+class LedgerCopy(Closing):
     """Keeps all that is written into the ledger at `address` until `close`, which raises what reading met."""
 
     def __init__(self, address: str) -> None:
@@ -61,7 +34,7 @@ class Chronicle(Closing):
         self._over = False
         self._give_up_at = 0.0
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="chronicle", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ledger-copy", daemon=True)
         self._thread.start()
 
     def close(self) -> Sequence[Entry]:
@@ -109,19 +82,3 @@ def _opened(address: str) -> Ledger:
             if time.monotonic() >= give_up_at:
                 raise
             time.sleep(RETRY_EVERY)
-
-
-def history_of(entries: Sequence[Entry]) -> History:
-    """Fold all of `entries`, which begin with the ledger's first."""
-    history = History(State())
-    for entry in entries:
-        before, record = history.state, decode(entry.payload)
-        after = history.state = fold(before, entry.offset, record)
-        if after.owners is not before.owners:
-            for partition, (owner, term) in enumerate(zip(after.owners, after.terms, strict=True)):
-                if owner is not None:
-                    history.owners[partition, term] = after.seats[owner].name
-        if isinstance(record, Expire | Join | Leave) and after.seats is not before.seats:
-            gone = before.seats.keys() - after.seats.keys()
-            history.departures += [Departure(entry.offset, before.seats[it].name, type(record)) for it in gone]
-    return history

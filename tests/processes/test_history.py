@@ -1,4 +1,4 @@
-"""The chronicle reads along what members will trim away, and tells what counted from what did not."""
+"""The copy of a ledger has what members will trim away, and its history tells what counted from what did not."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._processes.chronicle import Chronicle, Departure, history_of
 from neli_router.errors import LedgerTrimmed
 from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Record, encode
 from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Entry
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.processes.history import Departure, history_of
+from tests.processes.ledger_copy import LedgerCopy
 
 GENESIS = Genesis(by="a", layout=Layout(partitions=2), lease=1.0, guarantee="exclusive", base=1000, version=1)
 
@@ -34,16 +35,16 @@ def entries(*records: Record) -> list[Entry]:
 def test_it_reads_to_the_end_what_was_written_before_it_came_and_after(ledger: SqliteLedger, tmp_path: Path) -> None:
     payloads = [f"{number}".encode() for number in range(3000)]
     ledger.append(payloads[:10])
-    with Chronicle(f"sqlite://{tmp_path / 'ledger.db'}") as chronicle:
+    with LedgerCopy(f"sqlite://{tmp_path / 'ledger.db'}") as copy:
         ledger.append(payloads[10:])
-        kept = chronicle.close()
+        kept = copy.close()
         assert payloads == [entry.payload for entry in kept]
-        assert kept == chronicle.close()
+        assert kept == copy.close()
 
 
 def test_one_that_fell_behind_what_was_trimmed_says_so_in_the_end(ledger: SqliteLedger, tmp_path: Path) -> None:
     ledger.append([b"read"])
-    chronicle = Chronicle(f"sqlite://{tmp_path / 'ledger.db'}")
+    copy = LedgerCopy(f"sqlite://{tmp_path / 'ledger.db'}")
     ledger.close()
     with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -52,7 +53,7 @@ def test_one_that_fell_behind_what_was_trimmed_says_so_in_the_end(ledger: Sqlite
         connection.execute("DELETE FROM records")
         connection.execute("COMMIT")
     with pytest.raises(LedgerTrimmed):
-        chronicle.close()
+        copy.close()
 
 
 def test_it_names_the_owner_under_every_term() -> None:

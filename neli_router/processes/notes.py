@@ -1,0 +1,157 @@
+"""The notes of a member process: one line of JSON each, by the host's clock, written before the act that it allows.
+
+    acts          since, until, terms   may act for these partitions, under these terms, from one time to the other
+    acts          since, until          the same for all that the last `acts` named
+    done          at, terms             does not act for these again under these terms
+    lost          at, terms             found that the leases of these are lost
+    wrote         at, terms             the fence let it write for these (see `writer`)
+    writerefused  at, terms             the fence did not
+    opened, halted, woke, left, failed  what happened to its member
+
+**What a line claims.** The worker reads the clock (t0), asks every lease how long it still holds, and reads the clock
+again (t1). The shortest answer, r, was computed at some moment from t0 to t1, so every lease holds from t1 at the
+latest until t0 + r at the least. A process that was killed or stopped at t1 may still act until then, and no other
+process may. A worker that is stopped between the two readings finds that t1 is beyond t0 + r, and claims nothing. The
+check counts, not the act: a late act is for fencing to refuse.
+
+**What ends a claim early.** When the worker is asked to give a partition up, it notes `done` before it answers, so the
+claim has ended before another process can be given the partition. A lease that is lost does not end it: the claim lasts
+until the end that was noted.
+
+Each line is one `write` to a file opened for appending, so it outlives kill -9. A line that is missing claims less than
+was true, never more.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+__all__ = [
+    "Acts",
+    "Done",
+    "Failed",
+    "Halted",
+    "Left",
+    "Lost",
+    "Note",
+    "NoteReader",
+    "Notebook",
+    "Opened",
+    "Woke",
+    "WriteRefused",
+    "Wrote",
+]
+
+
+class _Note(Struct, frozen=True, tag=str.lower, omit_defaults=True):
+    pass
+
+
+class Acts(_Note, frozen=True):
+    """The writer may act from `since` to `until` for these partitions under these terms."""
+
+    since: float
+    until: float
+    terms: dict[int, int] = {}
+
+
+class _Terms(_Note, frozen=True):
+    at: float
+    terms: dict[int, int]
+
+
+class Done(_Terms, frozen=True):
+    """From `at` on, the writer does not act for these partitions any more under these terms."""
+
+
+class Lost(_Terms, frozen=True):
+    """At `at`, the writer found that it does not hold the leases of these partitions under these terms any more."""
+
+
+class Wrote(_Terms, frozen=True):
+    """By `at`, the writer had written for these partitions under these terms."""
+
+
+class WriteRefused(_Terms, frozen=True):
+    """By `at`, the writer had tried to write for these partitions, and the fence had seen higher terms."""
+
+
+class Opened(_Note, frozen=True):
+    """The member has opened the ledger."""
+
+    at: float
+
+
+class Halted(_Note, frozen=True):
+    """The member told its program to stop at once, for so many partitions."""
+
+    at: float
+    partitions: int
+    reason: str
+
+
+class Woke(_Note, frozen=True):
+    """The worker found that it had not run for `asleep` seconds, and asked a lease that it had held before anything
+    else: `refusal` is the lease's answer, and empty if it still holds."""
+
+    at: float
+    asleep: float
+    refusal: str
+
+
+class Left(_Note, frozen=True):
+    """The member left the group in good order."""
+
+    at: float
+
+
+class Failed(_Note, frozen=True):
+    """The member could not start, or ended by an error."""
+
+    error: str
+
+
+Note = Acts | Done | Lost | Wrote | WriteRefused | Opened | Halted | Woke | Left | Failed
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
+
+
+class Notebook:
+    """Where one process writes its notes. Threads may share it, but for `Acts`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._terms: dict[int, int] = {}
+
+    def write(self, note: Note) -> None:
+        if isinstance(note, Acts):
+            before, self._terms = self._terms, note.terms
+            note = Acts(note.since, note.until) if note.terms == before else note
+        os.write(self._file, _encoder.encode(note) + b"\n")
+
+
+class NoteReader:
+    """Reads along what one process notes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._position = path, 0
+        self._terms: dict[int, int] = {}
+
+    def fresh(self) -> Iterator[Note]:
+        """The notes since the last call. A line that is not finished yet is left for the next."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            lines, _, unfinished = file.read().rpartition(b"\n")
+            self._position = file.tell() - len(unfinished)
+        for note in map(_decoder.decode, lines.splitlines()):
+            if isinstance(note, Acts):
+                self._terms = note.terms or self._terms
+                yield Acts(note.since, note.until, self._terms)
+            else:
+                yield note
