@@ -230,13 +230,13 @@ def test_the_front_page_shows_lines_that_the_demo_prints() -> None:
 @pytest.mark.process
 def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first block of shell line by line, beside the agent that it starts; then its Python."""
-    programs = Path(sys.executable).parent
     report = tmp_path / "report.sh"
     report.write_text('#!/bin/sh\nexec test -n "$NELI_TERM"\n')
     report.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    for name in [name for name in os.environ if name.startswith("NELI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.delenv("NELI_AGENT", raising=False)
     assert shutil.which("neli")
     ran: list[str] = []
     with ExitStack() as stack:
@@ -250,15 +250,15 @@ def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                     stack.callback(agent.terminate)
                     _await_agent()
                 case ["neli", "watch", *_]:  # It goes on until it is interrupted.
-                    watching = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+                    watching = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+                    stack.callback(watching.terminate)
                     assert watching.stdout is not None
                     assert watching.stdout.readline().startswith("worker-1 ")
-                    watching.terminate()
-                    watching.communicate(timeout=PATIENCE)
                 case _:
                     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-                    doctor_only_warns = words == ["neli", "doctor"] and done.returncode == 1
-                    assert done.returncode == 0 or doctor_only_warns, f"{words}: {done.stdout}{done.stderr}"
+                    may_complain = words == ["neli", "doctor"]  # Of a ledger that is slow while the machine is busy.
+                    good = {0, 1} if may_complain else {0}
+                    assert done.returncode in good, f"{words}: {done.stdout}{done.stderr}"
             ran.append(words[1])
         assert {"agent", "owner", "run", "members", "table", "watch", "drain", "config", "doctor"} <= set(ran)
         for block in blocks("docs/agent.md", "python"):

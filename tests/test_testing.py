@@ -145,7 +145,7 @@ def test_owner_is_what_a_router_would_say() -> None:
         assert group.owner("k") is None
 
 
-def test_a_group_in_which_nobody_is_left_is_settled() -> None:
+def test_a_group_without_a_member_is_settled() -> None:
     with testing.group("a") as group:
         group.settle()
         group.kill("a")

@@ -92,7 +92,7 @@ def incarnation(process: Process) -> str:
 
 
 def say(found: SimulatedGroup, record: Record) -> None:
-    """`record` is appended, whoever wrote it."""
+    """`record` is appended, by any writer."""
     found.log.extend(None, [encode(record)])
 
 
@@ -152,7 +152,7 @@ def test_a_digest_that_is_not_the_one_of_the_state_is_found(monkeypatch: pytest.
 # Referee: a record does what it may, and nothing else
 
 Fields = Callable[[State, State], dict[str, Any]]
-"""By the states before and after a record: what a broken fold makes of it instead."""
+"""By the states before and after a record: the fields that a broken fold sets instead."""
 
 
 def swap(values: tuple[Any, ...], **places: Any) -> tuple[Any, ...]:
@@ -328,7 +328,7 @@ AFTER = folded(expire("b", "a", LAST_OF_A), state=BEFORE)
 
 
 class Stage:
-    """Hosts that act when a test says so, as `acting` sees them."""
+    """Processes that act when a test says so, as `acting` sees them."""
 
     def __init__(self, *, exclusive: bool = True) -> None:
         self.world = World(1)
@@ -336,12 +336,12 @@ class Stage:
         self._group = SimulatedGroup(self.world, options())
 
     def host(self, label: str) -> Process:
-        # It runs an observer, which never acts: what it may act for is what a test steps `acting` with.
+        # It runs an observer, which never acts: a test steps `acting` with the machine of its choice.
         return Process(self.world, self._group.log, _Indifferent(), label=label, clock=CLOCK, birth=Observer)
 
 
 class _Indifferent:
-    """A Watch that lets pass whatever happens."""
+    """Checkers that let everything pass."""
 
     def on_send(self, *_: object) -> None: ...
     def on_step(self, *_: object) -> None: ...
@@ -401,7 +401,7 @@ def test_where_two_may_act_two_are_no_violation() -> None:
     ("who", "state", "wrong"),
     [
         ("a", BEFORE, True),  # An earlier term.
-        ("c", changed(AFTER, owners=("c",) * 4), True),  # The same one, of somebody else.
+        ("c", changed(AFTER, owners=("c",) * 4), True),  # The same one, of another incarnation.
         ("b", AFTER, False),  # The same one, taken up again.
     ],
 )
@@ -441,11 +441,11 @@ def test_a_program_that_believes_more_than_its_machine_allows_is_found(standing:
         stage.acting.step(host, machine("a", BEFORE))
 
 
-# Coverage: under `available` somebody acts, and two never for long
+# Coverage: under `available` one acts, and two never for long
 
 
 class Scene:
-    """Who acts for the only partition, under `available` in fair weather, as a test says."""
+    """The processes that act for the only partition, as a test says: under `available`, in fair weather."""
 
     def __init__(self) -> None:
         self.stage = Stage(exclusive=False)
@@ -474,7 +474,7 @@ def test_a_partition_that_all_leave_while_its_owner_lives_is_found() -> None:
         scene.act()
 
 
-def test_a_partition_may_be_left_if_its_owner_is_dead_or_nobody() -> None:
+def test_a_partition_may_be_left_if_its_owner_is_dead_or_there_is_none() -> None:
     scene = Scene()
     scene.owner("a")
     scene.act(scene.one)
@@ -532,7 +532,7 @@ def test_two_overlaps_with_a_pause_between_them_are_two() -> None:
         scene.act(scene.one)
 
 
-# SimulatedGroup: what members send, and why they stop
+# SimulatedGroup: the records that members send, and why they stop
 
 
 @pytest.mark.parametrize(
@@ -627,7 +627,7 @@ def test_who_stops_without_cause_is_found(error: NeliError | None) -> None:
         found.on_end(found.start("m1"), killed=False, error=error)
 
 
-def test_whoever_stops_for_a_reason_may() -> None:
+def test_a_process_may_stop_for_a_reason() -> None:
     found = group()
     first = found.start("m1")
     first.post(Close())
@@ -666,7 +666,7 @@ def test_a_reader_that_holds_another_table_at_the_end_is_found() -> None:
 
 
 def rewound() -> tuple[SimulatedGroup, Process, Process]:
-    """Records were lost that nobody had read, everything works again, and everybody may be in doubt."""
+    """Records were lost that no process had read, everything works again, and every process may be in doubt."""
     found, one, other = at_rest()
     found.rewind(len(found.log.offsets))
     found.heal()

@@ -75,12 +75,12 @@ def test_one_who_joined_waited_and_heard_itself_acts() -> None:
     assert ["i0"] == acting(world)
 
 
-def test_nobody_acts_before_its_wait_is_over() -> None:
+def test_no_incarnation_acts_before_its_wait_is_over() -> None:
     world = walk("start", "join", "read", "tick", fresh_beat, "read")
     assert [] == acting(world)
 
 
-def test_time_that_nobody_can_tell_apart_is_one_time() -> None:
+def test_times_that_no_rule_can_tell_apart_are_one_time() -> None:
     early = walk("start", "tick", "tick")
     late = walk("start", "tick", "tick", "tick", "tick")
     assert key(early) == key(late)
@@ -123,7 +123,7 @@ def test_a_table_that_is_not_the_others_breaks_a_rule() -> None:
 
 
 def test_a_lease_that_never_ends_lets_two_act() -> None:
-    """The rules must be able to break: what the explorer looks for is reached as soon as a proof does not lapse."""
+    """The rules must be able to break: two act as soon as a proof does not lapse."""
     world = walk("start", "join", "read", "tick", "tick", fresh_beat, "read", "start", by_name("join", "i1", "i0"))
     deaf = world.slots[0]  # It never reads that it was replaced.
     world = walk_on(world, reads("i1"), "tick", "tick", fresh_beat, reads("i1"))

@@ -86,7 +86,7 @@ def test_what_is_forced_and_would_have_been_drawn_anyway_changes_nothing() -> No
     assert fingerprint(drawn) == fingerprint(run(5, drawn.options.guarantee, drawn.options.weather))
 
 
-def test_the_trace_tells_bytes_times_and_deeds_apart() -> None:
+def test_the_trace_tells_bytes_times_and_actions_apart() -> None:
     def trace(time: float, who: str, what: str, payload: bytes) -> str:
         world = World(1)
         world.run(time)
@@ -180,11 +180,11 @@ def test_the_line_of_options_names_every_one_of_them_on_one_line() -> None:
     assert "\n" not in line
 
 
-# What happens in a run
+# The course of a run
 
 
 def counted() -> Counter[str]:
-    """What happened in all runs of this module, of drawn weather and of fair."""
+    """The counts of all runs of this module, of drawn weather and of fair."""
     drawn_weather, fair = (run(seed).counts for seed in SEEDS), (run(seed, weather="fair").counts for seed in SEEDS)
     return sum((*drawn_weather, *fair), start=Counter())
 
@@ -193,7 +193,7 @@ def test_every_promise_is_held_in_the_first_seeds() -> None:
     assert [] == [str(run(seed).violation) for seed in SEEDS if run(seed).violation is not None]
 
 
-def test_every_fault_has_its_deed_and_is_struck_within_a_few_seeds() -> None:
+def test_every_fault_has_its_method_and_is_struck_within_a_few_seeds() -> None:
     world = World(1)
     options = drawn(1)
     assert set(FOUL_FAULTS) == Faults(world, SimulatedGroup(world, options), options)._kinds.keys()
@@ -218,7 +218,7 @@ def test_faults_have_their_effects() -> None:
     assert [] == [effect for effect in effects if not counts[effect]]
 
 
-def test_in_fair_weather_only_who_has_ended_is_expired() -> None:
+def test_in_fair_weather_only_an_ended_process_is_expired() -> None:
     runs = [run(seed, weather="fair") for seed in SEEDS]
     assert [] == [str(result.violation) for result in runs if result.violation is not None]
     for counts in (result.counts for result in runs):
@@ -291,7 +291,7 @@ def test_what_cannot_be_run_is_refused_with_what_was_wanted(arguments: tuple[str
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Nobody waits, and nobody heeds what it sent; the answer is the first seed that shows it."""
+    """No member waits, nor heeds what it sent; the answer is the first seed that shows it."""
     monkeypatch.setattr(Tenure, "_free", lambda *_: True)
     # Threads see what is patched here on every platform; processes of a pool do not.
     monkeypatch.setattr(proofs, "ProcessPoolExecutor", ThreadPoolExecutor)
