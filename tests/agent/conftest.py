@@ -1,4 +1,4 @@
-"""What the tests of the agent share: an agent that is a member, alone in its group."""
+"""Fixtures that the tests of the agent share: an agent that is a member, alone in its group."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,7 +3,7 @@
     test --says--> StandIn --HTTP--> Client
 
 The real agent answers what its group is like, so no test could make it hang, break off or contradict itself at a moment
-of its choice. What the two say to each other when all is well is tested with the real one.
+of its choice. How the two talk to each other when all is well is tested with the real one.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ PATIENCE = 60.0
 
 
 class StandIn:
-    """Two partitions: `alpha` owns number 0, nobody owns number 1. All attributes are the test's to set."""
+    """Two partitions: `alpha` owns number 0, no member owns number 1. All attributes are the test's to set."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
@@ -60,7 +60,7 @@ class StandIn:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def leads(self, *, term: int = 7, remaining: float = 30.0, drain_timeout: float = 10.0) -> None:
-        """From now on the stand-in's member leads, and says so to whoever waits."""
+        """From now on the stand-in's member leads, and says so to all that wait."""
         self.lease = LeaseView(0, True, "alpha", term, remaining, drain_timeout)
         self.say("acquired", self.lease)
 

@@ -1,4 +1,4 @@
-"""What an agent answers, over a real socket."""
+"""The answers of an agent, over a real socket."""
 
 import base64
 
@@ -142,7 +142,7 @@ def test_more_keys_than_one_request_may_have_are_refused(agent: Running) -> None
         assert "TooLarge" == refused(client.post("/v1/owners", json={"keys": [""] * 70_001})).kind
 
 
-# What is led here
+# Leases of this member
 
 
 def test_a_lease_says_how_long_it_holds(agent: Running) -> None:
@@ -278,7 +278,7 @@ def test_what_is_taken_back_need_not_be_known(agent: Running) -> None:
         assert 200 == client.post("/v1/undrain", json={"name": "long-gone"}).status_code
 
 
-# What there is not
+# Unknown paths
 
 
 @pytest.mark.parametrize(

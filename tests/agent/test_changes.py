@@ -1,4 +1,4 @@
-"""What a SIGHUP changes while the ledger is out of reach."""
+"""A SIGHUP while the ledger is out of reach."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""HTTP from anywhere: whatever is sent, nobody finds a defect, each refusal says what to do, and others are served.
+"""HTTP from anywhere: no request finds a defect, each refusal says what to do, and other clients are served.
 
     whole requests    any method, path, query, headers, body    --> exactly one answer; 4xx and 503 carry a Refusal
     bytes             requests cut, spliced, flipped, and noise --> nothing, or answers as above, and the end
@@ -99,7 +99,7 @@ def requests(draw: st.DrawFn) -> bytes:
         names = [b"key64"]
     query = b"&".join(name + b"=" + draw(WRITTEN) for name in names)
     body = draw(BODIES) if method != b"GET" or draw(st.booleans()) else b""
-    size = draw(st.sampled_from([*[len(body)] * 9, BODY_MAX + 1]))  # That large, nobody reads it.
+    size = draw(st.sampled_from([*[len(body)] * 9, BODY_MAX + 1]))  # The agent reads none that is so large.
     token = draw(st.sampled_from([b"authorization: Bearer " + TOKEN.encode() + b"\r\n", b""]))
     line = b"%b %b%b HTTP/1.1\r\n" % (method, path, b"?" * bool(query) + query)
     return line + b"host: 127.0.0.1\r\n%bcontent-length: %d\r\n\r\n" % (token, size) + body
@@ -107,7 +107,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """What is left of one or two requests after an accident, with headers that contradict each other."""
+    """The rest of one or two requests after an accident, with headers that contradict each other."""
     said = b"".join(draw(st.lists(requests(), min_size=1, max_size=2)))
     line, _, rest = said.partition(b"\r\n")
     said = b"\r\n".join([line, *draw(HEADERS), rest])[: 2 * BODY_MAX]

@@ -1,4 +1,4 @@
-"""Who waits is told: leadership by long poll and by events, owners, and the status."""
+"""All that wait are told: leadership by long poll and by events, owners, and the status."""
 
 import socket
 import threading
@@ -106,7 +106,7 @@ def test_a_stream_of_leadership_tells_its_whole_life(pair: tuple[Running, Member
 
 
 def test_a_lost_lease_is_told_as_fenced_and_waited_for_again(tmp_path: Path) -> None:
-    """Who does not close its stream within the drain timeout is fenced."""
+    """A client that does not close its stream within the drain timeout is fenced."""
     with Member(configured(tmp_path, "b", drain_timeout=0.3)) as other:
         until(lambda: len(other.led) == PARTITIONS)
         other.drain("a")

@@ -1,4 +1,4 @@
-"""The agent as a process: how it starts, what it is told by signals, and how it ends."""
+"""The agent as a process: its start, its signals, and its end."""
 
 import json
 import logging
@@ -55,7 +55,7 @@ def client(folder: Path) -> httpx.Client:
 
 
 def is_ready(folder: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as asker:  # httpx forgets a socket that nobody answers.
+    with socket.socket(socket.AF_UNIX) as asker:  # httpx forgets a socket that does not answer.
         if asker.connect_ex(f"{folder}/agent.sock") != 0:
             return False
     with client(folder) as other:
@@ -324,7 +324,7 @@ def test_sighup_without_a_configuration_to_read_is_no_end(tmp_path: Path) -> Non
         assert EXIT_DONE == agent.wait(PATIENCE)
 
 
-# What is kept quiet
+# Secrets
 
 
 def test_no_key_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The sockets: whose they are, what was there before, and what is left behind."""
+"""The sockets: their owners, the files that were there before, and the files that stay behind."""
 
 import os
 import re

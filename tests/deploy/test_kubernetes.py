@@ -1,4 +1,4 @@
-"""docs/deploy/kubernetes.yaml: what its manifests must keep of the agent's promises."""
+"""docs/deploy/kubernetes.yaml: its manifests keep the agent's promises."""
 
 import importlib
 import re

@@ -18,7 +18,7 @@ def settings() -> dict[str, str]:
 
 
 def example() -> Resolved:
-    """What neli.toml comes to, with the token that the unit hands in."""
+    """The options of neli.toml, with the token that the unit hands in."""
     assert "NELI_TOKEN_FILE=%d/token" == settings()["Environment"]
     assert settings()["LoadCredential"].startswith("token:")
     return resolve({}, {"NELI_TOKEN": "0123456789abcdef"}, str(FOLDER / "neli.toml"), places=())

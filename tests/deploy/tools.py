@@ -20,7 +20,7 @@ def tool(name: str, *, required: bool = True) -> str:
 
 
 def output_of(*command: str, given: bytes = b"") -> str:
-    """What the command wrote, if it succeeded."""
+    """The output of the command, if it succeeded."""
     done = subprocess.run(command, input=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     text = done.stdout.decode(errors="replace")
     assert 0 == done.returncode, text

@@ -2,8 +2,8 @@
 
     initdb --> folder/data       postgres -k folder --> folder/.s.PGSQL.5432       SIGINT --> gone, with the folder
 
-PostgreSQL refuses to run as root, so root becomes the user that Debian made for it, or nobody. A machine without it
-skips what needs it; where CI=true, that is a failure.
+PostgreSQL refuses to run as root, so root becomes the user that Debian made for it, or the user `nobody`. A
+machine without it skips the tests that need it; where CI=true, that is a failure.
 """
 
 import os

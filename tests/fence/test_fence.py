@@ -1,6 +1,6 @@
-"""The fence on SQLite: what it admits, what it refuses, what it is told wrongly, and that it ends with its transaction.
+"""The fence on SQLite: it admits, refuses, rejects misuse, and ends with its transaction.
 
-What two connections do at once is in test_races.py, for both databases; `fence` needs no server for anything here.
+Two connections at once are in test_races.py, for both databases; `fence` needs no server for anything here.
 """
 
 import os
@@ -34,7 +34,7 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
         yield opened
 
 
-# What it admits
+# Admitted
 
 
 def test_a_resource_starts_without_a_term_and_admits_any(connection: sqlite3.Connection) -> None:
@@ -172,7 +172,7 @@ def test_without_the_table_the_drivers_error_says_how_to_make_it(path: Path) -> 
     assert ["neli: `install(connection)` of neli_router.fence makes the table; commit it"] == caught.value.__notes__
 
 
-# What it is told wrongly
+# Misuse
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_class_that_derives_from_a_drivers_connection_is_known(path: Path) -> 
 
 
 class Wrapped:
-    """A connection of a library that nobody knows."""
+    """A connection of an unknown library."""
 
     def __init__(self, inner: sqlite3.Connection, *, autocommit: bool = False) -> None:
         self.cursor, self.autocommit = inner.cursor, autocommit

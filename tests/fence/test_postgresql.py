@@ -1,9 +1,9 @@
-"""The fence on a real PostgreSQL: two transactions at once, who waits for whom, and who is refused.
+"""The fence on a real PostgreSQL: two transactions at once, which one waits, and which one is refused.
 
      older, term 7   ---- admit ------------------------------ blocked ...... Refused
      newer, term 9   ------------ admit ---- write --- COMMIT ----^
 
-That somebody waits is asked of the server (`pg_blocking_pids`), not guessed from the time that it takes.
+The server is asked whether a transaction waits (`pg_blocking_pids`); that is not guessed from the time it takes.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ def test_it_admits_and_refuses_by_the_same_statement(address: str) -> None:
 
 @pytest.mark.parametrize("first", [None, 5])
 def test_a_zombie_waits_for_the_newer_owner_and_is_then_refused(address: str, first: int | None) -> None:
-    """Also when nobody was admitted before, so that there is no row yet to wait for."""
+    """Also when no term was admitted before, so that there is no row yet to wait for."""
     with two(address) as (older, newer):
         if first is not None:
             write(older, first, "first")
@@ -102,7 +102,7 @@ def test_a_zombie_waits_for_the_newer_owner_and_is_then_refused(address: str, fi
 
 
 def test_the_newer_owner_waits_for_an_older_write_that_is_not_committed_and_then_sees_it(address: str) -> None:
-    """So the newer owner reads *after* it was admitted: what the older wrote until then is there, and no more comes."""
+    """So the newer owner reads *after* it was admitted: the older one's writes are there, and no more come."""
     with two(address) as (older, newer):
         seen: list[Any] = []
 

@@ -82,7 +82,7 @@ def zombie(kind: str, address: str) -> Iterator[subprocess.Popen[str]]:
         os.kill(process.pid, signal.SIGSTOP)
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        # What it waits for is there from now on; that it does not go on is the signal's doing alone.
+        # From now on only the signal keeps it from going on.
         process.stdin.write("go on\n")
         process.stdin.flush()
         yield process
@@ -98,7 +98,7 @@ def woken(process: subprocess.Popen[str]) -> str:
 
 
 def take_over(connection: Any) -> None:
-    """What a new owner does: raise the fence and commit it; then read, and write."""
+    """A new owner's way: raise the fence and commit it; then read, and write."""
     fence.admit(connection, "notes", 9)
     connection.commit()
     assert [] == connection.execute("SELECT * FROM notes").fetchall()

@@ -1,4 +1,4 @@
-"""The fence in a real Redis: what it admits is written in the same step, and what it refuses is not written at all."""
+"""The fence in a real Redis: admitted writes happen in the same step, and refused ones not at all."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A real browser, and the status page in it as a person meets it: what is read there, and what is pressed.
+"""A real browser, and the status page in it as a person reads and uses it.
 
     Browser --one Chromium for all tests--> Page --opened at an address--> cells, members, moves, dialog
                                               '--closed--> what the console said, and whom the page spoke to
@@ -38,7 +38,7 @@ OPTIONS = (
 
 
 def missing() -> str:
-    """What there is not of a browser here, as a sentence; empty if there is one."""
+    """The part of a browser that is missing here, as a sentence; empty if none is."""
     lacks = [program for program in PROGRAMS if which(program) is None]
     if not lacks:
         return ""
@@ -63,7 +63,7 @@ class Page:
         self.address = ""
 
     def open(self, address: str) -> None:
-        """Load it, and wait for its first status. What it is marked with here is gone once anybody loads it again."""
+        """Load it, and wait for its first status. The mark that it gets here is gone once it is loaded again."""
         self.address = address
         self.driver.get(address)
         self.run("window.isTheSame = true")
@@ -94,7 +94,7 @@ class Page:
         return bool(self.run("return window.isTheSame === true"))
 
     def text(self, selector: str) -> str:
-        """What is shown there; empty if nothing is."""
+        """The text that is shown there; empty if there is none."""
         found = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
         return " ".join(str(found).split())
 
@@ -130,7 +130,7 @@ class Page:
         return self.texts("#members tbody button.name")
 
     def focused(self) -> str:
-        """What has the focus: its partition, its label, its id, or its text."""
+        """The element that has the focus: its partition, its label, its id, or its text."""
         return str(
             self.run(
                 "const one = document.activeElement;"
@@ -178,7 +178,7 @@ class Page:
         until(holds, f"{' and '.join(map(repr, parts))} at {selector}")
 
     def await_word(self, word: str) -> None:
-        """What is said of the connection."""
+        """The words about the connection."""
         until(lambda: self.text("#connection-text") == word, f"the word {word!r}")
 
     def await_hidden(self, selector: str) -> None:
@@ -187,7 +187,7 @@ class Page:
     # After
 
     def complaints(self) -> list[str]:
-        """What the console has against the page, and not against the network."""
+        """The console's complaints about the page, without those about the network."""
         log: Sequence[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in log if entry["level"] == "SEVERE" and entry["source"] != "network"]
 

@@ -1,4 +1,4 @@
-"""What the tests of the page share: one browser for all, and a page for each that must have nothing to complain of."""
+"""Fixtures that the tests of the page share: one browser for all, and for each test a page without complaints."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.status.browsing import Page, missing, started
 @pytest.fixture(name="browser", scope="session")
 def one_browser() -> Iterator[webdriver.Chrome]:
     if why := missing():
-        # Where nobody can have forgotten to install one, a test that is left out is a test that failed.
+        # On a machine that must have one, a test that is left out is a test that failed.
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
     driver = started()
     try:

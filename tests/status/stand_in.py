@@ -174,7 +174,7 @@ class StandIn:
         self._socket.close()
 
     def tell(self, view: StatusView) -> None:
-        """Send `view` to whoever listens."""
+        """Send `view` to all open streams."""
         self.view = view
         self._each(_event("changed", view))
 
@@ -219,7 +219,7 @@ class StandIn:
         return StreamingResponse(chunks(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     async def _next(self, stream: "asyncio.Queue[bytes | None]") -> bytes | None:
-        """What is told; or, as the agent does, the same again each second."""
+        """The events that are sent; or, as the agent does, the same again each second."""
         try:
             return await asyncio.wait_for(stream.get(), EVERY)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""The chronicle: records go in by name of nobody, and what people want to know comes out by name.
+"""The chronicle: records go in by incarnation, and history comes out by name.
 
 Incarnations are single letters, and each member is called by a word; partition 0 stands at the left.
 """
@@ -21,7 +21,7 @@ LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed 
 
 ALICE, BOB = join("a", "alice"), join("b", "bob")
 GIVE = (Handover(by="a", partition=1, term=1001), Handover(by="a", partition=3, term=1001))
-"""What brings two members to two partitions each; the next record stands at offset 5."""
+"""Brings two members to two partitions each; the next record stands at offset 5."""
 
 
 def reading(*records: Record | None, now: float = 0.0) -> Chronicle:

@@ -1,4 +1,4 @@
-"""The status page in a real browser, before a group that the test makes up: what it shows, and how it is used.
+"""The status page in a real browser, before a group that the test makes up: its contents, and its use.
 
 Each test also fails on any error in the console, and on any request to another host (see conftest.py).
 """
@@ -52,7 +52,7 @@ def named(view: StatusView, place: int, name: str) -> StatusView:
     return replace(view, members=members)
 
 
-# What it shows
+# Contents
 
 
 def test_a_large_group_is_shown_whole(page: Page) -> None:
@@ -70,7 +70,7 @@ def test_a_large_group_is_shown_whole(page: Page) -> None:
 def test_a_member_is_shown_with_its_lease_weight_load_and_lag(view: Page) -> None:
     cells = view.texts('tr[data-member="worker-1"] > *')
     assert "worker-1" == cells[0]
-    assert cells[1].endswith("s")  # What is left runs down while we look.
+    assert cells[1].endswith("s")  # The rest runs down meanwhile.
     assert ["5", "1", "4", "1", "eu-west-1b", "10.0.0.2:7400", "2"] == cells[2:9]
 
 

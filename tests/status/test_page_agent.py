@@ -1,4 +1,4 @@
-"""The status page of a real agent, over a real ledger: what it shows when processes are killed, and when people wish.
+"""The status page of a real agent, over a real ledger, while processes are killed and wishes are made.
 
 this process: an agent "a" on a TCP port <--events-- the page, in a browser
 another one:  a member "b" of the same group, which is killed

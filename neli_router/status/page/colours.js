@@ -1,10 +1,10 @@
-/* Colours: which of two hundred looks a member has.
+/* Colours: one of two hundred looks for each member.
 
    look = hue (8, told apart with any kind of colour vision) + tint (5) + pattern (5)
 
    No two hundred colours can be told apart, so a look is a colour and a pattern, and the name is always one movement
    away. The first eight members get plain hues. A look belongs to a name while the page is open: a member that comes
-   back looks as before, and one that goes changes nobody else's look.
+   back looks as before, and one that goes changes no other look.
 */
 
 const HUES = 8;
@@ -17,7 +17,7 @@ export class Colours {
     this.places = new Map();
   }
 
-  /* Looks of those who are gone are given away only when all are taken. */
+  /* The looks of members that are gone are given away only when all others are taken. */
   know(names) {
     const present = new Set(names);
     for (const name of names) {

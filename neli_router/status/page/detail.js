@@ -1,12 +1,12 @@
 /* The details: one partition, under the pointer or the focus, and the last one that was kept by a click or by Enter.
 
-   Why a partition is nobody's is said here in words, and with a token it is pinned here. While somebody
-   chooses in it, the pointer may wander over other cells: what has the focus stays.
+   They say why a partition has no owner, and with a token the partition is pinned here. While a control in
+   them has the focus they stay, also if the pointer moves over other cells.
 */
 
 import { amount, clock, make, many } from "./words.js";
 
-/* The agent's own reason; if it has none yet, for its table may be a moment older, what the members say. */
+/* The agent's own reason. Its table may be a moment older and have none yet; then the members tell. */
 export function whyNobody({ why, members }) {
   if (why !== "") return why;
   return members.length === 0 ? "the group has no member" : "the table is being read";
@@ -50,7 +50,7 @@ export class Detail {
     const target = name(partition.target);
     const since = this.history.since.get(place);
     const why = owner === null ? whyNobody(this.status) : "";
-    // Built anew only if it says something else, or a list somebody has just opened would close under the pointer.
+    // Built anew only if it says something else, or an open list would close under the pointer.
     const names = this.status.members.map((member) => member.name);
     const key = JSON.stringify([place, partition, owner, target, since, why, this.allowed, this.allowed && names]);
     if (key === this.key) return undefined;
@@ -80,7 +80,7 @@ export class Detail {
     return undefined;
   }
 
-  /* What somebody has chosen for `place`, and which control has the focus: a status must take neither away. */
+  /* The choice for `place`, and the control that has the focus: a status must take neither away. */
   held(place) {
     const controls = [...this.root.querySelectorAll("select, button")];
     if (place !== this.place || controls.length === 0) return null;

@@ -1,7 +1,7 @@
 /* History: when things happened, by this browser's clock, and under which term.
 
-   The agent says how long ago it read a move, so each status would place the same move at a slightly other time. The
-   first time it is heard of counts.
+   The agent says how long ago it read a move, so each status would place the same move at a slightly other time. Its
+   first status counts.
 
    A term is the group's base plus the offset at which the ownership began. The base is not told, but no ownership
    began before its partition last moved, nor before its owner joined; nearly always it began at the later of the two.
@@ -27,7 +27,7 @@ export class History {
       times.set(move.offset, time);
       for (const partition of move.partitions) last.set(partition, move.offset);
     }
-    this.times = times; // What the agent has forgotten is forgotten here, too.
+    this.times = times; // The page forgets the moves that the agent has forgotten.
     this.since = new Map([...last].map(([partition, offset]) => [partition, times.get(offset)]));
     this.base = null;
     status.table.partitions.forEach(({ owner, term }, partition) => {

@@ -1,4 +1,4 @@
-/* Kept: what the browser remembers for this page. A browser may refuse to, and then the page forgets, and works. */
+/* Kept: values that the browser remembers for this page. It may refuse to; then the page forgets them, and works. */
 
 export function kept(storage, key) {
   try {

@@ -129,7 +129,7 @@ function connection() {
   since();
 }
 
-/* Apart from the word, which is read out to those who listen: this one is another every second. */
+/* Apart from the word, which screen readers read out: this text changes every second. */
 function since() {
   const past = (performance.now() - stream.seenAt) / 1000;
   say(at("connection-since"), isKnown() || stream.seenAt === null ? "" : `, last seen ${lasting(Math.max(1, Math.round(past)))} ago`);

@@ -4,7 +4,7 @@
    Escape lets go of them
 
    Cells are made once. A status touches only those whose owner, target, term or pin changed, so that following a group
-   of thousands of partitions costs no more than what happens in it.
+   of thousands of partitions costs no more than its changes.
 */
 
 import { clock, make } from "./words.js";
@@ -12,7 +12,7 @@ import { initials } from "./colours.js";
 
 /* The least width of a cell, by how many there are: as large as fits a screen beside the rest. */
 const WIDTHS = [[64, 92], [256, 29], [1024, 16], [Infinity, 8.5]];
-/* Columns to choose from, so that the numbers at the rows are ones that people can count with. */
+/* Columns to choose from: people can count with these numbers at the rows. */
 const COLUMNS = [128, 120, 100, 80, 64, 60, 50, 40, 32, 24, 20, 16, 12, 10, 8, 6, 4];
 const NOTHING = "No group was read from the ledger yet.";
 const NAMED_MAX = 64;
@@ -175,7 +175,7 @@ export class PartitionMap {
     this.kept = place;
   }
 
-  /* Lets the cells of the member called `name` stand out; null ends it. */
+  /* Highlights the cells of the member called `name`; null ends it. */
   light(name) {
     this.lit = name;
     this.root.classList.toggle("dimmed", name !== null);

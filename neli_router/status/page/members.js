@@ -1,8 +1,9 @@
-/* The members: who is there, and how long its lease still holds.
+/* The members, and how long the lease of each still holds.
 
    A lease is told once a status, and runs down between two of them: the bars are moved here, by this browser's clock,
-   counted from when the status came. A lease shorter than what lies between two statuses would run out each time
-   before the next one, though its member beats; such a one stands still. Without a stream nothing is known. Rows are kept by name, so that focus and hover survive every update.
+   counted from when the status came. A lease shorter than the time between two statuses would run out each time
+   before the next one, though its member beats; its bar stands still. Without a stream nothing is known. Rows are kept
+   by name, so that focus and hover survive every update.
 */
 
 import { amount, lasting, make, many, say, whole } from "./words.js";
@@ -43,7 +44,7 @@ export class MembersTable {
     this.body.addEventListener("focusin", (event) => this.onLight(this.nameAt(event)));
     this.body.addEventListener("focusout", () => this.onLight(null));
     this.body.addEventListener("keydown", (event) => this.onKey(event));
-    // Only what is in sight moves: two hundred bars that nobody sees would cost half a core.
+    // Only bars in sight move: two hundred that are out of sight would cost half a core.
     this.sight = new IntersectionObserver((seen) => {
       for (const { target, isIntersecting } of seen) this.inSight[isIntersecting ? "add" : "delete"](target);
       this.tick(performance.now(), this.known);
@@ -128,7 +129,7 @@ export class MembersTable {
   }
 
   /* Moves the bars to where they are at `now`; called some times a second. At each status those out of sight, too:
-     whoever listens to the page reads them all. */
+     a screen reader reads them all. */
   tick(now, known = true, all = false) {
     this.known = known;
     if (!this.status) return;
@@ -165,11 +166,11 @@ export class MembersTable {
     rows.forEach(({ element }, place) => {
       if (this.body.rows[place] !== element) this.body.insertBefore(element, this.body.rows[place] ?? null);
     });
-    if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // Whatever is moved loses it.
+    if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // A row that is moved loses it.
     this.rove(this.body.contains(document.activeElement) ? document.activeElement.closest("tr") : rows[0]?.element);
   }
 
-  /* One row at a time takes the Tab key, or two hundred would lie between the table and what follows it. */
+  /* One row at a time takes the Tab key, or two hundred stops would lie between the table and the next control. */
   rove(current) {
     for (const { element, button, drain, weigh } of this.rows.values()) {
       for (const control of [button, drain, weigh]) control.tabIndex = element === current ? 0 : -1;

@@ -6,9 +6,9 @@
                                          '--after a pause--> another one
 
    A browser opens a broken stream again by itself, but gives up for ever when it is answered with an error, such as by
-   an agent that is starting. So we open another one, after a pause that grows: a page in a forgotten tab must not knock
-   at a dead agent's door many times a second. And a browser does not notice an agent that hangs, or a cable that was
-   pulled: an agent says something every second, or every few to hundreds of pages, so silence is news, too.
+   an agent that is starting. So we open another one, after a pause that grows: a page in a forgotten tab must not ask
+   a dead agent many times a second. And a browser does not notice an agent that hangs, or a cable that was pulled. An
+   agent sends a status every second, or every few seconds to hundreds of pages, so silence means trouble.
 */
 
 const PAUSE_MIN_MS = 500;

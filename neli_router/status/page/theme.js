@@ -1,4 +1,4 @@
-/* Theme: as the system says, unless somebody chose otherwise.
+/* Theme: as the system says, unless another one was chosen here.
 
    system -> light -> dark -> system       the choice is kept for this browser; it is no secret
 */

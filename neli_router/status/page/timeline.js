@@ -1,4 +1,4 @@
-/* The time line: what moved, when and why. A strip of bars for the shape of it, a list for the facts.
+/* The time line: the moves, when and why they happened. A strip of bars for the shape of it, a list for the facts.
 
    The strip spans from the oldest move known, at least a minute and at most an hour, to now. A bar's height is the
    logarithm of how many partitions moved: one that moved must be seen beside a thousand.
@@ -50,7 +50,7 @@ export class Timeline {
     this.draw();
   }
 
-  /* Says the newest move to those who listen to the page; what was there when it opened is no news. */
+  /* Tells screen readers the newest move; moves that were there when the page opened are no news. */
   announce(newest) {
     if (this.announced !== undefined && newest !== undefined && newest.offset > this.announced) {
       const places = many(newest.partitions.length, "partition");

@@ -1,11 +1,11 @@
-/* Wishes: what somebody with a token may change, each shown before it is made.
+/* Wishes: changes that a person with a token may make, each shown before it is made.
 
    token --asked of the agent--> right: changes are offered      wrong: said so, and kept in the field
 
    asked --POST preview--> the moves it would cause --Confirm--> POST --> done
-      '--------- refused: what was wanted, what was found, what to do <-----'
+      '--------- refused: the wanted, the found and the remedy <------------'
 
-   A refusal loses nothing: the dialog stays, with what was typed and chosen, and another token can be given there.
+   A refusal loses nothing: the dialog stays, with all that was typed and chosen, and takes another token.
    The token lives in this tab's session storage and in the header of these requests, nowhere else.
 */
 
@@ -162,7 +162,7 @@ export class Wishes {
     if (answer.status !== 200) {
       if (asked !== this.asked || !this.dialog.open) return this.toastOf(`${title}: ${sentence(answer.said)}`);
       this.refuse(answer);
-      this.confirm.disabled = answer.status === 401; // What was refused for the moment may be tried again.
+      this.confirm.disabled = answer.status === 401; // A wish that was refused may be tried again.
       return undefined;
     }
     if (asked === this.asked) this.dialog.close();

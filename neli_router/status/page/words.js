@@ -1,6 +1,6 @@
 /* Words: numbers, times and lists as people read them, and the few DOM helpers that all parts share.
 
-   Nothing here knows what a partition is. Text always goes in as text: a member's name is somebody else's input.
+   Nothing here knows partitions. Text always goes in as text: a member's name is foreign input.
 */
 
 const WHOLE = new Intl.NumberFormat("en");
@@ -53,7 +53,7 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/* Touches the document only if something changed: with two hundred rows this is what keeps an update cheap. */
+/* Touches the document only if something changed: this keeps an update of two hundred rows cheap. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
