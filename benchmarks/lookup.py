@@ -13,6 +13,12 @@ Where the keys are decides more than anything. In `..._over_floor`, every run ta
 order, which have left the nearest caches since they were last used, as the keys of a program have that does something
 between two look-ups. `owner_over_floor_cached` is the other end: the same 1,000 keys for all, read once before the
 clock starts, so that there is nothing to wait for but the interpreter.
+
+On CPython 3.11, `owner` takes 1.0 to 1.2 times as long as the floor with keys that come from memory, and 1.3 to 1.5
+times (up to 28 ns more) with the few that are cached. Of these 28 ns, 17 are the call, and 5 are a step that cannot be
+spared: without `isascii`, a flag in the header of a text, a lone surrogate would crash mmh3 and with it the process. A
+function with the rows for globals, one with the mask for a constant, or both compiled anew for each table, save at most
+3 ns of the 28, and are not worth their oddity.
 """
 
 import argparse
