@@ -10,30 +10,26 @@ As `background.py`, but for what an event loop adds: a lost lease ends the run b
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import inf
 
 from neli_router.errors import LeaseLost, NeliError
 from neli_router.keyspace import Role
 from neli_router.member.async_leading import AsyncLease, Block, Bridge
-from neli_router.member.background import RUN_MIN, Stopwatch
-from neli_router.member.failures import place_of
+from neli_router.member.background import RUN_MIN, BaseBackground
 from neli_router.member.membership import anew
 
 __all__ = ["AsyncBackground", "AsyncTask"]
 
 AsyncTask = Callable[[AsyncLease], Awaitable[object]]
-"""What is run. It is given its lease; the answer is not looked at."""
+"""The function that is run, with its lease. Its result is not looked at."""
 
 
-class AsyncBackground:
+class AsyncBackground(BaseBackground):
     """The handle of a task in the background. Belongs to the loop; the task may use it, too."""
 
     def __init__(self, bridge: Bridge, task: AsyncTask, role: Role, *, interval: float) -> None:
-        self._bridge, self._task, self._role, self._interval = bridge, task, role, interval
-        self._partition = bridge.engine.settings.layout.partition_of_role(role)
-        self._stopwatch = Stopwatch(bridge.engine, self._partition)
-        self._stopping = False
-        self._error: BaseException | None = None
-        bridge.engine.oversee(self._stopwatch.oversee)
+        super().__init__(bridge.engine, role, interval)
+        self._bridge, self._task = bridge, task
         self._runner = asyncio.create_task(self._run(), name=f"{bridge.engine.name}-background")
 
     def on_end(self, tell: "Callable[[AsyncBackground], object]") -> None:
@@ -62,7 +58,7 @@ class AsyncBackground:
 
     async def _run(self) -> None:
         try:
-            while self._error is None and not self._is_over():
+            while not self._is_over():
                 try:
                     async with Block(self._bridge, self._role, None, lambda: self._stopping) as lease:
                         await self._run_once(lease)
@@ -72,25 +68,16 @@ class AsyncBackground:
         except NeliError:
             pass  # This was stopped, or the member is over; if by an error, it is there to be asked.
         finally:
-            self._error = self._error or self._bridge.engine.membership.error
-            self._bridge.engine.neglect(self._stopwatch.oversee)
+            self._error = self._error or self._membership.error
+            self._engine.neglect(self._look)
 
     async def _run_once(self, lease: AsyncLease) -> None:
-        self._stopwatch.begin()
+        self._began = self._membership.clock()
         try:
             await self._task(lease)
         except Exception as error:
             if isinstance(error, LeaseLost) and not lease.holds():
                 raise
-            # Kept for `wait`; the task is not run again.
-            self._error = error
-            self._note("error", "background.failed", error=type(error).__name__, where=place_of(error))
+            self._fail(error)
         finally:
-            self._stopwatch.end()
-
-    def _is_over(self) -> bool:
-        membership = self._bridge.engine.membership
-        return self._stopping or self._error is not None or membership.closing or membership.is_over
-
-    def _note(self, level: str, event: str, **fields: object) -> None:
-        self._bridge.engine.journal.note(level, event, partition=self._partition, **fields)
+            self._began = inf

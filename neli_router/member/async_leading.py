@@ -1,4 +1,4 @@
-"""Leading on an event loop: waiting that holds up nobody, and blocks that end at once when their lease does.
+"""Leading on an event loop: waiting that does not hold up the loop, and blocks that end with their lease.
 
     membership --notified, on any thread--> Bridge --call_soon_threadsafe--> the loop: waiters wake, blocks look
                                                                               |
@@ -6,7 +6,7 @@
               '-- ended by itself --> the lease is checked once more
 
 A block looks when it is notified, and when its lease is to end: the member's thread, which would notify, may be the one
-that hangs. Who asked for a cancellation takes it back, as `asyncio.timeout` does, so that one from outside is never
+that hangs. It takes its own cancellation back, as `asyncio.timeout` does, so that one from outside is never
 swallowed.
 """
 
@@ -50,7 +50,7 @@ class Bridge:
         """Something changed. From any thread; never waits, never raises."""
         if not self._is_waking:
             self._is_waking = True  # Until the loop has come to it, one call is enough.
-            with contextlib.suppress(RuntimeError):  # The loop is closed, and nobody waits there any more.
+            with contextlib.suppress(RuntimeError):  # The loop is closed, and no task waits there any more.
                 self.loop.call_soon_threadsafe(self._awake)
 
     async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - see `wait`.

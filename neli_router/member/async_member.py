@@ -34,7 +34,7 @@ __all__ = ["AsyncMember"]
 
 
 class AsyncMember(AsyncClosing):
-    """A Member for one event loop, to which all of it belongs. For what is not said here, see Member.
+    """A Member for one event loop, to which all of it belongs. Member says all that is not said here.
 
     `source` is a configuration, or a member that exists, which keeps its own handler. Nothing is opened before `open`,
     which `async with` calls; until then, everything else raises Closed.
@@ -64,16 +64,16 @@ class AsyncMember(AsyncClosing):
         return Block(self._bridge, role, timeout)
 
     def lease(self, role: Role) -> AsyncLease | None:
-        """The lease of `role`, if this member leads it now. Nobody waits for what is done with it: see `leading`."""
-        bridge = self._bridge
-        bridge.engine.membership.require_alive()
-        grant = bridge.engine.membership.grant(self.layout.partition_of_role(role))
+        """The lease of `role`, if this member leads it now. Its handover does not wait for the work: see `leading`."""
+        bridge, membership = self._bridge, self._bridge.engine.membership
+        membership.require_alive()
+        grant = membership.grant(self.layout.partition_of_role(role))
         return None if grant is None else AsyncLease(bridge, grant, role)
 
     @property
     def led(self) -> Mapping[int, int]:
         """Partition -> term, for all that this member leads now."""
-        return self._bridge.engine.membership.led()
+        return self._member.led
 
     async def pulse(self, timeout: float, *, role: Role = 0) -> bool:  # noqa: ASYNC109 - the same as in Member.
         """Whether this member leads `role`; if not, waits up to `timeout` seconds for it."""
@@ -87,7 +87,7 @@ class AsyncMember(AsyncClosing):
 
         A run whose lease is lost is cancelled at once.
         """
-        self._bridge.engine.membership.require_open()
+        self._member.require_open()
         background = AsyncBackground(self._bridge, task, role, interval=interval)
         self._backgrounds.add(background)  # The loop itself keeps no task alive.
         background.on_end(self._backgrounds.discard)
@@ -97,16 +97,16 @@ class AsyncMember(AsyncClosing):
 
     @property
     def name(self) -> str:
-        return self._bridge.engine.settings.name
+        return self._member.name
 
     @property
     def layout(self) -> Layout:
-        return self._bridge.engine.settings.layout
+        return self._member.layout
 
     @property
     def incarnation(self) -> str:
         """The identity of this life: another after each start, and after having been expired."""
-        return self._bridge.engine.membership.incarnation
+        return self._member.incarnation
 
     @property
     def router(self) -> AsyncRouter:
@@ -125,7 +125,7 @@ class AsyncMember(AsyncClosing):
 
     @property
     def error(self) -> BaseException | None:
-        """What ended this member; None while it lives, and if it was closed."""
+        """The error that ended this member; None while it lives, and if it was closed."""
         return None if self._parts is None else self._member.error
 
     # Wishes: see Member
@@ -200,13 +200,13 @@ class AsyncMember(AsyncClosing):
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # The thread goes on, and nobody would ever close what it makes.
+            # The thread goes on, and the member that it makes would never be closed.
             opening.add_done_callback(_close_orphan)
             raise
 
     def _tell(self, event: Event) -> None:
         """On a thread of the member: let the loop handle it, and wait for that."""
-        assert self._loop is not None, "who is not open has no member that tells"
+        assert self._loop is not None, "a member that is not open tells nothing"
         handling = self._handle(event)
         try:
             handled = asyncio.run_coroutine_threadsafe(handling, self._loop)
@@ -216,7 +216,7 @@ class AsyncMember(AsyncClosing):
         handled.result()
 
     async def _handle(self, event: Event) -> None:
-        assert self._on_event is not None, "who has no handler is told nothing"
+        assert self._on_event is not None, "without a handler there is nothing to tell"
         task = asyncio.current_task()
         self._busy.append(task)
         try:

@@ -1,11 +1,11 @@
 """Background: a task that is run again and again for as long as its role is led.
 
     waiting --led--> running the task --returned--> pausing for `interval` --> waiting ...
-                        |-- longer than a lease ----> warned about, once a run: nobody can stop it from outside
+                        |-- longer than a lease ----> warned about, once a run: it cannot be stopped from outside
                         |-- its lease was lost -----> waiting: the task should check its lease, and raise or return
                         '-- raised anything else ---> ended; `wait` raises it
 
-Each run is a `leading` block: who takes the role over waits for it to end, and a member that closes waits, too.
+Each run is a `leading` block: the handover of the role waits for it to end, and a member that closes waits, too.
 """
 
 from collections.abc import Callable
@@ -19,49 +19,56 @@ from neli_router.member.failures import place_of
 from neli_router.member.lease import Lease
 from neli_router.member.membership import anew
 
-__all__ = ["RUN_MIN", "Background", "Stopwatch", "Task"]
+__all__ = ["RUN_MIN", "Background", "BaseBackground", "Task"]
 
 RUN_MIN = 0.001
 """The least time from one start to the next: a task without work and interval must not burn a core."""
 
 Task = Callable[[Lease], object]
-"""What is run. It is given its lease; the answer is not looked at."""
+"""The function that is run, with its lease. Its result is not looked at."""
 
 
-class Stopwatch:
-    """Warns, once a run, of one that takes longer than the lease. The engine looks at it, as the runner is busy."""
+class BaseBackground:
+    """All that both forms have in common: when it is over, and how a run is watched and its end is told."""
 
-    def __init__(self, engine: Engine, partition: int) -> None:
-        self._engine, self._partition = engine, partition
+    def __init__(self, engine: Engine, role: Role, interval: float) -> None:
+        self._engine, self._membership = engine, engine.membership
+        self._role, self._interval = role, interval
+        self._partition = engine.settings.layout.partition_of_role(role)
+        self._stopping = False
+        self._error: BaseException | None = None
         self._began = inf
+        engine.oversee(self._look)
 
-    def begin(self) -> None:
-        self._began = self._engine.membership.clock()
+    def _is_over(self) -> bool:
+        membership = self._membership
+        return self._stopping or self._error is not None or membership.closing or membership.is_over
 
-    def end(self) -> None:
-        self._began = inf
-
-    def oversee(self, now: float) -> None:
+    def _look(self, now: float) -> None:
+        """Warn, once a run, of one that takes longer than the lease. The engine's thread calls it: ours is busy."""
         lease = self._engine.settings.lease
         if now - self._began > lease:
             ran_for, self._began = now - self._began, inf
-            fields = {"partition": self._partition, "ran_for": round(ran_for, 3), "lease": lease}
-            self._engine.journal.note("warning", "background.overrun", **fields)
+            self._note("warning", "background.overrun", ran_for=round(ran_for, 3), lease=lease)
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep `error` for `wait`; the task is not run again."""
+        self._error = error
+        self._note("error", "background.failed", error=type(error).__name__, where=place_of(error))
+
+    def _note(self, level: str, event: str, **fields: object) -> None:
+        self._engine.journal.note(level, event, partition=self._partition, **fields)
 
 
-class Background:
+class Background(BaseBackground):
     """The handle of a task in the background. May be shared between threads; the task may use it, too."""
 
     def __init__(self, engine: Engine, task: Task, role: Role, *, interval: float) -> None:
+        super().__init__(engine, role, interval)
         self.name = f"{engine.name}-background"
-        self._engine, self._membership = engine, engine.membership
-        self._task, self._role, self._interval = task, role, interval
-        self._partition = engine.settings.layout.partition_of_role(role)
-        self._stopwatch = Stopwatch(engine, self._partition)
+        self._task = task
         self._next_at = -inf
-        self._stopping = self._ended = self._running = False
-        self._error: BaseException | None = None
-        engine.oversee(self._stopwatch.oversee)
+        self._ended = self._running = False
 
     @property
     def running(self) -> bool:
@@ -89,7 +96,7 @@ class Background:
 
     @property
     def deadline(self) -> float:
-        # Who does not lead now has nothing to wait for but what others do.
+        # Without the role, it waits for what the other members do.
         can_run = not self._ended and not self._running and self._membership.grant(self._partition) is not None
         return self._next_at if can_run else inf
 
@@ -114,16 +121,13 @@ class Background:
             self._run(grant)
         return grant is not None
 
-    def _is_over(self) -> bool:
-        return self._stopping or self._membership.closing or self._membership.is_over
-
     def _run(self, grant: Grant | None) -> None:
         if grant is None:
             self._end(None)
             return
-        began, lease = self._membership.clock(), Lease(self._membership, grant, self._role)
-        self._running = True
-        self._stopwatch.begin()
+        lease = Lease(self._membership, grant, self._role)
+        self._running, self._began = True, self._membership.clock()
+        began = self._began
         try:
             with self._membership.working(grant):
                 self._task(lease)
@@ -132,20 +136,15 @@ class Background:
             if isinstance(error, LeaseLost) and not lease.holds():
                 self._note("warning", "background.lease_lost", term=grant.term)
             else:
-                # Kept for `wait`; the task is not run again.
-                self._note("error", "background.failed", error=type(error).__name__, where=place_of(error))
+                self._fail(error)
                 self._end(error)
             if self._engine.runtime.is_turned and not isinstance(error, Exception):
                 raise  # Ctrl-C, in a test.
         finally:
-            self._running = False
-            self._stopwatch.end()
+            self._running, self._began = False, inf
             self._next_at = max(began + RUN_MIN, self._membership.clock() + self._interval)
 
-    def _note(self, level: str, event: str, **fields: object) -> None:
-        self._engine.journal.note(level, event, partition=self._partition, **fields)
-
     def _end(self, error: BaseException | None) -> None:
-        self._engine.neglect(self._stopwatch.oversee)
+        self._engine.neglect(self._look)
         self._error, self._ended = error, True
         self._membership.notify()

@@ -5,11 +5,11 @@
        |                    |                       |
        |                    '------ Revoked --------+--> FINISHING --handler returned, all blocks ended--> released
        |                                            |        |
-       '-- Revoked or Fenced: never told            '- Fenced+--> LOST: leases are void, nobody is waited for
+       '-- Revoked or Fenced: never told            '- Fenced+--> LOST: leases are void, no block is waited for
 
 The pump tells effects and never waits here. The program hears Acquired and Revoked from one thread (`orderly`), one
 after another, and Fenced from a second one (`urgent`), so that a handler which is busy preparing or finishing cannot
-keep the news from it that it must stop. What began and ended before the program could be told is not told at all.
+keep the news from it that it must stop. A grant that began and ended before the program could be told is not told.
 
 One `Grant` is one time that a partition is this member's: acquired again, even under the same term after an outage, it
 is another grant, so that no lease which was once lost ever holds again.
@@ -77,7 +77,7 @@ class Barrier:
         """Whether the caller is a handler."""
         return self.orderly.is_here or self.urgent.is_here
 
-    # What the program asks
+    # Questions of the program
 
     def grant(self, partition: int) -> Grant | None:
         """The present grant of `partition`, whatever its state."""
@@ -98,7 +98,7 @@ class Barrier:
             finished = self._finish([grant])
         self._let_go(finished)
 
-    # What the pump tells
+    # News from the pump
 
     def explain(self, effects: Iterable[object]) -> None:
         """Take note of why grants are lost, before the standing says that they are.
@@ -146,7 +146,7 @@ class Barrier:
         """Returns what need not be waited for."""
         asked = [grant for grant in grants if grant.state is not GrantState.QUEUED]
         for grant in grants:
-            # Who was never told Acquired is not told Revoked either.
+            # A program that was never told Acquired is not told Revoked either.
             grant.was_told = grant.state is GrantState.QUEUED or self._on_event is None
             grant.state, grant.reason = GrantState.FINISHING, "it was revoked, and its successor acts"
         if self._on_event is not None:
@@ -161,7 +161,7 @@ class Barrier:
         if told and self._on_event is not None:
             self.urgent.put(partial(self._call, self._on_event, Fenced(_terms(told), reason)))
 
-    # What the lanes do
+    # Work of the lanes
 
     def _prepare(self, on_event: Handler, grants: list[Grant]) -> None:
         if self._failing:

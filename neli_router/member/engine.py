@@ -7,7 +7,7 @@
                                            |-- effects ----------> barrier: the program's handler
                                            '-- notices ----------> journal
 
-What makes no sense to retry is raised by `start`, on the caller's thread: a ledger that cannot be used, a group with
+`start` raises all that makes no sense to retry, on the caller's thread: a ledger that cannot be used, a group with
 other settings. A ledger that is merely away is no such thing; the member joins when it is back.
 
 Whatever ends the engine, the program is fenced before the ledger is let go.
@@ -51,7 +51,7 @@ REOPEN_EVERY = 0.2
 """The pause before opening an absent ledger is tried again. Opening costs more than reading, and nothing is led yet."""
 
 CATCH_UP_MAX = 5.0
-"""How long `start` reads along before it leaves that to the thread. What it finds until then, it can raise itself."""
+"""How long `start` reads along before it leaves that to the thread. Until then, it can raise errors itself."""
 
 BREAK_OFF_MAX = 1.0
 """How long to wait for a member that was told to leave at once. Only a driver that hangs takes longer."""
@@ -61,7 +61,7 @@ EXIT_MAX = 2.0
 shorter to a person who presses Ctrl-C."""
 
 FLUSH_MAX = 0.5
-"""How long a closed member's last lines may take to be written. A log that blocks for longer blocks nobody else."""
+"""How long a closed member's last lines may take to be written. A log that blocks for longer blocks only itself."""
 
 
 class Engine:
@@ -189,7 +189,7 @@ class Engine:
     def _is_behind(self, pump: Pump[Induction]) -> bool:
         return not pump.machine.caught_up and not self.membership.obstacle
 
-    # What the pump says, on its thread
+    # News from the pump, on its thread
 
     def _publish(self, machine: Induction, now: float) -> None:
         membership = self.membership
@@ -228,7 +228,7 @@ class Engine:
         if obstacle and what != "append":
             self.feed.away(obstacle)
 
-    # What the program wants, from any thread
+    # Requests of the program, from any thread
 
     def post(self, event: Input) -> None:
         """Let the protocol take `event` soon, if it has begun."""
@@ -264,17 +264,17 @@ class Engine:
         membership = self.membership
         if membership.is_over or (membership.closing and not at_once):
             return
-        error = self._failure or error  # What failed first is why the rest did.
+        error = self._failure or error  # The first failure is the cause of all others.
         self._close = Close(at_once, error)
         membership.error, membership.closing = (
             error,
             True,
-        )  # Who asks now shall hear of the failure, not of the closing.
+        )  # Questions from now on are answered with the failure.
         self.post(self._close)
         membership.notify()
 
     def close(self, timeout: float | None) -> None:
-        """Leave in good order within `timeout` seconds, else at once. Who must not wait only asks."""
+        """Leave in good order within `timeout` seconds, else at once. A caller that must not wait only asks."""
         membership = self.membership
         if membership.void is not None:
             return

@@ -4,7 +4,7 @@
     used in a forked child      Forked
     our thread ended by a bug   NeliError       a defect: what `await_closed` raises has the traceback
 
-The text of a foreign error may quote a key, and a key may be somebody's name. So it is never repeated here: the place
+The text of a foreign error may quote a key, and a key may be a person's name. So it is never repeated here: the place
 where it was raised stands in for it.
 """
 
@@ -23,7 +23,7 @@ def place_of(error: BaseException) -> str:
 
 
 def handler_failed(event: str, error: BaseException) -> HandlerFailed:
-    """What ends a member whose program's handler of `event` raised `error`."""
+    """The error that ends a member whose program's handler of `event` raised `error`."""
     failure = HandlerFailed(
         f"the program's handler of {event} was to return",
         f"it raised {type(error).__name__} ({place_of(error)})",
@@ -34,7 +34,7 @@ def handler_failed(event: str, error: BaseException) -> HandlerFailed:
 
 
 def forked(member: str, parent: int) -> Forked:
-    """What every use of `member` raises in this child of the process `parent`."""
+    """The error of every use of `member` in this child of the process `parent`."""
     return Forked(
         f"member {member} was needed",
         f"process {parent} opened it and this is process {os.getpid()}, forked from it",
@@ -43,7 +43,7 @@ def forked(member: str, parent: int) -> Forked:
 
 
 def defect(error: BaseException) -> NeliError:
-    """What those are told who may only be told errors of ours."""
+    """The error of ours that stands for a foreign one."""
     return NeliError(
         "a member's own thread was to run until the member was closed",
         f"it ended by {type(error).__name__} ({place_of(error)})",

@@ -1,10 +1,10 @@
-"""The journal: what a member writes into the log, off the threads that must not wait.
+"""The journal: a member's lines in the log, written off the threads that must not wait.
 
     pump, handlers --note(level, event, fields)--> [ note | note | ... ] --own thread--> structlog or logging
                                                      at most NOTES_MAX; beyond that they are counted, not kept
 
 A log may block: a full pipe to a container's runtime, a slow disk. A member whose heartbeat waits for its log line
-loses its leases to it. So nobody writes but the thread of this lane.
+loses its leases to it. So only the thread of this lane writes.
 
 Every event has a constant name. Partitions and terms are logged, keys never, nor the text of a program's own errors,
 which may quote one.
@@ -24,7 +24,7 @@ NOTES_MAX = 1000
 """Notes that may wait while the log blocks: several minutes of a very bad day. More would cost memory."""
 
 SPELLED_MAX = 12
-"""The most runs of partitions that a line spells out. A line with a thousand numbers is read by nobody."""
+"""The most runs of partitions that a line spells out. No person reads a line with a thousand numbers."""
 
 
 QUIET = frozenset({"member.joined", "ledger.available"})

@@ -1,4 +1,4 @@
-"""The lease of a member: what its program holds while it works, and asks before it acts.
+"""The lease of a member: its program holds it while it works, and asks it before it acts.
 
     holds  <=>  the grant was not lost  and  the member's standing has the partition under this term
                 and  the host's clock has not reached the end of the last heartbeat that came back
@@ -19,7 +19,7 @@ __all__ = ["GrantedLease", "Lease"]
 
 
 class GrantedLease(BaseLease):
-    """What the two forms of a member's lease have in common."""
+    """All that the two forms of a member's lease have in common."""
 
     __slots__ = ("_grant", "_membership")
 

@@ -1,10 +1,10 @@
-"""The member: one process's place in a group, and what the process may do with it.
+"""The member: one process's place in a group, and all that the process may do with it.
 
     with Member(config, on_event=handler) as member:          joins; its own thread keeps it a member
         with member.leading("nightly") as lease:              waits until it leads, yields the lease
             while work():
-                lease.check()                                 raises as soon as somebody else may lead
-                database.write(..., term=lease.term)          what cannot be checked again carries the term
+                lease.check()                                 raises as soon as another member may lead
+                database.write(..., term=lease.term)          an act that is not checked again carries the term
 
     pulse(timeout)      "do I lead now?", asked again and again              goNELI's ways of working
     background(task)    the task runs, again and again, wherever the role is led
@@ -49,11 +49,11 @@ __all__ = ["Member"]
 class Member(Closing):
     """A member of a group, from its construction until `close`. May be shared between threads, all of it.
 
-    The constructor opens the ledger and reads it, and raises what will not heal: ConfigError, GroupMismatch,
-    LedgerUnusable, LedgerRewound, Unsupported. What ends a member later is raised by every call from then on.
+    The constructor opens the ledger and reads it, and raises errors that will not heal: ConfigError, GroupMismatch,
+    LedgerUnusable, LedgerRewound, Unsupported. An error that ends a member later is raised by every call from then on.
 
     `on_event` is called with Acquired, Revoked and Fenced, on threads of the member. If it raises, the member leaves.
-    `tap` reads along whatever the member reads, for who shows a group to people.
+    `tap` reads along all that the member reads, for a program that shows a group to people.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Member(Closing):
             lease.check()
 
     def lease(self, role: Role) -> Lease | None:
-        """The lease of `role`, if this member leads it now. Nobody waits for what is done with it: see `leading`."""
+        """The lease of `role`, if this member leads it now. Its handover does not wait for the work: see `leading`."""
         self._membership.require_alive()
         grant = self._membership.grant(self._layout.partition_of_role(role))
         return None if grant is None else Lease(self._membership, grant, role)
@@ -114,7 +114,7 @@ class Member(Closing):
     def background(self, task: Task, *, role: Role = 0, interval: float = 1.0) -> Background:
         """Run `task(lease)` on a thread of its own while this member leads `role`, `interval` seconds after each end.
 
-        It should check its lease, and end within one: a longer run is warned about in the log. What it raises ends it,
+        It should check its lease, and end within one: a longer run is warned about in the log. An error ends it,
         and is raised by the handle's `wait`; only LeaseLost, for its own lease, makes it wait to lead again.
         """
         self._membership.require_open()
@@ -155,7 +155,7 @@ class Member(Closing):
 
     @property
     def error(self) -> BaseException | None:
-        """What ended this member; None while it lives, and if it was closed."""
+        """The error that ended this member; None while it lives, and if it was closed."""
         return self._membership.void or self._membership.error
 
     @property
@@ -192,7 +192,7 @@ class Member(Closing):
         return not_leading(self._membership, partition, timeout)
 
     def require_open(self) -> None:
-        """Raise what ended this member, or Closed if it was asked to leave."""
+        """Raise the error that ended this member, or Closed if it was asked to leave."""
         self._membership.require_open()
 
     def observe(self, changed: Callable[[], None], turned: Callable[[float], None]) -> Callable[[], None]:
@@ -215,7 +215,7 @@ class Member(Closing):
     # Each returns when the ledger shows it, and raises LedgerUnavailable if that takes longer than `timeout` seconds.
 
     def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:
-        """Whoever is called `name` shall own nothing but what is pinned to it."""
+        """The member called `name` shall own nothing but what is pinned to it."""
         self._wish(wishes.drain(name), timeout)
 
     def undrain(self, name: str, *, timeout: float = WISH_MAX) -> None:
@@ -223,7 +223,7 @@ class Member(Closing):
         self._wish(wishes.undrain(name), timeout)
 
     def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:
-        """`partition` shall belong to whoever is called `name`, as long as there is such a member."""
+        """`partition` shall belong to the member called `name`, as long as there is one."""
         self._wish(wishes.pin(partition, name, self._layout), timeout)
 
     def unpin(self, partition: int, *, timeout: float = WISH_MAX) -> None:
@@ -243,17 +243,20 @@ class Member(Closing):
     def close(self, *, timeout: float | None = None) -> None:
         """Leave the group in good order: Revoked for all that is led, then hand over. Twice is fine.
 
-        Waits for handlers and blocks, at most `drain_timeout`, or `timeout` if that is less; what has not finished by
-        then is fenced. In a handler or a block of this member, which it would wait for, it returns at once, and the
-        member leaves when that has ended. In a forked child it does nothing: the parent's member lives on.
+        Waits for handlers and blocks, at most `drain_timeout`, or `timeout` if that is less; unfinished work is then
+        fenced. In a handler or a block of this member, which it would wait for, it returns at once, and the member
+        leaves when that has ended. In a forked child it does nothing: the parent's member lives on.
         """
         self._engine.close(timeout)
         if self._publisher is not None and not self._membership.must_not_wait and self._membership.void is None:
             self._publisher.await_end(FLUSH_MAX)
 
     def await_closed(self, *, timeout: float | None = None) -> bool:
-        """Wait until this member has ended, at most `timeout` seconds; whether it has. Raises what ended it, if not
-        `close`: Replaced, LedgerRewound, GroupMismatch, Diverged, LedgerUnusable, HandlerFailed."""
+        """Wait until this member has ended, at most `timeout` seconds; whether it has.
+
+        Raises the error that ended it, if one did: Replaced, LedgerRewound, GroupMismatch, Diverged,
+        LedgerUnusable, HandlerFailed.
+        """
         self._membership.wait(lambda: self._membership.is_over, timeout)
         return self._membership.outcome()
 
@@ -276,7 +279,7 @@ class Member(Closing):
 
 
 def _publisher(config: Config, engine: Engine) -> "Publisher | None":
-    """What tells others what `engine` leads, if that is wanted."""
+    """The publisher that tells a store what `engine` leads, if that is wanted."""
     if config.ownership is None or engine.runtime.is_turned:
         return None
     from neli_router.member.publisher import Publisher  # noqa: PLC0415 - as above.

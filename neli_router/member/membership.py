@@ -1,13 +1,13 @@
-"""The membership: what a member's own thread publishes, and how all other threads ask and wait for it.
+"""The membership: a member's own thread publishes it, and all other threads ask it and wait for it.
 
     engine (one thread) --standing, state, ended--> membership <--lead, leave, wait, require_open-- any thread
 
 Asking takes no lock: the engine replaces whole values, and a value never changes. Waiting sleeps on one condition,
-which is notified when a partition is led, is lost, or the member ends; of the passing of time nobody is notified, so
-nobody sleeps for long.
+which is notified when a partition is led, is lost, or the member ends. The passing of time notifies no thread, so none
+sleeps for long.
 
 A forked child has these objects, and not the threads that keep them true. So there the membership is *void*: it has no
-standing, and every call says so before it touches a lock, because whoever holds that may not exist here.
+standing, and every call says so before it touches a lock, because the thread that holds it may not exist here.
 """
 
 import copy
@@ -44,13 +44,13 @@ class Membership:
         self.state, self.incarnation = State(), ""
         self.closing = self.ended = False
         self.error: BaseException | None = None
-        """What ended the member; None as long as it lives, and if it was asked to leave."""
+        """The error that ended the member; None as long as it lives, and if it was asked to leave."""
         self.void: NeliError | None = None
-        """Why these objects are no member any more, without anybody having ended it."""
+        """Why these objects are no member any more, although it was not ended."""
         self.obstacle = ""
         """Why the ledger cannot be reached, in its driver's words."""
         self.watching = 0
-        """How many wait for the state to change, which it does at every record."""
+        """How many callers wait for the state to change, which it does at every record."""
         self._inside = threading.local()
 
     # Questions
@@ -134,13 +134,13 @@ class Membership:
     # Waiting
 
     def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait for `ready()`, at most `timeout` seconds; whether it came true. A member that ends is its business."""
+        """Wait for `ready()`, at most `timeout` seconds; whether it came true. It must look for the member's end."""
         self.require_own_process()
         return self.runtime.wait(self.changed, ready, timeout)
 
     @contextmanager
     def watching_state(self) -> Iterator[None]:
-        """Those who wait in this block are notified of every record, too."""
+        """Waits in this block are notified of every record, too."""
         with self.changed:
             self.watching += 1
         try:
@@ -165,7 +165,7 @@ class Membership:
 
 
 class Attempt:
-    """One wait for leadership: whoever waits asks `is_over` whenever something changed, and takes the `outcome`."""
+    """One wait for leadership: the caller asks `is_over` whenever something changed, and takes the `outcome`."""
 
     def __init__(self, membership: Membership, partition: int, give_up: Callable[[], bool]) -> None:
         self._membership, self._partition, self._give_up = membership, partition, give_up
@@ -180,18 +180,18 @@ class Attempt:
         return True
 
     def outcome(self) -> Grant | None:
-        """What was entered; None if it was given up. Raises what ended the member."""
+        """The grant that was entered; None if it was given up. Raises the error that ended the member."""
         if self._grant is None and not self._give_up():
             self._membership.require_open()
         return self._grant
 
 
 def not_leading(membership: Membership, partition: int, timeout: float | None) -> NotLeading:
-    """The error of who waited in vain."""
+    """The error of a wait that was in vain."""
     return NotLeading(
         f"member {membership.member} was to lead partition {partition} within {timeout or 0:g} s",
         membership.why_not(partition),
-        "wait longer, or leave the work to whoever leads it",
+        "wait longer, or leave the work to the member that leads it",
     )
 
 

@@ -1,4 +1,4 @@
-"""The publisher: tells a store of owners what a member leads, on a thread of its own.
+"""The publisher: tells a store of owners which partitions a member leads, on a thread of its own.
 
     membership: leases are given or end --notify--> publisher --claim: led, released, expiry--> store
                                                    '--every third of the expiry, while anything is led
@@ -8,11 +8,11 @@ member. When it is away, the log says so once, and what is led is told again whe
 
     led            told as soon as leases are given, which is when the handler of Acquired has returned
     led no longer  taken back after a lease, unless the ledger still says that it is ours: meanwhile the next owner will
-                   have put itself there under a higher term, and nobody ever reads that there is no owner
-    lease lost     not renewed any more, so that it expires; whoever hears itself again renews it
+                   have put itself there under a higher term, and no reader ever finds that there is no owner
+    lease lost     not renewed any more, so that it expires; a member that hears itself again renews it
     member ended   everything is taken back at once
 
-Everything is told again now and then, because a store may lose some of it in a failover without anybody noticing.
+Everything is told again now and then, because a store may lose some of it in a failover without a sign of it.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from neli_router.protocol import Settings
 __all__ = ["TTL_MIN", "Publisher"]
 
 TTL_MIN = 3.0
-"""Seconds after which who says nothing is forgotten; three leases, if that is longer. An owner that dies is replaced by
+"""Seconds after which a silent member is forgotten; three leases, if that is longer. An owner that dies is replaced by
 its successor after one lease, so this counts for groups that end as a whole. Lowering it costs more renewals."""
 
 RENEWALS = 3
@@ -58,7 +58,7 @@ class Publisher:
         self._told: dict[int, int] = {}
         """Partition -> term, as the store says it of us, as far as we know."""
         self._fading: dict[int, float] = {}
-        """What is led no longer and was not taken back, and since when."""
+        """The partitions that are led no longer and were not taken back, and since when."""
         self._renewed_at = self._whole_at = float("-inf")
         self._version = ""
         self._away = False
@@ -92,7 +92,7 @@ class Publisher:
         try:
             left = self._turn()
         except (LedgerError, GroupMismatch) as error:
-            self._told, self._whole_at = {}, float("-inf")  # Nobody knows what arrived.
+            self._told, self._whole_at = {}, float("-inf")  # There is no knowing what arrived.
             self._complain(error)
             return RETRY_EVERY
         if self._away:
@@ -102,7 +102,7 @@ class Publisher:
 
     def _turn(self) -> float:
         membership, now = self._membership, self._membership.clock()
-        if membership.incarnation != self._holder:  # What the former one held expires, or has a higher term by now.
+        if membership.incarnation != self._holder:  # The former one's entries expire, or have a higher term by now.
             self._holder, self._told, self._fading = membership.incarnation, {}, {}
         led = membership.led()
         is_whole = now - self._whole_at > WHOLE_EVERY
@@ -125,7 +125,7 @@ class Publisher:
         return max(0.0, self._renewed_at + every - now) if led else every
 
     def _released(self, led: dict[int, int], now: float) -> dict[int, int]:
-        """What to take back now."""
+        """The entries to take back now."""
         state, holder = self._membership.state, self._holder
         gone = [i for i in self._told if i not in led]
         self._fading = {i: self._fading.get(i, now) for i in gone}

@@ -1,4 +1,4 @@
-"""The runtime: whose time a member goes by, and who keeps its loops going.
+"""The runtime: the time that a member goes by, and the threads that keep its loops going.
 
     Threads    the host's clock; each loop has a thread of its own, and waiting blocks the caller
     (testing)  a clock that the test turns; it also turns the loops, and waiting turns the clock
@@ -27,7 +27,7 @@ __all__ = ["THREADS", "WAIT_MAX", "Changed", "Lane", "Loop", "Runtime", "Threads
 
 WAIT_MAX = 0.25
 """The longest sleep between two looks at what is waited for. Notifications make waiting quick; this makes it certain,
-because time passes, and leases end, without anybody being there to notify."""
+because time passes, and leases end, without a notification."""
 
 
 class Changed(threading.Condition):
@@ -74,10 +74,10 @@ class Loop(Protocol):
 
 
 class Runtime(Protocol):
-    """What a member needs from the world, besides its ledger."""
+    """All that a member needs from the world, besides its ledger."""
 
     is_turned: bool
-    """Whether somebody turns the clock by hand, so that nothing must wait for real time."""
+    """Whether a test turns the clock by hand, so that nothing must wait for real time."""
 
     def clock(self) -> float:
         """Seconds on a time line that never goes back."""

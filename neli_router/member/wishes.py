@@ -1,7 +1,7 @@
-"""Wishes: what an operator or a program may want of the group, checked before it is written down for ever.
+"""Wishes: an operator or a program wants something of the group, and it is checked before it is written for ever.
 
-    drain, undrain    whoever is called so shall own nothing but what is pinned to it
-    pin, unpin        a partition shall belong to whoever is called so
+    drain, undrain    the member of that name shall own nothing but what is pinned to it
+    pin, unpin        a partition shall belong to the member of that name
     weigh             a member counts with another weight than it introduced itself with
     load              how much work partitions are, as measured
 
@@ -29,7 +29,7 @@ LOAD_MAX = 1e15
 
 @dataclass(frozen=True, slots=True)
 class CheckedWish:
-    """A wish: its record, in the words of whoever makes it, and how to see that it was granted."""
+    """A wish that may be said: in words, as a record of the member that says it, and how to see that it was granted."""
 
     what: str
     record: Callable[[str], Record]
@@ -37,7 +37,7 @@ class CheckedWish:
 
 
 def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailable:
-    """What is raised when the ledger did not show it in time."""
+    """The error if the ledger did not show it in time."""
     return LedgerUnavailable(
         f"{wish.what} was to be read back within {timeout:g} s",
         obstacle or "the ledger did not show it",
