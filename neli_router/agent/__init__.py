@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from neli_router.errors import NoAgent, how_to_install
 
 if TYPE_CHECKING:
-    from neli_router.agent.client.async_client import AsyncClient
-    from neli_router.agent.client.client import Client
+    from neli_router.agent.client.client import AsyncClient, Client
     from neli_router.agent.client.leases import AgentLease, AsyncAgentLease
 
 __all__ = ["AgentLease", "AsyncAgentLease", "AsyncClient", "Client", "NoAgent"]
@@ -21,7 +20,7 @@ __all__ = ["AgentLease", "AsyncAgentLease", "AsyncClient", "Client", "NoAgent"]
 _HOMES = {
     "AgentLease": "client.leases",
     "AsyncAgentLease": "client.leases",
-    "AsyncClient": "client.async_client",
+    "AsyncClient": "client.client",
     "Client": "client.client",
 }
 

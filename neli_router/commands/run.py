@@ -136,17 +136,18 @@ class _Run:
 
     def _once(self) -> int:
         """Wait for the role and run the command once."""
-        from neli_router.agent.client.following import Following  # noqa: PLC0415 - as above.
+        from neli_router.agent.client.leading import Block  # noqa: PLC0415 - `neli --help` needs no HTTP.
 
-        following = Following(self._client, self._role)
-        hold = following.hold
+        block = Block(self._client, self._role)
+        hold = block.hold
         hold.listeners += (self._poke,)
+        block.start()
         try:
             while not hold.is_held:
                 if self._signals:
                     return 128 + self._signals[0]
-                if following.is_over:
-                    raise following.trouble or hold.not_leading(None)
+                if block.is_over:
+                    raise block.trouble or hold.not_leading(None)
                 self._sleep(WAIT_MAX)
             try:
                 return self._guarded(hold)
@@ -154,8 +155,8 @@ class _Run:
                 self._guard.close()  # Nothing of the command may be left when the role is given back.
                 raise
         finally:
-            self._was_reached = self._was_reached or following.has_heard
-            following.close()
+            self._was_reached = self._was_reached or block.has_heard
+            block.close()
 
     def _guarded(self, hold: "Hold") -> int:
         until, stopping, status = hold.end, False, 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent import Client, NoAgent
-from neli_router.agent.client.calls import EVENT_MAX, Events
+from neli_router.agent.client.streams import EVENT_MAX, Events
 from neli_router.agent.wire import LeaseView, Refusal, WishAsked
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
 from tests.agent.stand_in import StandIn, eventually, standing_in, whenever
@@ -171,7 +171,7 @@ def test_an_agent_that_hangs_is_given_up(place: tuple[StandIn, Client]) -> None:
 def test_whatever_else_listens_there_is_no_agent(place: tuple[StandIn, Client], body: bytes) -> None:
     agent, client = place
     agent.body = body
-    with pytest.raises(NoAgent, match="is no agent of this version"):
+    with pytest.raises(NoAgent, match="is of no agent of this version"):
         client.members()
 
 

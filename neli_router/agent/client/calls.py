@@ -1,12 +1,12 @@
-"""The calls: what a client asks and what it makes of the answers, without asking.
+"""The calls: the requests that a client can make, and the meaning of the answers. Nothing is sent here.
 
-    owner(key) --> Call(method, target, answer, body) --Client or AsyncClient, over httpx--> status, bytes
-                                                                                               |
-    OwnerView, or the error that the agent raised  <----------------- answered ----------------'
-    NoAgent, with what stood in the way            <----------------- no_agent ----- or an error of httpx
+    owner(key) --> Call(method, target, answer, body) --transport, over httpx--> status, bytes
+                                                                                    |
+    OwnerView, or the error that the agent raised  <---------- answered ------------'
+    NoAgent, with the reason                       <---------- no_agent ---- or an error of httpx
 
 Both forms of a client share all of this, so they cannot disagree. A key travels in the address of a request, and is
-personal: httpx's own client writes each address into the log, so ours are built on its transports, which do not.
+personal: so it stands in no `repr` and in no error.
 """
 
 from base64 import urlsafe_b64encode
@@ -40,13 +40,10 @@ from neli_router.errors import BadKey, NeliError, NoAgent, NoOwner
 from neli_router.keyspace import Key, Role, utf8
 
 __all__ = [
-    "EVENT_MAX",
     "TIMEOUT",
     "Call",
-    "Events",
     "answered",
     "batches",
-    "event_of",
     "leadership",
     "lease",
     "members",
@@ -71,9 +68,6 @@ WISH_TIMEOUT = 15.0
 
 BATCH_MAX = BODY_MAX // 2
 """Bytes of keys in one request, before JSON adds quotes, commas and escapes."""
-
-EVENT_MAX = 1 << 24
-"""Bytes of one event. The page's status of 4096 partitions has some hundred thousand; what never ends is not one."""
 
 Answer = TypeVar("Answer")
 
@@ -189,7 +183,7 @@ def answered(call: Call[Answer], address: Address, status: int, content: bytes, 
             return msgspec.json.decode(content, type=call.answer)
         refused = msgspec.json.decode(content, type=Refusal)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        found = f"what answers there, with status {status}, is no agent of this version"
+        found = f"the answer, with status {status}, is of no agent of this version"
     else:
         if refused.kind == "TokenWanted":
             raise NeliError(
@@ -200,11 +194,6 @@ def answered(call: Call[Answer], address: Address, status: int, content: bytes, 
             )
         raise raised(refused)
     raise NoAgent(f"an agent was wanted at {address}", found, "see what listens there, or name another with --agent")
-
-
-def event_of(call: Call[Answer], content: bytes, address: Address) -> Answer:
-    """The data of one event."""
-    return answered(call, address, 200, content, has_token=True)
 
 
 def no_agent(address: Address, error: BaseException) -> NoAgent:
@@ -231,32 +220,6 @@ def no_agent(address: Address, error: BaseException) -> NoAgent:
         found = "it ended the connection before it had answered"
         start = "it may have been stopped: " + start
     return NoAgent(f"an agent was wanted at {address}", found, start)
-
-
-class Events:
-    """Server-sent events, out of the pieces of bytes that they come in."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
-        """The name and the data of each event that `piece` completes. Raises ValueError for what never ends."""
-        # Together: a piece may end between the two.
-        *whole, self._rest = (self._rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
-        if len(self._rest) > EVENT_MAX:
-            raise ValueError(f"an event of at most {EVENT_MAX} bytes was wanted")
-        return [event for event in map(_event, whole) if event[1]]
-
-
-def _event(block: bytes) -> tuple[str, bytes]:
-    name, lines = "message", []
-    for line in block.split(b"\n"):
-        word, _, value = line.partition(b":")
-        if word == b"event":
-            name = value.strip().decode("ascii", "replace")
-        elif word == b"data":
-            lines.append(value.removeprefix(b" "))
-    return name, b"\n".join(lines)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

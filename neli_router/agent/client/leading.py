@@ -1,0 +1,377 @@
+"""Leading: a block of work that runs while this host leads a role, on a thread or on an event loop.
+
+    agent --acquired, renewed, revoked, fenced--> follower --told, confirmed--> hold --news--> the block, listeners
+      ^                                              |
+      '------------------ lease? --------------------'
+
+    LISTENING --the stream broke--> LISTENING AGAIN --broke before it said a word--> OVER
+        '-------- lost, ended, or closed by the caller -------------------------------^
+
+The follower is a thread of a Block and a task of an AsyncBlock. It listens to the agent and asks for the lease at each
+news; BaseBlock decides for both, and waits for nothing. Its end is the release: the agent hands the role over when the
+stream is gone, or keeps it as its own.
+
+    AsyncBlock: RUNNING --lease lost or run out: task.cancel()--> CANCELLED --__aexit__--> LeaseLost
+                   '-- ended by itself --> the lease is checked once more
+
+A timer looks when the lease of an AsyncBlock is to end, because no event tells of that. A block that asked for a
+cancellation takes it back, so that one from outside is never swallowed.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+from types import TracebackType
+from typing import Any
+
+from neli_router.agent.client import calls
+from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, Hold
+from neli_router.agent.client.streams import Stream
+from neli_router.agent.client.transport import AsyncTransport, BaseTransport, Transport
+from neli_router.agent.wire import LeaseView
+from neli_router.errors import NeliError, NoAgent
+from neli_router.keyspace import Role
+
+__all__ = ["AsyncBlock", "BaseBlock", "Block", "async_lease_of", "lease_of"]
+
+CONFIRM_MAX = 1.0
+"""How long the follower waits for an answer about the lease: the stream's next event, such as that the member was
+fenced, has to wait as long."""
+
+PAUSE = 0.02
+"""Seconds before a broken stream is asked for again, so that an agent which always breaks it is not asked all the time.
+The lease is not renewed for as long."""
+
+JOIN_MAX = 1.0
+"""How long closing waits for the thread, which has nothing left to do."""
+
+LOOK_MIN = 0.001
+"""The least time between two looks at a lease that is about to end."""
+
+ENDED = "its block has ended"
+
+
+class BaseBlock:
+    """What both forms know and decide, without waiting for anything."""
+
+    def __init__(self, transport: BaseTransport, role: Role, timeout: float | None) -> None:
+        self._transport, self._timeout = transport, timeout
+        self._stream_call, self._lease_call = calls.leadership(role), calls.lease(role)
+        self.hold = Hold(role)
+        self.has_heard = False
+        """Whether an agent ever said anything."""
+        self.trouble: NeliError | None = None
+        """Why nothing more will be heard, if that is the agent's fault."""
+        self._is_new = self._goes_on = True
+
+    def _begin(self) -> None:
+        """A stream was asked for."""
+        self._is_new = self._goes_on = True
+
+    def _take(self, name: str, view: LeaseView) -> bool:
+        """Take note of an event; whether to ask for the lease now."""
+        self.has_heard, self._is_new = True, False
+        must_ask = self.hold.told(name, view)
+        if name == "ended":
+            self.trouble = self._hung_up(view.why)
+        self._goes_on = not self.hold.is_lost and name != "ended"
+        return must_ask
+
+    def _listens_again(self, error: NeliError | None) -> bool:
+        """The stream is over, perhaps broken by `error`. Whether to ask for another, to save the lease."""
+        if not self._goes_on or self.hold.is_lost:
+            return False
+        self.trouble = error or self._hung_up()
+        if error is not None and (self._is_new or not isinstance(error, NoAgent)):
+            return False
+        return self.hold.remaining() > 0
+
+    def _refused(self) -> NeliError:
+        """Why the block cannot begin."""
+        return self.trouble or self.hold.not_leading(self._timeout)
+
+    def _hung_up(self, why: str = "") -> NoAgent:
+        return NoAgent(
+            f"the agent at {self._transport.address} was to say when this host leads",
+            f"it ended the conversation{f' ({why})' if why else ''}",
+            "it may be leaving or starting anew: ask again in a moment",
+        )
+
+
+class Block(BaseBlock):
+    """`with client.leading(role) as lease`. Entered and left by one thread; it starts another, which listens."""
+
+    _transport: Transport
+
+    def __init__(self, transport: Transport, role: Role, timeout: float | None = None) -> None:
+        super().__init__(transport, role, timeout)
+        self._changed = threading.Condition()
+        self._stream: Stream[Any] | None = None
+        self._closed = False
+        self.is_over = False
+        """Whether nothing more will be heard."""
+        self._thread = threading.Thread(target=self._follow, name="neli-leading", daemon=True)
+
+    def __enter__(self) -> AgentLease:
+        self._thread.start()
+        try:
+            self._wait(self._is_decided, self._timeout)
+            if not self.hold.is_held:
+                raise self._refused()
+        except BaseException:
+            self.close()
+            raise
+        self._lease = AgentLease(self.hold, self._wait)
+        return self._lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._lease.check()
+        finally:
+            self.close()
+
+    def start(self) -> None:
+        """Listen from now on, without waiting for anything."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give the role back: after this the lease does not hold."""
+        with self._changed:
+            self._closed = True
+            self.hold.lose(ENDED)
+            if self._stream is not None:
+                self._stream.cut()
+        self._thread.join(JOIN_MAX)
+
+    def _is_decided(self) -> bool:
+        return self.hold.is_held or self.is_over
+
+    def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        hold = self.hold
+        give_up_at = inf if timeout is None else hold.clock() + timeout
+        with self._changed:
+            while not ready():
+                seconds = hold.patience(give_up_at)
+                if seconds <= 0:
+                    return ready()
+                self._changed.wait(seconds)
+        return True
+
+    # The follower
+
+    def _follow(self) -> None:
+        try:
+            while self._listen():
+                with self._changed:
+                    self._changed.wait(PAUSE)
+        finally:
+            self.is_over = True
+            if self._transport.closed:
+                # Closing it has told the agent that the role is free.
+                self.hold.lose("its client was closed")
+            self._news()
+
+    def _listen(self) -> bool:
+        """Follow one stream to its end; whether to follow another."""
+        self._begin()
+        try:
+            with self._transport.stream(self._stream_call) as stream:
+                with self._changed:
+                    self._stream = stream
+                    if self._closed:
+                        return False
+                for name, view in stream.events():
+                    must_ask = self._take(name, view)
+                    if name == "revoked" or not must_ask:
+                        self._news()
+                    if must_ask:
+                        self._confirm()
+                    if not self._goes_on:
+                        break
+        except NeliError as error:
+            return self._listens_again(error)
+        return self._listens_again(None)
+
+    def _confirm(self) -> None:
+        asked_at = self.hold.clock()
+        try:
+            answer = self._transport.call(self._lease_call, timeout=CONFIRM_MAX)
+        except NeliError:
+            return  # The next renewal asks again, and until then the lease is what it was.
+        self.hold.confirmed(answer, asked_at)
+        self._news()
+
+    def _news(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        for listener in self.hold.listeners:
+            listener()
+
+
+class AsyncBlock(BaseBlock):
+    """`async with client.leading(role) as lease`: one task's block of work, cancelled when its lease is lost."""
+
+    _transport: AsyncTransport
+
+    def __init__(self, transport: AsyncTransport, role: Role, timeout: float | None = None) -> None:
+        super().__init__(transport, role, timeout)
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._task: asyncio.Task[Any] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._was_lost = False
+
+    async def __aenter__(self) -> AsyncAgentLease:
+        hold, loop = self.hold, asyncio.get_running_loop()
+        following = self._following = loop.create_task(self._follow())
+        try:
+            await self._wait(lambda: hold.is_held or following.done(), self._timeout)
+            if not hold.is_held:
+                raise self._refused()
+        except BaseException:
+            await self.release(ENDED)
+            raise
+        task = asyncio.current_task()
+        assert task is not None, "only a task can await"
+        self._task, self._cancelling = task, task.cancelling()
+        self._lease = AsyncAgentLease(hold, self._wait)
+        # By a timer even if it is lost already: a task that cancels itself is cancelled at its next await.
+        self._timer = loop.call_later(max(LOOK_MIN, hold.remaining()), self._look_at_end)
+        return self._lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        assert task is not None, "a block that is left was entered"
+        self._timer.cancel()
+        lost = None if self._lease.holds() else self._lease.lost()
+        try:
+            if self._was_lost and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+                raise (lost or self._lease.lost()) from error
+            if kind is None and lost is not None:
+                raise lost
+        finally:
+            await self.release(ENDED)
+
+    async def release(self, why: str) -> None:
+        """Let the agent know that the role is free; from here on the lease does not hold."""
+        self.hold.lose(why)
+        self._news()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+
+    async def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - as in Block.
+        hold = self.hold
+        give_up_at = inf if timeout is None else hold.clock() + timeout
+        while not ready():
+            seconds = hold.patience(give_up_at)
+            if seconds <= 0:
+                return ready()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            timer = asyncio.get_running_loop().call_later(seconds, _resolve, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._waiters.discard(waiter)
+        return True
+
+    # The follower
+
+    async def _follow(self) -> None:
+        try:
+            while await self._listen():  # noqa: ASYNC110 - a pause, not a poll.
+                await asyncio.sleep(PAUSE)
+        finally:
+            asyncio.get_running_loop().call_soon(self._news)  # Once this task counts as done.
+
+    async def _listen(self) -> bool:
+        """Follow one stream to its end; whether to follow another."""
+        self._begin()
+        events = self._transport.stream(self._stream_call).events()
+        try:
+            async for name, view in events:
+                must_ask = self._take(name, view)
+                if name == "revoked" or not must_ask:
+                    self._news()
+                if must_ask:
+                    await self._confirm()
+                if not self._goes_on:
+                    break
+        except NeliError as error:
+            return self._listens_again(error)
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]  # It is a generator, which says more than an iterator.
+        return self._listens_again(None)
+
+    async def _confirm(self) -> None:
+        asked_at = self.hold.clock()
+        try:
+            answer = await self._transport.call(self._lease_call, timeout=CONFIRM_MAX)
+        except NeliError:
+            return  # The next renewal asks again, and until then the lease is what it was.
+        self.hold.confirmed(answer, asked_at)
+        self._news()
+
+    def _news(self) -> None:
+        for waiter in self._waiters:
+            _resolve(waiter)
+        for listener in self.hold.listeners:
+            listener()
+        self._look()
+
+    def _look(self) -> None:
+        if self._task is not None and not self._was_lost and self.hold.remaining() <= 0:
+            self._was_lost = True
+            self._task.cancel(f"{self._lease!r} was lost")
+
+    def _look_at_end(self) -> None:
+        self._look()
+        if not self._was_lost:
+            self._timer = asyncio.get_running_loop().call_later(max(LOOK_MIN, self.hold.remaining()), self._look_at_end)
+
+
+def lease_of(role: Role, view: LeaseView, asked_at: float) -> AgentLease | None:
+    """The lease in an answer to a question asked at `asked_at`, if this host leads. No stream renews it."""
+    hold = _answered(role, view, asked_at)
+
+    def wait(ready: Callable[[], bool], timeout: float | None) -> bool:
+        give_up_at = inf if timeout is None else hold.clock() + timeout
+        while not ready() and (seconds := hold.patience(give_up_at)) > 0:
+            time.sleep(seconds)  # Only time can end it.
+        return ready()
+
+    return AgentLease(hold, wait) if hold.is_held else None
+
+
+def async_lease_of(role: Role, view: LeaseView, asked_at: float) -> AsyncAgentLease | None:
+    """`lease_of`, for an event loop."""
+    hold = _answered(role, view, asked_at)
+
+    async def wait(ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - as above.
+        give_up_at = inf if timeout is None else hold.clock() + timeout
+        while not ready() and (seconds := hold.patience(give_up_at)) > 0:  # noqa: ASYNC110 - only time can end it.
+            await asyncio.sleep(seconds)
+        return ready()
+
+    return AsyncAgentLease(hold, wait) if hold.is_held else None
+
+
+def _answered(role: Role, view: LeaseView, asked_at: float) -> Hold:
+    hold = Hold(role)
+    if view.leads:
+        hold.told("acquired", view)
+        hold.confirmed(view, asked_at)
+    return hold
+
+
+def _resolve(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

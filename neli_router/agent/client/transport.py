@@ -1,0 +1,274 @@
+"""The transport: where an agent is, and how a call gets there and its answer back. All that a client does with httpx.
+
+    Transport, AsyncTransport --Endpoint.request--> httpx's transport, a pool of connections --HTTP--> agent
+        ^--- answered: a view, or the error that the agent raised ---- status, bytes <---------------'
+        ^--- NoAgent: the reason why nothing came back --------------- an error of httpx
+
+Both forms share the endpoint and everything that is made of an answer, so they cannot disagree. httpx's own client
+writes each address into the log, and with it a key. So ours are built on its transports, which do not.
+
+A fork leaves the child with the parent's connections, on which both would speak at once. So there a transport forgets
+them and opens a pool of its own.
+"""
+
+import os
+import socket
+import threading
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+import httpx
+
+from neli_router.agent.address import Address, default_address, distrust, parse
+from neli_router.agent.client.calls import Call, answered, no_agent
+from neli_router.agent.client.streams import AsyncStream, BaseStream, Stream
+from neli_router.closing import AsyncClosing, Closing
+from neli_router.errors import Closed, ConfigError, NoAgent
+from neli_router.settings.token import token_problem
+
+__all__ = ["AsyncTransport", "BaseTransport", "Endpoint", "Transport"]
+
+LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=10, keepalive_expiry=3.0)
+"""A stream has a connection to itself, so their number bounds how many roles one client can wait for. An idle
+connection is given up long before the agent does that, or a request could run into its end."""
+
+CAUSES_MAX = 10
+"""How deep an error of httpx is looked into: it wraps httpcore's, which wraps the system's."""
+
+STALE = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+"""An idle connection may end just as it is used again. Everything here may be asked twice."""
+
+Answer = TypeVar("Answer")
+
+_transports: "WeakSet[Transport]" = WeakSet()
+
+
+class Endpoint:
+    """Where the agent is, and how a request to it looks. The token is a secret: it stands in no `repr`."""
+
+    def __init__(self, address: str | None, token: str | None) -> None:
+        self.address: Final[Address] = parse(default_address() if address is None else address)
+        token = os.environ.get("NELI_TOKEN") if token is None else token
+        if token and (problem := token_problem(token)):
+            raise ConfigError([f"the agent's token {problem}"])
+        if token and not self.address.is_loopback:
+            raise ConfigError(
+                [f"a token must not leave this host, and {self.address} is on another: ask its own agent"]
+            )
+        self.has_token = bool(token)
+        self._url = self.address.url
+        self._headers = [("Host", "agent" if self.address.path else self._url[7:]), ("Accept", "*/*")]
+        if token and self.address.host:
+            self._headers.append(("Authorization", f"Bearer {token}"))
+
+        # Never through a proxy that the environment names: this is a conversation within the host.
+        # An agent speaks plain HTTP. With `verify`, httpx would read a file of certificates for every client.
+        self.options: dict[str, Any] = {
+            "uds": self.address.path or None,
+            "limits": LIMITS,
+            "trust_env": False,
+            "verify": False,
+        }
+        """The arguments of a transport of httpx."""
+
+    def request(self, call: Call[Any], timeout: float, read: float | None) -> httpx.Request:
+        """`call`, as httpx sends it; `read` bounds the wait for each piece of the answer."""
+        # Before each: another user may have made the folder since.
+        if why := distrust(self.address):
+            raise NoAgent(
+                f"an agent was wanted at {self.address}",
+                why,
+                "have the agent listen elsewhere, and say with --agent or NELI_AGENT where",
+            )
+        return httpx.Request(
+            call.method,
+            self._url + call.target,
+            headers=[*self._headers, ("Content-Type", "application/json")] if call.body else self._headers,
+            content=call.body or None,
+            extensions={"timeout": {"connect": timeout, "write": timeout, "pool": timeout, "read": read}},
+        )
+
+
+class BaseTransport:
+    """What both forms have in common."""
+
+    def __init__(self, address: str | None, token: str | None, timeout: float) -> None:
+        self._endpoint, self._timeout = Endpoint(address, token), timeout
+        self._streams: WeakSet[BaseStream[Any]] = WeakSet()
+        self._closed = False
+
+    @property
+    def address(self) -> Address:
+        return self._endpoint.address
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def _answered(self, call: Call[Answer], status: int, content: bytes) -> Answer:
+        return answered(call, self._endpoint.address, status, content, has_token=self._endpoint.has_token)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed("an open client was needed", "this one was closed before", "make another")
+
+    def _cut_streams(self) -> None:
+        for stream in list(self._streams):
+            stream.cut()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of the agent at {self.address}{', closed' if self._closed else ''}>"
+
+
+class Transport(BaseTransport, Closing):
+    """May be shared between threads, and used after a fork, where it connects anew."""
+
+    def __init__(self, address: str | None, token: str | None, timeout: float) -> None:
+        super().__init__(address, token, timeout)
+        self._lock = threading.Lock()
+        self._pool: httpx.HTTPTransport | None = None
+        self._forgotten: list[object] = []
+        _transports.add(self)
+
+    def call(self, call: Call[Answer], *, timeout: float | None = None) -> Answer:
+        """Ask, and decode the answer. Not for programs."""
+        patience = timeout or call.timeout or self._timeout
+        return self._read(call, self._send(self._endpoint.request(call, patience, patience)))
+
+    def stream(self, call: Call[Answer]) -> Stream[Answer]:
+        """Ask for a stream; returns once it was accepted. Not for programs."""
+        # An agent may have nothing to say for days.
+        response = self._send(self._endpoint.request(call, self._timeout, None))
+        if response.status_code != 200:
+            self._read(call, response)
+            raise AssertionError("an answer that is not 200 is a refusal, and that was raised")
+        stream = Stream(call, self._endpoint.address, response)
+        self._streams.add(stream)
+        return stream
+
+    def _read(self, call: Call[Answer], response: httpx.Response) -> Answer:
+        try:
+            content = response.read()
+        except httpx.TransportError as error:
+            trouble = no_agent(self.address, error)
+        else:
+            return self._answered(call, response.status_code, content)
+        finally:
+            response.close()
+        raise trouble  # Outside of the handler: the error of httpx knows the request, and so a key.
+
+    def _send(self, request: httpx.Request) -> httpx.Response:
+        pool = self._pool or self._opened()
+        try:
+            try:
+                return pool.handle_request(request)
+            except STALE:
+                return pool.handle_request(request)
+        except httpx.TransportError as error:
+            _close_forgotten(error)
+            trouble = no_agent(self.address, error)
+        self._require_open()
+        raise trouble
+
+    def _opened(self) -> httpx.HTTPTransport:
+        with self._lock:
+            self._require_open()
+            if self._pool is None:
+                self._pool = httpx.HTTPTransport(**self._endpoint.options)
+            return self._pool
+
+    def renew(self) -> None:
+        """After a fork: begin without connections. The thread that held the locks may not exist here."""
+        self._lock = threading.Lock()
+        # Never collected: that would close sockets, and say so, in the middle of something else.
+        self._forgotten.append(self._pool)
+        self._pool = None
+        self._streams = WeakSet()
+
+    def close(self) -> None:
+        """Close all connections; blocks of `leading` lose their lease. Twice is fine."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        self._cut_streams()
+        if pool is not None:
+            pool.close()
+
+
+class AsyncTransport(BaseTransport, AsyncClosing):
+    """A Transport for one event loop of asyncio, to which all of it belongs."""
+
+    def __init__(self, address: str | None, token: str | None, timeout: float) -> None:
+        super().__init__(address, token, timeout)
+        self._pool: httpx.AsyncHTTPTransport | None = None
+
+    async def call(self, call: Call[Answer], *, timeout: float | None = None) -> Answer:  # noqa: ASYNC109 - as above.
+        """Ask, and decode the answer. Not for programs."""
+        patience = timeout or call.timeout or self._timeout
+        return await self._read(call, await self._send(self._endpoint.request(call, patience, patience)))
+
+    def stream(self, call: Call[Answer]) -> AsyncStream[Answer]:
+        """A stream, which is asked for when its first event is. Not for programs."""
+        stream = AsyncStream(call, self._endpoint.address, self._accepted)
+        self._streams.add(stream)
+        return stream
+
+    async def _accepted(self, call: Call[Answer]) -> httpx.Response:
+        response = await self._send(self._endpoint.request(call, self._timeout, None))
+        if response.status_code != 200:
+            await self._read(call, response)
+            raise AssertionError("an answer that is not 200 is a refusal, and that was raised")
+        return response
+
+    async def _read(self, call: Call[Answer], response: httpx.Response) -> Answer:
+        try:
+            content = await response.aread()
+        except httpx.TransportError as error:
+            trouble = no_agent(self.address, error)
+        else:
+            return self._answered(call, response.status_code, content)
+        finally:
+            await response.aclose()
+        raise trouble
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        self._require_open()
+        pool = self._pool = self._pool or httpx.AsyncHTTPTransport(**self._endpoint.options)
+        try:
+            try:
+                return await pool.handle_async_request(request)
+            except STALE:
+                return await pool.handle_async_request(request)
+        except httpx.TransportError as error:
+            trouble = no_agent(self.address, error)
+        raise trouble
+
+    async def close(self) -> None:
+        """Close all connections; blocks of `leading` lose their lease. Twice is fine."""
+        self._closed = True
+        self._cut_streams()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.aclose()
+
+
+def _close_forgotten(error: httpx.TransportError) -> None:
+    """Close the Unix socket of a failed connection: httpcore 1.0 forgets it, and Python warns about that later."""
+    cause: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        trace = cause.__traceback__ if cause is not None else None
+        while trace is not None:
+            if trace.tb_frame.f_code.co_name == "connect_unix_socket":
+                forgotten = trace.tb_frame.f_locals.get("sock")
+                if isinstance(forgotten, socket.socket):
+                    forgotten.close()
+            trace = trace.tb_next
+        cause = cause and (cause.__cause__ or cause.__context__)
+
+
+def _renew_all() -> None:
+    for transport in list(_transports):
+        transport.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
