@@ -48,6 +48,7 @@ class Induction:
     `base` is the wall clock in microseconds; it is used only if this member must found the group.
     """
 
+    state: State
     tenure: Tenure
     _phase: Phase
     _suspicion: Suspicion
@@ -59,13 +60,13 @@ class Induction:
     _free_at: float
     """When the next wait ends on something owned."""
     _give_up_at: float
-    _unproven_at: float
-    """When we last looked for who is silent, and what we know was too old to tell."""
+    _accuse_at: float
+    """When to look again for members that are silent."""
     _dirty: bool
     """Whether what we may act for can have changed."""
 
     def __init__(self, settings: Settings, state: State, now: float, *, base: int, rng: Random) -> None:
-        self.settings, self.state = settings, state
+        self.settings = settings
         self.error: NeliError | None = None
         self.skipped = 0
         self._base, self._rng = base, rng
@@ -73,8 +74,7 @@ class Induction:
         self._holdings = Holdings(settings)
         self._closing = self._told = self._was_member = False
         self._stepped_at = now
-        self._begin(now, lingering={})
-        self._watch()
+        self._start_from(state, now)
 
     # Questions
 
@@ -130,14 +130,11 @@ class Induction:
             case Phase.WAITING:
                 wake.append(self.tenure.settled)
             case Phase.MEMBER | Phase.LEAVING:
-                wake += [self._free_at, self._holdings.deadline]
+                wake += [self._free_at, self._accuse_at, self._holdings.deadline]
                 if not self.tenure.left:
                     wake.append(self._voice.due())
-                if not (self._phase is Phase.LEAVING and self._draining):
+                if not (self._phase is Phase.LEAVING and self._must_let_go):
                     wake.append(self._retry_at)
-                accuse_at = self._suspicion.deadline(self.incarnation, self.tenure.heard)
-                # Looking again would find the same old news. A Beat of mine is on its way to bring newer.
-                wake.append(accuse_at if accuse_at > self._unproven_at else inf)
         return min(wake, default=inf)
 
     @property
@@ -149,7 +146,7 @@ class Induction:
         return self.tenure.sent + self.tenure.lasts if leading else inf
 
     @property
-    def _draining(self) -> bool:
+    def _must_let_go(self) -> bool:
         """Under `exclusive`, the program must let go before the member leaves."""
         return self.settings.exclusive and bool(self._holdings.leading)
 
@@ -188,7 +185,7 @@ class Induction:
                 self._closing = True
                 if at_once:
                     self._break_off(error, effects)
-        self._act(event.age if isinstance(event, Read) and not event.entries else inf, now, effects)
+        self._act(now - event.age if isinstance(event, Read) and not event.entries else None, now, effects)
         self._settle(now, effects)
         return effects
 
@@ -238,44 +235,88 @@ class Induction:
             self._fail(mismatch(self.settings, after), effects)
         self._fail(self._witness.after(after, record), effects)
 
-    def _act(self, age: float, now: float, effects: list[Effect]) -> None:
-        """Whatever is due. What was read so far was all there was `age` seconds ago; infinity if nobody said so."""
-        at_tip = age < inf
-        if self._phase is Phase.READING and at_tip:
+    def _act(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
+        """Do what is due in this phase. A phase that ends goes on with the next one in the same step.
+
+        All that the ledger held at `tip_at` has been read; None if the latest input does not say so.
+        """
+        at_tip = tip_at is not None
+        match self._phase:
+            case Phase.READING:
+                self._act_reading(at_tip, now, effects)
+            case Phase.FOUNDING:
+                self._act_founding(at_tip, now, effects)
+            case Phase.WAITING:
+                self._act_waiting(at_tip, now, effects)
+            case Phase.JOINING:
+                self._act_joining(now, effects)
+            case Phase.MEMBER:
+                self._act_as_member(tip_at, now, effects)
+            case Phase.LEAVING:
+                self._act_leaving(tip_at, now, effects)
+
+    def _act_reading(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+        if at_tip:
             self._phase = Phase.FOUNDING
-            self._fail(mismatch(self.settings, self.state), effects)
-        if self._closing and self._phase in (Phase.READING, Phase.FOUNDING, Phase.WAITING, Phase.JOINING):
-            if self._phase is Phase.JOINING:  # Order per writer is kept, so this undoes a Join still in flight.
-                effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+            if not self._fail(mismatch(self.settings, self.state), effects):
+                self._act_founding(at_tip, now, effects)
+        elif self._closing:
             self._stop(None)
-        if self._phase is Phase.FOUNDING:
-            if self.state.genesis is not None:
-                self._phase = Phase.WAITING
-            elif now >= self._retry_at:
-                self._retry_at = now + self.settings.lease
-                founding = genesis(self.settings, self.incarnation, self._base, self.state.at)
-                effects.append(Append([founding], lasting=True))
-        if self._phase is Phase.WAITING and (now >= self.tenure.settled or (at_tip and not self.state.seats)):
+
+    def _act_founding(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+        if self._closing:
+            self._stop(None)
+        elif self.state.genesis is not None:
+            self._phase = Phase.WAITING
+            self._act_waiting(at_tip, now, effects)
+        elif now >= self._retry_at:
+            self._retry_at = now + self.settings.lease
+            founding = genesis(self.settings, self.incarnation, self._base, self.state.at)
+            effects.append(Append([founding], lasting=True))
+
+    def _act_waiting(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
+        if self._closing:
+            self._stop(None)
+        elif now >= self.tenure.settled or (at_tip and not self.state.seats):
             self._phase, self._retry_at = Phase.JOINING, -inf
-        if self._phase is Phase.JOINING and now >= self._retry_at:
+            self._act_joining(now, effects)
+
+    def _act_joining(self, now: float, effects: list[Effect]) -> None:
+        if self._closing:  # Order per writer is kept, so this undoes a Join still in flight.
+            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+            self._stop(None)
+        elif now >= self._retry_at:
             self._retry_at = now + self.settings.lease / 2
             self.tenure = self.tenure.asking(now)
             effects.append(Append([join(self.settings, self.incarnation, self.state.at)], lasting=True))
-        if self._phase is Phase.MEMBER and self._closing:
+
+    def _act_as_member(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
+        if self._closing:
             self._phase, self._retry_at = Phase.LEAVING, -inf
-        if self._phase in (Phase.MEMBER, Phase.LEAVING):
-            if now >= self._voice.due() and not self.tenure.left:
-                self._beat(now, effects)
-            self._accuse(now - age, now, effects)
-        if self._phase is Phase.MEMBER:
-            repeat = now >= self._retry_at
-            gives, told = self._holdings.to_give(self.state, self.tenure, now, repeat=repeat)
-            if repeat:
-                self._retry_at = inf
-            effects += told
-            self._give(gives, now, effects)
-        elif self._phase is Phase.LEAVING:
-            self._leave(now, effects)
+            self._act_leaving(tip_at, now, effects)
+            return
+        self._beat(now, effects)
+        self._accuse(tip_at, now, effects)
+        repeat = now >= self._retry_at
+        gives, told = self._holdings.to_give(self.state, self.tenure, now, repeat=repeat)
+        if repeat:
+            self._retry_at = inf
+        effects += told
+        self._give(gives, now, effects)
+
+    def _act_leaving(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
+        self._beat(now, effects)
+        self._accuse(tip_at, now, effects)
+        if self._must_let_go:
+            effects += self._holdings.drain_all(now)
+        if now >= self._retry_at and not self._must_let_go:
+            self._give_up_at = min(self._give_up_at, now + self.settings.lease)
+            self._retry_at = now + self.settings.lease / 4
+            self.tenure = self.tenure.leaving()
+            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
+        if now >= self._give_up_at:
+            self._holdings.reason = "the ledger did not take this member's Leave for a lease"
+            self._stop(None)  # The others will find out by our silence.
 
     def _settle(self, now: float, effects: list[Effect]) -> None:
         """Tell the program what changed in what it may act for."""
@@ -290,7 +331,14 @@ class Induction:
 
     # A life
 
-    def _begin(self, now: float, lingering: dict[int, Linger]) -> None:
+    def _start_from(self, state: State, now: float) -> None:
+        """Read from `state` to the tip, and trust nothing that contradicts it."""
+        self.state = state
+        self._witness = Witness(state)
+        self._archive = Archive(self.settings.snapshot_every, state.at)
+        self._begin(Phase.READING, now, lingering={})
+
+    def _begin(self, phase: Phase, now: float, lingering: dict[int, Linger]) -> None:
         """A new incarnation, which owes a wait on everything."""
         incarnation = f"{self._rng.getrandbits(64):016x}"
         self._sign_as(incarnation)
@@ -303,9 +351,9 @@ class Induction:
             wait=self.settings.wait,
             lingering=lingering,
         )
-        self._phase = Phase.WAITING
+        self._phase = phase
         self._suspicion, self._voice = Suspicion(self.settings), Voice(self.settings)
-        self._retry_at, self._free_at, self._give_up_at, self._unproven_at = -inf, inf, inf, -inf
+        self._retry_at, self._free_at, self._give_up_at, self._accuse_at = -inf, inf, inf, inf
         self._look()
 
     def _sign_as(self, by: str) -> None:
@@ -315,18 +363,10 @@ class Induction:
         if len(self._authors) > AUTHORS_MAX:
             del self._authors[next(name for name in self._authors if name != self.incarnation)]
 
-    def _watch(self) -> None:
-        """Read from the state we start with to the tip, and trust nothing that contradicts it."""
-        self._phase = Phase.READING
-        self._witness = Witness(self.state)
-        self._archive = Archive(self.settings.snapshot_every, self.state.at)
-
     def _restart(self, state: State, now: float, effects: list[Effect]) -> None:
         self._holdings.reason = "the records that this member had yet to read are no longer retained"
         effects.append(Notice("member.restarted", {"was_at": self.state.at, "at": state.at}))
-        self.state = state
-        self._begin(now, lingering={})
-        self._watch()
+        self._start_from(state, now)
         if (successor := self._successor()) is not None:
             self._fail(replaced(self.settings, successor.address), effects)
 
@@ -362,7 +402,7 @@ class Induction:
                 if self._closing:
                     self._stop(None)
                 else:
-                    self._begin(now, self.tenure.lingering)
+                    self._begin(Phase.WAITING, now, self.tenure.lingering)
         elif isinstance(record, Join) and (successor := self._successor()) is not None:
             self._fail(replaced(self.settings, successor.address), effects)
         elif self._phase is Phase.JOINING and record.by == me:
@@ -402,6 +442,8 @@ class Induction:
     # What a member sends
 
     def _beat(self, now: float, effects: list[Effect]) -> None:
+        if now < self._voice.due() or self.tenure.left:
+            return
         self._voice.spoke(now)
         state, me = self.state, self.incarnation
         beat = Beat(by=me, sent_at=now, at=state.at, digest=digest_text(state.digest))
@@ -410,20 +452,24 @@ class Induction:
         if self._archive.due(state.at, rank):
             effects.append(Append([snapshot(me, state)], lasting=True))
 
-    def _accuse(self, known_at: float, now: float, effects: list[Effect]) -> None:
+    def _accuse(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
         # My last Beat that came back was sent at `sent`, so I have read all that stood in the ledger then. Under a
         # steady stream of records that is the only way to know: a read that finds nothing may never come. And where
         # one comes, the ledger may have told of its tip a while ago: the Beat that we miss may be on its way to us.
-        as_of = max(known_at, self.tenure.sent)
-        state, me, heard = self.state, self.incarnation, self.tenure.heard
-        deadline = self._suspicion.deadline(me, heard)
-        if as_of < deadline:
-            if known_at > -inf and now >= deadline > self._unproven_at:
-                self._unproven_at = now
-                self._voice.at_once()
-            return
-        for q in self._suspicion.suspects(me, state.seats, heard, as_of):
-            accusation = Expire(by=me, incarnation=q, last_beat=state.last_beats[q])
+        sent, state = self.tenure.sent, self.state
+        look = self._suspicion.look(
+            self.incarnation,
+            state.seats,
+            self.tenure.heard,
+            as_of=sent if tip_at is None else max(sent, tip_at),
+            now=now,
+            at_tip=tip_at is not None,
+        )
+        self._accuse_at = look.again_at
+        if look.is_too_old:
+            self._voice.at_once()
+        for q in look.accused:
+            accusation = Expire(by=self.incarnation, incarnation=q, last_beat=state.last_beats[q])
             fields = {"name": state.seats[q].name, "incarnation": q, "last_beat": accusation.last_beat}
             effects += [Append([accusation], lasting=True), Notice("member.suspected", fields)]
 
@@ -436,15 +482,3 @@ class Induction:
         if handovers:
             self._retry_at, self._dirty = now + self.settings.beat_every, True
             effects.append(Append(handovers, lasting=True))
-
-    def _leave(self, now: float, effects: list[Effect]) -> None:
-        if self._draining:
-            effects += self._holdings.drain_all(now)
-        if now >= self._retry_at and not self._draining:
-            self._give_up_at = min(self._give_up_at, now + self.settings.lease)
-            self._retry_at = now + self.settings.lease / 4
-            self.tenure = self.tenure.leaving()
-            effects.append(Append([Leave(by=self.incarnation)], lasting=True))
-        if now >= self._give_up_at:
-            self._holdings.reason = "the ledger did not take this member's Leave for a lease"
-            self._stop(None)  # The others will find out by our silence.

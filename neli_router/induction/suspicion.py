@@ -10,10 +10,21 @@ Survivors take turns by rank, because one accusation is enough.
 
 from collections.abc import Iterable
 from math import inf
+from typing import NamedTuple
 
 from neli_router.protocol import STAGGER_RANKS, Settings
 
-__all__ = ["Suspicion"]
+__all__ = ["Look", "Suspicion"]
+
+
+class Look(NamedTuple):
+    """What one look at the others' silence found."""
+
+    accused: list[str]
+    again_at: float
+    """When to look again, if no record comes first; `inf` means that only a record can change anything."""
+    is_too_old: bool = False
+    """Whether the look was due, and what is known was too old for it: a Beat of mine would bring newer news."""
 
 
 class Suspicion:
@@ -25,6 +36,7 @@ class Suspicion:
         self._hearing_since = inf
         self._accused: dict[str, float] = {}
         self._patient_until = -inf
+        self._too_old_at = -inf
 
     def lapse(self, now: float) -> None:
         """Time first: what is read late must not hide the deafness before it."""
@@ -37,18 +49,23 @@ class Suspicion:
         if now < self._sent + self._settings.lease / 2:
             self._hearing_since = min(self._hearing_since, now)
 
-    def suspects(self, incarnation: str, seats: Iterable[str], heard: dict[str, float], now: float) -> list[str]:
-        """Whom to accuse at `now`, being at the tip; remembers that they were accused."""
-        lease = self._settings.lease
-        if now < self._hearing_since + lease:
-            return []
-        silent = [q for q in seats if q != incarnation and now >= heard[q] + lease]
-        patience = lease + min(self.rank(incarnation, seats, heard, now), STAGGER_RANKS) * self._settings.stagger
-        fresh = [q for q in silent if now >= self._accused.get(q, -inf) + lease / 2]
-        accused = [q for q in fresh if now >= heard[q] + patience]
-        self._accused = {q: at for q, at in self._accused.items() if q in silent} | dict.fromkeys(accused, now)
-        self._patient_until = min((heard[q] + patience for q in fresh if q not in accused), default=-inf)
-        return accused
+    def look(
+        self, incarnation: str, seats: Iterable[str], heard: dict[str, float], *, as_of: float, now: float, at_tip: bool
+    ) -> Look:
+        """Accuse by all that the ledger held at `as_of`, which was read by `now`.
+
+        `at_tip` says that the latest read found nothing more. Only then is it worth while to ask for newer news.
+        """
+        due = self._due(incarnation, heard)
+        accused: list[str] = []
+        is_too_old = False
+        if as_of >= due:
+            accused = self._accuse(incarnation, seats, heard, as_of)
+            due = self._due(incarnation, heard)
+        elif at_tip and now >= due > self._too_old_at:
+            self._too_old_at, is_too_old = now, True
+        # After a look that knew too little, another would find the same. A Beat of mine is on its way to bring newer.
+        return Look(accused, due if due > self._too_old_at else inf, is_too_old)
 
     def rank(self, incarnation: str, seats: Iterable[str], heard: dict[str, float], now: float) -> int:
         """How many members that are not silent joined before me."""
@@ -59,8 +76,18 @@ class Suspicion:
             rank += now < heard[q] + self._settings.lease
         return rank
 
-    def deadline(self, incarnation: str, heard: dict[str, float]) -> float:
-        """When there may be somebody to accuse; never too late, sometimes too early."""
+    def _accuse(self, incarnation: str, seats: Iterable[str], heard: dict[str, float], now: float) -> list[str]:
+        lease = self._settings.lease
+        silent = [q for q in seats if q != incarnation and now >= heard[q] + lease]
+        patience = lease + min(self.rank(incarnation, seats, heard, now), STAGGER_RANKS) * self._settings.stagger
+        fresh = [q for q in silent if now >= self._accused.get(q, -inf) + lease / 2]
+        accused = [q for q in fresh if now >= heard[q] + patience]
+        self._accused = {q: at for q, at in self._accused.items() if q in silent} | dict.fromkeys(accused, now)
+        self._patient_until = min((heard[q] + patience for q in fresh if q not in accused), default=-inf)
+        return accused
+
+    def _due(self, incarnation: str, heard: dict[str, float]) -> float:
+        """When the next member may be found silent; never too late, sometimes too early."""
         if self._hearing_since == inf:
             return inf
         lease = self._settings.lease

@@ -413,7 +413,7 @@ def almost_accusing(group: Group) -> Induction:
     group.live(15.0)
     member = group.members[0]
     while True:
-        due = member._suspicion.deadline(member.incarnation, member.tenure.heard)
+        due = member._accuse_at
         if member.tenure.sent > due - 2.0 and due == member.tenure.heard[group.members[1].incarnation] + 6.0:
             return member
         group.live(0.25, [0, 2])
@@ -423,7 +423,7 @@ def test_nobody_is_accused_by_what_the_ledger_told_before_the_silence_was_long_e
     """A driver that asks now and then must not take the time of its question for now."""
     group = Group("exclusive")
     member = almost_accusing(group)
-    due = member._suspicion.deadline(member.incarnation, member.tenure.heard)
+    due = member._accuse_at
     assert [] == expired(member.step(Read([], 0.5), due + 0.25))
     assert [Beat] == [type(record) for record in appended(member.step(TICK, due + 0.25))]
     assert member.deadline > due + 0.25, "it would ask again without a pause"
@@ -434,7 +434,7 @@ def test_a_beat_sent_for_that_brings_the_proof_where_no_read_finds_nothing_new()
     group = Group("exclusive")
     group.age = 9.0
     member = almost_accusing(group)
-    due = member._suspicion.deadline(member.incarnation, member.tenure.heard)
+    due = member._accuse_at
     group.now = due + 0.25
     group.rest(0)
     assert group.members[1].incarnation in [record.incarnation for record in group.log if isinstance(record, Expire)]

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from neli_router.induction.suspicion import Suspicion
+from neli_router.induction.suspicion import Look, Suspicion
 from neli_router.keyspace import Layout
 from neli_router.protocol import STAGGER_RANKS, Settings
 
@@ -29,7 +29,17 @@ def hearing(*, since: float = 0.0, until: float) -> Suspicion:
 def accused(suspicion: Suspicion, now: float, **heard: float) -> list[str]:
     """Whom `m` accuses at `now`. The keywords are the members in join order, and when they were last heard."""
     suspicion.lapse(now)
-    return suspicion.suspects(ME, heard, heard, now)
+    return suspects(suspicion, heard, now)
+
+
+def suspects(suspicion: Suspicion, heard: dict[str, float], now: float) -> list[str]:
+    longest_silent_first = dict(sorted(heard.items(), key=lambda one: one[1]))  # As a tenure keeps them.
+    return suspicion.look(ME, heard, longest_silent_first, as_of=now, now=now, at_tip=True).accused
+
+
+def deadline(suspicion: Suspicion, heard: dict[str, float]) -> float:
+    """When `m` is to look, if it does not know enough to accuse now."""
+    return suspicion.look(ME, heard, heard, as_of=-inf, now=-inf, at_tip=False).again_at
 
 
 # Hearing oneself
@@ -38,7 +48,7 @@ def accused(suspicion: Suspicion, now: float, **heard: float) -> list[str]:
 def test_who_never_heard_itself_accuses_nobody() -> None:
     suspicion = Suspicion(SETTINGS)
     assert [] == accused(suspicion, 1000.0, m=-inf, q=0.0)
-    assert inf == suspicion.deadline(ME, {"m": 0.0, "q": 0.0})
+    assert inf == deadline(suspicion, {"m": 0.0, "q": 0.0})
 
 
 @pytest.mark.parametrize(("now", "whom"), [(9.75, []), (10.0, ["q"])])
@@ -76,7 +86,7 @@ def test_after_a_break_a_lease_must_pass_again() -> None:
 def test_a_beat_of_mine_that_comes_back_late_is_not_hearing() -> None:
     suspicion = Suspicion(SETTINGS)
     suspicion.hear(0.0, 5.0)
-    assert inf == suspicion.deadline(ME, {"m": 5.0, "q": 0.0})
+    assert inf == deadline(suspicion, {"m": 5.0, "q": 0.0})
     assert [] == accused(suspicion, 100.0, m=100.0, q=0.0)
 
 
@@ -107,8 +117,8 @@ def test_survivors_take_turns_in_join_order(before_me: int, later: float) -> Non
     heard = {**{f"s{number}": 40.0 for number in range(before_me)}, ME: 40.0, "q": 30.0}
     suspicion = hearing(until=39.0)
     assert before_me == suspicion.rank(ME, heard, heard, 40.0)
-    assert [] == suspicion.suspects(ME, heard, heard, 40.0 + later - 0.25)
-    assert ["q"] == suspicion.suspects(ME, heard, heard, 40.0 + later)
+    assert [] == suspects(suspicion, heard, 40.0 + later - 0.25)
+    assert ["q"] == suspects(suspicion, heard, 40.0 + later)
 
 
 def test_who_is_silent_itself_has_no_turn() -> None:
@@ -162,25 +172,36 @@ def test_the_silence_of_one_does_not_delay_the_accusation_of_another() -> None:
     ids=["alone", "a lease after the last of q", "not before a lease of hearing", "the longest silent", "not myself"],
 )
 def test_the_deadline_is_when_the_first_can_be_accused(heard: dict[str, float], at: float) -> None:
-    assert at == hearing(until=5.0).deadline(ME, heard)
+    assert at == deadline(hearing(until=5.0), heard)
 
 
 def test_after_an_accusation_the_deadline_is_its_repetition_or_the_next_to_fall_silent() -> None:
     suspicion = hearing(until=30.0)
     accused(suspicion, 20.0, p=10.0, m=20.0)
-    assert 25.0 == suspicion.deadline(ME, {"p": 10.0, "m": 20.0})
-    assert 24.0 == suspicion.deadline(ME, {"p": 10.0, "q": 14.0, "m": 20.0})
+    assert 25.0 == deadline(suspicion, {"p": 10.0, "m": 20.0})
+    assert 24.0 == deadline(suspicion, {"p": 10.0, "q": 14.0, "m": 20.0})
 
 
 def test_who_was_accused_and_heard_since_has_its_next_deadline_a_lease_later() -> None:
     suspicion = hearing(until=30.0)
     assert ["q"] == accused(suspicion, 20.0, q=10.0, m=20.0)
     assert [] == accused(suspicion, 25.0, q=21.0, m=25.0)
-    assert 31.0 == suspicion.deadline(ME, {"q": 21.0, "m": 25.0})
+    assert 31.0 == deadline(suspicion, {"q": 21.0, "m": 25.0})
 
 
 def test_the_deadline_of_who_must_let_others_go_first_is_its_turn() -> None:
     suspicion = hearing(until=30.0)
     heard = {"q": 20.0, "s": 29.0, "m": 30.0}
-    assert [] == suspicion.suspects(ME, ["s", "m", "q"], heard, 30.0)
-    assert 30.5 == suspicion.deadline(ME, heard)
+    assert [] == suspicion.look(ME, ["s", "m", "q"], heard, as_of=30.0, now=30.0, at_tip=True).accused
+    assert 30.5 == deadline(suspicion, heard)
+
+
+# Old news
+
+
+def test_a_look_that_is_due_and_knows_too_little_asks_for_newer_news_once() -> None:
+    suspicion, heard = hearing(until=30.0), {"q": 20.0, "m": 30.0}
+    assert Look([], 30.0) == suspicion.look(ME, heard, heard, as_of=29.75, now=30.25, at_tip=False)
+    assert Look([], inf, is_too_old=True) == suspicion.look(ME, heard, heard, as_of=29.75, now=30.25, at_tip=True)
+    assert Look([], inf) == suspicion.look(ME, heard, heard, as_of=29.75, now=30.5, at_tip=True)
+    assert Look(["q"], 35.0) == suspicion.look(ME, heard, heard, as_of=30.0, now=30.5, at_tip=True)
