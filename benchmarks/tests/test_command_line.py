@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from benchmarks.__main__ import EXIT_FAILED, EXIT_USAGE, main
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MAIN = """
 from benchmarks.__main__ import main
 
@@ -119,6 +120,12 @@ def test_all_runs_each_and_names_those_that_failed(run: Run, capfd: pytest.Captu
     printed = capfd.readouterr()
     assert ["quick"] == [json.loads(line)["benchmark"] for line in printed.out.splitlines()]
     assert "wanted figures from every benchmark, found failures: lacking" in printed.err
+
+
+def test_benchmarks_use_the_product_and_the_tests_and_neither_uses_benchmarks() -> None:
+    imported = re.compile(r"^\s*(from|import) benchmarks\b", re.MULTILINE)
+    sources = [path for folder in ("neli_router", "tests") for path in (ROOT / folder).rglob("*.py")]
+    assert [] == [path for path in sources if imported.search(path.read_text(encoding="utf-8"))]
 
 
 def test_our_own_benchmarks_each_say_what_they_measure(capsys: pytest.CaptureFixture[str]) -> None:
