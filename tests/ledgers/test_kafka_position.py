@@ -191,5 +191,8 @@ def test_a_right_that_is_missing_is_told_only_once_and_so_kept(position: Positio
     position.complained(DENIED)
     position.answered(5, 5, 1.0, 1.1)
     assert DENIED is position.trouble
+    position.unanswered(AWAY, 2.0)  # A busy broker was late: seen on a machine with much else to do.
+    position.complained(AWAY)
+    assert DENIED is position.trouble
     take(position, Record(5))
     assert None is position.trouble

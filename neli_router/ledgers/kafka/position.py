@@ -119,7 +119,7 @@ class Position:
 
     def complained(self, error: KafkaError) -> None:
         """The consumer says that something is wrong."""
-        self.trouble = error
+        self._heed(error)
         if is_fatal(error):
             self.client = Client.BROKEN
 
@@ -134,14 +134,24 @@ class Position:
             return False
         if self.next >= high:
             self.alive_at = now
-            if self.trouble is not None and self.trouble.code() not in DENIED:  # That is told only once.
+            if not self._is_denied:
                 self.trouble = None
         return True
 
     def unanswered(self, error: KafkaError, asked_at: float) -> None:
         """A question of `asked_at` came to `error`."""
-        self.trouble = error
+        self._heed(error)
         self.tip.missed(asked_at, unknown=error.code() in UNKNOWN)
+
+    @property
+    def _is_denied(self) -> bool:
+        """Whether the right to read is missing. librdkafka tells that only once, so it stands until a record comes."""
+        return self.trouble is not None and self.trouble.code() in DENIED
+
+    def _heed(self, error: KafkaError) -> None:
+        # A question that a busy broker answers too late must not hide for good that the right to read is missing.
+        if not self._is_denied:
+            self.trouble = error
 
     def follow(self, *, anew: bool, has_room: bool) -> bool:
         """A broker leads. Whether records wait to be fetched; if none came since the last call, the client is
