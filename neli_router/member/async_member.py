@@ -131,22 +131,28 @@ class AsyncMember(AsyncClosing):
     # Wishes: see Member
 
     async def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Member.
-        await self._wish(wishes.drain(name), timeout)
+        await self.wish(wishes.drain(name), timeout)
 
     async def undrain(self, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self._wish(wishes.undrain(name), timeout)
+        await self.wish(wishes.undrain(name), timeout)
 
     async def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self._wish(wishes.pin(partition, name, self.layout), timeout)
+        await self.wish(wishes.pin(partition, name, self.layout), timeout)
 
     async def unpin(self, partition: int, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self._wish(wishes.unpin(partition, self.layout), timeout)
+        await self.wish(wishes.unpin(partition, self.layout), timeout)
 
     async def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self._wish(wishes.weigh(name, weight), timeout)
+        await self.wish(wishes.weigh(name, weight), timeout)
 
     async def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self._wish(wishes.load(loads, self.layout), timeout)
+        await self.wish(wishes.load(loads, self.layout), timeout)
+
+    async def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
+        """Make a wish of `neli_router.member.wishes`."""
+        with self._bridge.engine.wishing(wish, timeout) as attempt:
+            if await self._bridge.until(attempt.is_due, timeout):
+                await self._bridge.until(attempt.is_over, attempt.say())
 
     # The end
 
@@ -225,11 +231,6 @@ class AsyncMember(AsyncClosing):
                 await answer
         finally:
             self._busy.remove(task)
-
-    async def _wish(self, wish: CheckedWish, timeout: float) -> None:  # noqa: ASYNC109 - as above.
-        with self._bridge.engine.wishing(wish, timeout) as attempt:
-            if await self._bridge.until(attempt.is_due, timeout):
-                await self._bridge.until(attempt.is_over, attempt.say())
 
 
 def _close_orphan(opening: "asyncio.Future[Member]") -> None:

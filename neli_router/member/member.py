@@ -216,27 +216,33 @@ class Member(Closing):
 
     def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:
         """The member called `name` shall own nothing but what is pinned to it."""
-        self._wish(wishes.drain(name), timeout)
+        self.wish(wishes.drain(name), timeout)
 
     def undrain(self, name: str, *, timeout: float = WISH_MAX) -> None:
         """Take a drain back."""
-        self._wish(wishes.undrain(name), timeout)
+        self.wish(wishes.undrain(name), timeout)
 
     def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:
         """`partition` shall belong to the member called `name`, as long as there is one."""
-        self._wish(wishes.pin(partition, name, self._layout), timeout)
+        self.wish(wishes.pin(partition, name, self._layout), timeout)
 
     def unpin(self, partition: int, *, timeout: float = WISH_MAX) -> None:
         """Take a pin back."""
-        self._wish(wishes.unpin(partition, self._layout), timeout)
+        self.wish(wishes.unpin(partition, self._layout), timeout)
 
     def weigh(self, name: str, weight: int | None, *, timeout: float = WISH_MAX) -> None:
         """`name` counts with `weight` from now on; None lets it count with its own."""
-        self._wish(wishes.weigh(name, weight), timeout)
+        self.wish(wishes.weigh(name, weight), timeout)
 
     def load(self, loads: Mapping[int, float], *, timeout: float = WISH_MAX) -> None:
         """Partition -> how much work it is, in any unit that is the same for all; 0 forgets it."""
-        self._wish(wishes.load(loads, self._layout), timeout)
+        self.wish(wishes.load(loads, self._layout), timeout)
+
+    def wish(self, wish: CheckedWish, timeout: float = WISH_MAX) -> None:
+        """Make a wish of `neli_router.member.wishes`."""
+        with self._engine.wishing(wish, timeout) as attempt:
+            if self._membership.wait(attempt.is_due, timeout):
+                self._membership.wait(attempt.is_over, attempt.say())
 
     # The end
 
@@ -271,11 +277,6 @@ class Member(Closing):
         raise TypeError(
             "a Member cannot be pickled: it is this process's place in the group. Open another where it goes"
         )
-
-    def _wish(self, wish: CheckedWish, timeout: float) -> None:
-        with self._engine.wishing(wish, timeout) as attempt:
-            if self._membership.wait(attempt.is_due, timeout):
-                self._membership.wait(attempt.is_over, attempt.say())
 
 
 def _publisher(config: Config, engine: Engine) -> "Publisher | None":

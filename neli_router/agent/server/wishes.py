@@ -51,7 +51,7 @@ class Wishes:
         plan = group.moves_by(wish.record(member.incarnation))
         moves = views.planned_views(plan, group.at, kind, member.name)
         if not asked.preview:
-            await self._do(kind, asked)
+            await member.wish(wish)
         await answer(send, WishView(done=not asked.preview, moves=moves))
 
     def _checked(self, kind: Cause, asked: WishAsked) -> CheckedWish:
@@ -67,20 +67,6 @@ class Wishes:
                 return wishes.unpin(partition, layout)
             case _:
                 return wishes.weigh(name, asked.weight)
-
-    async def _do(self, kind: Cause, asked: WishAsked) -> None:
-        name, partition, member = asked.name or "", asked.partition or 0, self._member
-        match kind:
-            case "drain":
-                await member.drain(name)
-            case "undrain":
-                await member.undrain(name)
-            case "pin":
-                await member.pin(partition, name)
-            case "unpin":
-                await member.unpin(partition)
-            case _:
-                await member.weigh(name, asked.weight)
 
 
 def require_member(name: str, members: list[str]) -> None:
