@@ -132,7 +132,7 @@ class Pump(Generic[Driven]):
     def _step(self, event: Input) -> None:
         now = self._clock()
         effects = self.machine.step(event, now)
-        if self._explain is not None:
+        if effects and self._explain is not None:
             self._explain(effects)
         self._publish(self.machine, now)
         for effect in effects:

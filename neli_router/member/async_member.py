@@ -235,4 +235,4 @@ class AsyncMember(AsyncClosing):
 
 def _close_orphan(opening: "asyncio.Future[Member]") -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().engine.ask_close()
+        opening.result().ask_close()

@@ -68,7 +68,7 @@ def test_a_lost_lease_cancels_the_block_at_once(group: Group) -> None:
             task = asyncio.current_task()
             assert task is not None
             assert 0 == task.cancelling()
-            await turns()  # What was cancelled is not cancelled once more.
+            await turns()  # A cancelled task is not cancelled once more.
             return error.found
         finally:
             group.heal("a")
@@ -78,7 +78,7 @@ def test_a_lost_lease_cancels_the_block_at_once(group: Group) -> None:
 
 
 def test_a_lease_that_ends_while_the_members_own_thread_hangs_cancels_the_block_too(group: Group) -> None:
-    """Nobody notifies then; the block looks by itself when its lease is to end."""
+    """There is no notification then; the block looks by itself when its lease is to end."""
 
     async def main() -> str:
         member = await AsyncMember(group["a"]).open()
@@ -102,7 +102,7 @@ def test_a_cancellation_from_outside_is_not_swallowed(group: Group) -> None:
         worker = asyncio.create_task(work())
         await turns()
         group.cut("a")
-        group.advance(1.5)  # Both at once: the lease is lost, and somebody cancels.
+        group.advance(1.5)  # Both at once: the lease is lost, and the test cancels.
         worker.cancel()
         with pytest.raises(asyncio.CancelledError):
             await worker
@@ -186,7 +186,7 @@ def test_the_same_names_give_the_same_answers(group: Group) -> None:
 
     with pytest.raises(ConfigError, match="has its own handler of events"):
         AsyncMember(group["a"], on_event=print)
-    # Who closes on the loop waits for the clock, so that must be turned meanwhile.
+    # Closing on the loop waits for the clock, so that must be turned meanwhile.
     asyncio.run(turning(group, main()))
 
 

@@ -172,7 +172,7 @@ def test_a_member_that_fails_ends_its_tasks_with_its_error() -> None:
 
 
 def test_a_handler_that_raises_something_of_ours_is_no_different() -> None:
-    """What the library catches of its own making must not be taken for that when a program raises it."""
+    """The library catches some errors of its own making; a program that raises one must not be taken for it."""
 
     def look_up(_: object) -> None:
         raise NoOwner("an owner was wanted", "there is none", "wait")

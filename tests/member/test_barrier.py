@@ -1,4 +1,4 @@
-"""The barrier between the protocol and the program: what is told when, and what is waited for."""
+"""The barrier between the protocol and the program: when a program is told, and when it is waited for."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -144,7 +144,7 @@ urgent          -> Fenced 0@5
     assert script.strip() == replay(Stand(), script)
 
 
-def test_a_fenced_block_holds_up_nobody() -> None:
+def test_a_fenced_block_holds_up_no_handover() -> None:
     script = """
 acquired 0@5    -> .
 events          -> Acquired 0@5

@@ -1,4 +1,4 @@
-"""What a forked child has of its parent's member: nothing that holds, and nothing that hangs."""
+"""A forked child has nothing of its parent's member that holds, and nothing that hangs."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What members write into the log, and where it goes."""
+"""The lines that members write into the log, and where they go."""
 
 import logging
 from collections.abc import Iterator, MutableMapping
@@ -64,7 +64,7 @@ def test_a_program_that_configured_logging_gets_lines_and_their_parts(caplog: py
     )
 
 
-def test_a_level_that_nobody_wants_costs_no_rendering(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_level_that_is_off_costs_no_rendering(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "neli_router")
     logs.logger().warning("leader.fenced")
     assert [] == caplog.records

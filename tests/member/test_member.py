@@ -1,4 +1,4 @@
-"""What a member promises its program, by a clock that the tests turn."""
+"""A member's promises to its program, by a clock that the tests turn."""
 
 import pickle
 from collections.abc import Iterator
@@ -231,7 +231,7 @@ def test_after_the_drain_timeout_the_program_is_fenced_before_anybody_else_leads
     assert fenced_at <= acquired_at < fenced_at + 0.1
 
 
-def test_a_fenced_handler_holds_up_nobody() -> None:
+def test_a_fenced_handler_holds_up_no_other_member() -> None:
     def slow(event: Event) -> None:
         if isinstance(event, Fenced):
             fenced_at.append(group.now)
@@ -300,7 +300,7 @@ def test_a_handler_that_fails_while_the_member_closes_is_told_all_the_same() -> 
             group["a"].await_closed(timeout=5.0)
 
 
-def test_a_revocation_wakes_whoever_waits_for_it(group: Group) -> None:
+def test_a_revocation_wakes_the_caller_that_waits_for_it(group: Group) -> None:
     lease = group["a"].lease(one_of(group["a"]))
     assert lease is not None
     assert not lease.revoked.wait(0.5)
@@ -312,7 +312,7 @@ def test_a_revocation_wakes_whoever_waits_for_it(group: Group) -> None:
 # The end
 
 
-def test_closing_hands_over_at_once_and_moves_nobody_elses_partitions() -> None:
+def test_closing_hands_over_at_once_and_moves_no_other_partitions() -> None:
     with testing.group("a", "b", "c", partitions=9) as group:
         group.settle()
         kept, began = {name: dict(group[name].led) for name in "bc"}, group.now
@@ -472,7 +472,7 @@ def test_a_wish_that_is_not_read_back_in_time_is_an_error(group: Group) -> None:
         (lambda member: member.load({0: float("nan")}), "got nan"),
     ],
 )
-def test_a_wish_that_nobody_could_read_is_refused(group: Group, wish: object, expected: str) -> None:
+def test_a_wish_that_no_member_could_read_is_refused(group: Group, wish: object, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         wish(group["a"])  # type: ignore[operator]
 

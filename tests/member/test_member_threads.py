@@ -326,7 +326,7 @@ def test_closing_in_a_handler_does_not_deadlock(when: type[Event]) -> None:
     with Member(Config("memory://unused", name="b", lease=0.3), runtime=Flaky(runtime.log)) as other:
         if when is Fenced:
             runtime.problem = AWAY
-            until(lambda: member.engine.membership.closing)
+            until(lambda: member.closing)
             runtime.problem = None
         assert member.await_closed(timeout=PATIENCE)
         until(lambda: 256 == len(other.led))

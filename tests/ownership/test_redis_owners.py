@@ -1,5 +1,4 @@
-"""Owners in Redis: what members tell there, what routers and plain commands read, and what becomes of it when Redis or
-a member is away.
+"""Owners in Redis: members say there what they lead, routers and commands read it, and Redis or a member may be away.
 
      members --SAY--> a Redis of the test's own --READ, messages--> Router.from_redis
      claims ---'                                 '--HGET----------> redis-cli
@@ -196,7 +195,7 @@ def test_a_router_before_any_member_says_so_and_waits_for_one(server: Redis, own
         until(lambda: names(router) == ["a"] * 8)
 
 
-def test_a_partition_that_nobody_says_to_lead_has_no_owner_while_others_have(
+def test_a_partition_that_no_member_says_to_lead_has_no_owner_while_others_have(
     server: Redis, owners: RedisOwners
 ) -> None:
     partition = LAYOUT.partition("key")
@@ -231,7 +230,9 @@ def test_answers_go_on_while_redis_is_away_until_max_age_and_heal_by_themselves(
 
         def is_stale() -> bool:
             try:
-                assert "a" == router.owner("key").name  # Also after its two seconds: nobody can say that it is gone.
+                assert (
+                    "a" == router.owner("key").name
+                )  # Also after its two seconds: the store cannot say that it is gone.
             except StaleTable:
                 return True
             return False
@@ -406,7 +407,7 @@ def test_a_failover_is_followed_by_members_and_routers(tmp_path: Path) -> None:
         group.master.kill()
         new = group.await_failover()
         until(lambda: router.at.age < 0.5)
-        new.cli("FLUSHALL")  # What it did not have is told again.
+        new.cli("FLUSHALL")  # The lost entries are told again.
         until(lambda: "8" == new.cli("HLEN", "jobs:owners:v1"))
         until(lambda: names(router) == ["a"] * 8)
 

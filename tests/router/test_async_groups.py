@@ -1,4 +1,4 @@
-"""Several groups in an event loop: the answers of `Groups`, and waiting that holds up nobody."""
+"""Several groups in an event loop: the answers of `Groups`, and waiting that does not hold up the loop."""
 
 import asyncio
 import threading
@@ -128,7 +128,7 @@ def test_a_group_that_is_away_is_waited_for_a_while_only_and_comes_by_itself(mon
     run(act())
 
 
-def test_waiting_holds_up_nobody_and_can_be_given_up() -> None:
+def test_waiting_does_not_hold_up_the_loop_and_can_be_given_up() -> None:
     async def act() -> None:
         groups = AsyncGroups({"blue": unavailable})
         before = asyncio.all_tasks()
@@ -145,7 +145,7 @@ def test_waiting_holds_up_nobody_and_can_be_given_up() -> None:
     run(act())
 
 
-def test_changes_come_to_whoever_watches_one_group() -> None:
+def test_changes_come_to_the_task_that_watches_one_group() -> None:
     log = log_of("anna")
 
     async def act() -> None:

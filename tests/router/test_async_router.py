@@ -118,7 +118,7 @@ def test_opening_gives_up_when_the_time_is_up_and_leaves_nothing_open() -> None:
     run(act)
 
 
-def test_waiting_holds_up_nobody_and_ends_with_what_was_awaited(log: MemoryLog) -> None:
+def test_waiting_does_not_hold_up_the_loop_and_ends_with_what_was_awaited(log: MemoryLog) -> None:
     async def act() -> None:
         ledger = MemoryLedger(log)
         router = AsyncRouter(Router(lambda: ledger))
@@ -144,7 +144,7 @@ def test_waiting_holds_up_nobody_and_ends_with_what_was_awaited(log: MemoryLog) 
     run(act)
 
 
-def test_changes_come_to_whoever_iterates(log: MemoryLog) -> None:
+def test_changes_come_to_the_task_that_iterates(log: MemoryLog) -> None:
     async def act() -> None:
         async with AsyncRouter(lambda: MemoryLedger(log)) as router:
             watch = router.watch()

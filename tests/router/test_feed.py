@@ -1,4 +1,4 @@
-"""The feed, by transcripts: what look-ups may believe, as time passes and the source tells this and that.
+"""The feed, by transcripts: when look-ups may believe a table, as time passes and its source tells this and that.
 
 Each line is `time verb words -> what a look-up then finds, and what is told to the operator`.
 """
@@ -155,7 +155,7 @@ def test_without_max_age_the_last_table_stays() -> None:
     assert script.strip() == Story(max_age=None).replay(script)
 
 
-def test_a_group_that_nobody_is_heard_of_for_three_leases_is_dead_until_somebody_is() -> None:
+def test_a_group_is_dead_while_no_member_was_heard_of_for_three_leases() -> None:
     script = """
 0.0 begin 4      -> NoOwner
 0.1 join a       -> a
@@ -168,7 +168,7 @@ def test_a_group_that_nobody_is_heard_of_for_three_leases_is_dead_until_somebody
     assert script.strip() == Story().replay(script)
 
 
-def test_who_cannot_read_does_not_take_that_for_the_others_silence() -> None:
+def test_a_reader_that_cannot_read_does_not_take_that_for_the_others_silence() -> None:
     """Three leases without a read, and three leases after an outage, are none without a sign of a member."""
     script = """
 0.0 begin 4      -> NoOwner
@@ -219,7 +219,7 @@ def test_the_layout_stays_the_first_one_for_ever() -> None:
     assert "0.3 begin 8      -> GroupMismatch, router.stopped" == story.replay("0.3 begin 8")
 
 
-# What the errors say.
+# The errors' words.
 
 
 NOT_READ = "the owner of a key was wanted, but the ledger memory was not yet read up to its end"
@@ -286,14 +286,14 @@ def test_a_max_age_that_makes_no_sense_is_refused(bad: float) -> None:
 # Waiting and watching.
 
 
-def test_waiting_ends_with_a_table_with_nobody_or_with_what_ended_the_feed() -> None:
+def test_waiting_ends_with_a_table_without_members_or_with_the_error_that_ended_the_feed() -> None:
     story = Story()
     with pytest.raises(
         StaleTable, match=r"a table of memory was wanted within 0.01 s, but .* not yet read up to its end"
     ):
         story.feed.await_table(0.01)
     story.act("read")
-    story.feed.await_table(0)  # Nobody is there, and that is certain.
+    story.feed.await_table(0)  # There is no member, and that is certain.
     story.replay("0.1 begin 4\n0.2 join a")
     story.feed.await_table(0)
     story.replay("20 wait")
@@ -317,7 +317,7 @@ def test_a_watch_yields_what_changed_since_its_table() -> None:
     assert watch.take(0) is None
 
 
-def test_who_is_told_of_a_change_and_looks_it_up_finds_it() -> None:
+def test_a_program_that_is_told_of_a_change_and_looks_it_up_finds_it() -> None:
     story = Story()
     story.replay("0 begin 4\n0 join a\n0 join b")
     found: list[str] = []
@@ -327,7 +327,7 @@ def test_who_is_told_of_a_change_and_looks_it_up_finds_it() -> None:
     watch.close()
 
 
-def test_the_first_table_is_a_change_from_nobody() -> None:
+def test_the_first_table_is_a_change_from_no_owner() -> None:
     story = Story()
     watch = story.feed.watch()
     story.replay("0 begin 4\n0 join a")
@@ -367,7 +367,7 @@ def test_a_watch_ends_with_its_router_and_says_so_if_that_failed() -> None:
     assert [] == list(story.feed.watch())
 
 
-def test_a_watch_wakes_who_waits_for_it() -> None:
+def test_a_watch_wakes_the_thread_that_waits_for_it() -> None:
     story = Story()
     story.replay("0 begin 4")
     watch = story.feed.watch()
@@ -407,7 +407,7 @@ class Egg(Feed):
         return self.left.pop(0)
 
     def fork(self) -> None:
-        pytest.fail("nobody forked")
+        pytest.fail("there was no fork")
 
 
 def test_the_watchdog_checks_again_when_the_time_is_up() -> None:
@@ -438,7 +438,7 @@ def test_the_watchdog_goes_home_when_nothing_is_left_and_comes_back() -> None:
         assert not thread.is_alive()
 
 
-def test_the_watchdog_keeps_nobody_alive() -> None:
+def test_the_watchdog_keeps_no_feed_alive() -> None:
     watchdog, egg, other = Watchdog(), Egg(inf), Egg(inf)
     watchdog.watch(egg)
     watchdog.watch(other)

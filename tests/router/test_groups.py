@@ -1,4 +1,4 @@
-"""Several groups for the same roles: who answers, who is left out, and what shares a host."""
+"""Several groups for the same roles: which of them answer, which are left out, and which share a host."""
 
 import pickle
 import threading

@@ -1,4 +1,4 @@
-"""The router: look-ups over real ledgers and threads. What a feed believes, and when, is told in test_feed.py."""
+"""The router: look-ups over real ledgers and threads. test_feed.py tells when a feed believes its source."""
 
 import copy
 import gc
@@ -40,7 +40,7 @@ from neli_router.router.table import Owner, Peer
 from neli_router.router.watch import Change
 
 LAYOUT = Layout(slots=64, partitions=4)
-FOREVER = 3600.0  # A lease after which nobody is missed.
+FOREVER = 3600.0  # A lease after which no member is missed.
 PATIENCE = 60.0  # Longer than anything here takes on a busy machine.
 
 
@@ -271,7 +271,7 @@ def test_a_static_router_needs_no_ledger() -> None:
 # Before the first table.
 
 
-def test_a_router_of_a_ledger_without_a_group_says_that_nobody_ever_joined() -> None:
+def test_a_router_of_a_ledger_without_a_group_says_that_no_member_ever_joined() -> None:
     log = MemoryLog()
     with Router(lambda: MemoryLedger(log)) as router:
         with pytest.raises(NoOwner, match="no member ever joined, no group has begun on memory"):
@@ -432,8 +432,8 @@ def test_a_mended_ledger_can_be_reopened(log: MemoryLog) -> None:
         assert ([True, True, False], "a") == ([one.closed.is_set() for one in handles], kept("key").name)
 
 
-def test_a_reader_that_hung_and_comes_back_disturbs_nobody(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing gave up waiting for it. What it then says is of a ledger that another reader has opened since."""
+def test_a_reader_that_hung_and_comes_back_disturbs_no_other(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing gave up waiting for it. All that it then says is of a ledger that another reader has opened since."""
     monkeypatch.setattr(reader, "CLOSE_MAX", 0.01)
     handles: list[Flaky] = []
 
@@ -494,7 +494,7 @@ def test_a_router_cannot_be_copied_but_its_table_can(router: Router, duplicate: 
 
 def test_no_key_is_ever_shown() -> None:
     """Keys may be personal data; slots and partitions are not."""
-    secret = "ada.lovelace@example.org"  # noqa: S105 - a key, which is somebody's name.
+    secret = "ada.lovelace@example.org"  # noqa: S105 - a key, which is a person's name.
     log = MemoryLog()
     seen: list[str] = []
     with Router(lambda: MemoryLedger(log)) as router:

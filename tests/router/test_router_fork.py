@@ -73,7 +73,7 @@ def in_child(act: Callable[[], object]) -> str:
 
 
 def changed_to(router: Router, path: Path, *records: Record) -> str:
-    """Who owns everything after `records`."""
+    """The owner of everything after `records`."""
     with router.watch() as watch:
         write(path, *records)
         assert watch.take(PATIENCE_S) is not None
@@ -130,7 +130,7 @@ def test_a_grandchild_reopens_too(router: Router) -> None:
 
 
 def test_locks_that_other_threads_held_do_not_stop_the_child(router: Router) -> None:
-    """Threads do not live on in a child; what they had locked stays locked there for ever."""
+    """Threads do not live on in a child; their locks stay locked there for ever."""
     held, release = threading.Barrier(3), threading.Event()
 
     def hold(lock: threading.Condition) -> None:
