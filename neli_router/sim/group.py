@@ -31,7 +31,7 @@ from neli_router.protocol import Settings
 from neli_router.sim.acting import Acting, Coverage
 from neli_router.sim.ledger import Log
 from neli_router.sim.options import RunOptions
-from neli_router.sim.process import Process
+from neli_router.sim.process import Birth, Process
 from neli_router.sim.referee import Referee
 from neli_router.sim.world import LocalClock, Violation, World, draw_clock
 
@@ -303,10 +303,10 @@ class SimulatedGroup:
             if self.options.exclusive and len(who) > 1:
                 raise Violation("at_most_one_acts", f"{who} still act for partition {partition} after the rewind")
 
-    def _process(self, name: str, birth: type[Observer] | object) -> Process:
+    def _process(self, name: str, birth: Birth) -> Process:
         self._births[name] += 1
         label = f"{name}#{self._births[name]}"
-        return Process(self.world, self.log, self, label=label, clock=self._clocks[name], birth=birth)  # type: ignore[arg-type]
+        return Process(self.world, self.log, self, label=label, clock=self._clocks[name], birth=birth)
 
 
 def require_bounded(label: str, root: object, partitions: int) -> None:

@@ -40,8 +40,6 @@ class Referee:
         self.state = State()
         self.states: dict[int, State] = {0: self.state}
         """The state below each offset at which a reader can stand."""
-        self.moves = 0
-        self.departures = 0
         self._signs: dict[str, int] = {}
         """The last sign of life of each member: its Join or its last Beat."""
         self._departed: list[str] = []
@@ -105,7 +103,6 @@ class Referee:
 
     def _judge(self, before: State, offset: int, record: Record, after: State) -> None:
         gone = before.seats.keys() - after.seats.keys()
-        self.departures += len(gone)
         for incarnation in gone:
             if not self._may_unseat(before, record, incarnation):
                 self._object(f"{incarnation} is no longer a member after", offset, record)
@@ -130,10 +127,9 @@ class Referee:
                 )
             if owner is not None and owner not in after.seats:
                 self._object(f"{owner} is no member and owns partition {partition} after", offset, record)
-            if owner == was and (not before.terms or after.terms[partition] == before.terms[partition]):
-                continue
-            self.moves += owner != was
-            if owner is None:
+            if owner is None or (
+                owner == was and (not before.terms or after.terms[partition] == before.terms[partition])
+            ):
                 continue
             if after.terms[partition] != term or term <= (before.terms[partition] if before.terms else -1):
                 self._object(

@@ -22,7 +22,7 @@ from neli_router.protocol import Guarantee
 from neli_router.sim.faults import Faults
 from neli_router.sim.group import SimulatedGroup
 from neli_router.sim.options import FAIR_FAULTS, FOUL_FAULTS, RunOptions, Weather
-from neli_router.sim.simulate import CONVERGED_LEASES_MAX, Result, simulate
+from neli_router.sim.simulate import CONVERGED_LEASES_MAX, Result, outage, simulate
 from neli_router.sim.world import LINES_MAX, LocalClock, World, draw_clock
 
 GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
@@ -240,6 +240,16 @@ def test_after_the_last_fault_all_is_led_within_its_bound() -> None:
 
 def test_a_good_run_keeps_no_transcript() -> None:
     assert {""} == {run(seed).transcript for seed in SEEDS}
+
+
+# An outage
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_outage_of_three_leases_expires_no_member_changes_no_term_and_moves_nothing(seed: int) -> None:
+    found = outage(seed)
+    assert (0, 0, 0) == (found.expired, found.terms_changed, found.moves)
+    assert found.back_after_leases <= 1.0
 
 
 # The command line
