@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
-from neli_router.errors import ConfigError, LedgerUnusable, how_to_install
+from neli_router.errors import ConfigError
 from neli_router.keyspace import Layout
-from neli_router.ledgers.addresses import open_ledger, owners_problems, problems_of, public_address, unknown
+from neli_router.ledgers.addresses import needing, open_ledger, owners_problems, problems_of, public_address, unknown
 from neli_router.ledgers.base import Ledger, Promise
 from neli_router.ledgers.redis import address as redis_address
 from neli_router.ownership.base import OwnersSource
@@ -146,14 +146,8 @@ def owners_at(url: str) -> OwnersSource:
     """The store of owners at `url`. Raises ConfigError, and LedgerUnusable if its client is not installed."""
     if problems := owners_problems("url", url):
         raise ConfigError(problems)
-    try:
+    with needing("redis", "owners in Redis"):
         from neli_router.ownership.redis import RedisOwners  # noqa: PLC0415 - it may not be installed.
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("redis"):
-            raise
-        raise LedgerUnusable(
-            "redis-py was wanted, for owners in Redis", "it is not installed", how_to_install("redis")
-        ) from None
     scheme, _, rest = url.partition(":")
     at, _ = redis_address.parse(scheme, rest)
     assert at is not None, "an address with problems was refused"

@@ -10,8 +10,10 @@ import difflib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TypeVar
 
 from neli_router.errors import LedgerUnusable, how_to_install
 from neli_router.ledgers.base import Ledger
@@ -19,7 +21,13 @@ from neli_router.ledgers.kafka import address as kafka_address
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.redis import address as redis_address
 
-__all__ = ["open_ledger", "owners_problems", "problems_of", "public_address", "unknown"]
+__all__ = ["delete_ledger", "needing", "open_ledger", "owners_problems", "problems_of", "public_address", "unknown"]
+
+Address = TypeVar("Address")
+
+_SCHEMES = ("kafka", "memory", *redis_address.SCHEMES, "sqlite")
+
+_IN_KAFKA, _IN_REDIS = "a ledger in Kafka", "a ledger in Redis"
 
 _EXAMPLES = (
     "sqlite:///var/lib/jobs/ledger.db, kafka://localhost:9092/jobs, redis://localhost:6379/jobs or memory://jobs"
@@ -32,8 +40,8 @@ def problems_of(address: str) -> list[str]:
     shown = public_address(address)
     if not colon or "/" in scheme:
         return [f"ledger={shown!r:.200} does not say what kind of ledger it is: write {_EXAMPLES}"]
-    if scheme not in _DRIVERS:
-        return [unknown("kind of ledger", scheme, _DRIVERS)]
+    if scheme not in _SCHEMES:
+        return [unknown("kind of ledger", scheme, _SCHEMES)]
     if scheme == "kafka":
         return [f"ledger={shown!r:.200}: {problem}" for problem in kafka_address.parse(rest)[1]]
     if scheme in redis_address.SCHEMES:
@@ -50,7 +58,58 @@ def problems_of(address: str) -> list[str]:
 def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
     """The ledger at `address`, which has no problems. `patience`: see the drivers whose records wait for a broker."""
     scheme, _, rest = address.partition(":")
-    return _DRIVERS[scheme](rest, create, patience)
+    match scheme:
+        case "memory":
+            with _naming:  # Nothing to find: it is always made.
+                return MemoryLedger(_logs.setdefault(_place(rest), MemoryLog()))
+        case "sqlite":
+            from neli_router.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - a program pays for its driver only.
+
+            return SqliteLedger(_place(rest), create=create)
+        case "kafka":
+            with needing("kafka", _IN_KAFKA):
+                from neli_router.ledgers.kafka.ledger import KafkaLedger  # noqa: PLC0415 - it may not be installed.
+            return KafkaLedger(_parsed(kafka_address.parse(rest)), create=create, patience=patience)
+        case _:
+            with needing("redis", _IN_REDIS):
+                from neli_router.ledgers.redis.ledger import RedisLedger  # noqa: PLC0415 - as above.
+            return RedisLedger(_parsed(redis_address.parse(scheme, rest)), create=create)
+
+
+def delete_ledger(address: str) -> list[str]:
+    """Delete the ledger at `address`, which has no problems: files, a topic or a stream. Returns their names.
+
+    Its members, if there are any, stop and say why. A ledger in memory ends with its process. Raises LedgerError.
+    """
+    scheme, _, rest = address.partition(":")
+    assert scheme != "memory", "no other process could have asked for it"
+    match scheme:
+        case "sqlite":
+            from neli_router.ledgers.sqlite.file import delete_file  # noqa: PLC0415 - as above.
+
+            return delete_file(Path(_place(rest)))
+        case "kafka":
+            with needing("kafka", _IN_KAFKA):
+                from neli_router.ledgers.kafka.ledger import delete_topic  # noqa: PLC0415 - as above.
+            return [delete_topic(_parsed(kafka_address.parse(rest)))]
+        case _:
+            with needing("redis", _IN_REDIS):
+                from neli_router.ledgers.redis.ledger import delete_stream  # noqa: PLC0415 - as above.
+            return [delete_stream(_parsed(redis_address.parse(scheme, rest)))]
+
+
+@contextmanager
+def needing(extra: Literal["kafka", "redis"], purpose: str) -> Iterator[None]:
+    """Around an import: raise LedgerUnusable, with the remedy, if the client library of `extra` is not installed."""
+    library, module = {"kafka": ("confluent-kafka", "confluent_kafka"), "redis": ("redis-py", "redis")}[extra]
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith(module):
+            raise
+        raise LedgerUnusable(
+            f"{library} was wanted, for {purpose}", "it is not installed", how_to_install(extra)
+        ) from None
 
 
 def public_address(address: str) -> str:
@@ -75,64 +134,21 @@ def owners_problems(option: str, url: object) -> list[str]:
 
 
 def unknown(what: str, name: object, known: Iterable[str], within: str = "") -> str:
-    """That there is no such thing, and which one was probably meant."""
+    """A sentence: there is no such thing, and which one was probably meant."""
     known = sorted(known)
     nearest = difflib.get_close_matches(str(name), known, 1, cutoff=0.5)
     guess = f"did you mean {within}{nearest[0]}? " if nearest else ""
     return f"{within}{name!s:.60} is no known {what}: {guess}There is {', '.join(known)}"
 
 
-def _open_sqlite(rest: str, create: bool, _patience: float) -> Ledger:
-    from neli_router.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - a program pays for its driver only.
-
-    return SqliteLedger(_place(rest), create=create)
-
-
-def _open_kafka(rest: str, create: bool, patience: float) -> Ledger:
-    try:
-        from neli_router.ledgers.kafka.ledger import KafkaLedger  # noqa: PLC0415 - as above, and it may not be installed.
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("confluent_kafka"):
-            raise
-        raise LedgerUnusable(
-            "confluent-kafka was wanted, for a ledger in Kafka",
-            "it is not installed",
-            how_to_install("kafka"),
-        ) from None
-    at, _ = kafka_address.parse(rest)
-    assert at is not None, "an address with problems is refused before it is opened"
-    return KafkaLedger(at, create=create, patience=patience)
-
-
-def _open_redis(scheme: str, rest: str, create: bool, _patience: float) -> Ledger:
-    try:
-        from neli_router.ledgers.redis.ledger import RedisLedger  # noqa: PLC0415 - as above.
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("redis"):
-            raise
-        raise LedgerUnusable(
-            "redis-py was wanted, for a ledger in Redis", "it is not installed", how_to_install("redis")
-        ) from None
-    at, _ = redis_address.parse(scheme, rest)
-    assert at is not None, "an address with problems is refused before it is opened"
-    return RedisLedger(at, create=create)
-
-
-def _open_memory(rest: str, _create: bool, _patience: float) -> Ledger:
-    with _naming:  # Nothing to find: it is always made.
-        return MemoryLedger(_logs.setdefault(_place(rest), MemoryLog()))
-
-
 def _place(rest: str) -> str:
     return rest.removeprefix("//")
 
 
-_DRIVERS: Mapping[str, Callable[[str, bool, float], Ledger]] = {
-    "kafka": _open_kafka,
-    "memory": _open_memory,
-    **{scheme: partial(_open_redis, scheme) for scheme in redis_address.SCHEMES},
-    "sqlite": _open_sqlite,
-}
+def _parsed(found: tuple[Address | None, list[str]]) -> Address:
+    assert found[0] is not None, "an address with problems is refused before it is used"
+    return found[0]
+
 
 _logs: dict[str, MemoryLog] = {}
 _naming = threading.Lock()

@@ -32,8 +32,8 @@ from neli_router.errors import (
     LedgerUnusable,
 )
 from neli_router.ledgers.base import Entry, Promise
-from neli_router.ledgers.kafka.address import parse
-from neli_router.ledgers.kafka.ledger import KafkaLedger
+from neli_router.ledgers.kafka.address import KafkaAddress, parse
+from neli_router.ledgers.kafka.ledger import KafkaLedger, delete_topic
 from tests.conftest import require
 from tests.servers.kafka import Kafka, missing
 
@@ -44,9 +44,13 @@ PATIENCE = 60.0
 
 
 def opened(brokers: str, group: str, *, create: bool = True, query: str = "") -> KafkaLedger:
+    return KafkaLedger(address_of(brokers, group, query), create=create)
+
+
+def address_of(brokers: str, group: str, query: str = "") -> KafkaAddress:
     address, problems = parse(f"//{brokers}/{group}{query}")
     assert address is not None, problems
-    return KafkaLedger(address, create=create)
+    return address
 
 
 def fresh() -> str:
@@ -364,11 +368,14 @@ def test_who_may_what_is_told_right_by_right() -> None:
             ledger.trim(1)
             until(lambda: is_refused(ledger))
             assert 0 == ledger.start()
+        with pytest.raises(LedgerUnavailable, match=r"grant this user .* Delete"):
+            delete_topic(address_of(f"jobs:secret@{kafka.bootstrap}", "jobs", query))
         grant(admin, AclOperation.DELETE)
         with closing(open_as_jobs()) as ledger:
             ledger.tip()
             ledger.trim(1)
             until(lambda: ledger.start() == 1)
+        assert "jobs.ledger" == delete_topic(address_of(f"jobs:secret@{kafka.bootstrap}", "jobs", query))
 
 
 def grant(admin: AdminClient, *operations: AclOperation) -> None:

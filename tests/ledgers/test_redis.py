@@ -25,7 +25,7 @@ from neli_router.errors import (
     LedgerUnusable,
 )
 from neli_router.keyspace import Layout
-from neli_router.ledgers.addresses import open_ledger, problems_of, public_address
+from neli_router.ledgers.addresses import delete_ledger, open_ledger, problems_of, public_address
 from neli_router.ledgers.base import Entry, Ledger, Promise
 from neli_router.ledgers.redis.address import SCHEMES, RedisAddress, parse
 from neli_router.member.member import Member
@@ -567,6 +567,20 @@ def test_rights_that_are_taken_away_and_given_back_heal(server: Redis, opened: O
     server.cli("ACL", "SETUSER", "member", "+@all")
     append_through_trouble(ledger, b"two")
     assert b"two" == take_through_trouble(ledger, 1)[0]
+
+
+@on_servers
+def test_a_user_that_may_not_delete_the_stream_is_told_so_and_one_that_may_deletes_it(
+    server: Redis, opened: Open
+) -> None:
+    server.cli("ACL", "SETUSER", "member", "on", ">word", "~*", "+@all", "-del")
+    url = server.url("jobs", who="member:word@")
+    write(opened(url), b"one")
+    with pytest.raises(LedgerUnusable, match=r"NOPERM.*docs/redis.md"):
+        delete_ledger(url)
+    server.cli("ACL", "SETUSER", "member", "+del")
+    assert ["jobs:ledger"] == delete_ledger(url)
+    assert "0" == server.cli("EXISTS", "jobs:ledger")
 
 
 @on_servers

@@ -1,7 +1,7 @@
 """A ledger in Kafka: a group's records are one topic of one partition, whose order is the order that members agree on.
 
-    append --a producer, acks=all---> [ topic GROUP.ledger, partition 0 ] --Consumer--> KafkaReader (a thread) --> read
-                                        ^ start = low watermark    ^ tip = high watermark, asked by a second thread
+    append --a producer, acks=all--> [ topic GROUP.ledger, partition 0 ] --Consumer--> KafkaReader (a thread) --> read
+                                       ^ start = low watermark    ^ tip = high watermark, asked by a second thread
 
 No consumer group takes part: members read by offset, all of them everything. This driver takes care that
 

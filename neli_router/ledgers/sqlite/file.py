@@ -44,7 +44,7 @@ from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.ledgers.base import require_not_closed, require_own_process
 from neli_router.ledgers.sqlite.faults import damaged, explain, is_busy, refuse_unusable_place
 
-__all__ = ["SqliteFile"]
+__all__ = ["SqliteFile", "delete_file"]
 
 APPLICATION_ID = int.from_bytes(b"NELI")  # The command `file` and other tools see it in the header, too.
 
@@ -223,6 +223,29 @@ class SqliteFile:
             if now != known:
                 return f"{path} {'was deleted' if now is None else 'was replaced'} while it was in use"
         return ""
+
+
+def delete_file(path: Path) -> list[str]:
+    """Delete the ledger in `path` and the files beside it, and return the names of what is gone. Raises LedgerUnusable.
+
+    The file goes before its companions: SQLite throws away a write-ahead log that it finds beside an empty file, but it
+    would read a ledger without its log as one that ends early. A process that starts meanwhile does no harm: it sees
+    that its file was deleted before it acts on it.
+    """
+    real = path.resolve()
+    deleted = []
+    # The path last, if it is a link: it says where the others are, should an error end this here.
+    for name in dict.fromkeys((real, real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-shm"), path)):
+        try:
+            name.unlink()
+        except FileNotFoundError:
+            continue  # SQLite takes the companions away itself when the last process that has them open closes.
+        except OSError as error:
+            raise LedgerUnusable(
+                f"the file {name} was to be deleted", f"it cannot be ({error})", "delete it by hand"
+            ) from None
+        deleted.append(str(name))
+    return deleted
 
 
 def _identity(path: Path) -> Identity:
