@@ -1,4 +1,4 @@
-"""The command line: parse, make one call, print what came of it.
+"""The command line: parse, make one call, print the result.
 
     neli --> a command's name --> its module in `commands/`, imported only now --> one call --> a view, as text or JSON
 
@@ -7,9 +7,9 @@ A command is imported when it is asked for, or `neli owner` would take as long t
 The shell completes our commands by calling `neli` itself with a variable set, at each press of the tabulator. Click
 writes the script for that, so it stays right when commands are added.
 
-Exit codes: 0 all is well; 1 a promise was broken or a check failed, and what was printed shows how; 2 the command line
-or the configuration is not usable; 3 nobody owns it; 4 no agent answered; 5 it was refused; 130 interrupted. `neli run`
-adds the command's own, 75 for a role that was lost, and 126 and 127 for a command that cannot be started.
+Exit codes: 0 all is well; 1 a promise was broken or a check failed, and the output shows how; 2 the command line
+or the configuration is not usable; 3 there is no owner; 4 no agent answered; 5 it was refused; 130 interrupted. `neli
+run` adds the command's own, 75 for a role that was lost, and 126 and 127 for a command that cannot be started.
 """
 
 import sys
@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "doctor": ("doctor", "doctor_command", "Check ledger, clocks and lease, and say what to change."),
     "drain": ("wishes", "drain_command", "Let a member own nothing."),
     "explore": ("proofs", "explore_command", "Walk every interleaving of a small group."),
-    "group": ("group", "group_command", "Delete a group that nobody uses."),
+    "group": ("group", "group_command", "Delete a group that is no longer used."),
     "members": ("lookups", "members_command", "Print who is in the group."),
     "owner": ("lookups", "owner_command", "Print which member owns each key."),
     "pin": ("wishes", "pin_command", "Give a partition to a certain member."),

@@ -1,9 +1,9 @@
-"""The agent: one per host, a member of the group on behalf of programs that are too short-lived to be one.
+"""The agent: one per host, a member of the group on behalf of programs that do not live long enough to join.
 
     a task, a script, a person --HTTP over a Unix socket--> agent (a Member) --ledger--> the group
 
-Client and AsyncClient ask it; `neli agent` is it. They need httpx, which a program that is a member itself does not:
-so they are imported when they are asked for.
+Client and AsyncClient ask it; `neli agent` runs it. The clients need httpx, which a program that is a member itself
+does not need. So they are imported when they are asked for.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The wire: what an agent and its clients say to each other, as JSON over HTTP.
+"""The wire: the requests of an agent's clients and its answers, as JSON over HTTP.
 
     GET  /v1/owner?key=K | key64=B | role=N      OwnerView      key64 is URL-safe base64, for keys that are no text
     POST /v1/owners           OwnersAsked        OwnersView
@@ -12,12 +12,13 @@
     GET  /v1/status                              StatusView     all of it, for the page
     GET  /v1/events                              a stream: status (StatusView) first, then changed (StatusView)
     POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
-    GET  /health  /ready  /metrics               for whoever watches processes
+    GET  /health  /ready  /metrics               for those who watch processes
 
-Whoever streams `leadership/events` *holds* the role from `acquired` on: it is handed over only when the stream was
-closed, or after `drain_timeout`. A role that is a number is written so; anything else is a name.
+A client that streams `leadership/events` *holds* the role from `acquired` on: it is handed over only when the stream
+was closed, or after `drain_timeout`. A role that is a number is written so; anything else is a name.
 
-Anything but 200 is an `Refusal`, which carries the error as it was raised: what was wanted, found, and what to do.
+Any status but 200 comes with a `Refusal`, which has the three parts of the error: what was wanted, found, and what to
+do.
 """
 
 from collections.abc import Mapping
@@ -56,7 +57,7 @@ BODY_MAX = 1 << 20
 """Bytes of a request's body: some ten thousand keys. More would let one client take the agent's memory."""
 
 KEY_MAX = 8192
-"""Characters of a key in an address, within what every HTTP library carries."""
+"""Characters of a key in an address, within the limits of every HTTP library."""
 
 EVENTS = ("waiting", "acquired", "renewed", "revoked", "fenced", "ended")
 """Of `leadership/events`; the data of each is a LeaseView."""
@@ -67,7 +68,7 @@ class _View(msgspec.Struct, frozen=True, omit_defaults=False, forbid_unknown_fie
 
 
 class OwnerView(_View, frozen=True):
-    """Who owns a partition; `name` is None if nobody does, and then `why` says why."""
+    """The owner of a partition; `name` is None if there is none, and then `why` says why."""
 
     partition: int
     name: str | None
@@ -179,7 +180,7 @@ class StatusView(_View, frozen=True):
     guarantee: str
     lease: float
     member: str
-    """What the agent's member is doing: reading, founding, waiting, joining, member, leaving, stopped."""
+    """The phase of the agent's member: reading, founding, waiting, joining, member, leaving, stopped."""
     table: TableView
     members: list[MemberView]
     moves: list[MoveView]
@@ -198,7 +199,7 @@ class WishAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WishView(_View, frozen=True):
-    """What the wish moves, or would: partitions that are to go from one member to another."""
+    """The moves that the wish causes, or would: partitions that are to go from one member to another."""
 
     done: bool
     moves: list[MoveView]

@@ -4,8 +4,8 @@
                      ^                                            |
                      '------------------ SIGHUP ------------------'
 
-The server needs packages that a program which only routes does not: they are the extra `agent`, and the error of who
-lacks them says how to get them.
+The server needs packages that a program which only routes does not need. They are the extra `agent`, and the error
+without them says how to install them.
 
 The log goes to standard error, where systemd and Kubernetes pick it up: lines for people, or JSON for machines. Each
 event has a constant name and fields; keys and tokens are in none of them.
@@ -34,7 +34,7 @@ OURS = "neli_router"
 @click.command("agent")
 @with_options()
 def agent_command(config_file: str | None, **flags: object) -> None:
-    """Be this host's member of the group, and answer programs that are too short-lived to be one.
+    """Be this host's member of the group, and answer programs that do not live long enough to join.
 
     Serves HTTP on a Unix socket that is its user's alone, and on --listen if that is given. SIGTERM hands everything
     over, leaves the group and ends. SIGHUP reads the configuration again: the weight, the token and the log's level
@@ -52,7 +52,7 @@ def agent_command(config_file: str | None, **flags: object) -> None:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == OURS:
-            raise  # A defect of ours, which no installing would mend.
+            raise  # A defect of ours, which no installation would mend.
         click.echo(f"neli: the agent needs the package {package}: {how_to_install('agent')}", err=True)
         raise SystemExit(EXIT_USAGE) from None
     agent = resolved.agent

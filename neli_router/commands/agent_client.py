@@ -1,4 +1,4 @@
-"""What the commands that ask an agent have in common: their options, how they print, and how they fail.
+"""The common part of all commands that ask an agent: their options, how they print, and how they fail.
 
     --agent, --token-file --> asking() --> Client --> a view --> text, or one JSON object a line
                                  |
@@ -86,7 +86,7 @@ def output_option(command: Command) -> Command:
 
 @contextmanager
 def asking(agent: str | None, token_file: Path | None) -> Iterator["Client"]:
-    """A client of the agent. What it raises inside ends the command, with a sentence and an exit code."""
+    """A client of the agent. An error inside the block ends the command, with a sentence and an exit code."""
     try:
         from neli_router.agent import Client  # noqa: PLC0415 - `neli --help` needs no HTTP.
 
@@ -105,13 +105,13 @@ def asking(agent: str | None, token_file: Path | None) -> Iterator["Client"]:
 
 
 def complain(error: BaseException) -> None:
-    # What is wrong with a wish is no matter of a configuration, though it travels as one.
+    # A refused wish comes as a ConfigError, too: so only the problems are told, without a word on a configuration.
     for sentence in error.problems if isinstance(error, ConfigError) else [error]:
         click.echo(f"Error: {sentence}", err=True)
 
 
 def exit_code(error: NeliError) -> int:
-    """What a script may go by."""
+    """The code of `error`, for scripts."""
     if isinstance(error, NoAgent):
         return EXIT_NO_AGENT
     if isinstance(error, NoOwner | NotLeading):
@@ -136,7 +136,7 @@ def role_of(given: str) -> Role:
 
 
 def shown(text: str) -> str:
-    """`text` in one line, whatever is in it: a key may hold what moves the cursor."""
+    """`text` in one line: a key may hold characters that move the cursor."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 

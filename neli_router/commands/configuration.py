@@ -1,4 +1,4 @@
-"""`neli config`: what holds here, and who said so. And the options that all commands of an agent have in common.
+"""`neli config`: the effective configuration and its sources. And the options that all commands of an agent share.
 
     with_options       a flag for each option of `settings.OPTIONS`, and --config
     resolved_or_exit   the layers, resolved; or every problem on standard error, and exit 2
@@ -7,8 +7,8 @@
     layout.partitions     64         environment NELI_LAYOUT_PARTITIONS
     agent.token           (hidden)   agent.token_file
 
-Flags are taken as text and are read together with the other layers, not by click: it stops at the first mistake, and
-whoever sets up an agent wants to know all of them.
+Flags are taken as text and are read together with the other layers, not by click. Click stops at the first mistake, and
+a user who sets up an agent wants to know all of them.
 """
 
 import json
@@ -31,7 +31,7 @@ __all__ = ["Flags", "config_command", "output_option", "plain", "resolve_here", 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Flags = Mapping[str, object]
-"""Click's names of parameters, such as `layout_partitions`, and what was given for them."""
+"""Click's names of parameters, such as `layout_partitions`, and their values."""
 
 output_option = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print it."
@@ -43,7 +43,7 @@ def _parameter(key: str) -> str:
 
 
 def _default(key: str) -> str:
-    """What a help says of an option that nobody gives."""
+    """The default of an option, for its help."""
     option = OPTIONS[key]
     value = option.default
     if option.section == "layout":

@@ -4,7 +4,7 @@
                   --> clock, trips --> lease
                   --> agent (its socket), port
 
-A check says what was found and what to do about it. It is `fine`, a `warning`, which is something to know, `failed`,
+A check says what it found and what to do about it. It is `fine`, a `warning`, which is something to know, `failed`,
 which keeps a member from working or its promises from holding, or `skipped`, if what it needs was not there.
 
 The doctor only looks. It opens and reads the real ledger, appends nothing to it and makes none. The cost of an append
@@ -57,7 +57,7 @@ __all__ = ["doctor_command", "examine"]
 READS = 100
 
 ANSWER_MAX = 2.0
-"""Seconds for an agent to answer. One that takes longer than a breath is as good as none."""
+"""Seconds for an agent to answer. A slower one is of no use to its clients either."""
 
 BODY_MAX = 4 * 2**20
 """Bytes of an answer that are read: the status of a large group is a few hundred kilobytes."""
@@ -139,13 +139,13 @@ def _agent(agent: AgentOptions) -> list[Diagnosis]:
 
 
 def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | Diagnosis]:
-    """What is found in the ledger; and how soon it answers, or why that is not known or, for a file, not asked."""
+    """The checks of the ledger; and how soon it answers, or why that is not known or, for a file, not asked."""
     config, failed = resolved.config, partial(Diagnosis, "ledger", "failed")
     try:
         ledger = configuration.open(config, create=False)
     except LedgerMissing:
         return [Diagnosis("ledger", "fine", "there is none yet; the first member makes it, if it may")], _UNMEASURED
-    except NeliError as error:  # What was wanted says from which server, or of which file.
+    except NeliError as error:  # The part `wanted` names the server or the file.
         return [failed(f"{error.wanted}, but {error.found}", error.remedy)], _UNMEASURED
     try:
         reads, inspection = _reads(ledger), Inspection(ledger)
@@ -181,7 +181,7 @@ def _reads(ledger: Ledger) -> Diagnosis:
 
 def _group(config: Config, inspection: Inspection) -> Diagnosis:
     if not inspection.is_founded:
-        return Diagnosis("group", "fine", "nobody founded one yet: it will have this configuration's lease and layout")
+        return Diagnosis("group", "fine", "there is none yet: it will have this configuration's lease and layout")
     if error := inspection.mismatch(config.settings()):
         return Diagnosis("group", "failed", error.found, error.remedy)
     found = (
@@ -222,11 +222,11 @@ def _print(finding: Diagnosis) -> None:
         click.echo(f"{'':19}-> {finding.remedy}")
 
 
-# Who is there already
+# Other processes at the socket, at the port and under the name
 
 
 def _socket(path: str) -> Diagnosis:
-    """What is at the agent's Unix socket."""
+    """The agent's Unix socket: nothing, an agent, a file, or another user's socket."""
     start = "start one: neli agent"
     try:
         status = os.lstat(path)
@@ -298,7 +298,7 @@ def _name(config: Config, agent: AgentOptions, inspection: Inspection) -> Diagno
 
 
 def _names_here(agent: AgentOptions) -> set[str]:
-    """What the agents call themselves that answer at the socket and at the port."""
+    """The names of the agents that answer at the socket and at the port."""
     names = set()
     with suppress(OSError, http.client.HTTPException):
         names.add(_ask_socket(agent.socket, "/v1/status")[1].get("agent"))

@@ -1,8 +1,8 @@
-"""Exit codes: what a script may go by.
+"""Exit codes: a script can rely on their meaning.
 
-    0 done   1 something is broken   2 asked wrongly   3 nobody owns it   4 no agent   5 refused   75 lost meanwhile
+    0 done   1 something is broken   2 not usable   3 no owner   4 no agent   5 refused   75 lost meanwhile
 
-They are a part of the interface, as names of commands are: a code keeps its meaning for ever.
+They are a part of the interface, as the names of commands are: a code keeps its meaning for ever.
 """
 
 __all__ = [
@@ -22,7 +22,7 @@ EXIT_USAGE = 2
 """The command line or the configuration is not usable. Click's own."""
 
 EXIT_NO_OWNER = 3
-"""Nobody owns the key now, or it is not led here."""
+"""The key has no owner now, or it is not led here."""
 
 EXIT_NO_AGENT = 4
 """No agent answered at the address."""

@@ -12,12 +12,12 @@
 It is a process of its own because `neli run` may be killed or stopped like any other, and then could stop nothing. It
 shares no thread, lock or connection with it: it was forked before there were any, and does nothing but this.
 
-What is guaranteed. On any platform: the process group of the command is gone before `gone` is said. On Linux
-also: whatever left the group, because the guardian is the one that orphans fall to (PR_SET_CHILD_SUBREAPER); and if
-somebody kills the guardian itself, the command dies with it (PR_SET_PDEATHSIG, which a set-user-ID program resets)
-and `neli run` kills its group. If somebody kills both at one moment, only the command's first process dies with them;
-what that had started goes on, and only the term keeps out what it writes. What a process starts through a service that
-runs elsewhere, such as systemd or a container engine, is not its child and is not stopped.
+On any platform, the process group of the command is gone before the guardian says `gone`. On Linux the same is true of
+processes that left the group, because orphans become the guardian's children (PR_SET_CHILD_SUBREAPER). If the guardian
+itself is killed on Linux, the command dies with it (PR_SET_PDEATHSIG, which a set-user-ID program resets) and `neli
+run` kills its group. If both are killed at one moment, only the command's first process dies with them; its children go
+on, and only the term keeps out their writes. A process that was started through a service, such as systemd or a
+container engine, is no child of the command and is not stopped.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from neli_router.clock import Clock, host_clock
 __all__ = ["Guardian", "guardian"]
 
 SWEEP = 0.005
-"""Seconds between two rounds of killing. What forks as fast as it is killed loses, being killed group by group."""
+"""Seconds between two rounds of killing. A program that forks fast loses all the same: it is killed group by group."""
 
 SLEEP_MAX = 3600.0
 
@@ -72,7 +72,7 @@ class Guardian:
         self._say(kill=True)
 
     def heard(self) -> list[dict[str, Any]]:
-        """What it said: `started`, `failed`, `ended`, `gone`. Waits for that. Raises EOFError if it is gone itself."""
+        """Its messages: `started`, `failed`, `ended`, `gone`. Waits for one. Raises EOFError if it is gone."""
         piece = _received(self._line)
         if not piece:
             raise EOFError
@@ -83,13 +83,13 @@ class Guardian:
         return said
 
     def close(self) -> None:
-        """Let it go, and with it whatever still runs."""
+        """Let it go, and with it all that still runs."""
         self._line.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
     def avenge(self) -> None:
-        """Somebody killed the guardian: what it guarded must not go on. Returns when the group is gone."""
+        """The guardian was killed: the command must not go on. Returns when its group is gone."""
         while self._group and _exists(self._group):
             _quietly(os.killpg, self._group, signal.SIGKILL)
             select.select([], [], [], SWEEP)
@@ -112,7 +112,7 @@ def guardian() -> Guardian:
         ours.close()
         _Watch(theirs, host_clock).run()
     finally:
-        os._exit(1)  # Not `exit`: what our parent registered for its end is not ours to do.
+        os._exit(1)  # Not `exit`: that would run what our parent registered for its own end.
 
 
 class _Watch:
@@ -125,7 +125,7 @@ class _Watch:
         self._until = self._kill_at = inf
 
     def run(self) -> NoReturn:
-        # Of its own session, so that what a terminal or a shell sends to `neli run` and its group is not for us.
+        # Of its own session, so that a signal from a terminal or a shell to the group of `neli run` does not reach us.
         os.setsid()
         for number in _STOPPING:
             signal.signal(number, signal.SIG_IGN)
@@ -145,7 +145,7 @@ class _Watch:
     def _patience(self) -> float:
         if self._process is None:
             return SLEEP_MAX
-        # While the leader is gone and the group is not, nobody tells us of its members' ends.
+        # While the leader is gone and the group is not, no signal tells us when its processes end.
         soon = SWEEP if self._killing or not self._leader_lives else SLEEP_MAX
         return max(0.0, min(soon, self._until - self._clock(), self._kill_at - self._clock()))
 
@@ -161,14 +161,14 @@ class _Watch:
                 self._start(message["start"], message["environment"])
             elif "finish" in message and self._process is not None:
                 self._send(message["finish"])
-                self._send(signal.SIGCONT)  # What was stopped hears of no other signal.
+                self._send(signal.SIGCONT)  # A stopped process takes no other signal.
                 self._kill_at = min(self._kill_at, self._clock() + message["grace"])
             elif "kill" in message:
                 self._killing = True
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         if self._clock() >= self._until:
-            # `neli run` was stopped before it could say so, and the role may be another's by now.
+            # `neli run` was stopped in between, and the role may be another's by now.
             self._say(ended=-signal.SIGKILL, killed=True)
             self._say(gone=True)
             return
@@ -217,7 +217,7 @@ class _Watch:
                 process.returncode = os.waitstatus_to_exitcode(status)
                 self._leader_lives = False
                 self._say(ended=process.returncode, killed=self._killing)
-                # What it left behind may go on working for a role that is about to be another's.
+                # Its children may go on working for a role that is about to be another's.
                 self._killing = True
 
     def _send(self, number: int) -> None:
@@ -229,7 +229,7 @@ class _Watch:
             self._line.sendall(json.dumps(message).encode() + b"\n")
 
     def _end(self) -> NoReturn:
-        """`neli run` is gone, in whatever way."""
+        """`neli run` is gone, in one way or another."""
         self._killing = True
         while self._process is not None:
             self._turn()
@@ -238,18 +238,18 @@ class _Watch:
 
 
 def _received(line: socket.socket) -> bytes:
-    """What came; nothing if the other side is gone."""
+    """The next piece; empty if the other side is gone."""
     try:
         return line.recv(65536)
     except ConnectionResetError:
-        return b""  # It is gone, and left something of ours unread: that must not look like a defect of this side.
+        return b""  # It is gone, and left a message of ours unread: that is no defect of this side.
 
 
 def _prepare(parent: int) -> None:
     """In the command's process, before it becomes the command."""
     _prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)  # The guardian was gone before it could be said that this matters.
+        os._exit(128 + signal.SIGKILL)  # The guardian was gone before the line above took effect.
     for number in _STOPPING:
         signal.signal(number, signal.SIG_DFL)
 
@@ -260,7 +260,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _children() -> list[int]:
-    """Of this process, among them what was orphaned beneath it; empty where nobody can say."""
+    """Of this process, with the orphans beneath it; empty where the system does not tell."""
     try:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_bytes().split()]
     except OSError:

@@ -1,10 +1,10 @@
-r"""The commands that ask: who owns a key, who is there, and what changes.
+r"""The commands that ask: the owner of a key, the members, the table, and each change.
 
     keys: arguments, or lines of standard input ---batches---> agent ---> a line for each, in their order
     table, members: one moment of the group
     watch: the present owners, then each change, until it is interrupted
 
-A key may be any bytes but, as a line, none with a newline in it: for those there is --null, which pairs with
+A key may be any bytes. A line cannot hold a key with a newline in it: for such keys there is --null, which pairs with
 `find -print0` and its like.
 """
 
@@ -45,14 +45,14 @@ READ = 1 << 16
 """Bytes of standard input at a time."""
 
 KEY_MAX = 1 << 19
-"""Bytes of one key from standard input: what is longer has no separators, and would be read for ever."""
+"""Bytes of one key from standard input: a longer one has no separator, and would be read for ever."""
 
 BATCH = 1000
 """Keys from standard input that are asked for at once: few enough that answers flow while they are still read."""
 
 
 class OwnerLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `owner --output json` prints. `key`, or the hexadecimal `key_hex` of one that is no text, or `role`."""
+    """A line of `owner --output json`. `key`, or the hexadecimal `key_hex` of one that is no text, or `role`."""
 
     partition: int | None
     name: str | None
@@ -66,7 +66,7 @@ class OwnerLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PartitionLine(msgspec.Struct, frozen=True):
-    """What `table --output json` prints, for each partition."""
+    """A line of `table --output json`."""
 
     partition: int
     owner: str | None
@@ -104,7 +104,7 @@ def owner_command(
     Exit codes:
       0  every key has an owner           4  no agent answered
       2  not usable, such as no key       5  the agent refused, such as for a table too old
-      3  nobody owns one of them now
+      3  one of them has no owner now
     """
     reads = keys == ("-",) or (not keys and not roles)
     if reads and not keys and sys.stdin.isatty():
@@ -130,7 +130,7 @@ def owner_command(
 def table_command(agent: str | None, token_file: Path | None, output: str) -> None:
     """Print who owns each partition, and who is to.
 
-    OWNER is `-` for a partition that nobody owns now. TARGET is named only where it is another than the owner: the
+    OWNER is `-` for a partition without an owner. TARGET is named only where it is another than the owner: the
     partition is on its way there.
 
     \b
@@ -198,7 +198,7 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
 def watch_command(key: str | None, role: str | None, agent: str | None, token_file: Path | None, output: str) -> None:
     """Print the owner of KEY, or of every partition, and again whenever it changes.
 
-    Goes on until it is interrupted, until whoever reads its output is gone, or until the agent ends. A line is as
+    Goes on until it is interrupted, until the reader of its output is gone, or until the agent ends. A line is as
     `neli owner` prints it, without the key.
 
     \b
@@ -222,7 +222,7 @@ def watch_command(key: str | None, role: str | None, agent: str | None, token_fi
 
 
 def _close_with_reader(close: Callable[[], None]) -> None:
-    """Call `close` when nobody reads our output any more, as after `| head -1`: writing it, days later, is too late."""
+    """Call `close` when the reader of our output is gone, as after `| head -1`. The next write may be days away."""
     try:
         number = sys.stdout.fileno()
         is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
@@ -233,7 +233,7 @@ def _close_with_reader(close: Callable[[], None]) -> None:
 
     def wait() -> None:
         watched = select.poll()
-        watched.register(number, 0)  # Of a pipe's end for writing, an error means that there is no other end.
+        watched.register(number, 0)  # An error on a pipe's writing end means that there is no other end.
         watched.poll()
         close()
 
@@ -288,7 +288,7 @@ def _at(names: list[str], place: int | None) -> str | None:
 
 def _read_keys(separator: bytes) -> Iterator[Key]:
     stream, rest = sys.stdin.buffer, b""
-    # What is there, without waiting until all READ bytes are.
+    # The bytes that are there, without waiting for READ of them.
     while piece := stream.read1(READ) if isinstance(stream, BufferedReader) else stream.read(READ):
         *whole, rest = (rest + piece).split(separator)
         yield from map(key_of, filter(None, whole))

@@ -1,4 +1,4 @@
-"""What `neli doctor` measures on this host, and what a lease has to be for it.
+"""Measurements of `neli doctor` on this host, and the least lease that they allow.
 
     measure_trips   append, flush and read back, on a scratch file beside the real one       p50, p99
     measure_asks    ask a server how far the ledger goes                                     p50, p99
@@ -10,11 +10,11 @@ A member that has not read back a Beat of the last half lease stops accusing oth
 out every sixth of a lease, so trip and overshoot have a third of a lease. A host that needs more than that at its 99th
 percentile loses its lease every few seconds. One that needs half of it has no room for a bad day; that is a warning.
 
-Nothing is appended to the ledger in use. Members would skip such a record, and it would still be one that somebody has
-to explain. A scratch ledger in the same folder is on the same disk, under the same file system, with the same flushes.
-On a server, a scratch topic or stream would want rights that a member has no need of. So the server is asked something
-instead, which is the least that an append can take: a lease that is too short for that is too short, and one that is
-long enough for that may still be too short.
+Nothing is appended to the ledger in use. Members would skip such a record, but a reader of the log would wonder about
+it. A scratch ledger in the same folder is on the same disk, under the same file system, with the same flushes. On a
+server, a scratch topic or stream would need rights that a member does not need. So the server is asked a question
+instead, which takes no longer than an append: a lease that is too short for that is too short, and one that is long
+enough for that may still be too short.
 """
 
 import os
@@ -60,12 +60,12 @@ RATE_DOUBTFUL = 0.0005
 
 SPACE_MIN = 16 * 2**20
 SPACE_LOW = 256 * 2**20
-"""Bytes. A full group with its write-ahead log has a few MiB; what else is on the disk grows faster."""
+"""Bytes. A full group with its write-ahead log has a few MiB; other files on the disk grow faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What one check came to."""
+    """The result of one check."""
 
     name: str
     verdict: Literal["fine", "warning", "failed", "skipped"]
@@ -75,7 +75,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Trips:
-    """Seconds from before an append until the record was read back, or whatever `what` says was done instead."""
+    """Seconds from before an append until the record was read back, or for the act that `what` names instead."""
 
     p50: float
     p99: float

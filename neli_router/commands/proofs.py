@@ -1,4 +1,4 @@
-"""The commands for whoever doubts it: the demo, the simulator and the explorer.
+"""The proofs: the demo, the simulator and the explorer.
 
 neli demo          three processes share 256 partitions, one is killed, and its keys move
 neli simulate      whole groups under faults, by seed

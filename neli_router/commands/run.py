@@ -5,9 +5,9 @@
        |                     |--revoked: SIGTERM, grace, SIGKILL--> 75
        '-- with --keep ------'--fenced, or the lease ran out: SIGKILL--> 75
 
-The role is given back only when nothing of the command is left, so two hosts never run it at once: neither when it is
-slow to stop, nor when it left children behind. The killing is the business of a guardian, which also does it when
-this process was killed or stopped: see `guarding.py`.
+The role is given back only when nothing of the command is left. So two hosts never run it at once, not even when it is
+slow to stop or left children behind. A guardian does the killing, also when this process was killed or stopped: see
+`guardian.py`.
 """
 
 import contextlib
@@ -125,7 +125,7 @@ class _Run:
             try:
                 code = self._once()
             except NoAgent as error:
-                # One that never answered is rather a mistake in the address than an agent that is started anew.
+                # If no agent ever answered, the address is probably wrong; it is not an agent that starts anew.
                 if not (keep and self._was_reached):
                     raise
                 complain(error)
@@ -136,9 +136,9 @@ class _Run:
 
     def _once(self) -> int:
         """Wait for the role and run the command once."""
-        from neli_router.agent.client.leading import Block  # noqa: PLC0415 - `neli --help` needs no HTTP.
+        from neli_router.agent.client.leading import LeadingBlock  # noqa: PLC0415 - `neli --help` needs no HTTP.
 
-        block = Block(self._client, self._role)
+        block = LeadingBlock(self._client, self._role)
         hold = block.hold
         hold.listeners += (self._poke,)
         block.start()
@@ -222,8 +222,8 @@ class _Run:
 
     def _sleep(self, seconds: float, *others: Guardian) -> None:
         """Until something happens, at most `seconds`."""
-        doors = [self._waking, *(other.fileno() for other in others)]
-        ready, _, _ = select.select(doors, [], [], min(WAIT_MAX, seconds))
+        sources = [self._waking, *(other.fileno() for other in others)]
+        ready, _, _ = select.select(sources, [], [], min(WAIT_MAX, seconds))
         if self._waking in ready:
             os.read(self._waking, 4096)
 
@@ -234,7 +234,7 @@ class _Run:
 
 
 def _missing(command: str) -> int:
-    """The exit code for a command that is not there: said before its role is waited for, which may take days."""
+    """The exit code for a command that is not there, found before the wait for its role, which may take days."""
     if not command:
         raise click.UsageError("a command was wanted behind `--`, and this is empty")
     if shutil.which(command) is not None:

@@ -1,10 +1,10 @@
-"""The commands that wish: where an operator wants partitions to be, shown before it is done.
+"""The commands for wishes: an operator says where partitions shall be, and sees the moves before they are made.
 
     wish --preview--> the moves it would cause --asked, or --yes--> wish --> what it moves
                                '-- --dry-run: no further
 
-A wish is a record in the ledger, and stays until it is taken back, whoever comes and goes. Saying it twice does no
-harm. The moves themselves happen afterwards, one handover at a time: `neli table` shows how far they are.
+A wish is a record in the ledger, and stays until it is taken back, whichever members come and go. To say it twice does
+no harm. The moves happen afterwards, one handover at a time: `neli table` shows how far they are.
 """
 
 import sys
@@ -45,10 +45,10 @@ def _wish_options(command: Command) -> Command:
 @click.argument("name")
 @_wish_options
 def drain_command(name: str, **options: Any) -> None:
-    """Let member NAME own nothing but what is pinned to it.
+    """Let member NAME own no partition but those that are pinned to it.
 
     For a host that is to be stopped: its partitions move to the others, one handover after another, and it stays a
-    member. The drain stays, also over a restart of NAME, until `neli undrain NAME`.
+    member. The drain stays until `neli undrain NAME`, also over a restart of NAME.
 
     \b
     Examples:

@@ -17,8 +17,8 @@
 Only one file is read. Two that are merged are two places to look for one mistake.
 
 tomllib does not tell on which line a value stands, so the text is searched for it, by its heading and its name. That is
-right for what people write, and says nothing rather than something wrong where it may not be: in a text with values of
-several lines.
+right for the files that people write. In a text with values of several lines it might be wrong, so there no line is
+named.
 """
 
 import errno
@@ -33,17 +33,17 @@ from typing import Any
 __all__ = ["PLACES", "SIZE_MAX", "Document", "Unreadable", "find", "load", "read_checked"]
 
 PLACES = ("neli.toml", "/etc/neli/neli.toml")
-"""Where to look when nobody says."""
+"""Where to look if neither --config nor NELI_CONFIG is given."""
 
 SIZE_MAX = 1 << 20
-"""Bytes. A configuration has a few hundred; what is larger is another file."""
+"""Bytes. A configuration has a few hundred; a larger file is another one."""
 
 _HEADING = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")
 _NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_.-]+)[\"']?\s*=")
 
 
 class Unreadable(ValueError):
-    """The file cannot be used; the text says why and what to do, without what is in it."""
+    """The file cannot be used; the text says why and what to do, and quotes nothing of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ def load(path: str, named_by: str) -> Document:
 def read_checked(path: str, what: str, size_max: int) -> tuple[bytes, os.stat_result]:
     """The bytes of a regular file of at most `size_max` bytes, and the status of the very file that was read.
 
-    Raises Unreadable, which says `what` was wanted.
+    Raises Unreadable; its text begins with `what`.
     """
     try:
-        # Without waiting: opening a named pipe would hang until somebody writes into it.
+        # Without waiting: to open a named pipe would hang until another process writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise Unreadable(f"{what} cannot be read: {_reason(error)}") from None
@@ -114,7 +114,7 @@ def read_checked(path: str, what: str, size_max: int) -> tuple[bytes, os.stat_re
 
 
 def _reason(error: OSError | ValueError) -> str:
-    # Never the error's own text: it repeats the path, which the caller may not want to be seen.
+    # Never the error's own text: it repeats the path, which the caller may want to hide.
     match error:
         case FileNotFoundError():
             return "there is no such file; correct the path"

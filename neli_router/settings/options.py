@@ -1,4 +1,4 @@
-"""The catalogue of options: what each is called in every layer, and what it may hold.
+"""The catalogue of options: the name of each in every layer, and the values that it may have.
 
     key                  flag                  environment              neli.toml
     lease                --lease               NELI_LEASE               lease = 0.5
@@ -9,11 +9,11 @@ One list makes the flags, the variables, the names in the file and the help, so 
 another does not. The file's top level is the member, because most files say little more than where the ledger is.
 
 A flag and a variable are text and are read by the option's kind: `0.5`, `true` `yes` `1`, `none`. A file has types of
-its own and must use them, but for `"none"`, for which TOML has no word. Kinds say no more than what type a value has;
-whether a lease of an hour makes sense is the business of `Config`, which names contradictions, too.
+its own and must use them, but for `"none"`, for which TOML has no word. A kind only knows the type of a value;
+`Config` judges whether a lease of an hour makes sense, and names contradictions, too.
 
-What is shown of a value is bounded and never a secret. A ledger's address loses what stands before an @. A value of
-the wrong kind that has parts, such as a table, is shown by its type alone, because nobody knows what is in it.
+A value is shown in part and never with a secret. A ledger's address loses the part before an @. A value of the wrong
+kind that has parts, such as a table, is shown by its type alone, because any of its parts may be a secret.
 """
 
 import difflib
@@ -42,8 +42,8 @@ SHOWN_MAX = 60
 """Characters of a wrong value in an error: enough to find it again, and a pasted file does not fill the terminal."""
 
 WHOLE_MAX = 2**53
-"""Nothing we count comes near. Without a bound, a number of a million digits would have to be computed with, and
-Python refuses to print one."""
+"""No number of ours comes near. Without a bound, we would have to compute with a number of a million digits, and Python
+refuses to print one."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
@@ -52,7 +52,7 @@ _SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 
 class Misfit(ValueError):
-    """A value that is not of its option's kind; the text says what was wanted."""
+    """A value that is not of its option's kind; the text says which kind was wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Option:
         return "NELI_" + words.replace(".", "_").upper()
 
     def of_text(self, text: str) -> object:
-        """What a flag or a variable with this text means. Raises Misfit."""
+        """The value that a flag or a variable with this text means. Raises Misfit."""
         try:
             return self.of_value(self.kind.of_text(text))
         except (KeyError, ValueError):
@@ -146,7 +146,7 @@ OPTIONS: Mapping[str, Option] = {
     option.key: option
     for option in (
         Option("", "ledger", TEXT, "Where the group's ledger is, such as sqlite:///var/lib/jobs/ledger.db."),
-        Option("", "name", TEXT, "Who this member is to the others."),
+        Option("", "name", TEXT, "The name of this member in its group."),
         Option("", "address", TEXT, "Where clients reach this member; handed out with every look-up."),
         Option("", "weight", WHOLE, "The share of partitions, against the others' weights; 0 asks for none."),
         Option("", "zone", TEXT, "Where it runs: a rack, a data centre."),
@@ -158,7 +158,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "snapshot_every", WHOLE, "Records between snapshots."),
         Option("", "protocol", TEXT, "How the members agree."),
         Option("", "accept_rewinds", SWITCH, "Run an exclusive group on a ledger that may lose records."),
-        Option("", "ownership", PERHAPS_TEXT, "The Redis that is told who leads what, such as redis://host:6379/jobs."),
+        Option("", "ownership", PERHAPS_TEXT, "The Redis that is told the owners, such as redis://host:6379/jobs."),
         Option("", "max_age", PERHAPS_SECONDS, "When the table is too old for look-ups, in s; none for never."),
         Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, for ever."),
         Option("layout", "partitions", WHOLE, "Partitions that move between members. The group's."),
@@ -167,7 +167,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("agent", "listen", TEXT, "HOST:PORT to serve on as well."),
         Option("agent", "token_file", TEXT, "The file with the token that clients over TCP must show."),
         Option("agent", "allow_remote", SWITCH, "Let listen name an address that other hosts reach.", default=False),
-        Option("agent", "log_level", _one_of(*LOG_LEVELS), "What is logged.", "info"),
+        Option("agent", "log_level", _one_of(*LOG_LEVELS), "The least level that is logged.", "info"),
         Option("agent", "log_format", _one_of(*LOG_FORMATS), "How it is logged.", "console"),
     )
 }

@@ -11,12 +11,12 @@
 A program that builds its own `Config` needs none of this: a library does not read its host's environment behind its
 user's back. The commands do.
 
-A mistake in a layer that is overruled today is found today, and not on the day the higher layer is taken away. So the
-list is complete: after one round of corrections the agent starts.
+A mistake in a layer that is overruled today is found today, and not on the day when the higher layer is taken away. So
+the list is complete: after one round of corrections the agent starts.
 
 `Config` knows no layers and says `lease=7200.0 must be ...`. The sentence names its options, so their places are put
-behind it. It never gets to see an address with a password while it looks for problems: it is shown the same address
-with stars, and the true one when all is well.
+behind it. While `Config` looks for problems, it gets an address with stars in place of a password; it gets the true one
+when all is well.
 
 Every option has a variable, and a name with our prefix that is none is an error, as an unknown name in the file is: a
 variable with a typing mistake does nothing, quietly, and the group would run with another lease than its operator
@@ -60,7 +60,7 @@ _KUBERNETES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One option as it holds, for people: no secrets in `value`."""
+    """One option with its value, for people: `value` has no secrets."""
 
     name: str
     value: object
@@ -69,7 +69,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What holds, and where each value comes from. `path` is the file that was read, or empty."""
+    """The effective configuration, and where each value comes from. `path` is the file that was read, or empty."""
 
     config: Config
     agent: AgentOptions
@@ -88,15 +88,15 @@ def resolve(
     places: Sequence[str] = PLACES,
     default_socket: str = "",
 ) -> Resolved:
-    """What the layers come to. `flags` maps keys of OPTIONS to text, or to None if the flag was not given.
+    """The effective configuration. `flags` maps keys of OPTIONS to text, or to None if the flag was not given.
 
-    `config_file` is what --config names. Raises ConfigError with every problem of every layer.
+    `config_file` is the path after --config. Raises ConfigError with every problem of every layer.
     """
     return _Layers(flags, environ, config_file, places, default_socket).resolved()
 
 
 class _Layers:
-    """One resolution: what was said so far, and what was wrong with it."""
+    """One resolution: the values so far, and their problems."""
 
     def __init__(
         self,
@@ -108,7 +108,9 @@ class _Layers:
     ) -> None:
         self._environ = environ
         self._problems: list[str] = []
-        self._wrong: set[str] = set()  # Options of which a value was refused: what follows from them is no news.
+        self._wrong: set[str] = (
+            set()
+        )  # Options of which a value was refused: a problem that follows from them is no news.
         self._values: dict[str, Any] = {}
         self._sources: dict[str, str] = {}
         self._token_path: str | None = None  # Only if it was read: otherwise it may be the token itself, by mistake.
@@ -237,7 +239,7 @@ class _Layers:
         try:
             return replace(config, **texts)
         except ConfigError:  # Whose words are not repeated, because the texts are in them.
-            self._complain("what looks like an address with a password is not usable there: correct it", *texts)
+            self._complain("a text that looks like an address with a password is not usable there: correct it", *texts)
             return None
 
     def _complain(self, problem: str, *keys: str) -> None:
@@ -260,7 +262,7 @@ def _public(key: str, value: object) -> object:
 
 
 def _named(problem: str) -> list[str]:
-    """The options that a sentence of Config speaks of: those it gives a value of, else those whose name it has."""
+    """The options that a sentence of Config is about: those with a value in it, else those with their name in it."""
     members = [key for key in OPTIONS if not key.startswith("agent.")]
     exactly = [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}=", problem)]
     return exactly or [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}\b", problem)]

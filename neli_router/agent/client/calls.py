@@ -60,8 +60,8 @@ __all__ = [
 ]
 
 TIMEOUT = 5.0
-"""Seconds without a byte of an answer, after which the agent is taken to hang. It answers from memory, in under one
-millisecond; a longer time only helps on a host that has no processor left."""
+"""Seconds without a byte of an answer, after which the agent counts as hung. It answers from memory, in under one
+millisecond; a longer time only helps on a host whose processors are all busy."""
 
 WISH_TIMEOUT = 15.0
 """A wish waits for the ledger, at most ten seconds: see `member/wishes.py`."""
@@ -83,11 +83,11 @@ class Call(Generic[Answer]):
     timeout: float | None = None
 
 
-# What can be asked
+# Requests
 
 
 def owner(key: Key) -> Call[Any]:
-    """Who owns `key`. A key too long for an address goes in a body, and comes back as a list of one."""
+    """The owner of `key`. A key too long for an address goes in a body, and comes back as a list of one."""
     target = f"/v1/owner?{_key(key)}"
     return owners([key]) if len(target) > KEY_MAX else Call("GET", target, OwnerView)
 
@@ -104,7 +104,7 @@ def owners(keys: Iterable[Key]) -> Call[OwnersView]:
 
 
 def batches(keys: Iterable[Key]) -> Iterator[list[Key]]:
-    """`keys` in portions that each fit into a request. A key that does not fit alone is the agent's to refuse."""
+    """`keys` in portions that each fit into a request. The agent refuses a key that does not fit alone."""
     batch: list[Key] = []
     size = 0
     for key in keys:
@@ -161,7 +161,7 @@ def wish(what: str, asked: WishAsked) -> Call[WishView]:
     return Call("POST", f"/v1/{what}", WishView, msgspec.json.encode(asked), WISH_TIMEOUT)
 
 
-# What comes of it
+# Answers
 
 
 def named(view: OwnerView | OwnersView) -> OwnerView:
@@ -170,14 +170,14 @@ def named(view: OwnerView | OwnersView) -> OwnerView:
     if one.name is None:
         raise NoOwner(
             f"an owner of partition {one.partition} was wanted",
-            one.why or "nobody owns it now",
+            one.why or "it has no owner now",
             "ask again in a moment; `neli members` shows who is there",
         )
     return one
 
 
 def answered(call: Call[Answer], address: Address, status: int, content: bytes, *, has_token: bool) -> Answer:
-    """What the agent says, decoded. Raises what it refused with."""
+    """The agent's answer, decoded. Raises the error that it refused with."""
     try:
         if status == 200:
             return msgspec.json.decode(content, type=call.answer)
@@ -197,7 +197,7 @@ def answered(call: Call[Answer], address: Address, status: int, content: bytes, 
 
 
 def no_agent(address: Address, error: BaseException) -> NoAgent:
-    """What `error`, of httpx, means to whoever wanted to ask."""
+    """The reason why no answer came, from the `error` of httpx."""
     start = "start one with `neli agent`, or say with --agent or NELI_AGENT where it listens"
     name = next((errorcode.get(one.errno or 0, "") for one in _causes(error) if isinstance(one, OSError)), "")
     if isinstance(error, httpx.TimeoutException):
@@ -206,7 +206,7 @@ def no_agent(address: Address, error: BaseException) -> NoAgent:
     elif name in {"ENOENT", "ENOTDIR"}:
         found = "there is no socket"
     elif name == "ECONNREFUSED" and address.path:
-        found = "its socket is stale: nobody listens on it any more"
+        found = "its socket is stale: no process listens on it any more"
     elif name == "ECONNREFUSED":
         found = "nothing listens there"
     elif name in {"EACCES", "EPERM"}:

@@ -14,7 +14,7 @@
                                                           and then the block raises LeaseLost
 
     caller --question--> calls --transport, a pool of connections--> agent
-    caller --leading---> Block, a thread or a task --stream--> agent
+    caller --leading---> LeadingBlock, a thread or a task --stream--> agent
 
 Both forms ask the same calls and share all that is made of the answers. After a fork a client opens connections of its
 own; blocks of `leading` belong to the parent.
@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from neli_router.agent.client import calls
 from neli_router.agent.client.calls import TIMEOUT, named
-from neli_router.agent.client.leading import AsyncBlock, Block, async_lease_of, lease_of
+from neli_router.agent.client.leading import AsyncLeadingBlock, LeadingBlock, async_lease_of, lease_of
 from neli_router.agent.client.leases import AgentLease, AsyncAgentLease
 from neli_router.agent.client.streams import AsyncStream, Stream
 from neli_router.agent.client.transport import AsyncTransport, Transport
@@ -87,13 +87,13 @@ class Client(Transport):
         asked_at = host_clock()
         return lease_of(role, self.call(calls.lease(role)), asked_at)
 
-    def leading(self, role: Role, *, timeout: float | None = None) -> Block:
+    def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock:
         """A block of work for `role`: waits until this host leads it, and holds up its handover until the end.
 
         Raises NotLeading if that takes longer than `timeout` seconds, and LeaseLost at the end of a block whose lease
         no longer holds there, unless the block raised something itself. The agent's end meanwhile raises NoAgent.
         """
-        return Block(self, role, timeout)
+        return LeadingBlock(self, role, timeout)
 
     # Wishes, of operators. Each returns when the ledger shows it; with `preview` it only says what it would move.
 
@@ -123,7 +123,7 @@ class AsyncClient(AsyncTransport):
 
     def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
         super().__init__(address, token, timeout)
-        self._blocks: WeakSet[AsyncBlock] = WeakSet()
+        self._blocks: WeakSet[AsyncLeadingBlock] = WeakSet()
 
     # Questions
 
@@ -157,9 +157,9 @@ class AsyncClient(AsyncTransport):
         asked_at = host_clock()
         return async_lease_of(role, await self.call(calls.lease(role)), asked_at)
 
-    def leading(self, role: Role, *, timeout: float | None = None) -> AsyncBlock:
+    def leading(self, role: Role, *, timeout: float | None = None) -> AsyncLeadingBlock:
         """`async with` it: a block of work, which is cancelled when its lease is lost and then raises LeaseLost."""
-        block = AsyncBlock(self, role, timeout)
+        block = AsyncLeadingBlock(self, role, timeout)
         self._blocks.add(block)
         return block
 

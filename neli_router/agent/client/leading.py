@@ -7,14 +7,14 @@
     LISTENING --the stream broke--> LISTENING AGAIN --broke before it said a word--> OVER
         '-------- lost, ended, or closed by the caller -------------------------------^
 
-The follower is a thread of a Block and a task of an AsyncBlock. It listens to the agent and asks for the lease at each
-news; BaseBlock decides for both, and waits for nothing. Its end is the release: the agent hands the role over when the
-stream is gone, or keeps it as its own.
+The follower is a thread of a LeadingBlock and a task of an AsyncLeadingBlock. It listens to the agent and asks for the
+lease at each news; BaseLeadingBlock decides for both, and waits for nothing. Its end is the release: the agent hands
+the role over when the stream is gone, or keeps it as its own.
 
-    AsyncBlock: RUNNING --lease lost or run out: task.cancel()--> CANCELLED --__aexit__--> LeaseLost
-                   '-- ended by itself --> the lease is checked once more
+    AsyncLeadingBlock: RUNNING --lease lost or run out: task.cancel()--> CANCELLED --__aexit__--> LeaseLost
+                          '-- ended by itself --> the lease is checked once more
 
-A timer looks when the lease of an AsyncBlock is to end, because no event tells of that. A block that asked for a
+A timer looks when the lease of an AsyncLeadingBlock is to end, because no event tells of that. A block that asked for a
 cancellation takes it back, so that one from outside is never swallowed.
 """
 
@@ -34,7 +34,7 @@ from neli_router.agent.wire import LeaseView
 from neli_router.errors import NeliError, NoAgent
 from neli_router.keyspace import Role
 
-__all__ = ["AsyncBlock", "BaseBlock", "Block", "async_lease_of", "lease_of"]
+__all__ = ["AsyncLeadingBlock", "BaseLeadingBlock", "LeadingBlock", "async_lease_of", "lease_of"]
 
 CONFIRM_MAX = 1.0
 """How long the follower waits for an answer about the lease: the stream's next event, such as that the member was
@@ -53,8 +53,8 @@ LOOK_MIN = 0.001
 ENDED = "its block has ended"
 
 
-class BaseBlock:
-    """What both forms know and decide, without waiting for anything."""
+class BaseLeadingBlock:
+    """All that both forms know and decide. It waits for nothing."""
 
     def __init__(self, transport: BaseTransport, role: Role, timeout: float | None) -> None:
         self._transport, self._timeout = transport, timeout
@@ -100,7 +100,7 @@ class BaseBlock:
         )
 
 
-class Block(BaseBlock):
+class LeadingBlock(BaseLeadingBlock):
     """`with client.leading(role) as lease`. Entered and left by one thread; it starts another, which listens."""
 
     _transport: Transport
@@ -213,7 +213,7 @@ class Block(BaseBlock):
             listener()
 
 
-class AsyncBlock(BaseBlock):
+class AsyncLeadingBlock(BaseLeadingBlock):
     """`async with client.leading(role) as lease`: one task's block of work, cancelled when its lease is lost."""
 
     _transport: AsyncTransport
@@ -266,7 +266,7 @@ class AsyncBlock(BaseBlock):
             self._following.cancel()
             await asyncio.wait([self._following])
 
-    async def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - as in Block.
+    async def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - as in LeadingBlock.
         hold = self.hold
         give_up_at = inf if timeout is None else hold.clock() + timeout
         while not ready():

@@ -1,4 +1,4 @@
-"""Leases that an agent's clients hold: what the agent says over a stream, and what of it may be believed.
+"""Leases that an agent's clients hold: the news in the agent's stream, and how much of it may be believed.
 
                      acquired, and confirmed                       fenced, ended, or another term
     WAITING --------------------------------> HELD ------------------------------------------------> LOST
@@ -106,7 +106,7 @@ class Hold:
 
 
 class BaseAgentLease(BaseLease):
-    """What the two forms have in common: everything but how one waits for the revocation."""
+    """All that the two forms share: everything but how one waits for the revocation."""
 
     __slots__ = ("_hold",)
 

@@ -63,7 +63,7 @@ def _event(block: bytes) -> tuple[str, bytes]:
 
 
 class BaseStream(Generic[Answer]):
-    """What both forms have in common: the events of one request, and the connection beneath them."""
+    """All that both forms share: the events of one request, and the connection beneath them."""
 
     def __init__(self, call: Call[Answer], address: Address) -> None:
         self._call, self._address, self._events = call, address, Events()

@@ -90,7 +90,7 @@ class Endpoint:
 
 
 class BaseTransport:
-    """What both forms have in common."""
+    """All that both forms share."""
 
     def __init__(self, address: str | None, token: str | None, timeout: float) -> None:
         self._endpoint, self._timeout = Endpoint(address, token), timeout
