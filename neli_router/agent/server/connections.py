@@ -176,7 +176,7 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "BadRequest", "what came is no HTTP", "speak HTTP/1.1, or use neli_router.agent.Client")
+        self._refuse(400, "BadRequest", "these bytes are no HTTP", "speak HTTP/1.1, or use neli_router.agent.Client")
 
     @property
     def _is_answering(self) -> bool:

@@ -132,10 +132,10 @@ class Hub:
             slot.discard(channel)
 
     @contextmanager
-    def waiting(self, channel: Channel, partition: int, told: Callable[[], None]) -> Iterator[None]:
-        """`channel` is rung when `partition` is led here, or never will be; `told` is called when the reason why it is
-        not led may have changed."""
-        self._waiting[partition][channel] = told
+    def waiting(self, channel: Channel, partition: int, changed: Callable[[], None]) -> Iterator[None]:
+        """`channel` is rung when `partition` is led here, or never will be; `changed` is called when the reason why it
+        is not led may be another."""
+        self._waiting[partition][channel] = changed
         try:
             yield
         finally:
@@ -158,7 +158,7 @@ class Hub:
     def watching(self, channel: Channel, partition: int | None) -> Iterator[None]:
         """The owners of `partition`, or of all, are put into `channel`: as they are, and then each change."""
         places = range(len(self._owners)) if partition is None else [partition]
-        channel.put(b"".join(self._told(place) for place in places) or COMMENT)
+        channel.put(b"".join(self._owner_event(place) for place in places) or COMMENT)
         self._watching[partition].add(channel)
         try:
             yield
@@ -220,8 +220,8 @@ class Hub:
             self._is_other = False
             self._tell_owners()
             for waiters in list(self._waiting.values()):
-                for told in list(waiters.values()):
-                    told()
+                for changed in list(waiters.values()):
+                    changed()
             self.status.changed()
 
     def _tell_owners(self) -> None:
@@ -236,9 +236,9 @@ class Hub:
                 continue
             watchers = self._watching.get(place, set())
             if watchers or everything:
-                said = self._told(place)
+                news = self._owner_event(place)
                 for channel in [*watchers, *everything]:
-                    channel.put(said)
+                    channel.put(news)
 
     def _shown(self) -> tuple[Owner | None, ...]:
         if isinstance(self._view, Table):
@@ -246,7 +246,7 @@ class Hub:
         # No owner is known: None for as many partitions as were shown before.
         return (None,) * len(self._owners) if any(self._owners) or not self._owners else self._owners
 
-    def _told(self, partition: int) -> bytes:
+    def _owner_event(self, partition: int) -> bytes:
         at = self._feed.at
         return event("owner", views.owner_view(self._view, partition, None, at))
 

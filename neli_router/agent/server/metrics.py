@@ -199,10 +199,10 @@ def render(agent: MetricsSnapshot) -> bytes:
 def _leases(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_lease_seconds", "How long a heartbeat proves anything.", value=agent.lease)
     left = max(0.0, agent.lease_left)  # A lease that has ended has nothing left, and no debt.
-    yield GaugeMetricFamily("neli_lease_left_seconds", "What is left of this member's lease.", value=left)
+    yield GaugeMetricFamily("neli_lease_left_seconds", "The rest of this member's lease.", value=left)
     members = GaugeMetricFamily(
         "neli_member_lease_left_seconds",
-        "What is left of each member's lease, as this agent reads it.",
+        "The rest of each member's lease, as this agent reads it.",
         labels=("member",),
     )
     for name, seconds in agent.leases_left.items():
