@@ -22,10 +22,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from math import inf
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from neli_router.clock import host_clock
+from neli_router.closing import Closing
 from neli_router.ledgers.sqlite.file import SqliteFile
 from neli_router.processes.notes import Note, NoteReader
 from neli_router.processes.referee import Life, LifePhase, Verdict, judged
@@ -157,7 +157,7 @@ class MemberProcess:
                 self._process.stdin.close()
 
 
-class ProcessGroup:
+class ProcessGroup(Closing):
     """All processes on one ledger, by default a file in `folder`; `options` are the members' configuration.
 
     They look at their leases every `pause` seconds. `fence` is a database that they write to (see `writer`). At the end
@@ -232,21 +232,6 @@ class ProcessGroup:
 
         self.wait_until(is_settled, "the group was to share everything evenly")
 
-    def led_from(self, moment: float) -> dict[int, float]:
-        """Wait until a process that runs acts for each partition at `moment` or later; when that began, or `moment`."""
-        led_at: dict[int, float] = {}
-
-        def is_led() -> bool:
-            for life in (it.life for it in self.processes if it.is_running):
-                for span in life.spans:
-                    if span.until > moment:
-                        since = max(moment, span.since)
-                        led_at[span.partition] = min(since, led_at.get(span.partition, since))
-            return len(led_at) == self.partitions
-
-        self.wait_until(is_led, "every partition was to be led")
-        return led_at
-
     def leave(self) -> None:
         """Let all that run leave in good order, and hear their last notes."""
         leaving = [process for process in self.processes if process.is_running]
@@ -257,12 +242,7 @@ class ProcessGroup:
                 raise RuntimeError(f"{process.life.label} was to leave, and ended with {code}:\n{process.log}")
         self.read_notes()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         patience = self._grace
         if patience:
             for process in self.processes:

@@ -136,10 +136,6 @@ class Unled:
     since: float
     until: float
 
-    @property
-    def seconds(self) -> float:
-        return self.until - self.since
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

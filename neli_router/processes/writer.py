@@ -1,4 +1,4 @@
-"""The writer through the fence: a worker's writes, and a look at those that stand in the database in the end.
+"""The writer: a worker's writes through the fence, into a database that keeps them in order.
 
     begin --admit(partition, term)--> insert into writes --> commit       one transaction a round
                 |
@@ -9,15 +9,13 @@ higher one, and need not trust the fence.
 """
 
 import sqlite3
-from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 
 from neli_router import fence
 
-__all__ = ["FencedWriter", "zombie_writes"]
+__all__ = ["FencedWriter"]
 
 LOCKED_MAX = 0.2
 """Seconds. A process that is stopped within its transaction keeps the others out; they write again next round."""
@@ -67,18 +65,3 @@ class FencedWriter:
                 raise
             return {}, {}
         return written, refused
-
-
-def zombie_writes(path: Path) -> list[str]:
-    """Every write that stands after one for its partition under a higher term, in words."""
-    with closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT partition, term, process FROM writes ORDER BY place").fetchall()
-    by_partition: dict[int, list[tuple[int, str]]] = defaultdict(list)
-    for partition, term, process in rows:
-        by_partition[partition].append((term, process))
-    return [
-        f"partition {partition}: {process} wrote under {term} after {before} under {higher}"
-        for partition, writes in by_partition.items()
-        for (higher, before), (term, process) in pairwise(writes)
-        if term < higher
-    ]

@@ -25,7 +25,7 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.faults import LEADER_FAULTS, Fault, begin_leader_fault, begin_member_fault
 from tests.chaos.wall_clock import WallClock
 
-__all__ = ["Injected", "Storm"]
+__all__ = ["Injected", "Storm", "led_from"]
 
 OUT_MAX = 2
 """Of five: others must be there to take over, or nothing would ever be taken over."""
@@ -171,6 +171,22 @@ class Storm:
         self.cluster.await_all_well(self._called)
         calm_at = host_clock()
         self._look()
-        self.led_after = max(self._group.led_from(calm_at).values()) - calm_at
+        self.led_after = max(led_from(self._group, calm_at).values()) - calm_at
         self._group.settle()
         self.balanced_after = host_clock() - calm_at
+
+
+def led_from(group: ProcessGroup, moment: float) -> dict[int, float]:
+    """Wait until a process that runs acts for each partition at `moment` or later; when that began, or `moment`."""
+    led_at: dict[int, float] = {}
+
+    def is_led() -> bool:
+        for process in group.running.values():
+            for span in process.life.spans:
+                if span.until > moment:
+                    since = max(moment, span.since)
+                    led_at[span.partition] = min(since, led_at.get(span.partition, since))
+        return len(led_at) == group.partitions
+
+    group.wait_until(is_led, "every partition was to be led")
+    return led_at

@@ -13,6 +13,7 @@ from tests.chaos import report
 from tests.chaos.cluster import OUTSIDE, KafkaCluster
 from tests.chaos.faults import LEADER_FAULTS, MEMBER_FAULTS
 from tests.chaos.outside import Outside
+from tests.chaos.storm import led_from
 from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, require_safe, weather
 from tests.conftest import require
 from tests.processes.ledger_copy import LedgerCopy
@@ -79,7 +80,7 @@ def test_when_the_leading_broker_is_killed_no_record_is_lost_and_all_is_led_agai
             killed_at = host_clock()
             cluster.node(leader).kill()
             accepted_at = outside.accepted_after(killed_at)
-            led_at = max(group.led_from(accepted_at).values())
+            led_at = max(led_from(group, accepted_at).values())
             cluster.node(leader).start()
             say(
                 f"{leader} killed: an append succeeds after {accepted_at - killed_at:.2f} s, and all is led after "

@@ -8,8 +8,9 @@ import pytest
 
 from neli_router.processes.notes import Acts, Note, Notebook, NoteReader, WriteRefused, Wrote
 from neli_router.processes.referee import Life, Unled, judged
-from neli_router.processes.writer import FencedWriter, zombie_writes
+from neli_router.processes.writer import FencedWriter
 from tests.chaos import report
+from tests.chaos.report import zombie_writes
 from tests.chaos.storm import Injected
 
 

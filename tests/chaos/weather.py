@@ -17,7 +17,7 @@ from uuid import uuid4
 from neli_router.processes.group import ProcessGroup
 from neli_router.processes.history import History, history_of
 from neli_router.processes.referee import Verdict
-from neli_router.processes.writer import FencedWriter, zombie_writes
+from neli_router.processes.writer import FencedWriter
 from tests.chaos import report
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import LEADER_FAULTS
@@ -73,7 +73,7 @@ def weather(
             storm.run(seconds)
     verdict = group.verdict()
     noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
-    run = Run(verdict, history_of(copy.close()), storm, noted, zombie_writes(fence))
+    run = Run(verdict, history_of(copy.close()), storm, noted, report.zombie_writes(fence))
     run.say()
     return run
 
