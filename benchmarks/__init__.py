@@ -1,4 +1,4 @@
-"""What is measured, and how to add a measurement.
+"""The benchmarks: how to run one, and how to add one.
 
     python -m benchmarks                          the list: each name, with the first line of its module
     python -m benchmarks NAME [options]           one table of figures
@@ -11,7 +11,7 @@ and its one function measures it:
     def run(options: Sequence[str]) -> Figures: ...
 
 It parses its own options with argparse and returns named figures: plain numbers, truths and words, with the unit or
-the kind of statistic at the end of the name (`import_ms_median`). What is compared is timed in the same run, because
+the kind of statistic at the end of the name (`import_ms_median`). Things to compare are timed in the same run, because
 two runs on a busy machine differ by more than most things worth measuring.
 """
 

@@ -32,7 +32,7 @@ EXIT_USAGE = 2
 
 
 class Benchmark(Protocol):
-    """What the module of a benchmark holds."""
+    """The module of a benchmark."""
 
     def run(self, options: Sequence[str]) -> Figures:
         """Measure, and return the figures by name."""

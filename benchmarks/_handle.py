@@ -1,4 +1,4 @@
-"""A handle of a ledger that passes everything on: what a benchmark wants to see or change, it overrides."""
+"""A handle of a ledger that passes everything on: a benchmark overrides the calls that it wants to see or change."""
 
 from collections.abc import Sequence
 

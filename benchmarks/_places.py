@@ -21,7 +21,7 @@ LEDGERS = ("sqlite", "kafka", "redis")
 
 @contextmanager
 def place(kind: str) -> Iterator[str]:
-    """What stands before the group in an address, such as kafka://HOST:PORT; nothing for a file."""
+    """The part of an address before the group, such as kafka://HOST:PORT; nothing for a file."""
     if kind == "sqlite":
         yield ""
     elif kind == "kafka":

@@ -1,4 +1,4 @@
-"""What an agent's answers cost: look-ups, changes that reach those who wait, and a thousand clients that do.
+"""The cost of an agent's answers: look-ups, changes that reach those who wait, and a thousand clients that do.
 
     this process: clients --raw HTTP over the Unix socket--> an agent in a process of its own, on one core
          '---- a member "other" of the same group, which gives partitions to the agent and takes them back
@@ -11,7 +11,7 @@ run on the other cores, if there are any.
     hurt                        p95 of a good client beside slow and broken ones, over its p95 without them
     idle_core_share             of a core, by the agent with a thousand clients waiting: a third each of long polls,
                                 streams of leadership, and watches; nothing happens
-    bare_core_share             the same with nobody waiting
+    bare_core_share             the same without clients that wait
     change_ms_p95               from the append of the Handover to the `owner` event of a client that watches,
     acquired_ms_p95             to the `acquired` of one that waits to lead, by a stream,
     polled_ms_p95               and to the answer of a long poll; all while the thousand others wait

@@ -139,7 +139,7 @@ def _sample(process: int) -> Sample:
 
 
 async def _at_rest(process: int, before: Sample) -> Sample:
-    """What the agent has open when it has noticed that all are gone."""
+    """The files that the agent has open when it has noticed that all are gone."""
     give_up_at = time.monotonic() + REST_MAX
     found = _sample(process)
     while found.descriptors > before.descriptors and time.monotonic() < give_up_at:
@@ -210,7 +210,7 @@ async def _be_guest(folder: str, rng: random.Random, done: Counter[str]) -> None
 
 
 async def _wish(path: str, rng: random.Random, done: Counter[str]) -> None:
-    """Something that an operator says, and mostly takes back. Nobody may be called so just now: it is refused."""
+    """Something that an operator says, and mostly takes back. It is refused if no member has that name now."""
     name, partition = f"guest-{rng.randrange(NAMES)}", rng.randrange(PARTITIONS)
     of_name, of_partition = f'{{"name":"{name}"', f'{{"partition":{partition}'
     for kind, body in (

@@ -1,4 +1,4 @@
-"""What an idle group costs its ledger, and how many records a second one core reads and folds.
+"""The cost of an idle group for its ledger, and how many records a second one core reads and folds.
 
     members of a group, with nothing to do --Beats--> ledger --an observer counts--> records and bytes a second
 
@@ -59,7 +59,7 @@ APPEND_RUN = 500
 """Records that are appended at once when a ledger is filled."""
 
 SKIPPED = b"{}"
-"""Nothing to anybody, and it takes its offset."""
+"""No reader takes it for a record, and it has an offset."""
 
 FOLDER = "import sys; from benchmarks.cost import fold_all; print(fold_all(sys.argv[1]))"
 
@@ -120,7 +120,7 @@ def _rates(there: str, count: int, width: int, lease: float, seconds: float) -> 
         while sorted(len(it.led) for it in group) != [(width + rank) // count for rank in range(count)]:
             assert host_clock() < give_up_at, f"{count} members were to share {width} partitions in {SETTLE_MAX} s"
             time.sleep(LOOK_EVERY)
-        time.sleep(lease)  # What was still on its way when the last lease was given is not what an idle group writes.
+        time.sleep(lease)  # An idle group does not write what was on its way when the last lease was given.
         ledger = stack.enter_context(closing(open_ledger(address, create=False, patience=1.0)))
         first, started = ledger.tip(), host_clock()
         time.sleep(seconds)
@@ -134,7 +134,7 @@ def _rates(there: str, count: int, width: int, lease: float, seconds: float) -> 
         pump = _pump(ledger)
         while not pump.machine.caught_up:
             pump.turn()
-        image = encode(snapshot("somebody", pump.machine.state))
+        image = encode(snapshot("reader", pump.machine.state))
     return len(beats) / took, sum(map(len, beats)) / took, float(len(image))
 
 
@@ -183,8 +183,8 @@ def _life(records: int) -> list[bytes]:
     group = Group(lambda: Copied(log), members=FOLD_MEMBERS, partitions=FOLD_PARTITIONS)
     group.gather()
     while group.beats < records:
-        group._round()  # noqa: SLF001 - its own way to go on takes samples, which nobody needs here.
-    # A snapshot would let the reader start late; nothing stands in its place, which everybody skips.
+        group._round()  # noqa: SLF001 - its own way to go on takes samples, which are not needed here.
+    # A snapshot would let the reader start late; a record that every reader skips stands in its place.
     return [SKIPPED if isinstance(decode(payload), Snapshot) else payload for payload in written]
 
 

@@ -1,4 +1,4 @@
-"""How long it takes until a killed member's partitions are led by others, over the lease; and who is expired wrongly.
+"""How long until a killed member's partitions are led by others, over the lease; and how many expiries are wrong.
 
     balanced --kill -9 at a random moment--> survivors expire it, wait its lease out, take over --> restarted, balanced
                       |<---------------- takeover: until the last partition is led ---->|
@@ -50,7 +50,7 @@ PEERS_QUICK = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What the trials at one lease showed."""
+    """The outcome of the trials at one lease."""
 
     takeovers: list[float]
     """Seconds."""
@@ -75,7 +75,7 @@ def run(options: Sequence[str]) -> Figures:
     parser.add_argument("--quick", action="store_true", help="5 kills at each lease, 20 seconds without any")
     chosen = parser.parse_args(options)
     if chosen.members < 2:
-        parser.error(f"--members {chosen.members}: somebody must survive, so at least 2 are needed")
+        parser.error(f"--members {chosen.members}: one must survive, so at least 2 are needed")
     trials, seconds = (5, 20.0) if chosen.quick else (max(1, chosen.trials), chosen.seconds)
     with place(chosen.ledger) as there:
         sizes = Sizes(chosen.members, chosen.partitions, there)
@@ -128,7 +128,7 @@ def _trials(lease: float, trials: int, sizes: Sizes, rng: random.Random) -> Tria
 
 
 def _left_alone(seconds: float, sizes: Sizes) -> tuple[History, int]:
-    """What the ledger says of a group that is left alone, on a machine whose every core is busy; and overlaps."""
+    """The history of a group that is left alone, on a machine whose every core is busy; and overlaps."""
     with balanced(EXPIRY_LEASE, sizes) as (group, copy), busy_cores():
         end = host_clock() + seconds
         while host_clock() < end:

@@ -6,7 +6,7 @@
 Real processes on one ledger, with no work in flight: their handlers return at once. A handover counts from just before
 the signal, or just before the Drain is appended by this process, to the moment at which another process, by its own
 stamp, holds a lease of the last of the partitions that the one led. In the same run, beside the idle group, a handle of
-another ledger of the same kind appends a record and reads it back, again and again: what everything here is made of.
+another ledger of the same kind appends a record and reads it back, again and again: a handover is made of such steps.
 
     sigterm_over_append_median, drain_over_append_median     the median of each over that of an append and its read
     append_to_read_ms_median, append_to_read_ms_p99

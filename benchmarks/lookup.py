@@ -7,7 +7,7 @@
 Each contender is timed between two runs of the floor, again and again, and a figure is the median of these ratios. So a
 machine that grows busy halfway slows both, and one that is busy for a moment spoils one ratio of many. That is why a
 run is short, a tenth of a millisecond: most of them end before anything else gets the processor. The garbage collector
-is off, because it would count the Owners of whoever happens to be timed.
+is off, because it would count the Owners of the code that happens to be timed.
 
 Where the keys are decides more than anything. In `..._over_floor`, every run takes the next of 100,000 keys in no
 order, which have left the nearest caches since they were last used, as the keys of a program have that does something

@@ -1,7 +1,7 @@
 """Whether a member's memory, and the cost of its steps, stay the same over a million heartbeats.
 
 A small group shares one ledger inside this process and goes through its life as fast as it can: the clock is a number
-that jumps to when somebody has something to do. What turns is what ships: pumps, machines and a ledger that they keep
+that jumps to when a member has something to do. All of it is shipped code: pumps, machines, and a ledger that they keep
 short with snapshots. After every few hundred heartbeats a sample is taken of time and memory. The second quarter of the
 samples is compared with the last; the first is warm-up, in which Python's allocator and caches fill.
 
@@ -50,10 +50,10 @@ look at the same few points of that wave again and again, and take their slow dr
 QUARTERS = 4
 
 MOMENT = 1e-4
-"""What a round of turns takes at least on the clock of the group: about what it takes in real life."""
+"""The least time that a round of turns takes on the clock of the group: about as long as in real life."""
 
-YARDSTICK = encode(Beat(by="somebody", sent_at=0.0, at=0, digest="0" * 16))
-YARDSTICK_STATE = State(last_beats={"somebody": 0})
+YARDSTICK = encode(Beat(by="a member", sent_at=0.0, at=0, digest="0" * 16))
+YARDSTICK_STATE = State(last_beats={"a member": 0})
 YARDSTICK_RECORDS = 500
 """Takes a tenth of what a sample does: long enough to be timed, short enough to be done each time."""
 
@@ -61,7 +61,7 @@ MEBIBYTE = 2**20
 
 
 class Samples:
-    """What every few hundred heartbeats cost, and what was in use after them. Its own memory grows by no block."""
+    """The cost of every few hundred heartbeats, and the memory in use after them. Its own grows by no block."""
 
     def __init__(self) -> None:
         self.turn_us, self.turn_over_yardstick, self.records_per_second = array("d"), array("d"), array("d")
@@ -112,13 +112,13 @@ def run(options: Sequence[str]) -> Figures:
 
 
 def _growth(samples: Sequence[float], typical: Callable[[Sequence[float]], float]) -> float:
-    """What is typical of the last quarter over what is typical of the second."""
+    """The median of the last quarter over that of the second."""
     quarter = len(samples) // QUARTERS
     return typical(samples[-quarter:]) / typical(samples[quarter : 2 * quarter])
 
 
 class Unhurried(Handle):
-    """It never waits for a record: whoever finds none goes on with a later time instead."""
+    """It never waits for a record: a reader that finds none goes on with a later time instead."""
 
     appended = received = 0
 
@@ -167,7 +167,7 @@ class Group:
         return ledger.tip() - ledger.start()
 
     def gather(self) -> None:
-        """Turn until everybody is a member."""
+        """Turn until all are members."""
         while any(pump.machine.phase is not Phase.MEMBER for pump in self._pumps):
             self._round()
 
@@ -179,7 +179,7 @@ class Group:
             self._round()
         took = time.process_time() - started
         state = self._pumps[0].machine.state
-        assert len(self._pumps) == len(state.seats), "nobody had a reason to expire anybody"
+        assert len(self._pumps) == len(state.seats), "no member had a reason to expire another"
         samples.take(1e6 * took / (self.turns - turns), (self.received - received) / took, _yardstick_us())
 
     def _round(self) -> None:
@@ -190,7 +190,7 @@ class Group:
 
 
 def _publish(machine: Induction) -> None:
-    """What a member does after each step, as far as it costs anything: it takes the standing that leases ask."""
+    """The part of a member's work after each step that costs anything: it takes the standing that leases ask."""
     _ = machine.standing
 
 
@@ -230,7 +230,7 @@ def _resident() -> int:
 
 @contextmanager
 def _handles(kind: str) -> Iterator[Callable[[], Ledger]]:
-    """What gives one more handle of a fresh ledger."""
+    """A function that gives one more handle of a fresh ledger."""
     with tempfile.TemporaryDirectory(prefix="neli-memory-") as folder:
         made: list[Ledger] = []
         log = MemoryLog()

@@ -92,13 +92,13 @@ def _changes(rng: random.Random, count: int) -> Iterator[Change]:
 
 
 def _newcomers(rng: random.Random, count: int, weight_max: int, number: int) -> list[Candidate]:
-    """Nobody who was ever there before: whoever comes back is a newcomer, too."""
+    """Members that were never there before: one that comes back is a newcomer, too."""
     names = [f"{number}.{position}" for position in range(count)]
     return [Candidate(name, name, rng.randint(1, weight_max), "") for name in names]
 
 
 def _fewest(weights: Mapping[str, int], owned: Mapping[str, int], partitions: int) -> int:
-    """The fewest moves after which everybody is less than one off its share."""
+    """The fewest moves after which each member is less than one off its share."""
     shares = {member: Fraction(partitions * weight, sum(weights.values())) for member, weight in weights.items()}
     floors = {member: share.numerator // share.denominator for member, share in shares.items()}
     rounded_up = partitions - sum(floors.values())
@@ -117,11 +117,11 @@ def _spread(weights: Mapping[str, int], counts: Mapping[str | None, int]) -> Fra
 
 def _assign_ms_median(rng: random.Random, partitions: int, loads: Mapping[int, float]) -> float:
     """One call, as most calls are: one of 200 members died, or one more joined."""
-    everybody = _newcomers(rng, MEMBERS_MAX, WEIGHT_MAX, 0)
+    all_members = _newcomers(rng, MEMBERS_MAX, WEIGHT_MAX, 0)
     took: list[float] = []
-    owners = assign(everybody, (None,) * partitions)
+    owners = assign(all_members, (None,) * partitions)
     for call in range(TIMED_CALLS):
-        members = everybody if call % 2 else everybody[:-1]
+        members = all_members if call % 2 else all_members[:-1]
         started = perf_counter()
         owners = assign(members, owners, loads=loads)
         took.append(perf_counter() - started)

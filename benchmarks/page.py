@@ -208,7 +208,7 @@ def _await(holds: Callable[[], object]) -> None:
     give_up_at, pause = time.monotonic() + PATIENCE, threading.Event()
     while not holds():
         if time.monotonic() > give_up_at:
-            raise TimeoutError(f"what the page was to show did not come within {PATIENCE:g} s")
+            raise TimeoutError(f"the page did not show within {PATIENCE:g} s what it was to show")
         pause.wait(0.01)
 
 

@@ -3,7 +3,7 @@
     two hosts: each an agent and `neli run --role nightly --keep -- COMMAND`, in real processes on one SQLite ledger
     COMMAND: a dozen processes, two of which leave its group; all ignore SIGTERM, and all hold one lock of the kernel
 
-Whoever gets the lock knows that every one of them is gone, however deep it hid. The agent's own log says when its
+A process that gets the lock knows that all of them are gone, however deep they hid. The agent's own log says when its
 member was fenced, by the same clock.
 
     gone_ms_max          from Fenced until the last process is gone; negative if that was before, which it may be
@@ -151,7 +151,7 @@ def run(options: Sequence[str]) -> Figures:
 
 
 def _cut(folder: Path, hosts: Sequence[Host], lease: float) -> float:
-    """Nobody can write for more than a lease; seconds from Fenced until the command is gone."""
+    """No member can write for more than a lease; seconds from Fenced until the command is gone."""
     _settle(folder, hosts, hosts[0])
     started_at, count = time.time(), _count(folder / "begun")
     writer = sqlite3.connect(folder / "ledger.db", isolation_level=None, timeout=PATIENCE)

@@ -90,7 +90,7 @@ class Contest:
         self._stack.close()
 
     def look(self) -> None:
-        """Count what was lost, or passed on, although nobody was killed."""
+        """Count what was lost, or passed on, although none was killed."""
         for contender in self._present:
             self.false_expiries += sum(note.kind in ("lost", "holds") for note in contender.fresh())
 

@@ -1,11 +1,11 @@
-"""The ladder: the smallest setting at which nobody is expired wrongly while every core is busy; then the kills.
+"""The ladder: the smallest setting without a wrong expiry while every core is busy; then the kills.
 
-    setting 1 --somebody was expired--> setting 2 --...--> setting n, and nobody for N seconds: this one
+    setting 1 --a wrong expiry--> setting 2 --...--> setting n, and none for N seconds: this one
 
     round 1: kill ours, kill etcd's, kill ZooKeeper's, kill Redis's; round 2: ...        all alive beside each other
 
 The same rule for all: an endless loop on each core, N seconds, not one false expiry. Then no core is kept busy. Kills
-take turns within one run, so that whatever else the machine does falls on everybody alike.
+take turns within one run, so that anything else that the machine does falls on all alike.
 
     NAME_setting_s, NAME_ms_median, NAME_ms_max     at that setting
     NAME_over_ours, NAME_over_ours_max              the median over our median, the maximum over our maximum
@@ -29,7 +29,7 @@ __all__ = ["compared"]
 LOOK_EVERY = 0.05
 
 LACKS = "a fencing token, an order of who waits, and a Redis that does not forget"
-"""What is to be said beside a lock's speed."""
+"""To be said beside a lock's speed."""
 
 
 def compared(sizes: Sizes, seconds: float, rounds: int, rng: random.Random) -> Figures:
@@ -49,7 +49,7 @@ def compared(sizes: Sizes, seconds: float, rounds: int, rng: random.Random) -> F
             figures[rival.name] = f"not here: {str(error).splitlines()[0]}"
             continue
         if setting is None:
-            figures[rival.name] = f"expired somebody wrongly at every setting up to {settings[-1]:g} s"
+            figures[rival.name] = f"expired a process wrongly at every setting up to {settings[-1]:g} s"
         else:
             chosen[rival.name] = setting
         if "ours" not in chosen:
@@ -68,7 +68,7 @@ def compared(sizes: Sizes, seconds: float, rounds: int, rng: random.Random) -> F
 
 
 def smallest(rival: Rival, settings: Sequence[float], seconds: float) -> float | None:
-    """The first of `settings`, which rise, that expires nobody in `seconds` with all cores busy."""
+    """The first of `settings`, which rise, without a wrong expiry in `seconds` with all cores busy."""
     for setting in settings:
         # One at which it never comes to rest is too small, too.
         with suppress(TimeoutError), rival.at(setting) as asked, busy_cores():

@@ -119,7 +119,7 @@ class Ours:
 
 
 def patient_read(ledger: Ledger, timeout: float) -> list[Entry]:
-    """What can be read now; nothing while the ledger is away, as on a machine that is far too busy."""
+    """The entries that can be read now; none while the ledger is away, as on a machine that is far too busy."""
     try:
         return ledger.read(timeout)
     except LedgerUnavailable:

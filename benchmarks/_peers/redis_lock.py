@@ -3,9 +3,9 @@
     acquire: SET role token NX PX ttl, again and again --> acquired --> extend, three a TTL
                                                               '--> no longer ours: begin anew
 
-When a process dies, its key expires, and whoever asks next has the lock: so there is no line, and how soon is a matter
-of how often one asks, ten times a TTL here. It gives no fencing token, and no word if Redis forgets: after a restart
-without a log, or a failover, two hold it.
+When a process dies, its key expires, and the next process that asks has the lock: there is no line, and how soon is a
+matter of how often one asks, ten times a TTL here. It gives no fencing token, and is silent if Redis forgets: after a
+restart without a log, or a failover, two hold it.
 """
 
 import time

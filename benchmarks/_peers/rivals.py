@@ -1,4 +1,4 @@
-"""The rivals: who they are, why one cannot be had here, and which settings are worth trying, from the smallest.
+"""The rivals: the name of each, why it cannot be had here, and the settings worth trying, from the smallest.
 
 etcd        a lease's TTL        in whole seconds: one is the least there is
 zookeeper   a session's timeout  the server is started anew for each, with ticks to match
@@ -24,15 +24,15 @@ TTLS = (1.0, 2.0, 3.0, 5.0, 8.0)
 
 
 class Asked(Protocol):
-    """What can be asked of a group of ours, and of a contest of theirs."""
+    """The questions to a group of ours, and to a contest of theirs."""
 
     false_expiries: int
 
     def look(self) -> None:
-        """Read what was noted, and count who was expired wrongly."""
+        """Read the new notes, and count wrong expiries."""
 
     def takeover(self, rng: random.Random) -> float:
-        """Kill whoever leads; seconds until another does."""
+        """Kill a leader; seconds until another leads."""
 
 
 @dataclass(frozen=True, slots=True)

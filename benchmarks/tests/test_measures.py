@@ -26,7 +26,7 @@ def test_failover_leaves_the_run_without_kills_out_on_request() -> None:
 def test_failover_needs_a_survivor(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         failover.run(["--members", "1"])
-    assert "somebody must survive" in capsys.readouterr().err
+    assert "one must survive" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ledger", ["memory", "sqlite"])

@@ -60,9 +60,9 @@ def _idle(monkeypatch: pytest.MonkeyPatch) -> None:
         ({0.1: -1, 0.2: 0}, 0.2),
         ({0.1: 1, 0.2: -1}, None),
     ],
-    ids=["the first", "one that expires nobody", "one that comes to rest", "none"],
+    ids=["the first", "one without a wrong expiry", "one that comes to rest", "none"],
 )
-def test_the_smallest_setting_is_chosen_that_expires_nobody(expires: dict[float, int], chosen: float | None) -> None:
+def test_the_smallest_setting_is_chosen_without_a_wrong_expiry(expires: dict[float, int], chosen: float | None) -> None:
     assert chosen == smallest(rival(expires), tuple(expires), seconds=0.2)
 
 

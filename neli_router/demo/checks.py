@@ -1,4 +1,4 @@
-"""The checks: what a run measured, and whether it kept the promises.
+"""The checks: a run's figures, and whether it kept the promises.
 
     spans (as the processes noted them, on the host's clock) --> the referee --> one at a time, terms grew
                                                              '-> shares, takeovers

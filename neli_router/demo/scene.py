@@ -168,7 +168,7 @@ class Scene:
                 case Left(at):
                     self.tell("left", name, "has handed over and left", at=at)
                 case _:
-                    pass  # What is held is shown by itself, and a process that failed is about to end.
+                    pass  # The screen shows what is held, and a process that failed is about to end.
         for life, process in ((process.life, process) for process in self._present.values() if process.has_ended):
             code = process.exit_code()
             if life.phase is not LifePhase.KILLED and (life.phase is not LifePhase.LEFT or code):

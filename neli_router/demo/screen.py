@@ -51,10 +51,10 @@ ROW = 64
 """Partitions in a row: a power of two that leaves room for their numbers in 80 columns."""
 
 ROWS_MAX = 8
-"""More rows would leave no room for anything else; what has no row is counted."""
+"""More rows would leave no room for anything else; partitions without a row are counted."""
 
 EVENT_COLUMNS = (9, 6, 8)
-"""The widths of time, kind and name. What happened follows."""
+"""The widths of time, kind and name, before the text."""
 
 _STATES = {
     LifePhase.STARTING: "starting",

@@ -1,4 +1,4 @@
-"""The story: what the demo does to its members, one scene after another.
+"""The story: the demo's acts upon its members, one scene after another.
 
     start all --> kill -9 one --> start it again --> SIGSTOP one --> SIGCONT it --> SIGTERM one --> SIGTERM the rest
           share         others lead          share         others lead        share          others lead
@@ -116,7 +116,7 @@ class Story:
         )
         self._scene.tell("route", "all", f"nobody is left, and a look-up raises {traffic.refusal()}")
 
-    # What they are made of
+    # Their parts
 
     def _do(self, kind: ActionKind, name: str, what: str) -> Action:
         action = self._scene.do(kind, name)

@@ -96,7 +96,7 @@ class MemberProcess:
 
     @property
     def log(self) -> str:
-        """What it wrote on standard error."""
+        """Its standard error."""
         return self._log.read_bytes()[self._said_before :].decode(errors="replace")
 
     def kill(self) -> float:
@@ -133,7 +133,7 @@ class MemberProcess:
         return self._process.wait(patience)
 
     def fresh_notes(self) -> list[Note]:
-        """What it noted since the last call."""
+        """Its notes since the last call."""
         if self.has_ended:
             return []
         has_ended = not self.is_running  # Asked before reading, or its last notes could be missed.
@@ -206,7 +206,7 @@ class ProcessGroup(Closing):
         return {process.life.name: process for process in self.processes if process.is_running}
 
     def read_notes(self) -> list[tuple[MemberProcess, Note]]:
-        """What every process noted since the last call."""
+        """The notes of every process since the last call."""
         return [(process, note) for process in self.processes for note in process.fresh_notes()]
 
     def verdict(self) -> Verdict:

@@ -139,7 +139,7 @@ class Unled:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the notes show."""
+    """The findings of the referee."""
 
     overlaps: Sequence[Overlap]
     regressions: Sequence[tuple[Span, Span]]
@@ -170,7 +170,7 @@ class Verdict:
 
 
 def judged(lives: Iterable[Life]) -> Verdict:
-    """What all that was heard from these processes shows."""
+    """The verdict on all that was heard from these processes."""
     lives = list(lives)
     by_partition: dict[int, list[Span]] = defaultdict(list)
     for span in sorted((span for life in lives for span in life.spans), key=lambda span: span.since):

@@ -67,7 +67,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Worker:
-    """What the program does with its member. The member calls `on_event` on its threads; one of the program's calls
+    """The program of a member. The member calls `on_event` on its threads; one of the program's calls
     `look`. `asleep_min` is how long none of them must have run for the worker to have been asleep."""
 
     def __init__(

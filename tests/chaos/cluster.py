@@ -45,7 +45,7 @@ class Server(Protocol):
 
 
 class Cluster(Protocol):
-    """What a storm needs to know of it."""
+    """The servers that a storm strikes."""
 
     network: Network
     hosts: tuple[str, ...]
@@ -105,7 +105,7 @@ class KafkaCluster:
         return self.kafka.nodes[BROKERS.index(host)]
 
     def look(self, group: str) -> Partition | None:
-        """Who leads the one partition of its topic, and how many replicas are in sync; None if nobody answers."""
+        """Who leads the one partition of its topic, and how many replicas are in sync; None if no broker answers."""
         from confluent_kafka import KafkaException  # noqa: PLC0415 - as above.
 
         topic = f"{group}.ledger"

@@ -1,15 +1,15 @@
-"""What may happen to a cluster and the group on it, and how each of it ends again.
+"""The faults that may strike a cluster and the group on it, and how each ends again.
 
     to a member      kill       kill -9; a while later a new process starts under its name
                      stop       stands still past its lease, then goes on
                      cut off    no server hears it, and it hears none
                      torn       the same with some of the servers, if there are several
-                     mute       what it sends to the servers is lost; what they send, arrives
+                     mute       all that it sends to the servers is lost; all that they send arrives
                      deaf       the other way round
                      slow       everything takes longer on its link
                      clock      its wall clock jumps, and stays there
     to the leader    dead       kill -9 of the server that takes the records; a while later it starts again
-                     frozen     stands still: its connections stay, and nobody answers
+                     frozen     stands still: its connections stay, and it does not answer
                      island     it hears no other server; members may still reach it, and one of them only it
 
 A fault is drawn in two steps: what (by the deck), and to whom and for how long (here). It says what it did, and how to
@@ -49,7 +49,7 @@ class Fault(NamedTuple):
 
 
 class Target(Protocol):
-    """What faults happen to."""
+    """The cluster and the processes that faults happen to."""
 
     cluster: Cluster
     clock: WallClock | None
@@ -99,7 +99,7 @@ def begin_member_fault(kind: str, name: str, target: Target, rng: random.Random)
 
 
 def begin_leader_fault(kind: str, host: str, friend: str | None, target: Target, rng: random.Random) -> Fault:
-    """Let it happen to `host`, which leads. An island may have a `friend`, a member that reaches nobody else."""
+    """Let it happen to `host`, which leads. An island may have a `friend`, a member that reaches no other server."""
     network, node = target.cluster.network, target.cluster.node(host)
     seconds = rng.uniform(*LEADER_SECONDS)
     match kind:

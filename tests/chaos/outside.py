@@ -1,4 +1,4 @@
-"""An outside producer: somebody who is no member, appends to the group's topic, and keeps what was acknowledged.
+"""An outside producer: it is no member, appends to the group's topic, and keeps what was acknowledged.
 
     produce "outside 17" --acks=all--> offset 4711     kept, to be looked for in the end
                              '-- when was the first accepted that was produced after a moment?

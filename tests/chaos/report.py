@@ -1,4 +1,4 @@
-"""What a storm was made of and what it did, as text: for people who run it, and for a test that failed.
+"""The report: a storm's faults and their outcome as text, for people who run it, and for a test that failed.
 
 fault      times   shortest   longest   whom
 kill          12      0.31 s    3.90 s   m1 m2 ...
@@ -33,7 +33,7 @@ def table(injected: Sequence[Injected]) -> str:
 
 
 def seen(verdict: Verdict) -> str:
-    """What the referee saw, in two lines."""
+    """The referee's verdict, in two lines."""
     gaps = sorted(time.until - time.since for time in verdict.unled)
     waited = f"{len(gaps)} gaps, median {median(gaps):.3f} s, longest {gaps[-1]:.3f} s" if gaps else "no gaps"
     return (

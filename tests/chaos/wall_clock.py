@@ -2,7 +2,7 @@
 
     step(+3600) --writes--> [ 8 bytes ] <--maps-- wall_clock.c, preloaded by every process that has `environment`
 
-Only the time of day jumps. What a member counts its leases by must not, and this is how we see that it does not.
+Only the time of day jumps. The clock by which a member counts its leases must not, and this shows that it does not.
 """
 
 import mmap
@@ -32,7 +32,7 @@ class WallClock:
         with file.open("r+b") as opened:
             self._ahead = mmap.mmap(opened.fileno(), 8)
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "WALL_CLOCK_AHEAD": str(file)}
-        """For whoever shall live by it."""
+        """Of the processes that shall live by it."""
 
     def step(self, seconds: int) -> None:
         """From now on it is that much ahead of the true time."""

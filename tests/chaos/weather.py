@@ -1,4 +1,4 @@
-"""A group's life through a storm, and what came of it.
+"""A group's life through a storm, and the outcome.
 
     storm --kill, stop, cut, step--> members, servers --notes--> referee: did two act for one partition at once?
                                         |        '-- writes --> fence, SQLite: was a zombie let through?
@@ -36,7 +36,7 @@ SECONDS = max(30.0, float(os.environ.get("NELI_TEST_SECONDS", "30")))
 
 
 class Run(NamedTuple):
-    """What came of a storm."""
+    """The outcome of a storm."""
 
     verdict: Verdict
     history: History

@@ -67,7 +67,7 @@ class Miniature:
         """Let things settle; these should then share everything."""
         self.advance(REST_LEASES * self.run.lease)
         self.run.pauses.append(Pause(self.group.now, names))
-        self.advance(STEP)  # What happens next happens later.
+        self.advance(STEP)  # The next event happens later.
 
     def kill(self, name: str) -> None:
         self._do(ActionKind.KILL, name, LifePhase.KILLED)

@@ -97,7 +97,7 @@ class Demo:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-        # One that has ended, and that nobody has waited for, is still there: an orphan in a container, for ever.
+        # A process that has ended is still there until its parent waits for it: an orphan in a container, for ever.
         return "Z" != Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return False

@@ -1,4 +1,4 @@
-"""What the demo shows of a record that was written by hand."""
+"""The demo's view of a record that was written by hand."""
 
 import io
 import re

@@ -1,7 +1,7 @@
 """Owners in Redis: members say there what they lead, routers and commands read it, and Redis or a member may be away.
 
-     members --SAY--> a Redis of the test's own --READ, messages--> Router.from_redis
-     claims ---'                                 '--HGET----------> redis-cli
+members --SAY--> a Redis of the test's own --READ, messages--> Router.from_redis
+claims ---'                                 '--HGET----------> redis-cli
 """
 
 import asyncio

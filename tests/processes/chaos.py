@@ -1,11 +1,11 @@
-"""Chaos: what happens to a group of processes, drawn from a seed.
+"""Chaos: misfortunes of a group of processes, drawn from a seed.
 
     every half second or so, to a random process that runs
        kill    kill -9; a while later a new process starts under its name
        stop    stands still, for less than a lease or for several, then goes on
        double  stands still, while a new process of its name starts; then it goes on, and there are two
 
-At most `OUT_MAX` names are out of action at a time. The seed fixes what is drawn; what comes of it depends on the
+At most `OUT_MAX` names are out of action at a time. The seed fixes what is drawn; the outcome depends on the
 machine, too, so a seed that failed is a good place to look, and no promise.
 """
 

@@ -77,7 +77,7 @@ c 9 acts 4.0-5.0
     assert [("a", "b"), ("a", "c")] == [(one.first.process, one.second.process) for one in verdict.overlaps]
 
 
-def test_a_process_that_comes_back_under_another_term_is_somebody_else() -> None:
+def test_a_process_that_comes_back_under_another_term_is_another_owner() -> None:
     verdict = judged("""
 a 5 acts 1.0-2.0
 a 9 acts 1.9-3.0

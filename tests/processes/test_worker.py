@@ -1,4 +1,4 @@
-"""What a worker claims: never more than its leases give, and until when it was last noted.
+"""The claims of a worker: never more than its leases give, and until the end that it last noted.
 
 The members are real ones in memory; time is turned by hand.
 """
@@ -9,7 +9,7 @@ from tests.demo.miniature import NAMES, STEP, Miniature, miniature
 
 
 def fresh(small: Miniature) -> list[Note]:
-    """What was noted since the last call."""
+    """The notes since the last call."""
     notes, small.notes[:] = list(small.notes), []
     return notes
 
@@ -86,7 +86,7 @@ def test_who_goes_on_under_the_same_terms_after_an_outage_claims_anew() -> None:
         small.advance(0.5)
         alpha = small.run.lives[0]
         before = {partition: span.term for partition, span in alpha.held.items()}
-        # It was cut off for longer than its lease, nobody took its place, and so it goes on under the same terms.
+        # It was cut off for longer than its lease, none took its place, and so it goes on under the same terms.
         small.group.cut("alpha")
         small.advance(2.0)
         assert {} == alpha.held
