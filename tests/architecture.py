@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
+    "GROUND",
     "PROJECT",
     "ROOMS",
     "Room",
+    "arrows_between_rooms",
     "circles",
     "cycles",
     "misfits",
@@ -34,6 +36,8 @@ __all__ = [
 PROJECT = "neli_router"
 
 PURE = ("errors", "closing", "keyspace", "leases", "protocol", "induction", "consumer_group", "electors")
+GROUND = ("clock", "closing", "errors", "keyspace", "leases", "logs", "protocol")
+"""Modules that stand on nothing but each other, and that every room may know."""
 PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
 PURE_STANDARD = frozenset(
     {"__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses"}
@@ -181,6 +185,17 @@ def namesakes(texts: Mapping[str, str]) -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(module)
     return {name: modules for name, modules in homes.items() if len(modules) > 1}
+
+
+def arrows_between_rooms(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Room -> the rooms that it imports: the modules and folders at the top, without the ground that all stand on."""
+    rooms = {_child("", module) for module in texts} - {"__init__", *GROUND}
+    found: dict[str, set[str]] = {room: set() for room in rooms}
+    for module, targets in _arrows(texts).items():
+        room = _child("", module)
+        if room in rooms:
+            found[room] |= {_child("", target) for target in targets} & rooms - {room}
+    return {room: sorted(theirs) for room, theirs in found.items()}
 
 
 def _arrows(texts: Mapping[str, str]) -> dict[str, list[str]]:

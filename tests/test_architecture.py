@@ -1,13 +1,31 @@
 """The house stands as planned, and the plan's own checks can fail."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.architecture import PROJECT, ROOMS, circles, cycles, misfits, namesakes, shape, sources, unoffered
+from tests.architecture import (
+    PROJECT,
+    ROOMS,
+    arrows_between_rooms,
+    circles,
+    cycles,
+    misfits,
+    namesakes,
+    shape,
+    sources,
+    unoffered,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 HOUSE = sources(ROOT)
+
+SHARED_NAMES: dict[str, str] = {}
+"""Class names that stand for two things all the same, each with the reason."""
+
+KNOW_INDUCTION = ("induction", "member.", "pump", "processes.", "router.ledger_reader", "sim.", "status.", "testing")
+"""Everybody else speaks protocol.py, so that other protocols fit."""
 
 
 def test_every_import_follows_the_arrows() -> None:
@@ -16,6 +34,25 @@ def test_every_import_follows_the_arrows() -> None:
 
 def test_no_module_imports_itself_round_a_corner() -> None:
     assert [] == cycles(HOUSE)
+
+
+def test_no_two_folders_import_each_other() -> None:
+    assert [] == circles(HOUSE)
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    assert {name: SHARED_NAMES.get(name) for name in namesakes(HOUSE)} == SHARED_NAMES
+
+
+def test_only_these_rooms_know_the_protocol_induction() -> None:
+    named = {module for module, text in HOUSE.items() if f"{PROJECT}.induction" in text}
+    assert [] == sorted(module for module in named if not module.startswith(KNOW_INDUCTION))
+
+
+def test_the_sheet_in_contributing_shows_the_arrows_that_there_are() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(?P<room>\w+)` \|[^|]*\|(?P<arrows>[^|]*)\|$", page, re.MULTILINE)
+    assert arrows_between_rooms(HOUSE) == {room: re.findall(r"\w+", arrows) for room, arrows in rows}
 
 
 def test_no_module_takes_what_another_does_not_offer() -> None:

@@ -14,7 +14,7 @@ from math import inf
 
 from neli_router.errors import LeaseLost, NeliError
 from neli_router.keyspace import Role
-from neli_router.member.async_leading import AsyncLease, Block, Bridge
+from neli_router.member.async_leading import AsyncBlock, AsyncLease, Bridge
 from neli_router.member.background import RUN_MIN, BaseBackground
 from neli_router.member.membership import anew
 
@@ -60,7 +60,7 @@ class AsyncBackground(BaseBackground):
         try:
             while not self._is_over():
                 try:
-                    async with Block(self._bridge, self._role, None, lambda: self._stopping) as lease:
+                    async with AsyncBlock(self._bridge, self._role, None, lambda: self._stopping) as lease:
                         await self._run_once(lease)
                 except LeaseLost:
                     self._note("warning", "background.lease_lost")

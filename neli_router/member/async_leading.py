@@ -25,7 +25,7 @@ from neli_router.member.lease import GrantedLease
 from neli_router.member.membership import Attempt, not_leading
 from neli_router.member.runtime import WAIT_MAX
 
-__all__ = ["AsyncLease", "Block", "Bridge"]
+__all__ = ["AsyncBlock", "AsyncLease", "Bridge"]
 
 LOOK_MIN = 0.001
 """The least time between two looks at a lease that is about to end."""
@@ -36,7 +36,7 @@ class Bridge:
 
     def __init__(self, engine: Engine, busy: "list[asyncio.Task[Any] | None]") -> None:
         self.engine, self.loop = engine, asyncio.get_running_loop()
-        self.blocks: set[Block] = set()
+        self.blocks: set[AsyncBlock] = set()
         self.busy = busy
         """The tasks that the member's end would wait for: one for each block, and each handler."""
         self._waiters: set[asyncio.Future[None]] = set()
@@ -107,7 +107,7 @@ class AsyncLease(GrantedLease):
         return AsyncRevocation(self._is_revoked, self._bridge.until)
 
 
-class Block:
+class AsyncBlock:
     """`async with member.leading(role) as lease`: one task's block of work, cancelled when its lease is lost."""
 
     def __init__(

@@ -23,7 +23,7 @@ from neli_router.induction.fold import State
 from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
 from neli_router.member.async_background import AsyncBackground, AsyncTask
-from neli_router.member.async_leading import AsyncLease, Block, Bridge
+from neli_router.member.async_leading import AsyncBlock, AsyncLease, Bridge
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX
 from neli_router.member.member import Member
 from neli_router.member.wishes import WISH_MAX, CheckedWish
@@ -59,9 +59,9 @@ class AsyncMember(AsyncClosing):
 
     # Leading
 
-    def leading(self, role: Role, *, timeout: float | None = None) -> Block:
+    def leading(self, role: Role, *, timeout: float | None = None) -> AsyncBlock:
         """`async with` it: a block of work, which is cancelled when its lease is lost and then raises LeaseLost."""
-        return Block(self._bridge, role, timeout)
+        return AsyncBlock(self._bridge, role, timeout)
 
     def lease(self, role: Role) -> AsyncLease | None:
         """The lease of `role`, if this member leads it now. Its handover does not wait for the work: see `leading`."""

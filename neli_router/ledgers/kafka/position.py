@@ -44,13 +44,13 @@ from confluent_kafka import KafkaError, Message
 from neli_router.ledgers.base import Entry
 from neli_router.ledgers.kafka.faults import DENIED, UNKNOWN, is_fatal
 
-__all__ = ["QUIET_MAX", "Client", "Position", "Seam", "Tip"]
+__all__ = ["QUIET_MAX", "ConsumerState", "Position", "Seam", "Tip"]
 
 QUIET_MAX = 1.0
 """Seconds without an answer after which silence is not taken for peace, and the topic may have been made anew."""
 
 
-class Client(Enum):
+class ConsumerState(Enum):
     """The condition of the consumer, by what must be done before it fetches on."""
 
     SOUND = "nothing"
@@ -66,7 +66,7 @@ class Position:
         """The offset that follows what was read."""
         self.fetch_from: int | None = offset
         """Where the consumer must be told to fetch from; None if it is there."""
-        self.client = Client.SOUND
+        self.client = ConsumerState.SOUND
         self.alive_at = now
         self.trouble: KafkaError | None = None
         self.tip = Tip(now)
@@ -96,9 +96,9 @@ class Position:
         Both count as done then. A broken client must be made anew before, and `renewed` be called.
         """
         fetch_from, self.fetch_from = self.fetch_from, None
-        astray = self.client is Client.ASTRAY
+        astray = self.client is ConsumerState.ASTRAY
         if astray:
-            self.client = Client.SOUND
+            self.client = ConsumerState.SOUND
         return fetch_from, astray
 
     def take(self, records: list[Message], now: float) -> list[Entry]:
@@ -121,11 +121,11 @@ class Position:
         """The consumer says that something is wrong."""
         self._heed(error)
         if is_fatal(error):
-            self.client = Client.BROKEN
+            self.client = ConsumerState.BROKEN
 
     def renewed(self) -> None:
         """There is a new consumer in the place of the broken one."""
-        self.client = Client.SOUND
+        self.client = ConsumerState.SOUND
         self.fetch_from = self.next if self.fetch_from is None else self.fetch_from
 
     def answered(self, before: int, high: int, asked_at: float, now: float) -> bool:
@@ -158,8 +158,8 @@ class Position:
         astray."""
         stood, self._stood = self._stood, self.next
         behind = self.next < self.tip.high and has_room
-        if self.client is Client.SOUND and (anew or (behind and stood == self.next)):
-            self.client = Client.ASTRAY
+        if self.client is ConsumerState.SOUND and (anew or (behind and stood == self.next)):
+            self.client = ConsumerState.ASTRAY
         return behind
 
 

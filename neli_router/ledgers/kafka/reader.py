@@ -25,7 +25,7 @@ from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.ledgers.base import READ_MAX
 from neli_router.ledgers.kafka.address import KafkaAddress
 from neli_router.ledgers.kafka.faults import explain, sorted_out, told
-from neli_router.ledgers.kafka.position import QUIET_MAX, Client, Position
+from neli_router.ledgers.kafka.position import QUIET_MAX, ConsumerState, Position
 from neli_router.ledgers.kafka.prober import LOOK_MAX, LeaderSeeker, Prober
 from neli_router.ledgers.kafka.topic import Questions, once_known
 from neli_router.ledgers.read_ahead import ReadAhead
@@ -117,7 +117,7 @@ class KafkaReader(ReadAhead):
                 if self._closing:
                     break
             try:
-                if position.client is Client.BROKEN:
+                if position.client is ConsumerState.BROKEN:
                     # Dropped, not closed: the closing of a broken consumer never ends, and keeps a core busy.
                     self._consumer = Consumer(self._settings)
                     with self._changed:
@@ -137,7 +137,7 @@ class KafkaReader(ReadAhead):
                     position.complained(error.args[0])
                     position.fetch_anew()
                 time.sleep(SLICE)
-        if position.client is not Client.BROKEN:
+        if position.client is not ConsumerState.BROKEN:
             self._consumer.close()
 
     def _take(self, turn: int, messages: list[Message]) -> None:
