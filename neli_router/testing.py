@@ -26,7 +26,7 @@ Handlers run in the test's thread. One that takes time calls `advance` itself. I
 of it, and the call that turned the clock raises the error. Not to be shared between threads.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
@@ -264,49 +264,22 @@ def group(*names: str, on_event: Mapping[str, Handler] | None = None, seed: int 
         made.close()
 
 
-class _Connection:
+class _Connection(MemoryLedger):
     """A member's connection to the ledger: it can be cut, and reading never waits for real time."""
 
-    def __init__(self, log: MemoryLog, is_cut: Callable[[], bool]) -> None:
-        self._inner, self._is_cut = MemoryLedger(log), is_cut
-
-    promises, doubts = MemoryLedger.promises, MemoryLedger.doubts
     address = "memory://test"
 
-    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
-        self._whole().append(payloads, lasting=lasting)
-
-    def acknowledged(self) -> list[int]:
-        return self._inner.acknowledged()
+    def __init__(self, log: MemoryLog, is_cut: Callable[[], bool]) -> None:
+        super().__init__(log)
+        self._is_cut = is_cut
 
     def read(self, timeout: float) -> list[Entry]:
-        return self._whole().read(0.0)
+        return super().read(0.0)
 
-    def age(self) -> float:
-        return self._inner.age()
-
-    def seek(self, offset: int) -> None:
-        self._inner.seek(offset)
-
-    def start(self) -> int:
-        return self._whole().start()
-
-    def tip(self) -> int:
-        return self._whole().tip()
-
-    def trim(self, before: int) -> None:
-        self._whole().trim(before)
-
-    def wake(self) -> None:
-        self._inner.wake()
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def _whole(self) -> Ledger:
+    def _require_open(self) -> None:  # Every call that needs the log begins with this one.
         if self._is_cut():
             raise LedgerUnavailable("the ledger in memory was wanted", "the test has cut it off", "heal it")
-        return self._inner
+        super()._require_open()
 
 
 class _Host:

@@ -62,6 +62,9 @@ WAKE = 1e-3
 READ_FAILS = 0.2
 """In leases: the longest that a read of an unreachable ledger takes to fail."""
 
+STOPS_IN_READ = 0.4
+"""How often a pause that meets a read stops it before it has its answer."""
+
 TurnPhase = Enum("TurnPhase", "BOOTING BETWEEN WAITING FROZEN ENDED")
 Answer = list[Entry] | LedgerError
 
@@ -172,7 +175,7 @@ class Process:
         world = self.world
         paused = world.now < self.paused_until
         match self._phase:
-            case TurnPhase.WAITING if paused and not self._stops_in_read():
+            case TurnPhase.WAITING if paused and world.random.random() >= STOPS_IN_READ:
                 answer = self._answer()
                 if answer is not None:
                     # Either the pump has not looked at the clock since the read returned, or it just has.
@@ -199,7 +202,7 @@ class Process:
             self.pump = Pump(
                 self.ledger,
                 self._birth,
-                clock=self._clock,
+                clock=lambda: self._shows,
                 pause=self._rest,
                 publish=self._publish,
                 tell=self._tell,
@@ -300,9 +303,6 @@ class Process:
         self.ledger.close()
         self._watch.on_end(self, killed=killed, error=error)
 
-    def _stops_in_read(self) -> bool:
-        return self.world.random.random() < 0.4
-
     # For the pump and the ledger
 
     def _set_clock(self, begins: float, returns: float | None = None, steps: float | None = None) -> None:
@@ -314,9 +314,6 @@ class Process:
     def _returned(self) -> None:
         if len(self._shows_next) == 2:
             self._shows = self._shows_next.pop(0)
-
-    def _clock(self) -> float:
-        return self._shows
 
     def _rest(self, seconds: float) -> None:
         self._rests_until = self.world.now + seconds
