@@ -22,7 +22,7 @@ from neli_router.agent.server.hub import STATUS_PAUSE, Hub
 from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import RequestRefused, bad_request, keys_of, number, owners_asked, place, queried
 from neli_router.agent.server.waits import Waits
-from neli_router.agent.server.wishes import KINDS, Wishes, body_of
+from neli_router.agent.server.wishes import KINDS, Wishes
 from neli_router.agent.wire import OwnersView, StatusView
 from neli_router.clock import host_clock
 from neli_router.config import Config
@@ -194,11 +194,17 @@ class App:
         await self._wishes.say(kind, body, send)
 
     async def _body(self, receive: Receive) -> bytes:
+        """All of a body. The guard bounds its size."""
+        body, is_whole = bytearray(), False
         try:
             async with asyncio.timeout(BODY_TIME_MAX):
-                return await body_of(receive)
+                while not is_whole:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    is_whole = not message.get("more_body", False)
         except TimeoutError:
             raise bad_request("a body was wanted", f"it did not come within {BODY_TIME_MAX:g} s", "send it") from None
+        return bytes(body)
 
     # The process
 

@@ -35,7 +35,7 @@ from neli_router.router.table import Owner, Table
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import GroupView
 
-__all__ = ["COMMENT_EVERY", "HANGS_AFTER", "RENEWALS_PER_LEASE", "STATUS_PAUSE", "STREAMS_MAX", "Hub", "StatusTicker"]
+__all__ = ["COMMENT_EVERY", "HANGS_AFTER", "STATUS_PAUSE", "STREAMS_MAX", "Hub", "StatusTicker"]
 
 COMMENT_EVERY = 15
 """Seconds between comments. Each channel has its own moment: a thousand comments at once would hold up others."""
@@ -167,9 +167,6 @@ class Hub:
             if not self._watching[partition]:
                 del self._watching[partition]
 
-    def is_led(self, partition: int) -> bool:
-        return self.member.leads(partition)
-
     @property
     def is_ending(self) -> bool:
         """Whether this member leads nothing any more, or soon."""
@@ -210,7 +207,7 @@ class Hub:
             return
         is_ending = self.is_ending
         for partition in list(self._waiting):
-            if is_ending or self.is_led(partition):
+            if is_ending or self.member.leads(partition):
                 for channel in self._waiting[partition]:
                     channel.ring()
         for channel, is_revoked in self._leading.items():

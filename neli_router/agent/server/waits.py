@@ -133,7 +133,7 @@ class Waits:
             while not self._is_settled(channel, partition):
                 await channel.flush(send)
                 await channel.wait()
-        return not channel.is_over and self._hub.is_led(partition)
+        return not channel.is_over and self._inner.leads(partition)
 
     async def _lead(self, channel: Channel, where: Place, send: Send) -> None:
         term = 0
@@ -177,7 +177,7 @@ class Waits:
         return Channel(connection_of(scope))
 
     def _is_settled(self, channel: Channel, partition: int) -> bool:
-        return channel.is_over or self._hub.is_ending or self._hub.is_led(partition)
+        return channel.is_over or self._hub.is_ending or self._inner.leads(partition)
 
     def _led(self, lease: AsyncLease, why: str = "") -> LeaseView:
         return views.led_view(lease, self._drain_timeout, why)

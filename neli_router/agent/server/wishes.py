@@ -11,7 +11,7 @@ name absent members uses a Member.
 
 from difflib import SequenceMatcher
 
-from starlette.types import Receive, Send
+from starlette.types import Send
 
 from neli_router.agent.server import views
 from neli_router.agent.server.guard import answer
@@ -23,7 +23,7 @@ from neli_router.member.async_member import AsyncMember
 from neli_router.member.wishes import CheckedWish
 from neli_router.status.chronicle import Chronicle
 
-__all__ = ["KINDS", "Wishes", "body_of", "require_member"]
+__all__ = ["KINDS", "Wishes", "require_member"]
 
 KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh")
 
@@ -77,13 +77,3 @@ def require_member(name: str, members: list[str]) -> None:
     shown = ", ".join(nearest[:NAMES_SHOWN]) or "none"
     more = f" and {len(nearest) - NAMES_SHOWN} more" if len(nearest) > NAMES_SHOWN else ""
     raise ConfigError([f"no member is called {name!r:.60}: the members are {shown}{more}"])
-
-
-async def body_of(receive: Receive) -> bytes:
-    """All of a body. The guard bounds its size, and the caller its time."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body", False):
-            return bytes(body)
