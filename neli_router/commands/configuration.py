@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import click
 
 from neli_router.agent.address import default_address
+from neli_router.commands.conventions import output_option
 from neli_router.commands.exit_codes import EXIT_USAGE
 from neli_router.config import Config
 from neli_router.errors import ConfigError
@@ -27,15 +28,11 @@ from neli_router.keyspace import Layout
 from neli_router.settings.options import OPTIONS
 from neli_router.settings.resolve import Resolved, resolve
 
-__all__ = ["Flags", "config_command", "output_option", "plain", "resolve_here", "resolved_or_exit", "with_options"]
+__all__ = ["Flags", "config_command", "plain", "resolve_here", "resolved_or_exit", "with_options"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Flags = Mapping[str, object]
 """Click's names of parameters, such as `layout_partitions`, and their values."""
-
-output_option = click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print it."
-)
 
 
 def _parameter(key: str) -> str:

@@ -27,9 +27,11 @@ from typing import Any
 import click
 
 from neli_router import config as configuration
+from neli_router.agent.address import Address, distrust
 from neli_router.agent.server.sockets import listen_tcp
 from neli_router.clock import host_clock
-from neli_router.commands.configuration import output_option, resolve_here, with_options
+from neli_router.commands.configuration import resolve_here, with_options
+from neli_router.commands.conventions import output_option
 from neli_router.commands.exit_codes import EXIT_BROKEN
 from neli_router.commands.measurements import (
     Diagnosis,
@@ -234,9 +236,9 @@ def _socket(path: str) -> Diagnosis:
         return Diagnosis("agent", "warning", f"none: there is no socket {path}", start)
     if not stat.S_ISSOCK(status.st_mode):
         return Diagnosis("agent", "failed", f"{path} is no socket", "name another with --socket, or move what is there")
-    if status.st_uid not in {os.geteuid(), 0}:
-        whose = f"{path} belongs to user {status.st_uid}"
-        return Diagnosis("agent", "warning", whose, "ask as that user, or name a socket of your own with --socket")
+    if why := distrust(Address(path=path)):
+        remedy = "ask as that user, or name a socket of your own with --socket"
+        return Diagnosis("agent", "warning", f"{path} is not to be asked: {why}", remedy)
     try:
         code, said = _ask_socket(path, "/ready")
         if code != http.HTTPStatus.OK:

@@ -8,7 +8,9 @@ They are a part of the interface, as the names of commands are: a code keeps its
 __all__ = [
     "EXIT_BROKEN",
     "EXIT_CANNOT_START",
+    "EXIT_INTERRUPTED",
     "EXIT_LOST",
+    "EXIT_NOT_EXECUTABLE",
     "EXIT_NO_AGENT",
     "EXIT_NO_OWNER",
     "EXIT_REFUSED",
@@ -33,5 +35,11 @@ EXIT_REFUSED = 5
 EXIT_LOST = 75
 """`neli run`: the role was lost while the command ran, which was stopped. sysexits' EX_TEMPFAIL: run it again."""
 
+EXIT_NOT_EXECUTABLE = 126
+"""`neli run`: the command is there and cannot be executed, as a shell says it."""
+
 EXIT_CANNOT_START = 127
-"""`neli run`: the command cannot be started. As a shell says it; 126 if it is there and not executable."""
+"""`neli run`: the command cannot be started, as a shell says it."""
+
+EXIT_INTERRUPTED = 130
+"""Ctrl-C: 128 and the number of SIGINT, as a shell says it."""

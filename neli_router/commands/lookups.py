@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from neli_router.commands.agent_client import (
+from neli_router.commands.conventions import (
     agent_options,
     asking,
     key_of,

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from neli_router.commands.agent_client import agent_options, asking, complain, role_of
-from neli_router.commands.exit_codes import EXIT_CANNOT_START, EXIT_LOST
+from neli_router.commands.conventions import agent_options, asking, complain, role_of
+from neli_router.commands.exit_codes import EXIT_CANNOT_START, EXIT_LOST, EXIT_NOT_EXECUTABLE
 from neli_router.commands.guardian import Guardian, guardian
 from neli_router.errors import NoAgent
 from neli_router.keyspace import Role
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from neli_router.agent.client.leases import Hold
 
 __all__ = ["run_command"]
-
-EXIT_NOT_EXECUTABLE = 126
-"""The command is there and cannot be executed, as a shell says it."""
 
 RETRY = 1.0
 """Seconds between two tries to reach an agent that was there before, with --keep."""

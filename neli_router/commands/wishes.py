@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from neli_router.commands.agent_client import agent_options, asking, output_option, print_rows, print_views
+from neli_router.commands.conventions import agent_options, asking, output_option, print_rows, print_views
 from neli_router.commands.exit_codes import EXIT_BROKEN
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ import errno
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,6 +69,8 @@ def find(named: str | None, environ: Mapping[str, str], places: Sequence[str]) -
 
 def load(path: str, named_by: str) -> Document:
     """The file's content. Raises Unreadable."""
+    import tomllib  # noqa: PLC0415 - a client of the agent takes its token from here, and reads no TOML.
+
     what = f"the configuration {path!r:.200} ({named_by})"
     text = read_checked(path, what, SIZE_MAX)[0].removeprefix(b"\xef\xbb\xbf")
     try:

@@ -40,21 +40,21 @@ from neli_router.errors import BadKey, NeliError, NoAgent, NoOwner
 from neli_router.keyspace import Key, Role, utf8
 
 __all__ = [
+    "MEMBERS",
+    "STATUS",
+    "TABLE",
     "TIMEOUT",
     "Call",
     "answered",
     "batches",
     "leadership",
     "lease",
-    "members",
     "moves",
     "named",
     "no_agent",
     "owner",
     "owner_of_role",
     "owners",
-    "status",
-    "table",
     "watch",
     "wish",
 ]
@@ -84,6 +84,10 @@ class Call(Generic[Answer]):
 
 
 # Requests
+
+TABLE = Call("GET", "/v1/table", TableView)
+MEMBERS = Call("GET", "/v1/members", MembersView)
+STATUS = Call("GET", "/v1/status", StatusView)
 
 
 def owner(key: Key) -> Call[Any]:
@@ -141,20 +145,8 @@ def watch(key: Key | None, role: Role | None) -> Call[OwnerView]:
     return Call("GET", f"/v1/watch?{query}" if query else "/v1/watch", OwnerView)
 
 
-def table() -> Call[TableView]:
-    return Call("GET", "/v1/table", TableView)
-
-
-def members() -> Call[MembersView]:
-    return Call("GET", "/v1/members", MembersView)
-
-
 def moves(limit: int) -> Call[MovesView]:
     return Call("GET", f"/v1/moves?limit={limit}", MovesView)
-
-
-def status() -> Call[StatusView]:
-    return Call("GET", "/v1/status", StatusView)
 
 
 def wish(what: str, asked: WishAsked) -> Call[WishView]:

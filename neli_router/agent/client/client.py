@@ -62,10 +62,10 @@ class Client(Transport):
         return [view for batch in calls.batches(keys) for view in self.call(calls.owners(batch)).owners]
 
     def table(self) -> TableView:
-        return self.call(calls.table())
+        return self.call(calls.TABLE)
 
     def members(self) -> MembersView:
-        return self.call(calls.members())
+        return self.call(calls.MEMBERS)
 
     def moves(self, *, limit: int = 100) -> MovesView:
         """The last moves of partitions, the newest last."""
@@ -73,7 +73,7 @@ class Client(Transport):
 
     def status(self) -> StatusView:
         """All of it at one moment: table, members, moves."""
-        return self.call(calls.status())
+        return self.call(calls.STATUS)
 
     def watch(self, key: Key | None = None, *, role: Role | None = None) -> Stream[OwnerView]:
         """The owner of `key` or `role`, or of every partition, now and after each change. Iterate and close it."""
@@ -137,16 +137,16 @@ class AsyncClient(AsyncTransport):
         return [view for batch in calls.batches(keys) for view in (await self.call(calls.owners(batch))).owners]
 
     async def table(self) -> TableView:
-        return await self.call(calls.table())
+        return await self.call(calls.TABLE)
 
     async def members(self) -> MembersView:
-        return await self.call(calls.members())
+        return await self.call(calls.MEMBERS)
 
     async def moves(self, *, limit: int = 100) -> MovesView:
         return await self.call(calls.moves(limit))
 
     async def status(self) -> StatusView:
-        return await self.call(calls.status())
+        return await self.call(calls.STATUS)
 
     def watch(self, key: Key | None = None, *, role: Role | None = None) -> AsyncStream[OwnerView]:
         return self.stream(calls.watch(key, role))

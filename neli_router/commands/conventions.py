@@ -1,4 +1,4 @@
-"""The common part of all commands that ask an agent: their options, how they print, and how they fail.
+"""The conventions of the commands: the options that several have, how they print, and how they fail.
 
     --agent, --token-file --> asking() --> Client --> a view --> text, or one JSON object a line
                                  |
@@ -19,6 +19,7 @@ import msgspec
 
 from neli_router.commands.exit_codes import (
     EXIT_BROKEN,
+    EXIT_INTERRUPTED,
     EXIT_LOST,
     EXIT_NO_AGENT,
     EXIT_NO_OWNER,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
 
 __all__ = [
-    "EXIT_INTERRUPTED",
     "agent_options",
     "asking",
     "complain",
@@ -46,9 +46,6 @@ __all__ = [
     "role_of",
     "shown",
 ]
-
-EXIT_INTERRUPTED = 130
-"""Ctrl-C: 128 and the number of SIGINT, as a shell says it."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -73,15 +70,13 @@ def agent_options(command: Command) -> Command:
     return command
 
 
-def output_option(command: Command) -> Command:
-    """--output text|json."""
-    return click.option(
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="Text for people, or one JSON object a line.",
-    )(command)
+output_option = click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text for people, or JSON; of several things, one object a line.",
+)
 
 
 @contextmanager
