@@ -128,9 +128,9 @@ class MemberProcess:
         self._process.send_signal(signal.SIGCONT)  # If it is stopped, it hears nothing.
         return at
 
-    def exit_code(self, patience: float = END_MAX) -> int:
-        """Wait for its end. If that does not come, TimeoutExpired."""
-        return self._process.wait(patience)
+    def exit_code(self) -> int:
+        """Wait for its end, at most END_MAX."""
+        return self._process.wait(END_MAX)
 
     def fresh_notes(self) -> list[Note]:
         """Its notes since the last call."""
@@ -146,15 +146,13 @@ class MemberProcess:
     def end(self, patience: float) -> None:
         """Wait for its end, at most `patience` seconds; then kill it."""
         try:
-            self._process.wait(patience)
-        except subprocess.TimeoutExpired:
-            pass
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
         finally:
             self._process.kill()
             self._process.wait()
             assert self._process.stdin is not None
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
+            self._process.stdin.close()
 
 
 class ProcessGroup(Closing):

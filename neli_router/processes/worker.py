@@ -34,20 +34,8 @@ from neli_router.config import Config
 from neli_router.errors import LeaseLost, NeliError, Replaced
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
-from neli_router.processes.notes import (
-    Acts,
-    Done,
-    Failed,
-    Halted,
-    Left,
-    Lost,
-    Note,
-    Notebook,
-    Opened,
-    Woke,
-    WriteRefused,
-    Wrote,
-)
+from neli_router.processes import notes
+from neli_router.processes.notes import Note, Notebook
 from neli_router.processes.writer import FencedWriter
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
 
@@ -67,8 +55,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Worker:
-    """The program of a member. The member calls `on_event` on its threads; one of the program's calls
-    `look`. `asleep_min` is how long none of them must have run for the worker to have been asleep."""
+    """The program of a member. The member calls `on_event` on its threads; one of the program's own calls `look`. If
+    none of them ran for `asleep_min` seconds, the worker was asleep."""
 
     def __init__(
         self,
@@ -102,10 +90,10 @@ class Worker:
             elif isinstance(event, Revoked):
                 self._noted = _without(self._noted, self._release(event.terms))
                 self._checked = _without(self._checked, event.terms)
-                self._note(Done(self._clock(), dict(event.terms)))
+                self._note(notes.Done(self._clock(), dict(event.terms)))
             elif isinstance(event, Fenced):
                 self._lose(self._release(event.terms), self._clock())
-                self._note(Halted(self._clock(), len(event.terms), event.reason))
+                self._note(notes.Halted(self._clock(), len(event.terms), event.reason))
         self.changed.set()
 
     def look(self, lease_of: Callable[[int], Lease | None]) -> bool:
@@ -120,7 +108,7 @@ class Worker:
             answered_at = self._clock()
             self._wake_up()  # It may have slept right here, too.
             self._lose({it: self._held.pop(it).term for it in left if left[it] == 0}, answered_at)
-            self._claim(asked_at + min(left.values(), default=0.0), answered_at)
+            self._claim(asked_at + min((left[it] for it in self._held), default=0.0), answered_at)
             return self._held.keys() == self._granted.keys()
 
     def work(self, member: Member, pause: float) -> None:
@@ -142,9 +130,9 @@ class Worker:
         self._noted = self._checked = {partition: lease.term for partition, lease in self._held.items()}
         fresh = {partition: term for partition, term in self._noted.items() if before.get(partition) != term}
         if now > self._until and before:
-            self._note(Acts(self._until, until, before))
+            self._note(notes.Acts(self._until, until, before))
         if fresh or until > self._until + RENEWED_MIN:
-            self._note(Acts(now, until, self._noted))
+            self._note(notes.Acts(now, until, self._noted))
             self._until = until
         self._write(fresh)
 
@@ -158,7 +146,7 @@ class Worker:
                 next(iter(self._held.values())).check()
             except LeaseLost as error:
                 refusal = error.found
-            self._note(Woke(now, now - before, refusal))
+            self._note(notes.Woke(now, now - before, refusal))
 
     def _release(self, terms: Mapping[int, int]) -> dict[int, int]:
         """From now on, the worker does not act for these partitions under these terms; those that it held."""
@@ -170,7 +158,7 @@ class Worker:
 
     def _lose(self, terms: Mapping[int, int], now: float) -> None:
         if known := {partition: term for partition, term in terms.items() if self._noted.get(partition) == term}:
-            self._note(Lost(now, known))
+            self._note(notes.Lost(now, known))
             self._noted = _without(self._noted, known)
 
     def _write(self, terms: Mapping[int, int]) -> None:
@@ -178,9 +166,9 @@ class Worker:
             return
         written, refused = self._writer.write(terms)
         if written:
-            self._note(Wrote(self._clock(), written))
+            self._note(notes.Wrote(self._clock(), written))
         if refused:
-            self._note(WriteRefused(self._clock(), refused))
+            self._note(notes.WriteRefused(self._clock(), refused))
 
 
 def _without(terms: Mapping[int, int], gone: Iterable[int]) -> dict[int, int]:
@@ -201,14 +189,14 @@ def main(order: dict[str, Any]) -> int:
     threading.Thread(target=_stop_when_told, args=(worker,), daemon=True).start()
     try:
         with Member(config, on_event=worker.on_event) as member:
-            note(Opened(host_clock()))
+            note(notes.Opened(host_clock()))
             worker.work(member, order["pause"])
         member.await_closed()
     except NeliError as error:
         logging.getLogger(__name__).exception("the member ended")
-        note(Failed(str(error)))
+        note(notes.Failed(str(error)))
         return EXIT_REPLACED if isinstance(error, Replaced) else 1
-    note(Left(host_clock()))
+    note(notes.Left(host_clock()))
     return 0
 
 

@@ -3,8 +3,13 @@
 The members are real ones in memory; time is turned by hand.
 """
 
+from typing import cast
+
+from neli_router.member.lease import Lease
 from neli_router.processes.notes import Acts, Done, Halted, Lost, Note, Woke
 from neli_router.processes.referee import judged
+from neli_router.processes.worker import Worker
+from neli_router.protocol import Acquired
 from tests.demo.miniature import NAMES, STEP, Miniature, miniature
 
 
@@ -94,3 +99,39 @@ def test_who_goes_on_under_the_same_terms_after_an_outage_claims_anew() -> None:
         small.advance(2.0)
         assert before == {partition: span.term for partition, span in alpha.held.items()}
         assert [] == judged(small.run.lives).faults
+
+
+class Granted:
+    """A lease that ends when the test says so."""
+
+    def __init__(self, partition: int, term: int) -> None:
+        self.partition, self.term, self.left = partition, term, 1.0
+
+    def remaining(self) -> float:
+        return self.left
+
+
+def looking(now: list[float], *leases: Granted) -> tuple[Worker, list[Note]]:
+    """A worker that was granted these, on the clock `now`; and its notes."""
+    notes: list[Note] = []
+    worker = Worker(notes.append, lambda: now[0], asleep_min=60.0)
+    worker.on_event(Acquired({lease.partition: lease.term for lease in leases}))
+    return worker, notes
+
+
+def test_a_lease_that_is_lost_hides_no_other_claim() -> None:
+    now, one, other = [5.0], Granted(0, 7), Granted(1, 8)
+    worker, notes = looking(now, one, other)
+    assert worker.look(lambda partition: cast("Lease", (one, other)[partition]))
+    now[0], one.left = 5.5, 0.0
+    assert not worker.look(lambda _: None)
+    assert [Acts(5.0, 6.0, {0: 7, 1: 8}), Lost(5.5, {0: 7}), Acts(5.5, 6.5, {1: 8})] == notes
+
+
+def test_a_lease_that_holds_again_held_all_the_time_in_between() -> None:
+    now, lease = [5.0], Granted(0, 7)
+    worker, notes = looking(now, lease)
+    assert worker.look(lambda _: cast("Lease", lease))
+    now[0] = 8.0
+    assert worker.look(lambda _: None)
+    assert [Acts(5.0, 6.0, {0: 7}), Acts(6.0, 9.0, {0: 7}), Acts(8.0, 9.0, {0: 7})] == notes
