@@ -51,14 +51,14 @@ class ReadAhead:
         self._changed = threading.Condition()  # Reentrant, so a signal handler may call `wake` at any moment.
         self._queue: deque[Entry] = deque()
         self._turn = 0
-        """Which seek the queue belongs to: what was asked for before the newest one is dropped."""
+        """The number of the seek that the queue belongs to: answers to questions from before it are dropped."""
         self._held_back = False
         """Whether the queue must wait for the thread to make sure of something."""
         self._settled = self._woken = self._closing = False
         self._known_at = -inf
         self._sought_at = time.monotonic()
         self._trimmed: LedgerTrimmed | None = None
-        """Why there is nothing at the position, until the next seek."""
+        """Why there is nothing at the position. A seek clears it."""
         self.fault: LedgerRewound | LedgerUnusable | None = None
         """Why this ledger cannot be used any more."""
 

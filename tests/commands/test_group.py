@@ -49,7 +49,7 @@ def run(
     return CliRunner().invoke(group_command, given, input=typed, env=environment)
 
 
-def test_a_group_that_everybody_left_is_deleted_when_its_address_was_typed(path: Path) -> None:
+def test_a_group_that_all_left_is_deleted_when_its_address_was_typed(path: Path) -> None:
     found_and_leave(path)
     result = run(path, typed=f"sqlite:{path}\n")
     assert (0, []) == (result.exit_code, list(path.parent.iterdir()))
@@ -145,7 +145,7 @@ def deleted_name(address: str) -> str:
     return f"{group}.ledger" if address.startswith("kafka:") else f"{group}:ledger"
 
 
-def test_on_a_server_a_group_that_everybody_left_is_deleted_when_its_address_was_typed(path: Path, remote: str) -> None:
+def test_on_a_server_a_group_that_all_left_is_deleted_when_its_address_was_typed(path: Path, remote: str) -> None:
     with remote_member(remote) as founder:
         assert founder.pulse(30.0)
     result = run(path, "--output", "json", ledger=remote, typed=f"{remote}\n")

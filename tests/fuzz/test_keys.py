@@ -25,7 +25,7 @@ LAYOUTS = st.builds(
 
 
 def hashed_by_redis(key: bytes) -> bytes:
-    """What Redis Cluster hashes of `key`, one byte after the other."""
+    """The part of `key` that Redis Cluster hashes, found one byte after the other."""
     opened = closed = None
     for place, character in enumerate(key):
         if opened is None and character == ord("{"):
@@ -58,7 +58,7 @@ def test_any_text_has_the_slot_of_its_bytes_or_is_refused_if_it_has_none(layout:
         for way in ways:
             with pytest.raises(BadKey) as caught:
                 way(key)
-            # What Python itself says of the text has the text in it.
+            # Python's own message about the text has the text in it.
             assert caught.value.__context__ is None
             assert f"length {len(key)} " in caught.value.found
     else:

@@ -3,8 +3,9 @@
     a ledger's bytes --overwritten, cut, blocks swapped--> a file --> open, read, append
                                                                        '--> LedgerError, or a prefix of what was written
 
-tests/ledgers/test_sqlite.py breaks files on purpose, each in one way that it knows the answer to. Here nobody knows
-which way it is. What must never happen is known: another exception, a record that nobody wrote, an endless loop.
+tests/ledgers/test_sqlite.py breaks files on purpose, each in one way that it knows the answer to. Here the way
+is not known. But the outcomes that must never come are: another exception, a record that was not written, an endless
+loop.
 """
 
 import tempfile
@@ -96,7 +97,7 @@ TAUGHT = [
     pytest.param([("copy", 8192, b"1")], id="a page of another table, whose rows have no payload"),
     pytest.param([("write", 4091, b"\x80")], id="a schema that is not UTF-8, which Python cannot tell of"),
 ]
-"""What once let a TypeError and a UnicodeDecodeError through."""
+"""Files that once let a TypeError and a UnicodeDecodeError through."""
 
 
 @pytest.mark.parametrize("damages", TAUGHT)

@@ -96,7 +96,7 @@ def test_whatever_is_left_of_a_record_is_one_or_none(payload: bytes) -> None:
 @LAW
 @given(st.lists(RECORDS | damaged().map(decode), max_size=8))
 def test_any_records_fold_and_each_takes_its_offset(records: list[Record | None]) -> None:
-    """Whoever can append must not be able to stop those who read."""
+    """A program that can append must not be able to stop the readers."""
     state = founded(join("a"), join("b"))
     for offset, record in enumerate(records, start=state.at):
         state = fold(state, offset, record)

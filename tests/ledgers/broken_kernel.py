@@ -3,8 +3,8 @@
      refuse({"fsync": EIO})  -->  seccomp filter  -->  every fsync of a file fails with EIO, for the rest of the process
      drop_privileges()       -->  no capabilities -->  permission bits count again, even for root
 
-Nothing is mounted and nothing is replaced inside SQLite: what the driver meets is what a real kernel would answer. Both
-are for child processes, because neither can be undone.
+Nothing is mounted and nothing is replaced inside SQLite: the driver meets the answers that a real kernel would give.
+Both are for child processes, because neither can be undone.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""One suite for every ledger driver: what members may rely upon, whoever keeps the log.
+"""One suite for every ledger driver: the promises that members rely upon.
 
      DRIVERS ["memory"] ---+
      DRIVERS ["sqlite"] ---+--> a fresh ledger for each test --> open() as many handles as the test wants
@@ -106,7 +106,7 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 
 @pytest.fixture
 def place(driver: Driver, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A fresh ledger of the driver; what the test opens is closed after it."""
+    """A fresh ledger of the driver; each handle that the test opens is closed after it."""
     fresh = driver.make(tmp_path, request.getfixturevalue)
     handles: list[Ledger] = []
 
@@ -363,7 +363,7 @@ def test_trimming_keeps_what_it_must_keep(place: Place) -> None:
 
 
 def test_a_position_below_the_start_is_an_error_and_not_a_gap(place: Place) -> None:
-    """A fold that silently skipped records would be another fold than everybody else's."""
+    """A fold that silently skipped records would be another fold than that of all other members."""
     ledger, behind = place.open(), place.open()
     offsets = write(ledger, *numbered(10))
     ledger.trim(offsets[6])
@@ -485,7 +485,7 @@ for number in range(count):
     ledger.append([f"{name} {number}".encode()], lasting=number % 8 == 0)
     acknowledged += len(ledger.acknowledged())
 give_up_at = time.monotonic() + 60
-while acknowledged < count and time.monotonic() < give_up_at:  # Whoever started this may be gone.
+while acknowledged < count and time.monotonic() < give_up_at:  # The process that started this may be gone.
     acknowledged += len(ledger.acknowledged())
     time.sleep(0.001)
 print("done" if acknowledged == count else acknowledged, flush=True)

@@ -82,7 +82,7 @@ def take(ledger: KafkaLedger, count: int) -> list[Entry]:
 
 
 def complaint(ledger: KafkaLedger, kind: type[LedgerError] = LedgerUnavailable) -> LedgerError:
-    """What reading complains of, once it does."""
+    """The complaint of a read, once it comes."""
     give_up_at = time.monotonic() + PATIENCE
     while time.monotonic() < give_up_at:
         try:
@@ -175,10 +175,10 @@ def test_two_groups_share_the_brokers(kafka: str) -> None:
         assert [b"of the other"] == [entry.payload for entry in take(other, 1)]
 
 
-# What only Kafka can do to us
+# Faults that only Kafka has
 
 
-def test_a_transaction_that_hangs_stops_nobody(kafka: str) -> None:
+def test_a_transaction_that_hangs_stops_no_reader(kafka: str) -> None:
     group = fresh()
     with closing(opened(kafka, group)) as ledger:
         other = Producer({"bootstrap.servers": kafka, "transactional.id": group})
@@ -220,7 +220,7 @@ def test_a_topic_that_was_made_anew_is_a_rewound_ledger(kafka: str, more: int) -
 
 
 def break_for_good(client: Consumer | Producer) -> None:
-    """What librdkafka itself offers to see how a program takes a fatal error."""
+    """By the means that librdkafka offers to see how a program takes a fatal error."""
     package = Path(confluent_kafka.__file__).parent
     library = ctypes.CDLL(str(next(package.parent.glob("confluent_kafka.libs/librdkafka*"))))
     handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)
@@ -297,7 +297,7 @@ def test_a_log_that_lost_its_tail_to_an_unclean_election_is_rewound_even_if_it_i
     group = fresh()
     with Kafka.started(nodes=3) as cluster:
         first, second, third = cluster.nodes
-        witness = f"{third.host}:{third.port}"  # Whom nothing befalls.
+        witness = f"{third.host}:{third.port}"  # It stays up.
         settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
         topic = NewTopic(f"{group}.ledger", 1, replica_assignment=[[1, 2]], config=settings)
         admin = AdminClient({"bootstrap.servers": witness})

@@ -38,8 +38,8 @@ def take(position: Position, *records: Record, now: float = 0.0) -> list[int]:
     return [entry.offset for entry in position.take(cast("list[Message]", list(records)), now)]
 
 
-def client(position: Position) -> ConsumerState:
-    return position.client
+def consumer(position: Position) -> ConsumerState:
+    return position.consumer
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def position() -> Position:
     return position
 
 
-# What the consumer must do
+# The state of the consumer
 
 
 def test_it_fetches_from_where_it_was_sought_once(position: Position) -> None:
@@ -63,11 +63,11 @@ def test_it_fetches_from_where_it_was_sought_once(position: Position) -> None:
 def test_a_client_whose_position_does_not_move_looks_for_the_leader_once(position: Position) -> None:
     assert position.answered(5, 9, 1.0, 1.1)
     assert position.follow(anew=False, has_room=True)
-    assert ConsumerState.SOUND is client(position)
+    assert ConsumerState.SOUND is consumer(position)
     assert position.follow(anew=False, has_room=True)
-    assert ConsumerState.ASTRAY is client(position)
+    assert ConsumerState.ASTRAY is consumer(position)
     assert (None, True) == position.begin()
-    assert ConsumerState.SOUND is client(position)
+    assert ConsumerState.SOUND is consumer(position)
 
 
 def test_a_client_that_moves_or_whose_queue_is_full_is_not_astray(position: Position) -> None:
@@ -76,21 +76,21 @@ def test_a_client_that_moves_or_whose_queue_is_full_is_not_astray(position: Posi
     take(position, Record(5))
     assert position.follow(anew=False, has_room=True)
     assert not position.follow(anew=False, has_room=False)
-    assert ConsumerState.SOUND is client(position)
+    assert ConsumerState.SOUND is consumer(position)
 
 
 def test_another_leader_is_looked_for_even_if_nothing_waits(position: Position) -> None:
     assert not position.follow(anew=True, has_room=True)
-    assert ConsumerState.ASTRAY is client(position)
+    assert ConsumerState.ASTRAY is consumer(position)
 
 
 def test_a_client_that_was_given_up_is_made_anew_and_fetches_from_the_same_place(position: Position) -> None:
     take(position, Record(5))
     position.complained(AWAY)
-    assert ConsumerState.SOUND is client(position)
+    assert ConsumerState.SOUND is consumer(position)
     position.complained(FATAL)
     position.follow(anew=True, has_room=True)
-    assert ConsumerState.BROKEN is client(position)
+    assert ConsumerState.BROKEN is consumer(position)
     position.renewed()
     assert (6, False) == position.begin()
 

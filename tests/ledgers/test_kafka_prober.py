@@ -1,4 +1,4 @@
-"""What the prober asks, and when: of brokers that a test answers for. How it fares with real ones, chaos tells."""
+"""The prober's questions, and when it asks them: of brokers that a test answers for. tests/chaos has real ones."""
 
 import time
 
@@ -26,7 +26,7 @@ class Brokers(Questions):
         self.asked.append("tip")
         time.sleep(self.takes)
         if self.high is None:
-            raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "nobody leads"))
+            raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "none leads"))
         return self.high
 
     def leader(self, timeout: float) -> int:
@@ -39,7 +39,7 @@ class Brokers(Questions):
 
 
 class Reader:
-    """Who wants to know, and who follows."""
+    """The listener, and a client that follows the leader."""
 
     def __init__(self) -> None:
         self.doubtful = self.waiting = False
@@ -70,7 +70,7 @@ def scene() -> tuple[Prober, Brokers, Reader]:
 
 
 def failing() -> tuple[Prober, Brokers, Reader]:
-    """Nobody leads, the question took its whole time, and who led was looked up."""
+    """No broker leads, the question took its whole time, and the last leader was looked up."""
     prober, brokers, reader = scene()
     brokers.high, brokers.takes = None, LOOK_MAX
     prober._turn(urgent=False)
@@ -94,7 +94,7 @@ def test_it_asks_sooner_while_something_is_to_move() -> None:
     assert LOOK_EVERY == prober._turn(urgent=False)
 
 
-def test_while_nobody_leads_it_looks_for_who_does_and_seldom_asks_for_the_tip() -> None:
+def test_while_none_leads_it_looks_for_a_leader_and_seldom_asks_for_the_tip() -> None:
     prober, brokers, _ = failing()
     brokers.leads = -1
     assert LOOK_EVERY == prober._turn(urgent=False)
@@ -105,7 +105,7 @@ def test_while_nobody_leads_it_looks_for_who_does_and_seldom_asks_for_the_tip() 
     assert ["leader", "leader", "leader", "tip"] == brokers.asked
 
 
-def test_as_soon_as_another_leads_it_asks_that_one_and_all_who_follow_look_for_it() -> None:
+def test_as_soon_as_another_leads_it_asks_that_one_and_all_followers_look_for_it() -> None:
     prober, brokers, reader = failing()
     brokers.leads, brokers.high = 2, 9
     assert PROBE_EVERY == prober._turn(urgent=False)
@@ -123,7 +123,7 @@ def test_a_leader_that_says_no_at_once_is_asked_again_soon() -> None:
     assert ["leader", "tip", "leader", "tip"] == brokers.asked
 
 
-def test_who_cannot_wait_is_asked_for_at_once() -> None:
+def test_an_urgent_question_is_asked_at_once() -> None:
     prober, brokers, _ = failing()
     brokers.high = 9
     prober._turn(urgent=True)

@@ -1,4 +1,4 @@
-"""What the ledger in memory adds to the contract: it starts at one, drops at once, and refuses to be forked."""
+"""The ledger in memory, beyond the contract: it starts at one, drops at once, and refuses to be forked."""
 
 import os
 import signal

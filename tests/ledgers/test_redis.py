@@ -2,8 +2,8 @@
 
      Redis.started() --> a server for one test --> ledgers of it, and redis-cli for what an operator would do
 
-What was lost must be found before anything new is handed over, whatever stands in its place. Nothing here sleeps and
-hopes: what must come about is waited for.
+A loss must be found before anything new is handed over, whatever stands in its place. No test here sleeps and hopes:
+each waits for the event that must come.
 """
 
 import os
@@ -153,7 +153,7 @@ def rewinds(ledger: Ledger) -> str:
                 with pytest.raises(LedgerRewound):
                     again()
             return error.found
-    raise AssertionError("nobody noticed")
+    raise AssertionError("it was not noticed")
 
 
 # Addresses
@@ -239,7 +239,7 @@ def test_no_secret_of_an_address_is_ever_shown(scheme: str, broken: str) -> None
 
 
 @on_servers
-def test_offsets_are_the_second_part_of_places_and_anybody_can_read_the_records(server: Redis, opened: Open) -> None:
+def test_offsets_are_the_second_part_of_places_and_any_client_can_read_the_records(server: Redis, opened: Open) -> None:
     ledger = opened(server.url("jobs"))
     assert (1, 1) == (ledger.start(), ledger.tip())
     assert [1, 2] == write(ledger, b"one", b"two")

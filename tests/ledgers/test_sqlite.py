@@ -2,8 +2,8 @@
 
      this process:  a ledger in tmp_path          child(script):  another process, where `path` names the same ledger
 
-What breaks a whole process (no disk space, no privileges, a fork, a kill) happens in a child. Files that a ledger has
-open are never opened here with plain `open`, or closing them would drop SQLite's locks; only when all are closed.
+Faults that break a whole process (no disk space, no privileges, a fork, a kill) happen in a child. Files that a ledger
+has open are never opened here with plain `open`, or closing them would drop SQLite's locks; only when all are closed.
 """
 
 import os
@@ -127,7 +127,7 @@ def test_a_position_above_the_tip_waits_for_its_record(ledger: SqliteLedger) -> 
 
 
 def test_a_long_trim_is_done_in_parts_by_the_appends_that_follow(path: Path, ledger: SqliteLedger) -> None:
-    """One long transaction would hold everybody's heartbeats up."""
+    """One long transaction would hold all heartbeats up."""
     ledger.append([b"x"] * (3 * TRIM_MAX))
     ledger.trim(2 * TRIM_MAX + 500)
     starts = [ledger.start()]
@@ -185,12 +185,12 @@ def test_long_records_do_not_pile_up_in_the_log(path: Path) -> None:
             assert 12 * MIB > sum(file.stat().st_size for file in path.parent.iterdir())
 
 
-def test_nobody_else_makes_checkpoints_behind_our_back(ledger: SqliteLedger) -> None:
+def test_no_other_program_makes_checkpoints_behind_our_back(ledger: SqliteLedger) -> None:
     """SQLite's own may run while another process commits, which is where the WAL-reset bug lives."""
     assert (0,) == ledger._file.run("a look", lambda it: it.execute("PRAGMA wal_autocheckpoint").fetchone())
 
 
-def test_a_checkpoint_runs_while_nobody_can_commit(path: Path, ledger: SqliteLedger) -> None:
+def test_a_checkpoint_runs_while_no_process_can_commit(path: Path, ledger: SqliteLedger) -> None:
     seen: list[str] = []
     with closing(sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)) as other:
         connect = ledger._file._connect
@@ -229,7 +229,7 @@ def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes, expec
 
 
 @pytest.mark.parametrize("mode", ["DELETE", "WAL"])
-def test_somebody_elses_database_is_refused(path: Path, mode: str) -> None:
+def test_another_program_s_database_is_refused(path: Path, mode: str) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute(f"PRAGMA journal_mode = {mode}")
         other.execute("CREATE TABLE records (offset INTEGER PRIMARY KEY AUTOINCREMENT, payload BLOB)")
@@ -553,7 +553,7 @@ def test_a_single_changed_byte_of_a_record_is_noticed(path: Path, ledger: Sqlite
         damaged.read(0)
 
 
-def test_a_record_that_somebody_deleted_is_not_skipped(path: Path, ledger: SqliteLedger) -> None:
+def test_a_record_that_was_deleted_is_not_skipped(path: Path, ledger: SqliteLedger) -> None:
     ledger.append([b"a", b"b", b"c"])
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("DELETE FROM records WHERE offset = 2")
@@ -641,7 +641,7 @@ def test_a_link_that_points_elsewhere_is_noticed(tmp_path: Path, path: Path) -> 
 def test_an_older_copy_restored_into_the_file_is_noticed(
     path: Path, ledger: SqliteLedger, use: Callable[[SqliteLedger], object]
 ) -> None:
-    """What `.restore` of the sqlite3 shell does: same file, same inode, and records gone that somebody had read."""
+    """As `.restore` of the sqlite3 shell does it: same file, same inode, and records gone that a reader had read."""
     ledger.append([b"a", b"b", b"c"])
     with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(path.with_suffix(".backup"))) as backup:
         live.backup(backup)

@@ -12,7 +12,7 @@ No consumer group takes part: members read by offset, all of them everything. Th
 - *transactions of others stop no reader*: `read_uncommitted`.
 - a client that librdkafka calls broken for good is replaced by a new one; the position stays.
 
-What it promises follows from how the topic is set up: see `topic.py`.
+Its promises follow from how the topic is set up: see `topic.py`.
 
 **The writer** is a producer that keeps order, and tells the offsets of acknowledged records.
 
@@ -199,12 +199,12 @@ class _KafkaWriter:
         return offsets
 
     def follow(self, *, anew: bool) -> bool:
-        """As the prober wants it, on its thread."""
+        """See LeaderSeeker. The prober's thread calls it."""
         producer, stood, self._stood = self._producer, self._stood, self._count
         waiting = len(producer) > 0
         if anew or (waiting and stood == self._stood):
             with suppress(KafkaException):
-                producer.list_topics(self._at.topic, LOOK_MAX)  # Which lets it know who leads.
+                producer.list_topics(self._at.topic, LOOK_MAX)  # By this, it learns who leads.
         return waiting
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class _KafkaWriter:
             self._producer.purge()
             self._producer.flush(0)
         except KafkaException:
-            return  # Broken for good: nothing that waits in it will be sent.
+            return  # Broken for good: no record that waits in it will be sent.
 
     def _heed(self, error: KafkaError) -> KafkaError:
         if is_fatal(error):
@@ -230,7 +230,7 @@ class _KafkaWriter:
 
 @contextmanager
 def _admin(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
-    """A client that asks about topics. All that goes wrong with it comes out as LedgerError."""
+    """A client that asks about topics. Its errors come out as LedgerError."""
     refused: KafkaError | None = None
 
     def complained(error: KafkaError) -> None:

@@ -1,13 +1,12 @@
 """A reader's position in a topic: how far it has read, whether the log was cut there, and what lies ahead. No I/O.
 
-    Position   the next offset; what the consumer must do before it fetches on; the last trouble, and the last sign of
-    life
+    Position   the next offset; the state of the consumer; the last trouble, and the last sign of life
       |
       |--- Seam   behind it: is the log that we read the one that is still there?
       '--- Tip    ahead of it: how much more is there, and as of when do we know?
 
     SOUND --another broker leads, or nothing moves--> ASTRAY --looked for the leader--> SOUND
-    either --librdkafka gives the client up---------> BROKEN --made anew--------------> SOUND, and fetches from `next`
+    either --librdkafka gives it up-----------------> BROKEN --made anew--------------> SOUND, and fetches from `next`
 
 Three threads share one position, under the lock of the reader: the pump's thread seeks, the reading thread takes
 records, and the prober's thread brings answers about the tip.
@@ -51,7 +50,7 @@ QUIET_MAX = 1.0
 
 
 class ConsumerState(Enum):
-    """The condition of the consumer, by what must be done before it fetches on."""
+    """The consumer's condition. The value says what the reading thread does before it fetches on."""
 
     SOUND = "nothing"
     ASTRAY = "look for the leader"
@@ -63,10 +62,10 @@ class Position:
 
     def __init__(self, offset: int, now: float) -> None:
         self.next = offset
-        """The offset that follows what was read."""
+        """The offset that follows the last record read."""
         self.fetch_from: int | None = offset
         """Where the consumer must be told to fetch from; None if it is there."""
-        self.client = ConsumerState.SOUND
+        self.consumer = ConsumerState.SOUND
         self.alive_at = now
         self.trouble: KafkaError | None = None
         self.tip = Tip(now)
@@ -93,12 +92,12 @@ class Position:
     def begin(self) -> tuple[int | None, bool]:
         """Before a fetch: where to fetch from, if not from where the consumer is; and whether to look for the leader.
 
-        Both count as done then. A broken client must be made anew before, and `renewed` be called.
+        Both count as done then. A broken consumer must be made anew before, and `renewed` be called.
         """
         fetch_from, self.fetch_from = self.fetch_from, None
-        astray = self.client is ConsumerState.ASTRAY
+        astray = self.consumer is ConsumerState.ASTRAY
         if astray:
-            self.client = ConsumerState.SOUND
+            self.consumer = ConsumerState.SOUND
         return fetch_from, astray
 
     def take(self, records: list[Message], now: float) -> list[Entry]:
@@ -121,11 +120,11 @@ class Position:
         """The consumer says that something is wrong."""
         self._heed(error)
         if is_fatal(error):
-            self.client = ConsumerState.BROKEN
+            self.consumer = ConsumerState.BROKEN
 
     def renewed(self) -> None:
         """There is a new consumer in the place of the broken one."""
-        self.client = ConsumerState.SOUND
+        self.consumer = ConsumerState.SOUND
         self.fetch_from = self.next if self.fetch_from is None else self.fetch_from
 
     def answered(self, before: int, high: int, asked_at: float, now: float) -> bool:
@@ -154,12 +153,11 @@ class Position:
             self.trouble = error
 
     def follow(self, *, anew: bool, has_room: bool) -> bool:
-        """A broker leads. Whether records wait to be fetched; if none came since the last call, the client is
-        astray."""
+        """A broker leads. Returns whether records wait there; if none came since the last call, we are astray."""
         stood, self._stood = self._stood, self.next
         behind = self.next < self.tip.high and has_room
-        if self.client is ConsumerState.SOUND and (anew or (behind and stood == self.next)):
-            self.client = ConsumerState.ASTRAY
+        if self.consumer is ConsumerState.SOUND and (anew or (behind and stood == self.next)):
+            self.consumer = ConsumerState.ASTRAY
         return behind
 
 
@@ -222,7 +220,7 @@ class Tip:
         self.doubtful, self._assured_at = False, now
 
     def forget(self, now: float) -> None:
-        """What is read begins anew elsewhere."""
+        """The reader begins anew elsewhere."""
         self.known_at, self._since = -inf, now
 
     def answered(self, high: int, asked_at: float, *, before: int, next: int) -> bool:  # noqa: A002 - see above.
@@ -235,7 +233,7 @@ class Tip:
         return True
 
     def reached(self, next: int) -> None:  # noqa: A002
-        """What was read ends at `next` now."""
+        """The reader has read up to `next`."""
         if next >= self.high and self.asked_at >= self._since:
             self.known_at = max(self.known_at, self.asked_at)
 

@@ -117,7 +117,7 @@ class KafkaReader(ReadAhead):
                 if self._closing:
                     break
             try:
-                if position.client is ConsumerState.BROKEN:
+                if position.consumer is ConsumerState.BROKEN:
                     # Dropped, not closed: the closing of a broken consumer never ends, and keeps a core busy.
                     self._consumer = Consumer(self._settings)
                     with self._changed:
@@ -137,7 +137,7 @@ class KafkaReader(ReadAhead):
                     position.complained(error.args[0])
                     position.fetch_anew()
                 time.sleep(SLICE)
-        if position.client is not ConsumerState.BROKEN:
+        if position.consumer is not ConsumerState.BROKEN:
             self._consumer.close()
 
     def _take(self, turn: int, messages: list[Message]) -> None:

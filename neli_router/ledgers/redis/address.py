@@ -7,7 +7,7 @@
                                                   '--> all keys of the group begin with GROUP and a colon
 
     ?db=3                                         the database's number
-    ?ca=FILE  ?cert=FILE&key=FILE                 TLS: whom to trust, and who we are to the server
+    ?ca=FILE  ?cert=FILE&key=FILE                 TLS: the authority to trust, and our certificate
     ?sentinel_user=NAME&sentinel_password=WORD    to the sentinels, where they ask; USER and PASSWORD are for the server
 
 `PASSWORD@` alone is the default user's. In USER and PASSWORD, all but letters and digits is written as %XX.

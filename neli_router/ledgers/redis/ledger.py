@@ -129,7 +129,7 @@ class RedisLedger:
         """Where the stream begins and ends, as of now."""
         self._require_open()
         self._reader.require_sound()
-        self._writer.settle(ANSWER_MAX)  # What was to be trimmed before is gone then.
+        self._writer.settle(ANSWER_MAX)  # After that, the trims asked for are done.
         highest = self._reader.highest
         try:
             self._link = self._link or Link(self._at, "the start and the tip")
@@ -201,7 +201,7 @@ def _of_disk(settings: Mapping[str, str]) -> list[str]:
     if settings.get("appendonly") != "yes":
         return ["appendonly is no: a restart loses records, and then the group stops and says so; set it to yes"]
     if (sync := settings.get("appendfsync")) != "always":
-        lost = "the records of a second or two" if sync == "everysec" else "what its host had not written yet"
+        lost = "the records of a second or two" if sync == "everysec" else "all that its host had not written yet"
         return [f"appendfsync is {sync}: a crash may lose {lost}, and then the group stops and says so"]
     return ["one disk has all records: if it is lost without a replica, so is the group's ledger"]
 

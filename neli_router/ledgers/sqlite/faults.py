@@ -37,7 +37,7 @@ _COMPLAINTS: dict[int, tuple[type[LedgerError], str, str]] = {
     sqlite3.SQLITE_FULL: (
         LedgerUnavailable,
         "the disk is full",
-        "free some space; what was acknowledged is safe, and appends go on by themselves",
+        "free some space; acknowledged records are safe, and appends go on by themselves",
     ),
     sqlite3.SQLITE_IOERR: (
         LedgerUnavailable,

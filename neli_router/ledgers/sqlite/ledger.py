@@ -19,7 +19,7 @@ failure takes at most the heartbeats after the last lasting record. Their offset
 no harm: no reader survives a power failure of the only host, so none is left that read them. And every term is the
 offset of a lasting record, so all terms given out are below the offsets that come back.
 
-**Promises.** DURABLE: what was acknowledged survives kill -9 of all processes at any moment. NEVER_REWINDS, in the
+**Promises.** DURABLE: an acknowledged record survives kill -9 of all processes at any moment. NEVER_REWINDS, in the
 sense just described, as long as the disk keeps what it said it flushed and no old copy is put in the file's place; the
 driver checks for the latter and raises LedgerRewound. Not MULTI_HOST: the log is shared through memory. One process
 that is stopped (SIGSTOP) inside its few microseconds of a transaction holds up all appends until it is continued or
@@ -164,7 +164,7 @@ class SqliteLedger:
         row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
         last = 0 if row is None else row[0]
         if not isinstance(last, int):  # Of a damaged file anything may be read.
-            raise damaged(self._file.path, "what should be the number of its last record is no number")
+            raise damaged(self._file.path, "the number of its last record is no number")
         if last < self._highest:
             raise self._file.condemn(
                 f"the last record in {self._file.path} is at offset {last}, and there was one at {self._highest}"
