@@ -5,7 +5,7 @@
                     target, extra, benchmark or variable; or `NOT_RUN` has the reason
     console block   commands of redis-cli with their answers, on a real Redis
     text block      output of the demo
-    indented        pictures and addresses: no code may hide there
+    indented        pictures and addresses: no code may hide there; an address of a ledger is taken by the real parser
 
 The commands of docs/agent.md really run, beside an agent. A page with Python blocks and no test fails.
 """
@@ -31,6 +31,7 @@ import neli_router
 from neli_router import Config, Layout, Member, fence
 from neli_router.cli import main
 from neli_router.fence import RESOURCE_MAX
+from neli_router.ledgers.addresses import problems_of
 from neli_router.settings.options import OPTIONS
 from tests.conftest import require
 from tests.fence.server import postgresql
@@ -42,6 +43,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+ADDRESS = re.compile(r"(?<![\w+])(?:kafka|rediss?(?:\+\w+)?|sqlite):[^\s`\"')|]+")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 PATIENCE = 20.0
 
@@ -191,6 +193,25 @@ def test_no_code_hides_from_these_tests(page: str) -> None:
     indented = re.findall(r"^ {4,}(\S+)", FENCED.sub("", PAGES[page]), flags=re.MULTILINE)
     assert set() == set(indented) & {*CHECKERS, *NOT_RUN, "async", "def", "from", "import", "with"}
     assert bool(blocks(page, "console")) == (page == "docs/redis.md")
+
+
+def addresses(page: str) -> list[str]:
+    """Of ledgers: not those that have [optional] parts, nor those of a server, which end with its port."""
+    return [found for found in ADDRESS.findall(PAGES[page]) if "[" not in found and not re.search(r"://[^/]+$", found)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_address_of_a_ledger_is_one(page: str, tmp_path: Path) -> None:
+    settings = tmp_path / "kafka.properties"
+    settings.write_text("security.protocol=SASL_SSL\n", encoding="utf-8")
+    found = [address.replace("/etc/neli/kafka.properties", str(settings)) for address in addresses(page)]
+    assert [] == [problem for address in found for problem in problems_of(address)]
+
+
+def test_addresses_were_looked_at() -> None:
+    assert {"README.md", "docs/agent.md", "docs/kafka.md", "docs/redis.md"} <= {
+        page for page in PAGES if addresses(page)
+    }
 
 
 @pytest.mark.parametrize("page", PAGES)
