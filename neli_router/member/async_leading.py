@@ -22,7 +22,7 @@ from neli_router.leases import AsyncRevocation
 from neli_router.member.barrier import Grant
 from neli_router.member.engine import Engine
 from neli_router.member.lease import GrantedLease
-from neli_router.member.membership import Attempt, not_leading
+from neli_router.member.membership import Attempt
 from neli_router.member.runtime import WAIT_MAX
 
 __all__ = ["AsyncBlock", "AsyncLease", "Bridge"]
@@ -125,7 +125,7 @@ class AsyncBlock:
     async def __aenter__(self) -> AsyncLease:
         grant = await self._bridge.lead(self._partition, self._timeout, self._give_up)
         if grant is None:
-            raise not_leading(self._bridge.engine.membership, self._partition, self._timeout)
+            raise self._bridge.engine.membership.not_leading(self._partition, self._timeout)
         task = asyncio.current_task()
         assert task is not None, "only a task can await"
         self._grant, self._task, self._cancelling = grant, task, task.cancelling()

@@ -33,7 +33,6 @@ from neli_router.member import wishes
 from neli_router.member.background import Background, Task
 from neli_router.member.engine import FLUSH_MAX, Engine
 from neli_router.member.lease import Lease
-from neli_router.member.membership import not_leading
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.member.wishes import WISH_MAX, CheckedWish
 from neli_router.protocol import Handler, Standing
@@ -86,7 +85,7 @@ class Member(Closing):
         partition = self._layout.partition_of_role(role)
         grant = self._membership.lead(partition, timeout)
         if grant is None:
-            raise not_leading(self._membership, partition, timeout)
+            raise self._membership.not_leading(partition, timeout)
         lease = Lease(self._membership, grant, role)
         with self._membership.working(grant):
             yield lease
@@ -189,7 +188,7 @@ class Member(Closing):
 
     def not_leading(self, partition: int, timeout: float) -> NotLeading:
         """The error of a wait for `partition` that was in vain."""
-        return not_leading(self._membership, partition, timeout)
+        return self._membership.not_leading(partition, timeout)
 
     def require_open(self) -> None:
         """Raise the error that ended this member, or Closed if it was asked to leave."""

@@ -21,7 +21,7 @@ from neli_router.member.barrier import Barrier, Grant, GrantState
 from neli_router.member.runtime import Changed, Runtime
 from neli_router.protocol import NO_STANDING, Standing
 
-__all__ = ["Attempt", "Membership", "anew", "not_leading", "why_not"]
+__all__ = ["Attempt", "Membership", "anew", "why_not"]
 
 
 _BY_STATE: Mapping[GrantState, str] = {
@@ -99,6 +99,14 @@ class Membership:
     def why_not(self, partition: int) -> str:
         """Why `partition` is not led."""
         return why_not(self.state, self.incarnation, partition, self.barrier.grant(partition), self.obstacle)
+
+    def not_leading(self, partition: int, timeout: float | None) -> NotLeading:
+        """The error of a wait for `partition` that was in vain."""
+        return NotLeading(
+            f"member {self.member} was to lead partition {partition} within {timeout or 0:g} s",
+            self.why_not(partition),
+            "wait longer, or leave the work to the member that leads it",
+        )
 
     # Work
 
@@ -184,15 +192,6 @@ class Attempt:
         if self._grant is None and not self._give_up():
             self._membership.require_open()
         return self._grant
-
-
-def not_leading(membership: Membership, partition: int, timeout: float | None) -> NotLeading:
-    """The error of a wait that was in vain."""
-    return NotLeading(
-        f"member {membership.member} was to lead partition {partition} within {timeout or 0:g} s",
-        membership.why_not(partition),
-        "wait longer, or leave the work to the member that leads it",
-    )
 
 
 def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle: str) -> str:

@@ -1,4 +1,4 @@
-"""The ledger's reader: one thread that reads a ledger for a router, and never writes to it.
+"""The ledger's reader: fills a feed from what is folded of a ledger.
 
     open the ledger, find the newest snapshot --cannot now--> try again after RETRY_EVERY
       '--> turn the pump --> publish, once the end was reached --> turn ...
@@ -6,32 +6,27 @@
 
     state that was folded --LedgerReadings--> a Reading with its table, for a feed
 
-It ends when it is closed, when its ledger fails for good, or when its feed is kept by no program any more: a router
-that was forgotten must not read for ever.
-
 This is the one module of the router that knows a protocol. It turns the pump of an observer, and makes tables of the
 states that were folded, for its own feed and for that of a member.
 """
 
-import os
-import threading
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from weakref import ref
 
 from neli_router.clock import Clock
-from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError
+from neli_router.errors import LedgerTrimmed, LedgerUnavailable
 from neli_router.induction.fold import State
 from neli_router.induction.observer import Observer
 from neli_router.ledgers.base import Ledger
 from neli_router.protocol import News, Notice, Stopped
 from neli_router.pump import Pump
 from neli_router.router.feed import Feed, Reading
+from neli_router.router.reader import Reader
 from neli_router.router.refusal import member_that_left
 from neli_router.router.table import Owner, Peer, Table, no_owner
 
-__all__ = ["CLOSE_MAX", "SILENCE_LEASES", "LedgerReader", "LedgerReadings", "table_of"]
+__all__ = ["SILENCE_LEASES", "LedgerReader", "LedgerReadings", "table_of"]
 
 SILENCE_LEASES = 3
 """For how many leases no member may be heard before the group counts as dead. One member's death is no such thing: the
@@ -42,19 +37,15 @@ RETRY_EVERY = 0.1
 """The pause before opening is tried again. Nothing is served meanwhile, so it is short; and opening costs more than
 reading, so it is longer than the pump's pause."""
 
-CLOSE_MAX = 5.0
-"""How long `close` waits for the thread. A driver may hang for longer; then the thread, a daemon, is left to it."""
 
-
-class LedgerReader:
-    """Feeds `feed` from the ledger that `open_ledger` opens. `close` may be called from any thread."""
+class LedgerReader(Reader):
+    """Fills `feed` from the ledger that `open_ledger` opens."""
 
     def __init__(
         self, feed: Feed, open_ledger: Callable[[], Ledger], *, clock: Clock, tell: Callable[[Notice], None]
     ) -> None:
-        self._feed, self._open, self._clock, self._tell = ref(feed), open_ledger, clock, tell
-        self._closing = threading.Event()
-        self._process = os.getpid()
+        super().__init__(feed, "the ledger", clock=clock)
+        self._open, self._tell = open_ledger, tell
         self._readings = LedgerReadings()
         self._ledger: Ledger | None = None
         self._pump: Pump[Observer] | None = None
@@ -62,38 +53,21 @@ class LedgerReader:
             self._ledger = self._opened(feed)  # Here, so that a mistake in the address is raised to the caller.
         except LedgerUnavailable as error:
             feed.away(str(error))
-        self._thread = threading.Thread(target=self._run, name="neli-router", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop reading, and release the ledger. Twice is fine; in a child of a fork, there is nothing to stop."""
-        if os.getpid() != self._process:
-            return
-        self._closing.set()
+    def _turn(self) -> None:
+        if self._pump is None:
+            self._begin()
+        else:
+            self._pump.turn()
+
+    def _wake(self) -> None:
         if (ledger := self._ledger) is not None:
             ledger.wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_MAX)
 
-    def _run(self) -> None:
-        try:
-            while not self._is_over():
-                if self._pump is None:
-                    self._begin()
-                else:
-                    self._pump.turn()
-        except NeliError as error:
-            self._stop(error)
-        except BaseException as error:
-            # Not to go on: without this, look-ups would use the last table for as long as max_age lets them.
-            self._stop(_defect(error))
-            raise
-        finally:
-            if self._ledger is not None:
-                self._ledger.close()
-
-    def _is_over(self) -> bool:
-        return self._closing.is_set() or self._feed() is None
+    def _release(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
 
     def _opened(self, feed: Feed) -> Ledger:
         ledger = self._open()
@@ -132,16 +106,11 @@ class LedgerReader:
             case Stopped(error) if error is not None:
                 self._stop(error)
             case Notice(event, fields):
-                if event == "ledger.unavailable" and (feed := self._feed()) is not None:
-                    feed.away(str(fields["error"]))
+                if event == "ledger.unavailable":
+                    self._away(str(fields["error"]))
                 self._tell(news)
             case _:
                 pass  # An observer leads nothing, and is never told to close.
-
-    def _stop(self, error: NeliError) -> None:
-        if not self._is_over() and (feed := self._feed()) is not None:
-            feed.fail(error)
-        self._closing.set()
 
     def _pause(self, seconds: float) -> None:
         self._closing.wait(seconds)
@@ -207,11 +176,3 @@ def _last_heard(state: State) -> str:
     newest = max(state.last_beats, key=lambda incarnation: state.last_beats[incarnation])
     seat = state.seats[newest]
     return f"member {seat.name} at {seat.address}" if seat.address else f"member {seat.name}"
-
-
-def _defect(error: BaseException) -> NeliError:
-    return NeliError(
-        "a thread that reads the ledger was wanted",
-        f"it ended by a {type(error).__name__}, which is a defect",
-        "report it with the traceback that this process wrote, and reopen the router",
-    )

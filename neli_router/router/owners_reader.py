@@ -1,4 +1,4 @@
-"""The reader of a store of owners: one thread that reads it for a router, and never writes to it.
+"""The reader of a store of owners: fills a feed with the table that owners tell.
 
     table, whole --> publish --> follow --a change, the next one--> publish --> follow ...
        ^                           |--CHECK_EVERY, or a holder expires--> table, if it changed at all
@@ -17,20 +17,18 @@ Look-ups are those of a router that reads a ledger, but for this: a partition ma
 alive. It was released, its holder has expired, or its owner does not publish.
 """
 
-import os
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from weakref import ref
 
 from neli_router.clock import Clock
-from neli_router.errors import LedgerError, LedgerUnavailable, NeliError
+from neli_router.errors import LedgerError, LedgerUnavailable
 from neli_router.keyspace import Layout
 from neli_router.ownership.base import Card, Holding, Listing, OwnersSource
 from neli_router.router.feed import Feed, Reading
+from neli_router.router.reader import Reader
 from neli_router.router.table import Owner, Peer, Table, no_owner
 
-__all__ = ["CHECK_EVERY", "CLOSE_MAX", "OwnersReader", "table_of_owners"]
+__all__ = ["CHECK_EVERY", "OwnersReader", "table_of_owners"]
 
 CHECK_EVERY = 1.0
 """Seconds. Raising it saves a question a second, and finds later that a message was lost."""
@@ -42,7 +40,6 @@ NAP_MIN = 0.01
 """The shortest wait for a holder to expire."""
 
 RETRY_EVERY = 0.1
-CLOSE_MAX = 5.0
 
 UNPUBLISHED = (
     "nobody who is alive has said to lead it",
@@ -50,15 +47,13 @@ UNPUBLISHED = (
 )
 
 
-class OwnersReader:
-    """Feeds `feed` from the store of `source`. `close` may be called from any thread."""
+class OwnersReader(Reader):
+    """Fills `feed` from the store of `source`."""
 
     def __init__(self, feed: Feed, source: OwnersSource, *, clock: Clock) -> None:
-        self._feed, self._clock = ref(feed), clock
+        super().__init__(feed, "the table of owners", clock=clock)
         self._owners = source.open()
         feed.address = self._owners.address
-        self._closing = threading.Event()
-        self._process = os.getpid()
         self._listing: Listing | None = None
         self._holdings: dict[int, Holding] = {}
         self._holders: dict[str, tuple[Card, int]] = {}
@@ -68,43 +63,24 @@ class OwnersReader:
             self._ask()  # Here, so that a mistake in the address is raised to the caller.
         except LedgerUnavailable as error:
             feed.away(str(error))
-        self._thread = threading.Thread(target=self._run, name="neli-owners-reader", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop reading, and release the store. Twice is fine; in a child of a fork, there is nothing to stop."""
-        if os.getpid() != self._process or self._closing.is_set():
-            return
-        self._closing.set()
-        self._owners.wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_MAX)
-
-    def _run(self) -> None:
-        try:
-            while not self._is_over():
-                try:
-                    self._turn()
-                except LedgerError as error:
-                    # Not even LedgerUnusable ends it: an operator who mends a password does not know of this router.
-                    self._listing = None
-                    self._away(str(error))
-                    self._closing.wait(RETRY_EVERY)
-        except BaseException as error:
-            if (feed := self._feed()) is not None:
-                feed.fail(_defect(error))
-            raise
-        finally:
-            self._owners.close()
-
-    def _is_over(self) -> bool:
-        return self._closing.is_set() or self._feed() is None
-
-    def _away(self, trouble: str) -> None:
-        if (feed := self._feed()) is not None:
-            feed.away(trouble)
-
     def _turn(self) -> None:
+        try:
+            self._follow()
+        except LedgerError as error:
+            # Not even LedgerUnusable ends it: an operator who mends a password does not know of this router.
+            self._listing = None
+            self._away(str(error))
+            self._closing.wait(RETRY_EVERY)
+
+    def _wake(self) -> None:
+        self._owners.wake()
+
+    def _release(self) -> None:
+        self._owners.close()
+
+    def _follow(self) -> None:
         if self._listing is None or self._clock() >= self._due_at:
             self._ask()
         for news in self._owners.follow(max(0.0, self._due_at - self._clock())):
@@ -170,11 +146,3 @@ def table_of_owners(
 def _is_older(version: str, known: str) -> bool:
     since, _, revision = version.rpartition(":")
     return since == known.rpartition(":")[0] and int(revision) <= int(known.rpartition(":")[2])
-
-
-def _defect(error: BaseException) -> NeliError:
-    return NeliError(
-        "a thread that reads the table of owners was wanted",
-        f"it ended by a {type(error).__name__}, which is a defect",
-        "report it with the traceback that this process wrote, and reopen the router",
-    )

@@ -16,7 +16,7 @@ how much, and which steps cannot be spared.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 import mmh3
 
@@ -32,12 +32,10 @@ from neli_router.ownership.base import OwnersSource
 from neli_router.protocol import Notice
 from neli_router.router.feed import Feed, FixedFeed
 from neli_router.router.ledger_reader import LedgerReader
+from neli_router.router.reader import Reader
 from neli_router.router.refusal import At, NoTable, Plight, View
 from neli_router.router.table import Owner, Peer, Table
 from neli_router.router.watch import Watch
-
-if TYPE_CHECKING:
-    from neli_router.router.owners_reader import OwnersReader
 
 __all__ = ["AWAIT_MAX", "MAX_AGE", "Router"]
 
@@ -87,7 +85,7 @@ class Router(Closing):
             layout, name = layout or source.layout, name or source.name
             max_age = source.max_age if isinstance(max_age, EllipsisType) else max_age
         age = MAX_AGE if isinstance(max_age, EllipsisType) else max_age
-        self._start: Callable[[], LedgerReader | OwnersReader] | None = None
+        self._start: Callable[[], Reader] | None = None
         if isinstance(source, Feed):
             feed = source
         elif isinstance(source, OwnersSource):
@@ -97,7 +95,7 @@ class Router(Closing):
             feed = Feed("a ledger", layout=layout, max_age=age, tell=_log)
             self._start = partial(LedgerReader, feed, _opener(source), clock=host_clock, tell=_log)
         self._name, self._feed = name, feed
-        self._reader: LedgerReader | OwnersReader | None = None
+        self._reader: Reader | None = None
         self._rows, self._mask = (), 0
         feed.show_to(self._show)
         self._begin(wait=wait, timeout=timeout)
@@ -273,7 +271,7 @@ class Router(Closing):
         raise view.explain(wanted)
 
 
-def _read_owners(feed: Feed, source: OwnersSource) -> "OwnersReader":
+def _read_owners(feed: Feed, source: OwnersSource) -> Reader:
     from neli_router.router.owners_reader import OwnersReader  # noqa: PLC0415 - only its users pay for it.
 
     return OwnersReader(feed, source, clock=host_clock)

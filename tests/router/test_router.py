@@ -33,7 +33,7 @@ from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.member import Member
-from neli_router.router import ledger_reader as reader
+from neli_router.router import reader
 from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer

@@ -1,0 +1,84 @@
+"""A reader: one thread that fills a feed for a router, and never writes to its source.
+
+    turn, and turn again --closed, or the feed is kept by no program any more--> release the source
+                         --an error that will not heal--> the feed stops, with that error
+
+The thread does not keep the feed alive: a router that a program forgot must not read for ever.
+"""
+
+import os
+import threading
+from weakref import ref
+
+from neli_router.clock import Clock
+from neli_router.errors import NeliError
+from neli_router.router.feed import Feed
+
+__all__ = ["CLOSE_MAX", "Reader"]
+
+CLOSE_MAX = 5.0
+"""How long `close` waits for the thread. A driver may hang for longer; then the thread, a daemon, is left to it."""
+
+
+class Reader:
+    """Fills `feed` from `source`, as its name is in errors. `close` may be called from any thread."""
+
+    def __init__(self, feed: Feed, source: str, *, clock: Clock) -> None:
+        self._feed, self._source, self._clock = ref(feed), source, clock
+        self._closing = threading.Event()
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="neli-router", daemon=True)
+
+    def close(self) -> None:
+        """Stop reading, and release the source. Twice is fine; in a child of a fork, there is nothing to stop."""
+        if os.getpid() != self._process:
+            return
+        self._closing.set()
+        self._wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_MAX)
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over():
+                self._turn()
+        except NeliError as error:
+            self._stop(error)
+        except BaseException as error:
+            # Not to go on: without this, look-ups would use the last table for as long as max_age lets them.
+            self._stop(_defect(self._source, error))
+            raise
+        finally:
+            self._release()
+
+    def _is_over(self) -> bool:
+        return self._closing.is_set() or self._feed() is None
+
+    def _away(self, trouble: str) -> None:
+        if (feed := self._feed()) is not None:
+            feed.away(trouble)
+
+    def _stop(self, error: NeliError) -> None:
+        if not self._is_over() and (feed := self._feed()) is not None:
+            feed.fail(error)
+        self._closing.set()
+
+    def _turn(self) -> None:
+        """One bounded piece of work. Raises what will not heal."""
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        """Make a turn that waits return. From any thread."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Let the source go, at the end of the thread."""
+        raise NotImplementedError
+
+
+def _defect(source: str, error: BaseException) -> NeliError:
+    return NeliError(
+        f"a thread that reads {source} was wanted",
+        f"it ended by a {type(error).__name__}, which is a defect",
+        "report it with the traceback that this process wrote, and reopen the router",
+    )
