@@ -9,7 +9,7 @@ of its choice. How the two talk to each other when all is well is tested with th
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -145,7 +145,7 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
             ws="none",
             lifespan="off",
             loop="asyncio",
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=int(PATIENCE),  # One that is cut short leaves sockets open.
             **where,
         )
     )
@@ -164,10 +164,13 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
             port = server.servers[0].sockets[0].getsockname()[1]
             yield agent, f"http://127.0.0.1:{port}"
     finally:
-        agent.hangs = False
         server.should_exit = True
-        agent.hang_up()
-        thread.join(PATIENCE)
+        give_up_at = monotonic() + PATIENCE
+        while thread.is_alive() and monotonic() < give_up_at:
+            agent.hangs = False
+            with suppress(RuntimeError):  # Its loop has just ended.
+                agent.hang_up()  # Again and again: a client may come back before the server has stopped to listen.
+            thread.join(0.05)
 
 
 @contextmanager
