@@ -327,7 +327,7 @@ AFTER = folded(expire("b", "a", LAST_OF_A), state=BEFORE)
 """a owned all under 1001; then b does, under 1003."""
 
 
-class Stage:
+class ActingScene:
     """Processes that act when a test says so, as `acting` sees them."""
 
     def __init__(self, *, exclusive: bool = True) -> None:
@@ -357,7 +357,7 @@ def machine(who: str, state: State, *, sent: float = 0.0, settled: float = 0.0) 
 
 
 def test_two_who_act_at_once_are_found_at_the_step_that_brings_the_second() -> None:
-    stage = Stage()
+    stage = ActingScene()
     stage.acting.step(stage.host("m1"), machine("a", BEFORE))
     with breaks("at_most_one_acts", r"m2 \(term 1003\) and m1 \(term 1001\) both act for partition 0"):
         stage.acting.step(stage.host("m2"), machine("b", AFTER))
@@ -365,7 +365,7 @@ def test_two_who_act_at_once_are_found_at_the_step_that_brings_the_second() -> N
 
 @pytest.mark.parametrize(("settled", "wrong"), [(LEASE - 0.1, True), (LEASE, False)])
 def test_a_wait_that_ends_before_the_lease_that_it_is_for_is_found_when_it_ends(settled: float, wrong: bool) -> None:
-    stage = Stage()
+    stage = ActingScene()
     stage.acting.step(stage.host("m1"), machine("a", BEFORE))
     stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=1.0, settled=settled))
     stage.world.run(settled)
@@ -374,7 +374,7 @@ def test_a_wait_that_ends_before_the_lease_that_it_is_for_is_found_when_it_ends(
 
 
 def test_a_claim_that_a_later_step_withdrew_does_not_begin() -> None:
-    stage = Stage()
+    stage = ActingScene()
     stage.acting.step(stage.host("m1"), machine("a", BEFORE))
     second = stage.host("m2")
     stage.acting.step(second, machine("b", AFTER, sent=1.0, settled=3.0))
@@ -383,7 +383,7 @@ def test_a_claim_that_a_later_step_withdrew_does_not_begin() -> None:
 
 
 def test_who_is_gone_acts_no_more() -> None:
-    stage = Stage()
+    stage = ActingScene()
     first = stage.host("m1")
     stage.acting.step(first, machine("a", BEFORE))
     assert dict.fromkeys(range(4), 1001) == stage.acting.terms(first)
@@ -392,7 +392,7 @@ def test_who_is_gone_acts_no_more() -> None:
 
 
 def test_where_two_may_act_two_are_no_violation() -> None:
-    stage = Stage(exclusive=False)
+    stage = ActingScene(exclusive=False)
     stage.acting.step(stage.host("m1"), machine("a", BEFORE))
     stage.acting.step(stage.host("m2"), machine("b", AFTER))
 
@@ -406,7 +406,7 @@ def test_where_two_may_act_two_are_no_violation() -> None:
     ],
 )
 def test_a_term_that_does_not_grow_is_found(who: str, state: State, wrong: bool) -> None:
-    stage = Stage()
+    stage = ActingScene()
     first = stage.host("m1")
     stage.acting.step(first, machine("b", AFTER))
     stage.acting.end(first)
@@ -415,7 +415,7 @@ def test_a_term_that_does_not_grow_is_found(who: str, state: State, wrong: bool)
 
 
 def test_a_ledger_that_lost_records_may_give_the_same_terms_again() -> None:
-    stage = Stage()
+    stage = ActingScene()
     first = stage.host("m1")
     stage.acting.step(first, machine("b", AFTER))
     stage.acting.end(first)
@@ -434,7 +434,7 @@ def test_a_ledger_that_lost_records_may_give_the_same_terms_again() -> None:
     ],
 )
 def test_a_program_that_believes_more_than_its_machine_allows_is_found(standing: Standing, wrong: bool) -> None:
-    stage = Stage()
+    stage = ActingScene()
     host = stage.host("m1")
     host.standing = standing
     with breaks_if(wrong, "belief_within_tenure"):
@@ -444,11 +444,11 @@ def test_a_program_that_believes_more_than_its_machine_allows_is_found(standing:
 # Coverage: under `available` one acts, and two never for long
 
 
-class Scene:
+class CoverageScene:
     """The processes that act for the only partition, as a test says: under `available`, in fair weather."""
 
     def __init__(self) -> None:
-        self.stage = Stage(exclusive=False)
+        self.stage = ActingScene(exclusive=False)
         self.world = self.stage.world
         self.one, self.other = self.stage.host("m1"), self.stage.host("m2")
         self.alive = {"a": self.one, "b": self.other}
@@ -467,7 +467,7 @@ class Scene:
 
 
 def test_a_partition_that_all_leave_while_its_owner_lives_is_found() -> None:
-    scene = Scene()
+    scene = CoverageScene()
     scene.owner("a")
     scene.act(scene.one)
     with breaks("at_least_one_acts", "partition 0 was left by everybody"):
@@ -475,7 +475,7 @@ def test_a_partition_that_all_leave_while_its_owner_lives_is_found() -> None:
 
 
 def test_a_partition_may_be_left_if_its_owner_is_dead_or_there_is_none() -> None:
-    scene = Scene()
+    scene = CoverageScene()
     scene.owner("a")
     scene.act(scene.one)
     del scene.alive["a"]
@@ -486,7 +486,7 @@ def test_a_partition_may_be_left_if_its_owner_is_dead_or_there_is_none() -> None
 
 
 def test_an_owner_may_take_as_long_as_it_may_take_to_read_that_it_owns() -> None:
-    scene = Scene()
+    scene = CoverageScene()
     scene.owner("a")
     scene.world.run(scene.coverage._grace)
     scene.act()
@@ -497,7 +497,7 @@ def test_an_owner_may_take_as_long_as_it_may_take_to_read_that_it_owns() -> None
 
 
 def test_when_who_acted_dies_its_live_owner_is_given_that_time_again() -> None:
-    scene = Scene()
+    scene = CoverageScene()
     scene.owner("b")
     scene.act(scene.one)
     scene.world.run(5.0)
@@ -511,7 +511,7 @@ def test_when_who_acted_dies_its_live_owner_is_given_that_time_again() -> None:
 
 @pytest.mark.parametrize("still", [True, False])
 def test_two_who_act_for_longer_than_they_may_are_found_even_when_one_has_stopped(still: bool) -> None:
-    scene = Scene()
+    scene = CoverageScene()
     scene.owner("a")
     scene.act(scene.one, scene.other)
     scene.world.run(scene.coverage._overlap_max)
@@ -523,7 +523,7 @@ def test_two_who_act_for_longer_than_they_may_are_found_even_when_one_has_stoppe
 
 
 def test_two_overlaps_with_a_pause_between_them_are_two() -> None:
-    scene = Scene()
+    scene = CoverageScene()
     scene.owner("a")
     for start in (0.0, 0.6, 1.2):
         scene.world.run(start * scene.coverage._overlap_max)
