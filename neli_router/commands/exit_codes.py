@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 EXIT_BROKEN = 1
-"""A promise was broken, or a check failed; what was printed shows how."""
+"""A promise was broken, or a check failed; the output shows how."""
 
 EXIT_USAGE = 2
 """The command line or the configuration is not usable. Click's own."""

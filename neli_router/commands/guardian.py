@@ -47,15 +47,38 @@ _PDEATHSIG, _SUBREAPER = 1, 36  # linux/prctl.h, which never changes.
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
+class _Messages:
+    """One end of the connection between the two: JSON objects, one a line."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line, self._rest = line, b""
+        self.fileno, self.close = line.fileno, line.close
+
+    def say(self, **message: object) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # It is gone: `heard` says so.
+            self._line.sendall(json.dumps(message).encode() + b"\n")
+
+    def heard(self) -> list[dict[str, Any]]:
+        """Waits for a piece; the messages that it completes. Raises EOFError if the other side is gone."""
+        try:
+            piece = self._line.recv(65536)
+        except ConnectionResetError:
+            piece = b""  # It is gone, and left a message of ours unread: that is no defect of this side.
+        if not piece:
+            raise EOFError
+        *whole, self._rest = (self._rest + piece).split(b"\n")
+        return [json.loads(line) for line in whole]
+
+
 class Guardian:
     """The hand of `neli run` on its guardian. One command at a time."""
 
     def __init__(self, line: socket.socket, pid: int) -> None:
-        self._line, self._pid, self._rest = line, pid, b""
-        self._group = 0
+        self._messages, self._pid, self._group = _Messages(line), pid, 0
+        self._say = self._messages.say
 
     def fileno(self) -> int:
-        return self._line.fileno()
+        return self._messages.fileno()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], *, until: float) -> None:
         """Start it; it is killed at `until`, on the host's clock, unless `extend` comes before."""
@@ -73,18 +96,14 @@ class Guardian:
 
     def heard(self) -> list[dict[str, Any]]:
         """Its messages: `started`, `failed`, `ended`, `gone`. Waits for one. Raises EOFError if it is gone."""
-        piece = _received(self._line)
-        if not piece:
-            raise EOFError
-        *whole, self._rest = (self._rest + piece).split(b"\n")
-        said = [json.loads(line) for line in whole]
+        said = self._messages.heard()
         for one in said:
             self._group = 0 if "gone" in one else one.get("started", self._group)
         return said
 
     def close(self) -> None:
         """Let it go, and with it all that still runs."""
-        self._line.close()
+        self._messages.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
@@ -93,10 +112,6 @@ class Guardian:
         while self._group and _exists(self._group):
             _quietly(os.killpg, self._group, signal.SIGKILL)
             select.select([], [], [], SWEEP)
-
-    def _say(self, **message: object) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # It is gone: `heard` says so.
-            self._line.sendall(json.dumps(message).encode() + b"\n")
 
 
 def guardian() -> Guardian:
@@ -110,16 +125,17 @@ def guardian() -> Guardian:
         return Guardian(ours, pid)
     try:
         ours.close()
-        _Watch(theirs, host_clock).run()
+        _GuardianLoop(theirs, host_clock).run()
     finally:
         os._exit(1)  # Not `exit`: that would run what our parent registered for its own end.
 
 
-class _Watch:
+class _GuardianLoop:
     """The guardian's own side: one loop."""
 
     def __init__(self, line: socket.socket, clock: Clock) -> None:
-        self._line, self._clock, self._rest = line, clock, b""
+        self._messages, self._clock = _Messages(line), clock
+        self._say = self._messages.say
         self._process: subprocess.Popen[bytes] | None = None
         self._leader_lives = self._killing = False
         self._until = self._kill_at = inf
@@ -135,10 +151,10 @@ class _Watch:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         _prctl(_SUBREAPER, 1)
         while True:
-            ready, _, _ = select.select([self._line.fileno(), waking], [], [], self._patience())
+            ready, _, _ = select.select([self._messages.fileno(), waking], [], [], self._patience())
             if waking in ready:
                 os.read(waking, 4096)
-            if self._line.fileno() in ready:
+            if self._messages.fileno() in ready:
                 self._listen()
             self._turn()
 
@@ -150,12 +166,11 @@ class _Watch:
         return max(0.0, min(soon, self._until - self._clock(), self._kill_at - self._clock()))
 
     def _listen(self) -> None:
-        piece = _received(self._line)
-        if not piece:
+        try:
+            messages = self._messages.heard()
+        except EOFError:
             self._end()
-        *whole, self._rest = (self._rest + piece).split(b"\n")
-        for line in whole:
-            message = json.loads(line)
+        for message in messages:
             self._until = message.get("until", self._until)
             if "start" in message:
                 self._start(message["start"], message["environment"])
@@ -224,10 +239,6 @@ class _Watch:
         if self._process is not None:
             _quietly(os.killpg, self._process.pid, number)
 
-    def _say(self, **message: object) -> None:
-        with contextlib.suppress(OSError):  # `neli run` is gone: the next reading finds out.
-            self._line.sendall(json.dumps(message).encode() + b"\n")
-
     def _end(self) -> NoReturn:
         """`neli run` is gone, in one way or another."""
         self._killing = True
@@ -235,14 +246,6 @@ class _Watch:
             self._turn()
             select.select([], [], [], SWEEP)
         os._exit(0)
-
-
-def _received(line: socket.socket) -> bytes:
-    """The next piece; empty if the other side is gone."""
-    try:
-        return line.recv(65536)
-    except ConnectionResetError:
-        return b""  # It is gone, and left a message of ours unread: that is no defect of this side.
 
 
 def _prepare(parent: int) -> None:

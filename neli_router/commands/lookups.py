@@ -128,7 +128,7 @@ def owner_command(
 @agent_options
 @output_option
 def table_command(agent: str | None, token_file: Path | None, output: str) -> None:
-    """Print who owns each partition, and who is to.
+    """Print the owner of each partition, and the next one.
 
     OWNER is `-` for a partition without an owner. TARGET is named only where it is another than the owner: the
     partition is on its way there.
@@ -166,7 +166,7 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
 @agent_options
 @output_option
 def members_command(agent: str | None, token_file: Path | None, output: str) -> None:
-    """Print who is in the group, in the order in which they joined.
+    """Print the members of the group, in the order in which they joined.
 
     LEASE is how many seconds the member's last heartbeat is still good for, by the agent's clock; LAG how many records
     it had still to read when it sent that.

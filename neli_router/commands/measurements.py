@@ -56,7 +56,7 @@ PAIRS = 9
 """Readings of two clocks, of which the narrowest counts: a pair with an interruption in it says nothing."""
 
 RATE_DOUBTFUL = 0.0005
-"""What NTP may bend a clock by. More, and one of the two clocks is broken or the hypervisor's."""
+"""The rate at which NTP may bend a clock. If it is more, one of the two clocks is broken, or the hypervisor's is."""
 
 SPACE_MIN = 16 * 2**20
 SPACE_LOW = 256 * 2**20

@@ -47,7 +47,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     "--grace",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="What COMMAND has to stop after SIGTERM.  [default: the group's drain timeout]",
+    help="Seconds that COMMAND has to stop after SIGTERM.  [default: the group's drain timeout]",
 )
 @click.option(
     "--keep/--once",
@@ -65,12 +65,12 @@ def run_command(
 
     \b
       NELI_ROLE       R                  NELI_TERM       the fencing token: pass it on with each write
-      NELI_PARTITION  what fills R       NELI_MEMBER     the agent's name in the group
+      NELI_PARTITION  where R is         NELI_MEMBER     the agent's name in the group
 
     When the role is to go elsewhere, COMMAND gets SIGTERM, and SIGKILL after the grace. When it is lost, because the
     agent was fenced or is gone and the lease has run out, COMMAND gets SIGKILL at once. Signals always go to the whole
-    process group, and on Linux SIGKILL goes to all that COMMAND started, also to what left the group. The same happens
-    if `neli run` itself is killed or stopped. When COMMAND ends by itself, what it left running is killed, too. Only
+    process group, and on Linux SIGKILL goes to all that COMMAND started, also to those that left the group. The same
+    happens if `neli run` itself is killed or stopped. When COMMAND ends by itself, its children are killed, too. Only
     then does the host give the role back.
 
     SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group, which has the grace to end. COMMAND has no

@@ -57,7 +57,7 @@ class Misfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`of_text` reads what a flag or a variable says, `fits` judges what has types, `metavar` is for a help."""
+    """`of_text` reads a flag or a variable, `fits` judges a value that has a type, `metavar` is for a help."""
 
     wanted: str
     of_text: Callable[[str], object]
@@ -162,7 +162,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "max_age", PERHAPS_SECONDS, "When the table is too old for look-ups, in s; none for never."),
         Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, for ever."),
         Option("layout", "partitions", WHOLE, "Partitions that move between members. The group's."),
-        Option("layout", "tags", SWITCH, "Hash only what a key has in {braces}. The group's."),
+        Option("layout", "tags", SWITCH, "Hash only the part of a key in {braces}. The group's."),
         Option("agent", "socket", TEXT, "The Unix socket to serve on.", ""),
         Option("agent", "listen", TEXT, "HOST:PORT to serve on as well."),
         Option("agent", "token_file", TEXT, "The file with the token that clients over TCP must show."),

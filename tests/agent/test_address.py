@@ -62,7 +62,7 @@ def test_only_loopback_and_sockets_stay_on_the_host() -> None:
     assert [True, True, True, True, False, False] == [parse(text).is_loopback for text in texts]
 
 
-def test_a_folder_that_somebody_else_made_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_another_user_made_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neli_router.agent.address._SHARED", str(tmp_path))
     folder = tmp_path / "neli-1"
     address = Address(path=str(folder / "agent.sock"))
@@ -85,7 +85,7 @@ def test_a_socket_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     assert "its socket belongs to another user" in distrust(address, uid=stranger)
 
 
-def test_root_trusts_the_socket_of_a_service_but_not_one_that_anybody_could_have_made(tmp_path: Path) -> None:
+def test_root_trusts_the_socket_of_a_service_but_not_one_that_any_user_could_have_made(tmp_path: Path) -> None:
     """As one that a service of another user made; a test that runs as root makes it so."""
     socket = tmp_path / "agent.sock"
     socket.touch()

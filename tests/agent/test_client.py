@@ -45,7 +45,7 @@ def test_owners_come_in_the_order_of_their_keys_and_one_without_says_why(place: 
     assert agent.requests.count("/v1/owners") > 2
 
 
-def test_a_key_that_nobody_owns_raises_why_and_not_the_key(place: tuple[StandIn, Client]) -> None:
+def test_a_key_without_an_owner_raises_why_and_not_the_key(place: tuple[StandIn, Client]) -> None:
     _, client = place
     with pytest.raises(NoOwner, match="no member is left") as caught:
         client.owner("nobody-known")
@@ -108,7 +108,7 @@ def test_keys_and_tokens_stay_out_of_logs_and_representations(
     assert [False, False] == [secret in told for secret in ("Jane-Doe", "hush")]
 
 
-# Nobody there
+# No agent there
 
 
 def test_no_agent_says_how_to_start_one(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_leading_waits_is_renewed_and_gives_the_role_back(place: tuple[StandIn, 
 
 
 def test_an_event_that_lay_around_renews_nothing(place: tuple[StandIn, Client]) -> None:
-    """Its rest was true when it was written. What the agent answers to a question asked now is what counts."""
+    """Its rest was true when it was written. Only the answer to a question that is asked now counts."""
     agent, client = place
     agent.leads(remaining=20)
     with client.leading("nightly") as lease:
@@ -411,7 +411,7 @@ def test_clients_that_come_and_go_leave_no_descriptor_and_no_thread_behind(tmp_p
             with client.leading("nightly") as lease:
                 lease.check()
             client.watch().close()
-            client.watch()  # Nobody iterates it, and nobody closes it.
+            client.watch()  # Neither iterated nor closed.
         with pytest.raises(NoAgent):
             Client(f"{tmp_path}/none.sock").members()
 

@@ -103,7 +103,7 @@ def test_a_block_is_cancelled_at_once_when_its_lease_is_lost(tmp_path: Path) -> 
     play(tmp_path, story)
 
 
-def test_a_block_is_cancelled_when_nobody_renews_its_lease(tmp_path: Path) -> None:
+def test_a_block_is_cancelled_when_its_lease_is_not_renewed(tmp_path: Path) -> None:
     async def story(agent: StandIn, client: AsyncClient) -> None:
         agent.leads(remaining=0.3)
         with pytest.raises(LeaseLost, match="without being renewed"):

@@ -123,7 +123,7 @@ def redis() -> Iterator[str]:
 
 
 def examined(address: str) -> None:
-    """What the doctor finds on a server before there is a ledger, with it, and with nobody's word for its risk."""
+    """What the doctor finds on a server before there is a ledger, with it, and without a word for its risk."""
     given = ("--lease", "1", "--layout-partitions", "4")
     for _ in range(2):
         code, found = findings(*given, ledger=address)
@@ -166,7 +166,7 @@ def test_a_server_that_is_not_there_fails() -> None:
 
 @contextmanager
 def answering(path: Path, *answers: bytes, mode: int = 0o600) -> Iterator[None]:
-    """Something that listens at `path`, and says one of `answers` after the other to whoever asks."""
+    """Something that listens at `path`, and answers with one of `answers` after the other."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         path.chmod(mode)
@@ -222,7 +222,7 @@ def test_a_socket_that_was_left_over_and_a_file_in_its_place_are_told_apart(tmp_
     assert (1, f"{file} is no socket") == (code, found["agent"]["found"])
 
 
-# Who is there already
+# Other processes
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
 

@@ -43,7 +43,7 @@ def pids(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "guard.close()"])
-def test_whoever_is_gone_without_having_listened_leaves_nothing_behind(tmp_path: Path, end: str) -> None:
+def test_a_run_that_is_gone_without_having_listened_leaves_nothing_behind(tmp_path: Path, end: str) -> None:
     """What the guardian said is unread then, and its connection is reset instead of closed."""
     play(
         tmp_path,
@@ -74,7 +74,7 @@ guard.close()
     assert [False, True] == [(tmp_path / name).exists() for name in ("started", "later")]
 
 
-def test_what_somebody_stopped_hears_that_it_is_to_finish(tmp_path: Path) -> None:
+def test_a_stopped_command_hears_that_it_is_to_finish(tmp_path: Path) -> None:
     found = play(
         tmp_path,
         """

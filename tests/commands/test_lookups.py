@@ -69,7 +69,7 @@ def test_roles_are_asked_for_by_number_or_name(place: StandIn) -> None:
     assert (0, [3, "nightly"]) == (result.exit_code, [json.loads(line)["role"] for line in result.stdout.splitlines()])
 
 
-def test_the_table_names_owners_and_whoever_is_there(place: StandIn) -> None:
+def test_the_table_names_owners_and_members(place: StandIn) -> None:
     result = run(table_command)
     assert ["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD"] == result.stdout.splitlines()[0].split()
     assert [["0", "alpha"], ["1", "-"]] == [line.split()[:2] for line in result.stdout.splitlines()[1:]]
@@ -88,7 +88,7 @@ def test_a_watch_prints_until_the_agent_ends_it(place: StandIn) -> None:
     assert ("alpha http://alpha:1 partition 0 term 4\n", 4) == (result.stdout, result.exit_code)
 
 
-def test_a_watch_ends_when_nobody_reads_it_any_more(place: StandIn) -> None:
+def test_a_watch_ends_when_its_reader_is_gone(place: StandIn) -> None:
     """As behind `| head -1`: a write would find out, but the next change may be days away."""
     code = "from neli_router.commands.lookups import watch_command; watch_command(prog_name='neli watch')"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

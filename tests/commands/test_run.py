@@ -143,7 +143,7 @@ def test_revoked_a_command_that_ignores_it_is_killed_after_the_grace(runs: Runs)
     assert [False, False] == [lives(pid) for pid in pids]
 
 
-def test_a_lease_that_nobody_renews_ends_the_command(runs: Runs) -> None:
+def test_a_lease_that_is_not_renewed_ends_the_command(runs: Runs) -> None:
     runs.agent.leads(remaining=1.0)
     process = runs.start("bash", "-c", STUBBORN)
     pids = runs.pids(2)

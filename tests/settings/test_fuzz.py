@@ -52,7 +52,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outcome(flags: dict[str, object], environ: dict[str, str], path: Path | None) -> str:
-    """All that anybody gets to see of a resolution."""
+    """All that is shown of a resolution."""
     try:
         made = resolve(flags, environ, None if path is None else str(path), places=())
     except ConfigError as error:
@@ -102,10 +102,10 @@ texts = st.binary(max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateesc
 def test_any_environment_and_flags_give_a_configuration_or_its_problems(
     environ: dict[str, str], flags: dict[str, object]
 ) -> None:
-    # What is on this host's disk is no business of this test.
+    # This test has no business with this host's disk.
     found = outcome(flags, environ, None)
     assert SECRET not in found
-    found.encode()  # What is shown can be printed, whatever was in it.
+    found.encode()  # It can be printed, whatever was in it.
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.text(alphabet="abc/:.", max_size=20))

@@ -164,7 +164,7 @@ def test_all_problems_of_all_layers_are_told_at_once_even_where_a_higher_layer_o
     assert expected == found
 
 
-def test_variables_of_other_parts_and_of_kubernetes_are_nobodys_mistake() -> None:
+def test_variables_of_other_parts_and_of_kubernetes_are_no_mistake() -> None:
     names = ("NELI_ROLE", "NELI_TERM", "NELI_PARTITION", "NELI_MEMBER", "NELI_AGENT", "NELI_CONFIG_MAP_SERVICE_HOST")
     kubernetes = (
         *("NELI_SERVICE_HOST", "NELI_SERVICE_PORT", "NELI_SERVICE_PORT_HTTP", "NELI_PORT", "NELI_PORT_7635_TCP"),

@@ -1,4 +1,4 @@
-"""The token: where it may stand, who may read it there, and that nobody ever sees it."""
+"""The token: the places where it may stand, its readers there, and that it is never shown."""
 
 from pathlib import Path
 

@@ -205,7 +205,7 @@ def no_agent(address: Address, error: BaseException) -> NoAgent:
         found = "this user may not open its socket"
         start = "run this as the agent's own user, or " + start
     elif name in {"ENOTSOCK", "EPROTOTYPE"}:
-        found = "what is there is no socket that takes connections"
+        found = "the file there is no socket that takes connections"
     elif isinstance(error, httpx.ConnectError):
         found = f"it cannot be reached ({name or error})"
     else:

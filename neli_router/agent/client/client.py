@@ -98,7 +98,7 @@ class Client(Transport):
     # Wishes, of operators. Each returns when the ledger shows it; with `preview` it only says what it would move.
 
     def drain(self, name: str, *, preview: bool = False) -> WishView:
-        """The member `name` shall own nothing but what is pinned to it."""
+        """The member `name` shall own no partition but those that are pinned to it."""
         return self.call(calls.wish("drain", WishAsked(name=name, preview=preview)))
 
     def undrain(self, name: str, *, preview: bool = False) -> WishView:
