@@ -4,7 +4,7 @@
     POST /v1/owners           OwnersAsked        OwnersView
     GET  /v1/lease?role=N                        LeaseView      whether this host leads it now
     GET  /v1/leadership?role=N&timeout=S         LeaseView      waits until it does, at most S seconds
-    GET  /v1/leadership/events?role=N            a stream: waiting, acquired, renewed, revoked, fenced, ended
+    GET  /v1/leadership/events?role=N            a stream: waiting, acquired, renewed, revoked, fenced, ended (LeaseView)
     GET  /v1/watch[?key=K | key64=B | role=N]    a stream: owner (OwnerView), for each change
     GET  /v1/table                               TableView
     GET  /v1/members                             MembersView
@@ -31,7 +31,6 @@ from neli_router.errors import ConfigError, NeliError
 
 __all__ = [
     "BODY_MAX",
-    "EVENTS",
     "KEY_MAX",
     "STATUS_OF",
     "Cause",
@@ -58,9 +57,6 @@ BODY_MAX = 1 << 20
 
 KEY_MAX = 8192
 """Characters of a key in an address, within the limits of every HTTP library."""
-
-EVENTS = ("waiting", "acquired", "renewed", "revoked", "fenced", "ended")
-"""Of `leadership/events`; the data of each is a LeaseView."""
 
 
 class _View(msgspec.Struct, frozen=True, omit_defaults=False, forbid_unknown_fields=False):
