@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from neli_router.errors import GroupMismatch, LedgerError, NeliError
 from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
-from neli_router.ownership.base import Card, Claim, Owners, Receipt
+from neli_router.ownership.base import Card, Claim, Owners, Receipt, Version
 from neli_router.protocol import Settings
 
 __all__ = ["TTL_MIN", "Publisher"]
@@ -60,7 +60,7 @@ class Publisher:
         self._fading: dict[int, float] = {}
         """The partitions that are led no longer and were not taken back, and since when."""
         self._renewed_at = self._whole_at = float("-inf")
-        self._version = ""
+        self._version = Version()
         self._away = False
         membership.changed.tell(self._kick)
 
@@ -116,7 +116,7 @@ class Publisher:
             self._renewed_at = now
             if is_whole:
                 self._whole_at = now
-            lost, self._version = _went_back(receipt.version, self._version), receipt.version
+            lost, self._version = not receipt.version.continues(self._version), receipt.version
             if lost and not is_whole:
                 self._whole_at = float("-inf")
                 return 0.0
@@ -153,10 +153,3 @@ class Publisher:
         if not self._away:  # Once an outage: a line for each failed try would bury the first.
             self._away = True
             self._journal.note("warning", "ownership.unavailable", why=str(error))
-
-
-def _went_back(version: str, known: str) -> bool:
-    """Whether the store was made anew, or has lost changes."""
-    since, _, revision = version.rpartition(":")
-    known_since, _, known_revision = known.rpartition(":")
-    return since != known_since or int(revision) < int(known_revision or "0")

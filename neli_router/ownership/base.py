@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from neli_router.keyspace import Layout
 
-__all__ = ["Card", "Claim", "Holding", "Listing", "Owners", "OwnersChange", "OwnersSource", "Receipt"]
+__all__ = ["Card", "Claim", "Holding", "Listing", "Owners", "OwnersChange", "OwnersSource", "Receipt", "Version"]
 
 
 class Card(NamedTuple):
@@ -51,18 +51,30 @@ class Claim:
     released: Mapping[int, int]
 
 
+class Version(NamedTuple):
+    """The state of a store: another one after each change of a partition or of the holders."""
+
+    since: str = ""
+    """Another one if the store was made anew."""
+    revision: int = 0
+
+    def continues(self, known: "Version") -> bool:
+        """Whether the store of this version has not lost what it had at `known`."""
+        return self.since == known.since and self.revision >= known.revision
+
+
 class Receipt(NamedTuple):
     """The answer to a claim: `version` is that of the table afterwards, and `refused` are the partitions of which a
     higher term was known."""
 
-    version: str
+    version: Version
     refused: Sequence[int]
 
 
 class OwnersChange(NamedTuple):
     """One change: the new entries of these partitions, and of their holders."""
 
-    version: str
+    version: Version
     holdings: Mapping[int, Holding]
     holders: Mapping[str, tuple[Card, int]]
     """Holder -> its card, and when it expires, in milliseconds of the store's clock."""
@@ -72,8 +84,7 @@ class OwnersChange(NamedTuple):
 class Listing:
     """All that is said, as of one moment."""
 
-    version: str
-    """Another one after each change of a partition or of the holders: `next_of` it, unless something was missed."""
+    version: Version
     layout: Layout | None
     """None if no member ever said anything."""
     now_ms: int
@@ -94,14 +105,11 @@ class Owners(Protocol):
     def publish(self, layout: Layout, claim: Claim) -> Receipt:
         """Say it, in one step. Raises GroupMismatch if a later group has another layout."""
 
-    def table(self, known: str = "") -> Listing:
+    def table(self, known: Version | None = None) -> Listing:
         """Everything, in one round trip; without the partitions if `known` is the version still."""
 
     def follow(self, timeout: float) -> list[OwnersChange]:
         """The changes since the last call, or since the first `table`; waits up to `timeout` seconds for one."""
-
-    def next_of(self, version: str) -> str:
-        """The version after this one."""
 
     def wake(self) -> None:
         """Make a `follow` that waits in another thread return, or the next one. From any thread."""

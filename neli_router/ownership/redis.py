@@ -19,7 +19,7 @@ from neli_router.errors import GroupMismatch, LedgerUnavailable, LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.ledgers.redis.address import RedisAddress
 from neli_router.ledgers.redis.link import Link
-from neli_router.ownership.base import Claim, Listing, OwnersChange, Receipt
+from neli_router.ownership.base import Claim, Listing, OwnersChange, Receipt, Version
 from neli_router.ownership.redis_layout import MISMATCH, READ, SAY, channel, keys, listing, news, receipt, say
 
 __all__ = ["RedisOwners"]
@@ -53,11 +53,12 @@ class RedisOwners:
         answer = self._ask("EVAL", SAY, 3, *self._keys, *say(self._at.group, layout, claim))
         return receipt(answer)
 
-    def table(self, known: str = "") -> Listing:
+    def table(self, known: Version | None = None) -> Listing:
         if self._listening is None:
             self._listen()
-            known = ""
-        return listing(self._ask("EVAL_RO", READ, 3, *self._keys, known), self._at.group)
+            known = None
+        version = "" if known is None else f"{known.since}:{known.revision}"
+        return listing(self._ask("EVAL_RO", READ, 3, *self._keys, version), self._at.group)
 
     def follow(self, timeout: float) -> list[OwnersChange]:
         give_up_at = time.monotonic() + timeout
@@ -77,10 +78,6 @@ class RedisOwners:
                 break
         heard, self._heard = self._heard, []
         return heard
-
-    def next_of(self, version: str) -> str:
-        since, _, revision = version.rpartition(":")
-        return f"{since}:{int(revision) + 1}"
 
     def wake(self) -> None:
         if os.getpid() != self._process:

@@ -22,7 +22,7 @@ from typing import Any
 
 from neli_router.errors import ConfigError, LedgerUnusable
 from neli_router.keyspace import Layout
-from neli_router.ownership.base import Card, Claim, Holding, Listing, OwnersChange, Receipt
+from neli_router.ownership.base import Card, Claim, Holding, Listing, OwnersChange, Receipt, Version
 
 __all__ = ["MISMATCH", "READ", "SAY", "channel", "keys", "listing", "news", "receipt", "say"]
 
@@ -136,7 +136,7 @@ def say(group: str, layout: Layout, claim: Claim) -> list[str | int]:
 
 
 def receipt(answer: Any) -> Receipt:
-    return Receipt(answer[0].decode(), tuple(answer[1]))
+    return Receipt(_version(answer[0].decode()), tuple(answer[1]))
 
 
 def listing(answer: Any, group: str) -> Listing:
@@ -147,7 +147,7 @@ def listing(answer: Any, group: str) -> Listing:
         found = {holder: _holder(text) for holder, text in zip(words[::2], words[1::2], strict=True)}
         layout = _layout(sizes)
         return Listing(
-            version.decode(),
+            _version(version.decode()),
             layout,
             int(seconds) * 1000 + int(micros) // 1000,
             found,
@@ -168,9 +168,14 @@ def news(message: bytes, group: str) -> OwnersChange:
                 holders[first[1:]] = _holder(rest)
             else:
                 holdings[int(first)] = _holding(rest)
-        return OwnersChange(version, holdings, holders)
+        return OwnersChange(_version(version), holdings, holders)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _foreign(group, error) from error
+
+
+def _version(text: str) -> Version:
+    since, _, revision = text.rpartition(":")
+    return Version(since, int(revision))
 
 
 def _flat(pairs: Iterable[tuple[int, int]]) -> list[int]:

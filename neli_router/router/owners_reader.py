@@ -23,7 +23,7 @@ from dataclasses import replace
 from neli_router.clock import Clock
 from neli_router.errors import LedgerError, LedgerUnavailable
 from neli_router.keyspace import Layout
-from neli_router.ownership.base import Card, Holding, Listing, OwnersSource
+from neli_router.ownership.base import Card, Holding, Listing, OwnersSource, Version
 from neli_router.router.feed import Feed, Reading
 from neli_router.router.reader import Reader
 from neli_router.router.table import Owner, Peer, Table, no_owner
@@ -57,7 +57,7 @@ class OwnersReader(Reader):
         self._listing: Listing | None = None
         self._holdings: dict[int, Holding] = {}
         self._holders: dict[str, tuple[Card, int]] = {}
-        self._shown: tuple[str, dict[str, Card], Table | None] | None = None
+        self._shown: tuple[Version, dict[str, Card], Table | None] | None = None
         self._asked_at = self._whole_at = self._due_at = 0.0
         try:
             self._ask()  # Here, so that a mistake in the address is raised to the caller.
@@ -87,8 +87,8 @@ class OwnersReader(Reader):
             known = self._listing
             if known is None or news.version == known.version:
                 continue
-            if news.version != self._owners.next_of(known.version):
-                if _is_older(news.version, known.version):
+            if news.version != known.version._replace(revision=known.version.revision + 1):
+                if known.version.continues(news.version):
                     continue  # It was sent before the table was read.
                 self._listing = None
                 break
@@ -101,7 +101,7 @@ class OwnersReader(Reader):
     def _ask(self) -> None:
         """Read what has changed, or everything."""
         asked_at = self._clock()
-        known = "" if self._listing is None or asked_at - self._whole_at > WHOLE_EVERY else self._listing.version
+        known = None if self._listing is None or asked_at - self._whole_at > WHOLE_EVERY else self._listing.version
         listing = self._owners.table(known)
         if listing.holdings is not None:
             self._holdings, self._whole_at, self._shown = dict(listing.holdings), asked_at, None
@@ -114,7 +114,7 @@ class OwnersReader(Reader):
         left = [(self._holders[holder][1] - now_ms) / 1000 for holder in alive]
         self._due_at = self._asked_at + min([CHECK_EVERY, *(max(NAP_MIN, seconds + 0.001) for seconds in left)])
         if (feed := self._feed()) is not None:
-            at = int(listing.version.rpartition(":")[2])
+            at = listing.version.revision
             if self._shown is None or self._shown[:2] != (listing.version, alive):
                 table = table_of_owners(feed.address, listing.layout, at, alive, self._holdings)
                 self._shown = listing.version, alive, table
@@ -141,8 +141,3 @@ def table_of_owners(
     peers = tuple(Peer(*card) for card in holders.values())
     why = UNPUBLISHED if holders else no_owner(any(term for term, _ in holdings.values()))
     return Table.of(address, layout, at, owners, peers, why)
-
-
-def _is_older(version: str, known: str) -> bool:
-    since, _, revision = version.rpartition(":")
-    return since == known.rpartition(":")[0] and int(revision) <= int(known.rpartition(":")[2])
