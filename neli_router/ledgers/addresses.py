@@ -113,7 +113,7 @@ def needing(extra: Literal["kafka", "redis"], purpose: str) -> Iterator[None]:
 
 
 def public_address(address: str) -> str:
-    """A ledger's address for people. Before the last @ stands who we are there, and perhaps by which password."""
+    """A ledger's address for people. The part before the last @ is hidden: it has our user, and perhaps a password."""
     if re.match(r"sqlite:(?!//[^/])", address):
         return address  # A file has no password, and its name may have an @.
     before, at, after = address.rpartition("@")

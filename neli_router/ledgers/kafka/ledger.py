@@ -133,7 +133,8 @@ class KafkaLedger:
         self._questions.drop(before, self._trimmed)
 
     def wake(self) -> None:
-        self._reader.wake()
+        if os.getpid() == self._process:  # In a child, a thread that is not there may hold the lock.
+            self._reader.wake()
 
     def close(self) -> None:
         if self._closed or os.getpid() != self._process:

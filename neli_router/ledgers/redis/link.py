@@ -11,9 +11,9 @@ Sentinels are asked anew for every connection, and the server that they name mus
 failover, some of them still name the old one.
 """
 
-import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from redis.backoff import NoBackoff
@@ -67,15 +67,9 @@ class Link:
 
     def try_each(self, commands: Sequence[Command]) -> list[Any]:
         """As `ask`, with the errors of single commands in the place of their answers. Raises LedgerUnavailable."""
-        try:
+        with self._guarded():
             self._connection.send_packed_command(self._connection.pack_commands(commands))
             return [self._answer() for _ in commands]
-        except (*AWAY, RedisError) as error:
-            self.close()
-            raise explain(error, self.at, self._purpose, opening=self._opening) from error
-        except BaseException:
-            self.close()  # Answers that were not taken would be taken for the next ones.
-            raise
 
     def require_master(self) -> None:
         """Raise LedgerUnavailable if it is, or has become, a replica."""
@@ -103,38 +97,41 @@ class Link:
     @property
     def pending(self) -> bool:
         """Whether something has come that was not taken. Raises LedgerUnavailable if the server is gone."""
-        try:
+        with self._guarded():
             return bool(self._connection.can_read(0))
-        except (*AWAY, RedisError) as error:
-            self.close()
-            raise explain(error, self.at, self._purpose, opening=self._opening) from error
 
     def send(self, *command: str | bytes | int) -> None:
         """Send a command whose answers `take` brings."""
-        try:
+        with self._guarded():
             self._connection.send_packed_command(self._connection.pack_commands([command]))
-        except (*AWAY, RedisError) as error:
-            self.close()
-            raise explain(error, self.at, self._purpose, opening=self._opening) from error
 
     def take(self) -> Any:
         """The next answer, or message."""
-        try:
+        with self._guarded():
             return self._connection.read_response(disable_decoding=True)
-        except (*AWAY, RedisError) as error:
-            self.close()
-            raise explain(error, self.at, self._purpose, opening=self._opening) from error
 
     def interrupt(self) -> None:
         """Let a thread that waits for an answer find the connection broken."""
         # Of the plain socket also beneath TLS, whose own method would take the layer away that the other thread is in.
-        with contextlib.suppress(OSError, TypeError):
+        with suppress(OSError, TypeError):
             socket.socket.shutdown(self._connection._sock, socket.SHUT_RDWR)  # noqa: SLF001 - as above.
 
     def close(self) -> None:
         """Twice is fine."""
-        with contextlib.suppress(*AWAY, RedisError):
+        with suppress(*AWAY, RedisError):
             self._connection.disconnect()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Close the link if anything goes wrong: an answer that was not taken would be taken for the next one."""
+        try:
+            yield
+        except (*AWAY, RedisError) as error:
+            self.close()
+            raise explain(error, self.at, self._purpose, opening=self._opening) from error
+        except BaseException:
+            self.close()
+            raise
 
     def _answer(self) -> Any:
         try:
@@ -146,10 +143,7 @@ class Link:
 
 
 def _connected(at: RedisAddress, patience: float) -> Any:
-    if at.service:
-        host, port = _master(at)
-        return _opened(at, host, port, patience, user=at.user, password=at.password, database=at.database)
-    host, port = at.servers[0] if at.servers else ("", 0)
+    host, port = _master(at) if at.service else (at.servers or (("", 0),))[0]
     return _opened(at, host, port, patience, user=at.user, password=at.password, database=at.database)
 
 

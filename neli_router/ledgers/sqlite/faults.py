@@ -23,7 +23,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
     }
 )
 """Where a second host may have the same file, without our shared memory and perhaps without our locks. The list cannot
-be complete, and what a virtual machine shares with its host (9p, virtiofs) passes: inside one machine it works."""
+be complete, and the folders that a virtual machine shares with its host (9p, virtiofs) pass: inside one machine it
+works."""
 
 _HELD = "look for a stopped process inside a transaction, or another program that holds the file; nothing was lost"
 _DAMAGED = (
@@ -73,7 +74,7 @@ def explain(error: sqlite3.Error, path: Path, purpose: str) -> LedgerError:
 
 
 def damaged(path: Path, found: str) -> LedgerUnusable:
-    """The error for what SQLite itself cannot notice."""
+    """The error for damage that SQLite itself cannot notice."""
     return LedgerUnusable(f"the records of the ledger {path} were wanted", found, _DAMAGED)
 
 

@@ -24,7 +24,7 @@ write-ahead log during a checkpoint can make the next checkpoint leave records o
 hundreds of times a second, each with its automatic checkpoints, are the way to meet it. So the automatic ones are
 off, and ours run while we hold the write lock, when no other process can commit.
 
-**What makes a file a ledger.** Its header carries our application id and a layout that this release knows, and a table
+**The mark of a ledger.** The file's header carries our application id and a layout that this release knows, and a table
 names the group that it belongs to. Any other file is refused, and not a byte of it changes. All of it is written in one
 transaction, and the write-ahead log is switched on after that: so a process killed in between leaves either an empty
 file or a ledger that the next one can finish.

@@ -13,7 +13,7 @@ ledger was rewound. (`PRAGMA data_version` would save a tenth of these three mic
 does not say which of the three it was.) No transaction stays open between two calls, or it would keep the write-ahead
 log from being started anew.
 
-**What lasts.** A lasting append is flushed to the disk before any reader can see it, and the flush takes everything
+**Durability.** A lasting append is flushed to the disk before any reader can see it, and the flush takes everything
 before it along, because it is one log. Heartbeats are not flushed: a dead process costs them nothing, and a power
 failure takes at most the heartbeats after the last lasting record. Their offsets are given again, which does
 no harm: no reader survives a power failure of the only host, so none is left that read them. And every term is the
