@@ -4,7 +4,7 @@
     POST /v1/owners           OwnersAsked        OwnersView
     GET  /v1/lease?role=N                        LeaseView      whether this host leads it now
     GET  /v1/leadership?role=N&timeout=S         LeaseView      waits until it does, at most S seconds
-    GET  /v1/leadership/events?role=N            a stream: waiting, acquired, renewed, revoked, fenced, ended (LeaseView)
+    GET  /v1/leadership/events?role=N            stream (LeaseView): waiting, acquired, renewed, revoked, fenced, ended
     GET  /v1/watch[?key=K | key64=B | role=N]    a stream: owner (OwnerView), for each change
     GET  /v1/table                               TableView
     GET  /v1/members                             MembersView
