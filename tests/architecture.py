@@ -120,7 +120,7 @@ ROOMS = (
     # Real member processes, for the demo, the benchmarks and the tests.
     Room(
         ("processes",),
-        imports=(*GROUND, "config", "fence", "induction", "ledgers.base", "ledgers.sqlite", "member", "processes"),
+        imports=(*GROUND, "config", "induction", "ledgers.base", "ledgers.sqlite", "member", "processes"),
         packages=frozenset({"msgspec"}),
     ),
     Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),

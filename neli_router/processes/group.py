@@ -66,6 +66,7 @@ class MemberProcess:
         folder: Path,
         label: str,
         order: Mapping[str, Any],
+        program: Sequence[str],
         *,
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
@@ -81,7 +82,7 @@ class MemberProcess:
         with self._log.open("ab") as log:
             self._said_before = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - our own module, run by the interpreter that runs us.
-                [*prefix, sys.executable, "-P", "-m", "neli_router.processes.worker", json.dumps(order)],
+                [*prefix, sys.executable, "-P", "-m", *program, json.dumps(order)],
                 env={**os.environ, "PYTHONPATH": path, **(environment or {})},
                 stdin=subprocess.PIPE,
                 stderr=log,
@@ -158,8 +159,8 @@ class MemberProcess:
 class ProcessGroup(Closing):
     """All processes on one ledger, by default a file in `folder`; `options` are the members' configuration.
 
-    They look at their leases every `pause` seconds. `fence` is a database that they write to (see `writer`). At the end
-    of the block, those that still run are asked to leave within `grace` seconds, and then killed.
+    They look at their leases every `pause` seconds. `program` is the module that they run, with its arguments. At
+    the end of the block, those that still run are asked to leave within `grace` seconds, and then killed.
     """
 
     def __init__(
@@ -169,18 +170,17 @@ class ProcessGroup(Closing):
         partitions: int,
         pause: float,
         ledger: str = "",
-        fence: Path | None = None,
+        program: Sequence[str] = ("neli_router.processes.worker",),
         grace: float = 0.0,
         **options: Any,
     ) -> None:
         self.ledger = ledger or f"sqlite://{folder / 'ledger.db'}"
         self.processes: list[MemberProcess] = []
         self.partitions = partitions
-        self._folder, self._grace = folder, grace
+        self._folder, self._program, self._grace = folder, program, grace
         self._order = {
             "config": {"ledger": self.ledger, "layout": {"partitions": partitions}, **options},
             "pause": pause,
-            "fence": str(fence or ""),
         }
         self._started: Counter[str] = Counter()
 
@@ -190,7 +190,7 @@ class ProcessGroup(Closing):
         """Start a process of member `name`."""
         self._started[name] += 1
         label = f"{name}.{self._started[name]}"
-        process = MemberProcess(self._folder, label, self._order, prefix=prefix, environment=environment)
+        process = MemberProcess(self._folder, label, self._order, self._program, prefix=prefix, environment=environment)
         self.processes.append(process)
         return process
 

@@ -1,12 +1,10 @@
 """The notes of a member process: one line of JSON each, by the host's clock, written before the act that it allows.
 
-    acts          since, until, terms   may act for these partitions, under these terms, from one time to the other
-    acts          since, until          the same for all that the last `acts` named
-    done          at, terms             does not act for these again under these terms
-    lost          at, terms             found that the leases of these are lost
-    wrote         at, terms             the fence let it write for these (see `writer`)
-    writerefused  at, terms             the fence did not
-    opened, halted, woke, left, failed  what happened to its member
+    acts  since, until, terms   may act for these partitions, under these terms, from one time to the other
+    acts  since, until          the same for all that the last `acts` named
+    done  at, terms             does not act for these again under these terms
+    lost  at, terms             found that the leases of these are lost
+    opened, halted, woke, left, failed  events of its member
 
 **What a line claims.** The worker reads the clock (t0), asks every lease how long it still holds, and reads the clock
 again (t1). The shortest answer, r, was computed at some moment from t0 to t1, so every lease holds from t1 at the
@@ -29,21 +27,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-__all__ = [
-    "Acts",
-    "Done",
-    "Failed",
-    "Halted",
-    "Left",
-    "Lost",
-    "Note",
-    "NoteReader",
-    "Notebook",
-    "Opened",
-    "Woke",
-    "WriteRefused",
-    "Wrote",
-]
+__all__ = ["Acts", "Done", "Failed", "Halted", "Left", "Lost", "Note", "NoteReader", "Notebook", "Opened", "Woke"]
 
 
 class _Note(Struct, frozen=True, tag=str.lower, omit_defaults=True):
@@ -69,14 +53,6 @@ class Done(_Terms, frozen=True):
 
 class Lost(_Terms, frozen=True):
     """At `at`, the writer found that it does not hold the leases of these partitions under these terms any more."""
-
-
-class Wrote(_Terms, frozen=True):
-    """By `at`, the writer had written for these partitions under these terms."""
-
-
-class WriteRefused(_Terms, frozen=True):
-    """By `at`, the writer had tried to write for these partitions, and the fence had seen higher terms."""
 
 
 class Opened(_Note, frozen=True):
@@ -114,7 +90,7 @@ class Failed(_Note, frozen=True):
     error: str
 
 
-Note = Acts | Done | Lost | Wrote | WriteRefused | Opened | Halted | Woke | Left | Failed
+Note = Acts | Done | Lost | Opened | Halted | Woke | Left | Failed
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)

@@ -13,7 +13,6 @@ spans with a lower term than an earlier span had, or with the term of another pr
 that their process had noted to be done with.
 
 Between the first span of a partition and the last, a time without any is no fault, but users wait for it (`unled`).
-Each write that the fence refused is one that a lease alone would have let through (`refusals`).
 """
 
 from collections import defaultdict
@@ -23,7 +22,7 @@ from enum import Enum
 from itertools import pairwise
 
 from neli_router.clock import NARROW_NS
-from neli_router.processes.notes import Acts, Done, Failed, Halted, Left, Lost, Note, Opened, Woke, WriteRefused, Wrote
+from neli_router.processes.notes import Acts, Done, Failed, Halted, Left, Lost, Note, Opened, Woke
 
 __all__ = ["CLOCK_ERROR", "Life", "LifePhase", "Overlap", "Span", "Unled", "Verdict", "judged"]
 
@@ -65,8 +64,6 @@ class Life:
     woke: list[Woke] = field(default_factory=list)
     relapses: list[Span] = field(default_factory=list)
     acts: int = 0
-    writes: int = 0
-    refusals: list[tuple[str, int, int]] = field(default_factory=list)
     error: str = ""
     _latest: dict[tuple[int, int], Span] = field(default_factory=dict)
     """By partition and term."""
@@ -89,10 +86,6 @@ class Life:
                         span.until, span.done = min(span.until, at), True
                     if (held := self.held.get(place[0])) is not None and held.term == place[1]:
                         del self.held[place[0]]
-            case Wrote(_, terms):
-                self.writes += len(terms)
-            case WriteRefused(_, terms):
-                self.refusals += [(self.label, partition, term) for partition, term in terms.items()]
             case Opened():
                 self.phase = LifePhase.MEMBER
             case Halted():
@@ -155,9 +148,6 @@ class Verdict:
     terms: set[tuple[int, int, str]]
     """Every partition, term and process that acted."""
     unled: Sequence[Unled]
-    writes: int
-    refusals: Sequence[tuple[str, int, int]]
-    """The process, partition and term of each write that the fence refused."""
 
     @property
     def faults(self) -> list[str]:
@@ -186,8 +176,6 @@ def judged(lives: Iterable[Life]) -> Verdict:
         processes={partition: {span.process for span in spans} for partition, spans in by_partition.items()},
         terms={(span.partition, span.term, span.process) for life in lives for span in life.spans},
         unled=[time for spans in by_partition.values() for time in _unled(spans)],
-        writes=sum(life.writes for life in lives),
-        refusals=[refusal for life in lives for refusal in life.refusals],
     )
 
 

@@ -1,14 +1,14 @@
 """One member process: it acts for all that it leads, again and again, and notes that it may before it does.
 
-    a round  |-- clock, ask every lease, clock, note what that allows (see `notes`) --|   pause   |-- write --| ...
+    a round  |-- clock, ask every lease, clock, note what that allows (see `notes`) --|   pause   |-- act --| ...
     Revoked  (waits for the end of a round)    |-- note to be done with these --> return --> they are handed over
 
 A round follows as soon as something is granted. A lease that was once lost never holds again; so one that holds in two
 rounds held all the time in between, and that is noted, too.
 
-If there is a fence to write through, the worker writes at the end of the pause what it checked before it. So when it is
-stopped, it is most likely between a check and the act that this guards, and wakes up as the zombie that the fence is
-there for. It writes at once for what it has just taken up, because a new owner raises the fence before all else.
+If the program has an act, such as a write through a fence, it acts at the end of the pause for what it checked before
+it. So when it is stopped, it is most likely between a check and the act that this guards, and wakes up as the zombie
+that fences are there for. It acts at once for what it has just taken up: a new owner raises the fence before all else.
 
 SIGTERM ends it in good order. It must not outlive its parent: its standard input ends with that, which a process that
 runs notices. One that is stopped notices nothing; so on Linux, the kernel is asked to kill it when its parent dies.
@@ -36,7 +36,6 @@ from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.processes import notes
 from neli_router.processes.notes import Note, Notebook
-from neli_router.processes.writer import FencedWriter
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
 
 __all__ = ["EXIT_REPLACED", "Worker", "main"]
@@ -49,6 +48,9 @@ returned. Without any pause, the thread that returns would wait for the processo
 
 RENEWED_MIN = 1e-6
 """A renewal is noted if it is longer than this, which is far below what two readings of the clock differ by."""
+
+Act = Callable[[Mapping[int, int]], object]
+"""Called with partition -> term: all that was found to be led, at the end of the pause; and at once for new terms."""
 
 _STANDARD_INPUT = 0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -64,11 +66,11 @@ class Worker:
         clock: Callable[[], float],
         *,
         asleep_min: float,
-        writer: FencedWriter | None = None,
+        act: Act = lambda _: None,
     ) -> None:
         self.changed = threading.Event()
         """There is something to look at."""
-        self._note, self._clock, self._asleep_min, self._writer = note, clock, asleep_min, writer
+        self._note, self._clock, self._asleep_min, self._act = note, clock, asleep_min, act
         self._lock = threading.Lock()
         self._granted: dict[int, int] = {}
         """Partition -> term, as the member said."""
@@ -77,7 +79,7 @@ class Worker:
         """Partition -> term, for what was noted to be held and has not been lost since."""
         self._until = -inf
         self._checked: dict[int, int] = {}
-        """Partition -> term, for what the last round found to be led and the next will write for."""
+        """Partition -> term, for what the last round found to be led and the next will act for."""
         self._awake_at = clock()
         self._over = False
 
@@ -100,7 +102,7 @@ class Worker:
         """One round; whether everything that was granted is held."""
         with self._lock:
             self._wake_up()
-            self._write(self._checked)
+            self._act(self._checked)
             sought = self._granted.keys() - self._held.keys()
             self._held |= {partition: lease for partition in sought if (lease := lease_of(partition)) is not None}
             asked_at = self._clock()
@@ -134,7 +136,7 @@ class Worker:
         if fresh or until > self._until + RENEWED_MIN:
             self._note(notes.Acts(now, until, self._noted))
             self._until = until
-        self._write(fresh)
+        self._act(fresh)
 
     def _wake_up(self) -> None:
         """The first thread that runs after a sleep asks a lease before anything else."""
@@ -161,31 +163,19 @@ class Worker:
             self._note(notes.Lost(now, known))
             self._noted = _without(self._noted, known)
 
-    def _write(self, terms: Mapping[int, int]) -> None:
-        if self._writer is None or not terms:
-            return
-        written, refused = self._writer.write(terms)
-        if written:
-            self._note(notes.Wrote(self._clock(), written))
-        if refused:
-            self._note(notes.WriteRefused(self._clock(), refused))
-
 
 def _without(terms: Mapping[int, int], gone: Iterable[int]) -> dict[int, int]:
     return {partition: terms[partition] for partition in terms.keys() - gone}
 
 
-def main(order: dict[str, Any]) -> int:
-    """Be the member that `order` describes: the options of its `config`, the file of its `notes`, its `pause`,
-    and the database that is its `fence`, if there is one."""
+def main(order: dict[str, Any], *, act: Act = lambda _: None) -> int:
+    """Be the member that `order` describes: the options of its `config`, the file of its `notes`, and its `pause`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches a whole group of processes, and the parent decides.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # Before there is any other thread, so for all.
     _end_with_the_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    config, path = Config.of(order["config"]), Path(order["notes"])
-    note = Notebook(path).write
-    writer = FencedWriter(Path(order["fence"]), path.stem) if order["fence"] else None
-    worker = Worker(note, host_clock, asleep_min=config.lease, writer=writer)
+    config, note = Config.of(order["config"]), Notebook(Path(order["notes"])).write
+    worker = Worker(note, host_clock, asleep_min=config.lease, act=act)
     threading.Thread(target=_stop_when_told, args=(worker,), daemon=True).start()
     try:
         with Member(config, on_event=worker.on_event) as member:

@@ -4,18 +4,14 @@ fault      times   shortest   longest   whom
 kill          12      0.31 s    3.90 s   m1 m2 ...
 """
 
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import closing
-from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 from neli_router.processes.referee import Verdict
 from tests.chaos.storm import Injected
 
-__all__ = ["seen", "table", "zombie_writes"]
+__all__ = ["seen", "table"]
 
 
 def table(injected: Sequence[Injected]) -> str:
@@ -38,21 +34,5 @@ def seen(verdict: Verdict) -> str:
     waited = f"{len(gaps)} gaps, median {median(gaps):.3f} s, longest {gaps[-1]:.3f} s" if gaps else "no gaps"
     return (
         f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers, {waited}\n"
-        f"{len(verdict.overlaps)} overlaps, {len(verdict.regressions)} terms that went back, {verdict.writes} writes, "
-        f"{len(verdict.refusals)} refused by the fence"
+        f"{len(verdict.overlaps)} overlaps, {len(verdict.regressions)} terms that went back"
     )
-
-
-def zombie_writes(path: Path) -> list[str]:
-    """Every write that stands after one for its partition under a higher term, in words."""
-    with closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT partition, term, process FROM writes ORDER BY place").fetchall()
-    by_partition: dict[int, list[tuple[int, str]]] = defaultdict(list)
-    for partition, term, process in rows:
-        by_partition[partition].append((term, process))
-    return [
-        f"partition {partition}: {process} wrote under {term} after {before} under {higher}"
-        for partition, writes in by_partition.items()
-        for (higher, before), (term, process) in pairwise(writes)
-        if term < higher
-    ]

@@ -54,8 +54,8 @@ def test_where_overlaps_are_promised_the_same_referee_sees_them_and_the_fence_st
     """Under `available`, an owner goes on until it has heard its successor: a referee who misses that is blind."""
     run = weather(cluster, tmp_path, "available", AVAILABLE_FAULTS, AVAILABLE_SECONDS)
     assert run.verdict.overlaps
-    assert run.verdict.refusals
-    assert [] == run.zombies
+    assert run.writes.refusals
+    assert [] == run.writes.zombies
 
 
 def test_when_the_leading_broker_is_killed_no_record_is_lost_and_all_is_led_again(

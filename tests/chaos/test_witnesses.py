@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.processes.notes import Acts, Note, Notebook, NoteReader, WriteRefused, Wrote
+from neli_router.processes.notes import Acts
 from neli_router.processes.referee import Life, Unled, judged
-from neli_router.processes.writer import FencedWriter
 from tests.chaos import report
-from tests.chaos.report import zombie_writes
+from tests.chaos.fenced import FencedWriter, writes_in
 from tests.chaos.storm import Injected
 
 
@@ -26,14 +25,14 @@ def test_a_zombie_is_refused_what_its_successor_wrote_for_and_nothing_else(fence
     assert ({0: 5, 1: 5}, {}) == older.write({0: 5, 1: 5})
     assert ({0: 9}, {}) == newer.write({0: 9})
     assert ({1: 5}, {0: 5}) == older.write({0: 5, 1: 5})
-    assert [] == zombie_writes(fenced)
+    assert [] == writes_in(fenced).zombies
 
 
 def test_a_write_that_the_fence_let_through_wrongly_is_found(fenced: Path) -> None:
     FencedWriter(fenced, "m2.1").write({0: 9})
     with closing(sqlite3.connect(fenced)) as connection, connection:
         connection.execute("INSERT INTO writes (partition, term, process) VALUES (0, 5, 'm1.1')")
-    assert ["partition 0: m1.1 wrote under 5 after m2.1 under 9"] == zombie_writes(fenced)
+    assert ["partition 0: m1.1 wrote under 5 after m2.1 under 9"] == writes_in(fenced).zombies
 
 
 def test_who_finds_the_database_locked_writes_nothing_and_goes_on(fenced: Path) -> None:
@@ -45,18 +44,11 @@ def test_who_finds_the_database_locked_writes_nothing_and_goes_on(fenced: Path) 
     assert ({0: 5}, {}) == writer.write({0: 5})
 
 
-def test_writes_are_noted_and_counted_and_are_no_acts(tmp_path: Path) -> None:
-    notes: list[Note] = [Wrote(1.5, {0: 5, 1: 5}), WriteRefused(2.5, {0: 5})]
-    notebook = Notebook(tmp_path / "notes")
-    for note in notes:
-        notebook.write(note)
-    assert notes == list(NoteReader(tmp_path / "notes").fresh())
-    life = Life("m1.1")
-    for note in notes:
-        life.hear(note)
-    verdict = judged([life])
-    assert (0, 2, [("m1.1", 0, 5)]) == (verdict.acts, verdict.writes, verdict.refusals)
-    assert set() == verdict.terms
+def test_writes_and_refusals_are_counted(fenced: Path) -> None:
+    FencedWriter(fenced, "m2.1").write({0: 9, 1: 5})
+    FencedWriter(fenced, "m1.1").write({0: 5})
+    written, refusals, _ = writes_in(fenced)
+    assert (2, [("m1.1", 0, 5)]) == (written, refusals)
 
 
 def test_a_gap_is_a_time_in_which_no_process_acted() -> None:

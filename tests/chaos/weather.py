@@ -17,10 +17,10 @@ from uuid import uuid4
 from neli_router.processes.group import ProcessGroup
 from neli_router.processes.history import History, history_of
 from neli_router.processes.referee import Verdict
-from neli_router.processes.writer import FencedWriter
 from tests.chaos import report
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import LEADER_FAULTS
+from tests.chaos.fenced import FencedWriter, Writes, writes_in
 from tests.chaos.storm import Storm
 from tests.chaos.wall_clock import WallClock
 from tests.processes.ledger_copy import LedgerCopy
@@ -43,12 +43,12 @@ class Run(NamedTuple):
     storm: Storm
     noted: dict[tuple[int, int], str]
     """(partition, term) -> the member that acted so."""
-    zombies: list[str]
-    """Writes that the fence should have refused."""
+    writes: Writes
 
     def say(self) -> None:
         say(report.table(self.storm.injected))
         say(report.seen(self.verdict))
+        say(f"{self.writes.written} writes, {len(self.writes.refusals)} refused by the fence")
         say(
             f"all led {self.storm.led_after:.2f} s after the calm, and shared evenly after "
             f"{self.storm.balanced_after:.2f} s; {len(self.history.departures)} departures, {self.history.state.at} "
@@ -65,15 +65,16 @@ def weather(
     clock = WallClock(folder) if "clock" in kinds else None
     fence, name = folder / "fence.db", f"chaos-{uuid4().hex}"
     FencedWriter.install(fence)
+    program = ("tests.chaos.fenced", str(fence))
     options |= {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
     ledger = cluster.ledger(name)
-    with ProcessGroup(folder, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, fence=fence, **options) as group:
+    with ProcessGroup(folder, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, program=program, **options) as group:
         storm = Storm(cluster, group, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clock)
         with LedgerCopy(ledger) as copy:
             storm.run(seconds)
     verdict = group.verdict()
     noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
-    run = Run(verdict, history_of(copy.close()), storm, noted, report.zombie_writes(fence))
+    run = Run(verdict, history_of(copy.close()), storm, noted, writes_in(fence))
     run.say()
     return run
 
@@ -81,7 +82,7 @@ def weather(
 def require_safe(run: Run) -> None:
     """What `exclusive` promises, and that there was something to see: a storm of nothing proves nothing."""
     assert [] == run.verdict.faults
-    assert [] == run.zombies
+    assert [] == run.writes.zombies
     assert [] == [said for said in run.storm.ended if "LedgerUnavailable" not in said]
 
     # The fold, over the same records, gives the very terms that were noted.
@@ -89,7 +90,7 @@ def require_safe(run: Run) -> None:
 
     assert set(range(PARTITIONS)) == run.verdict.processes.keys()
     assert run.verdict.takeovers > 0
-    assert run.verdict.writes > 100 * PARTITIONS
+    assert run.writes.written > 100 * PARTITIONS
     met = {fault.kind for fault in run.storm.injected}
     assert {"kill", "stop"} <= met
     assert met & set(LEADER_FAULTS)

@@ -1,0 +1,111 @@
+"""A member process that writes through a fence, into a database that keeps all writes in order.
+
+    begin --admit(partition, term)--> insert into writes --> commit       one transaction a round
+                |
+                '--Refused--> insert into refusals
+
+    python -m tests.chaos.fenced DATABASE ORDER        a worker (see `neli_router.processes.worker`)
+
+The table `writes` keeps the order of the commits. So a reader can see whether a lower term was ever written after a
+higher one, and need not trust the fence. Each refused write is one that a lease alone would have let through.
+"""
+
+import json
+import sqlite3
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from neli_router import fence
+from neli_router.processes import worker
+
+__all__ = ["FencedWriter", "Writes", "main", "writes_in"]
+
+LOCKED_MAX = 0.2
+"""Seconds. A process that is stopped within its transaction keeps the others out; they write again next round."""
+
+
+class FencedWriter:
+    """Of one process, whose label is in each of its writes. For one thread at a time."""
+
+    def __init__(self, path: Path, process: str) -> None:
+        self._process = process
+        # A process that is killed loses nothing that it committed; only a power cut would lose it.
+        self._connection = sqlite3.connect(path, timeout=LOCKED_MAX, check_same_thread=False)
+        self._connection.execute("PRAGMA synchronous = OFF")
+
+    @staticmethod
+    def install(path: Path) -> None:
+        """Make the database, before the first write."""
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            with connection:
+                columns = "(place INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER, term INTEGER, process TEXT)"
+                connection.execute(f"CREATE TABLE writes {columns}")
+                connection.execute(f"CREATE TABLE refusals {columns}")
+                fence.install(connection)
+
+    def write(self, terms: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Write for each partition under its term. Returns those that the fence let through and those that it refused;
+        none of either if the database was locked."""
+        written: dict[int, int] = {}
+        refused: dict[int, int] = {}
+        try:
+            with self._connection:
+                for partition, term in terms.items():
+                    table, done = "writes", written
+                    try:
+                        fence.admit(self._connection, f"partition {partition}", term)
+                    except fence.Refused:
+                        table, done = "refusals", refused
+                    done[partition] = term
+                    self._connection.execute(
+                        f"INSERT INTO {table} (partition, term, process) VALUES (?, ?, ?)",
+                        (partition, term, self._process),
+                    )
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            return {}, {}
+        return written, refused
+
+
+class Writes(NamedTuple):
+    """The writes of all processes."""
+
+    written: int
+    refusals: list[tuple[str, int, int]]
+    """The process, partition and term of each write that the fence refused."""
+    zombies: list[str]
+    """Every write that stands after one for its partition under a higher term, in words."""
+
+
+def writes_in(path: Path) -> Writes:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT partition, term, process FROM writes ORDER BY place").fetchall()
+        refusals = connection.execute("SELECT process, partition, term FROM refusals ORDER BY place").fetchall()
+    by_partition: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for partition, term, process in rows:
+        by_partition[partition].append((term, process))
+    zombies = [
+        f"partition {partition}: {process} wrote under {term} after {before} under {higher}"
+        for partition, writes in by_partition.items()
+        for (higher, before), (term, process) in pairwise(writes)
+        if term < higher
+    ]
+    return Writes(len(rows), refusals, zombies)
+
+
+def main(database: str, order: str) -> int:
+    """Be the member that `order` describes, and write for all that it leads."""
+    told = json.loads(order)
+    writer = FencedWriter(Path(database), Path(told["notes"]).stem)
+    return worker.main(told, act=writer.write)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))
