@@ -126,9 +126,11 @@ def test_a_ledger_that_is_none_ends_the_agent_and_frees_its_socket(tmp_path: Pat
 
 def test_an_agent_is_not_ready_before_it_is_a_member(tmp_path: Path) -> None:
     options = AgentOptions(socket=str(tmp_path / "agent.sock"))
-    # It reads along for a lease first, which is longer than a busy machine takes to ask.
-    with running(configured(tmp_path, lease=60.0), options) as agent, agent.client() as asker:
-        ready, health = asker.get("/ready"), asker.get("/health")
+    # Where there is a member already, it first reads along for a lease: longer than a busy machine takes to ask.
+    with Member(configured(tmp_path, "b", lease=60.0)) as other:
+        until(lambda: other.incarnation in other.state.seats)
+        with running(configured(tmp_path, lease=60.0), options) as agent, agent.client() as asker:
+            ready, health = asker.get("/ready"), asker.get("/health")
     assert (503, "NotReady", 200) == (ready.status_code, ready.json()["kind"], health.status_code)
 
 

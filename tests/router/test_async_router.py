@@ -1,6 +1,7 @@
 """The router's async form: the same names and answers, and an event loop that never waits for a driver."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -62,7 +63,9 @@ def test_it_answers_as_a_router_does(tmp_path: Path) -> None:
                 assert plain.members == router.members
                 assert plain.table.partitions == router.table.partitions
                 assert (plain.at.offset, None) == (router.at.offset, router.error)
-                assert f"<AsyncRouter of sqlite:{path}: at offset 3, 0.0 s old>" == repr(router)
+                assert re.fullmatch(
+                    rf"<AsyncRouter of sqlite:{re.escape(str(path))}: at offset 3, \d+\.\d s old>", repr(router)
+                )
         with pytest.raises(Closed):
             router.owner("key")
         await router.close()
