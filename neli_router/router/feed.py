@@ -39,7 +39,6 @@ from neli_router.router.refusal import (
     At,
     NoTable,
     Plight,
-    TableFacts,
     View,
     explain,
     member_that_left,
@@ -328,18 +327,18 @@ class Feed:
         return NoTable(plight, partial(self._explain, plight, self._error))
 
     def _explain(self, plight: Plight, error: NeliError | None, wanted: str) -> NeliError:
-        reading = self._reading
-        facts = TableFacts(
-            self.address,
-            self._kind,
-            self.at,
-            self._max_age,
-            self._clock() - reading.heard_at,
-            reading.last_heard,
-            self._trouble,
-            error,
+        return explain(
+            plight,
+            wanted,
+            address=self.address,
+            kind=self._kind,
+            at=self.at,
+            max_age=self._max_age,
+            silent_for=self._clock() - self._reading.heard_at,
+            last_heard=self._reading.last_heard,
+            trouble=self._trouble,
+            error=error,
         )
-        return explain(plight, wanted, facts)
 
 
 class FixedFeed(Feed):

@@ -23,7 +23,6 @@ __all__ = [
     "At",
     "NoTable",
     "Plight",
-    "TableFacts",
     "View",
     "explain",
     "member_that_left",
@@ -52,23 +51,6 @@ class At(NamedTuple):
     """Seconds since the ledger was last read up to its end; `inf` if it never was."""
 
 
-class TableFacts(NamedTuple):
-    """All that there is to say about a table at the moment of a look-up."""
-
-    address: str
-    kind: str
-    """`the ledger`, or what else the address is of."""
-    at: At
-    max_age: float
-    silent_for: float
-    """Seconds since a sign of any member was last read."""
-    last_heard: Callable[[], str]
-    """Which member gave it."""
-    trouble: str
-    """The driver's words when it could not read; empty if it said nothing."""
-    error: NeliError | None
-
-
 @dataclass(frozen=True, slots=True)
 class NoTable:
     """There is no table to go by, and why. `explain(wanted)` makes the error for a look-up that wanted something."""
@@ -81,40 +63,52 @@ View = Table | NoTable
 """All that a look-up has to go by."""
 
 
-def explain(plight: Plight, wanted: str, facts: TableFacts) -> NeliError:
-    """The error for a look-up that wanted something in this plight."""
-    address, place = facts.address, f"{facts.kind} {facts.address}"
+def explain(
+    plight: Plight,
+    wanted: str,
+    *,
+    address: str,
+    kind: str,
+    at: At,
+    max_age: float,
+    silent_for: float,
+    last_heard: Callable[[], str],
+    trouble: str,
+    error: NeliError | None,
+) -> NeliError:
+    """The error for a look-up that wanted something in this plight.
+
+    `kind` says what is at `address`. The last sign of a member was read `silent_for` seconds ago, and `last_heard` says
+    which one gave it. `trouble` has the driver's words when it could not read, `error` is why the source stopped.
+    """
+    place, because = f"{kind} {address}", f" (the last try: {trouble})" if trouble else ""
     match plight:
         case Plight.AWAITING:
-            found = f"{place} was not yet read up to its end{_because(facts)}"
+            found = f"{place} was not yet read up to its end{because}"
             return StaleTable(wanted, found, "wait for it with `await_table`, or see why it cannot be read")
         case Plight.STALE:
             found = (
-                f"{place} was last read {facts.at.age:.1f} s ago, up to offset {facts.at.offset}, and "
-                f"max_age is {facts.max_age:g} s{_because(facts)}"
+                f"{place} was last read {at.age:.1f} s ago, up to offset {at.offset}, and "
+                f"max_age is {max_age:g} s{because}"
             )
             return StaleTable(wanted, found, f"see why it cannot be read; {HEAL}")
         case Plight.UNFOUNDED:
             return NoOwner(wanted, f"no member ever joined, no group has begun on {address}", "start a member")
         case Plight.SILENT:
-            last = f"last heard {facts.silent_for:.1f} s ago: {facts.last_heard()}"
+            last = f"last heard {silent_for:.1f} s ago: {last_heard()}"
             found = f"nobody is alive on {address} ({last})"
             return NoOwner(wanted, found, "start a member, or see why the members cannot reach the ledger")
         case Plight.FORKED:
-            found = f"this process is a fork, and what reads {facts.kind} stayed in its parent"
+            found = f"this process is a fork, and what reads {kind} stayed in its parent"
             return Forked(wanted, found, "reopen the router here; if a member feeds it, open a member here")
         case Plight.CLOSED:
             return Closed(wanted, "this router was closed before", "look up before closing, or open another router")
         case Plight.STOPPED:
-            assert facts.error is not None, "only an error stops a source"
-            kind, arguments = facts.error.__reduce__()
-            return kind(*arguments)
+            assert error is not None, "only an error stops a source"
+            made_by, arguments = error.__reduce__()
+            return made_by(*arguments)
 
 
 def member_that_left() -> str:
     """The member that was last heard, in words, if it is none any more."""
     return "a member that has left"
-
-
-def _because(facts: TableFacts) -> str:
-    return f" (the last try: {facts.trouble})" if facts.trouble else ""
