@@ -31,7 +31,7 @@ from neli_router.demo.checks import Check
 from neli_router.demo.scene import Run, StoryEvent
 from neli_router.processes.referee import Life, LifePhase
 
-__all__ = ["EVENT_COLUMNS", "MEMBER_STYLES", "LiveScreen", "PlainScreen", "frame", "spelled", "summary", "wants_live"]
+__all__ = ["MEMBER_STYLES", "LiveScreen", "PlainScreen", "frame", "spelled", "summary", "wants_live"]
 
 MEMBER_STYLES = (
     "bold white on #0072b2",
@@ -52,9 +52,6 @@ ROW = 64
 
 ROWS_MAX = 8
 """More rows would leave no room for anything else; partitions without a row are counted."""
-
-EVENT_COLUMNS = (9, 6, 8)
-"""The widths of time, kind and name, before the text."""
 
 _STATES = {
     LifePhase.STARTING: "starting",
@@ -186,12 +183,10 @@ def frame(run: Run, events: Sequence[StoryEvent], *, title: str, now: float, wid
 
 def spelled(event: StoryEvent, width: int | None = None) -> list[str]:
     """An event as a line; or, within `width` columns, as several."""
-    time, kind, who = EVENT_COLUMNS
-    start = f"{event.at:{time}.3f} s  {event.kind:<{kind}} {event.who:<{who}} "
+    start = f"{event.at:9.3f} s  {event.kind:<6} {event.who:<8} "
     if width is None:
         return [start + event.text]
-    indent = " " * len(start)
-    return textwrap.wrap(start + event.text, width, subsequent_indent=indent, drop_whitespace=True) or [start]
+    return textwrap.wrap(start + event.text, width, subsequent_indent=" " * len(start)) or [start]
 
 
 def _title(title: str, time: str, width: int) -> Text:
@@ -209,15 +204,17 @@ def _styles(run: Run) -> dict[str, str]:
 
 def _members(run: Run, now: float) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column, width, justify in (
-        ("member", 12, "left"),
-        ("process", 8, "right"),
-        ("state", 18, "left"),
-        ("leads", 5, "right"),
-        ("heartbeat", 11, "right"),
-        ("lease", 11, "right"),
+    for column, width in (
+        ("member", 12),
+        ("process", 8),
+        ("state", 18),
+        ("leads", 5),
+        ("heartbeat", 11),
+        ("lease", 11),
     ):
-        table.add_column(column, width=width, justify="right" if justify == "right" else "left", no_wrap=True)
+        table.add_column(
+            column, width=width, justify="left" if column in ("member", "state") else "right", no_wrap=True
+        )
     styles = _styles(run)
     for life in _latest(run):
         left = life.until - now
@@ -283,6 +280,5 @@ def _traffic(run: Run) -> list[Text]:
     if routed.lookups:
         each = routed.seconds / routed.lookups * 1e6
         first = f"look-ups  {routed.lookups:,}, {each:.2f} microseconds each; {routed.unanswered:,} without an answer"
-    second = f"answers   {answers or 'none yet'}"
-    third = f"now       {samples or 'none yet'}"
-    return [Text(line, no_wrap=True, overflow="ellipsis") for line in (first, second, third)]
+    lines = (first, f"answers   {answers or 'none yet'}", f"now       {samples or 'none yet'}")
+    return [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]

@@ -56,34 +56,23 @@ def send_at_rest(process: "subprocess.Popen[bytes]", number: signal.Signals, led
 
 
 class MemberProcess:
-    """One process, from its start to its end. A `prefix` stands before its command, which it must become by `exec`.
+    """One process, from its start to its end.
 
     Started on the main thread, because the kernel ends a worker with the thread that started it.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        label: str,
-        order: Mapping[str, Any],
-        program: Sequence[str],
-        *,
-        prefix: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, label: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.life = Life(label, started_at=host_clock())
         self.has_ended = False
         """It is no more, and all its notes are read."""
-        notes, self._log = folder / f"{label}.notes", folder / f"{self.life.name}.log"
-        self._reader = NoteReader(notes)
-        order = {**order, "config": {**order["config"], "name": self.life.name}, "notes": str(notes)}
+        self._reader, self._log = NoteReader(folder / f"{label}.notes"), folder / f"{self.life.name}.log"
         # As `multiprocessing` does: the worker shall find the same packages as we did, from wherever we were started.
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         with self._log.open("ab") as log:
             self._said_before = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - our own module, run by the interpreter that runs us.
-                [*prefix, sys.executable, "-P", "-m", *program, json.dumps(order)],
-                env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+                command,
+                env={**os.environ, "PYTHONPATH": path, **environment},
                 stdin=subprocess.PIPE,
                 stderr=log,
                 process_group=0,
@@ -177,20 +166,20 @@ class ProcessGroup(Closing):
         self.ledger = ledger or f"sqlite://{folder / 'ledger.db'}"
         self.processes: list[MemberProcess] = []
         self.partitions = partitions
-        self._folder, self._program, self._grace = folder, program, grace
-        self._order = {
-            "config": {"ledger": self.ledger, "layout": {"partitions": partitions}, **options},
-            "pause": pause,
-        }
+        self._folder, self._program, self._grace, self._pause = folder, program, grace, pause
+        self._config = {"ledger": self.ledger, "layout": {"partitions": partitions}, **options}
         self._started: Counter[str] = Counter()
 
     def start(
         self, name: str, *, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None
     ) -> MemberProcess:
-        """Start a process of member `name`."""
+        """Start a process of member `name`. A `prefix` stands before its command, which it must become by `exec`."""
         self._started[name] += 1
         label = f"{name}.{self._started[name]}"
-        process = MemberProcess(self._folder, label, self._order, self._program, prefix=prefix, environment=environment)
+        notes = str(self._folder / f"{label}.notes")
+        order = {"config": {**self._config, "name": name}, "notes": notes, "pause": self._pause}
+        command = [*prefix, sys.executable, "-P", "-m", *self._program, json.dumps(order)]
+        process = MemberProcess(self._folder, label, command, environment or {})
         self.processes.append(process)
         return process
 
