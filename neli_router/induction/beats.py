@@ -1,4 +1,4 @@
-"""Voice: when a member beats.
+"""BeatSchedule: when a member beats.
 
     SPEAKING, every `beat` --a lease without a Beat of mine coming back--> SILENT, but for a probe every two leases
         ^                                                                    |
@@ -14,20 +14,20 @@ from math import inf
 
 from neli_router.protocol import Settings
 
-__all__ = ["Voice"]
+__all__ = ["BeatSchedule"]
 
 PROBE_LEASES = 2
 """Probing less often finds a healed ledger later; probing more often keeps a deaf member among the living longer."""
 
 
-class Voice:
+class BeatSchedule:
     """One incarnation's voice. `now` never goes back."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._joined_at = -inf
         self._back_at = -inf
-        self._spoke_at = -inf
+        self._sent_at = -inf
         self._read_at = -inf
         self._away = False
         self._silent = False
@@ -64,7 +64,7 @@ class Voice:
         """When to beat next."""
         if self._at_once:
             return -inf
-        return self._spoke_at + (PROBE_LEASES * self._settings.lease if self._silent else self._settings.beat_every)
+        return self._sent_at + (PROBE_LEASES * self._settings.lease if self._silent else self._settings.beat_every)
 
-    def spoke(self, now: float) -> None:
-        self._spoke_at, self._at_once = now, False
+    def sent(self, now: float) -> None:
+        self._sent_at, self._at_once = now, False

@@ -7,7 +7,7 @@
               STOPPED <--own Leave was read-- LEAVING <--Close--------'      (an error stops from anywhere)
 
 A member reads the ledger, folds it (`fold`), keeps what it may act for (`tenure`) and what its program believes
-(`holdings`), accuses who is silent (`suspicion`) and watches whether the ledger can be trusted (`witness`). This module
+(`program_view`), accuses who is silent (`suspicion`) and watches whether the ledger can be trusted (`witness`). This module
 only decides what to send and when. Whatever it decides is safe: who may act follows from fold and tenure alone. It
 decides well when partitions move seldom, soon and once.
 """
@@ -21,12 +21,11 @@ from msgspec.structs import replace
 
 from neli_router.errors import Diverged, NeliError, Replaced
 from neli_router.induction.admission import genesis, join, mismatch, replaced
-from neli_router.induction.beats import Voice
+from neli_router.induction.beats import BeatSchedule
 from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim, Wish
 from neli_router.induction.fold import State, fold
-from neli_router.induction.holdings import Holdings
-from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Seat, Snapshot
-from neli_router.induction.skips import told_of
+from neli_router.induction.program_view import ProgramView
+from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Seat, Snapshot, skip_notices
 from neli_router.induction.snapshots import Archive, digest_text, snapshot
 from neli_router.induction.suspicion import Suspicion
 from neli_router.induction.tenure import Linger, Tenure
@@ -52,7 +51,7 @@ class Induction:
     tenure: Tenure
     _phase: Phase
     _suspicion: Suspicion
-    _voice: Voice
+    _beats: BeatSchedule
     _witness: Witness
     _archive: Archive
     _retry_at: float
@@ -71,7 +70,7 @@ class Induction:
         self.skipped = 0
         self._base, self._rng = base, rng
         self._authors: dict[str, None] = {}
-        self._holdings = Holdings(settings)
+        self._program = ProgramView(settings)
         self._closing = self._told = self._was_member = False
         self._stepped_at = now
         self._start_from(state, now)
@@ -97,23 +96,23 @@ class Induction:
     @property
     def standing(self) -> Standing:
         """What the program was told that it Acquired and not yet that it lost, and until when it may act for that."""
-        leading = self._holdings.leading
+        leading = self._program.leading
         ends = {i: linger.until for i, linger in self.tenure.lingering.items() if leading.get(i) == linger.term}
         return Standing(dict(leading), self.tenure.sent + self.tenure.lasts, ends)
 
     @property
     def leading(self) -> dict[int, int]:
         """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
-        return dict(self._holdings.leading)
+        return dict(self._program.leading)
 
     @property
     def finishing(self) -> tuple[int, ...]:
         """What the program was told that it is Revoked, and has not let go of: it will be handed over."""
-        return self._holdings.finishing
+        return self._program.finishing
 
     def tenures(self, now: float) -> dict[int, int]:
         """Partition -> term, for all partitions that this member may act for at `now`."""
-        owned = () if self._phase is Phase.STOPPED else self._holdings.owned
+        owned = () if self._phase is Phase.STOPPED else self._program.owned
         terms = ((i, self.tenure.term(self.state, i, now)) for i in (*owned, *self.tenure.lingering))
         return {i: term for i, term in terms if term is not None}
 
@@ -130,9 +129,9 @@ class Induction:
             case Phase.WAITING:
                 wake.append(self.tenure.settled)
             case Phase.MEMBER | Phase.LEAVING:
-                wake += [self._free_at, self._accuse_at, self._holdings.deadline]
+                wake += [self._free_at, self._accuse_at, self._program.deadline]
                 if not self.tenure.left:
-                    wake.append(self._voice.due())
+                    wake.append(self._beats.due())
                 if not (self._phase is Phase.LEAVING and self._must_let_go):
                     wake.append(self._retry_at)
         return min(wake, default=inf)
@@ -140,7 +139,7 @@ class Induction:
     @property
     def _silent_at(self) -> float:
         """When what is led ends, unless another Beat of this incarnation comes back; what lingers ends by itself."""
-        leading, lingering = self._holdings.leading, self.tenure.lingering
+        leading, lingering = self._program.leading, self.tenure.lingering
         if lingering and all(i in lingering and lingering[i].term == term for i, term in leading.items()):
             return inf
         return self.tenure.sent + self.tenure.lasts if leading else inf
@@ -148,7 +147,7 @@ class Induction:
     @property
     def _must_let_go(self) -> bool:
         """Under `exclusive`, the program must let go before the member leaves."""
-        return self.settings.exclusive and bool(self._holdings.leading)
+        return self.settings.exclusive and bool(self._program.leading)
 
     # The step
 
@@ -161,13 +160,13 @@ class Induction:
             return effects
         match event:
             case Read(entries):
-                self._voice.read(bool(entries), now)
+                self._beats.read(bool(entries), now)
                 for offset, record in entries:
                     self._take(offset, record, now, effects)
                     if self.error is not None and not self.tenure.lingering:
                         break  # What stands behind the fault is of no interest.
             case Away():
-                self._voice.away()
+                self._beats.away()
             case Broken(error):
                 self._fail(error, effects)
             case Wish(record):
@@ -178,7 +177,7 @@ class Induction:
             case Acknowledged(offsets):
                 self._fail(self._witness.acknowledge(offsets, self.state.at), effects)
             case Released(terms):
-                released = self._holdings.release(terms)
+                released = self._program.release(terms)
                 if self._phase is Phase.MEMBER:
                     self._give(released, now, effects)
             case Close(at_once, error):
@@ -192,15 +191,15 @@ class Induction:
     def _lapse(self, now: float, effects: list[Effect]) -> None:
         """What ends by itself."""
         self._suspicion.lapse(now)
-        self._voice.lapse(self.tenure.sent, now)
+        self._beats.lapse(self.tenure.sent, now)
         lasts = f"{self.tenure.lasts:g} s"
         if any(now >= linger.until for linger in self.tenure.lingering.values()):
             lingering = {i: linger for i, linger in self.tenure.lingering.items() if now < linger.until}
             self.tenure, self._dirty = replace(self.tenure, lingering=lingering), True
-            self._holdings.reason = f"no successor was heard in the {lasts} that this member holds on for"
+            self._program.reason = f"no successor was heard in the {lasts} that this member holds on for"
             self._settle(now, effects)
         if now >= self._silent_at:
-            self._holdings.reason, self._dirty = f"no Beat of this member came back for {lasts}", True
+            self._program.reason, self._dirty = f"no Beat of this member came back for {lasts}", True
             self._settle(now, effects)
 
     def _take(self, offset: int, record: Record | None, now: float, effects: list[Effect]) -> None:
@@ -217,10 +216,10 @@ class Induction:
             case Beat(by):
                 if by == self.incarnation and by in after.seats:
                     self._suspicion.hear(record.sent_at, now)
-                    self._dirty |= len(self._holdings.leading) < len(self._holdings.owned)
+                    self._dirty |= len(self._program.leading) < len(self._program.owned)
                 if lingering is not self.tenure.lingering:
                     heard_of = lingering.keys() - self.tenure.lingering.keys()
-                    self._holdings.succeeded(heard_of - set(self._holdings.owned))  # I am not my own successor.
+                    self._program.succeeded(heard_of - set(self._program.owned))  # I am not my own successor.
                     self._dirty = True
             case Join() | Leave() | Expire():
                 self._fate(before, record, now, effects)
@@ -230,7 +229,7 @@ class Induction:
                     effects.append(Trim(superseded))
             case None:
                 self.skipped += 1
-                effects += told_of(self.skipped, offset)
+                effects += skip_notices(self.skipped, offset)
         if after.version != before.version or after.genesis is not before.genesis:
             self._fail(mismatch(self.settings, after), effects)
         self._fail(self._witness.after(after, record), effects)
@@ -298,7 +297,7 @@ class Induction:
         self._beat(now, effects)
         self._accuse(tip_at, now, effects)
         repeat = now >= self._retry_at
-        gives, told = self._holdings.to_give(self.state, self.tenure, now, repeat=repeat)
+        gives, told = self._program.to_give(self.state, self.tenure, now, repeat=repeat)
         if repeat:
             self._retry_at = inf
         effects += told
@@ -308,22 +307,22 @@ class Induction:
         self._beat(now, effects)
         self._accuse(tip_at, now, effects)
         if self._must_let_go:
-            effects += self._holdings.drain_all(now)
+            effects += self._program.drain_all(now)
         if now >= self._retry_at and not self._must_let_go:
             self._give_up_at = min(self._give_up_at, now + self.settings.lease)
             self._retry_at = now + self.settings.lease / 4
             self.tenure = self.tenure.leaving()
             effects.append(Append([Leave(by=self.incarnation)], lasting=True))
         if now >= self._give_up_at:
-            self._holdings.reason = "the ledger did not take this member's Leave for a lease"
+            self._program.reason = "the ledger did not take this member's Leave for a lease"
             self._stop(None)  # The others will find out by our silence.
 
     def _settle(self, now: float, effects: list[Effect]) -> None:
         """Tell the program what changed in what it may act for."""
         if self._dirty or now >= self._free_at:
             self._dirty = False
-            effects += self._holdings.settle(self.tenures(now), take=not self._closing)
-            waits = (self.tenure.busy_until(i) for i in self._holdings.owned if i not in self._holdings.leading)
+            effects += self._program.settle(self.tenures(now), take=not self._closing)
+            waits = (self.tenure.busy_until(i) for i in self._program.owned if i not in self._program.leading)
             self._free_at = min((at for at in waits if at > now), default=inf)
         if self._phase is Phase.STOPPED and not self.tenure.lingering and not self._told:
             self._told = True
@@ -352,7 +351,7 @@ class Induction:
             lingering=lingering,
         )
         self._phase = phase
-        self._suspicion, self._voice = Suspicion(self.settings), Voice(self.settings)
+        self._suspicion, self._beats = Suspicion(self.settings), BeatSchedule(self.settings)
         self._retry_at, self._free_at, self._give_up_at, self._accuse_at = -inf, inf, inf, inf
         self._look()
 
@@ -364,7 +363,7 @@ class Induction:
             del self._authors[next(name for name in self._authors if name != self.incarnation)]
 
     def _restart(self, state: State, now: float, effects: list[Effect]) -> None:
-        self._holdings.reason = "the records that this member had yet to read are no longer retained"
+        self._program.reason = "the records that this member had yet to read are no longer retained"
         effects.append(Notice("member.restarted", {"was_at": self.state.at, "at": state.at}))
         self._start_from(state, now)
         if (successor := self._successor()) is not None:
@@ -374,13 +373,13 @@ class Induction:
         """The table changed."""
         self._dirty = True
         if self.settings.exclusive:
-            self._holdings.look(self.state, self.incarnation)
+            self._program.look(self.state, self.incarnation)
             return
-        owned = self._holdings.owned
-        self._holdings.look(self.state, self.incarnation)
+        owned = self._program.owned
+        self._program.look(self.state, self.incarnation)
         # The former owner goes on until it hears that we know.
-        if not set(self._holdings.owned) <= set(owned):
-            self._voice.at_once()
+        if not set(self._program.owned) <= set(owned):
+            self._beats.at_once()
 
     def _fate(self, before: State, record: Join | Leave | Expire, now: float, effects: list[Effect]) -> None:
         """What a change of members means for me."""
@@ -388,7 +387,7 @@ class Induction:
         if me in self.state.seats:
             if me not in before.seats:
                 self._phase, self._retry_at, self._was_member = Phase.MEMBER, inf, True
-                self._voice.joined(now)
+                self._beats.joined(now)
                 effects.append(Notice("member.joined", {"incarnation": me, "members": len(self.state.seats)}))
         elif me in before.seats:
             if isinstance(record, Join):
@@ -397,7 +396,7 @@ class Induction:
                 self._stop(None)
             else:
                 by = before.seats[record.by].name
-                self._holdings.reason = f"{by} expired this member, having heard nothing of it for a lease"
+                self._program.reason = f"{by} expired this member, having heard nothing of it for a lease"
                 effects.append(Notice("member.expired", {"incarnation": me, "by": record.by}))
                 if self._closing:
                     self._stop(None)
@@ -416,7 +415,7 @@ class Induction:
     def _stop(self, error: NeliError | None) -> None:
         self.error, self._phase, self._dirty = error, Phase.STOPPED, True
         if error is not None:
-            self._holdings.reason = str(error)
+            self._program.reason = str(error)
             if not isinstance(error, Replaced):  # A successor under our name is like any other.
                 self.tenure = replace(self.tenure, lingering={})
 
@@ -425,14 +424,14 @@ class Induction:
             self._stop(error)
             if isinstance(error, Diverged):
                 self.tenure = self.tenure.leaving()
-                effects += self._holdings.settle({}, take=False)  # First it stops, and then it says that it did.
+                effects += self._program.settle({}, take=False)  # First it stops, and then it says that it did.
                 effects.append(Append([Leave(by=self.incarnation)], lasting=True))
         return error is not None
 
     def _break_off(self, error: NeliError | None, effects: list[Effect]) -> None:
         """Leave without waiting for the program, which is fenced in this very step, as after `drain_timeout`."""
-        self._holdings.reason = "the program left the group without finishing" if error is None else str(error)
-        effects += self._holdings.settle({}, take=False)
+        self._program.reason = "the program left the group without finishing" if error is None else str(error)
+        effects += self._program.settle({}, take=False)
         if self._phase in (Phase.JOINING, Phase.MEMBER, Phase.LEAVING):
             effects.append(Append([Leave(by=self.incarnation)], lasting=True))
         if self._phase is not Phase.STOPPED:  # If it is, it only lingered on, and its error stands.
@@ -442,9 +441,9 @@ class Induction:
     # What a member sends
 
     def _beat(self, now: float, effects: list[Effect]) -> None:
-        if now < self._voice.due() or self.tenure.left:
+        if now < self._beats.due() or self.tenure.left:
             return
-        self._voice.spoke(now)
+        self._beats.sent(now)
         state, me = self.state, self.incarnation
         beat = Beat(by=me, sent_at=now, at=state.at, digest=digest_text(state.digest))
         effects.append(Append([beat], lasting=False))
@@ -467,7 +466,7 @@ class Induction:
         )
         self._accuse_at = look.again_at
         if look.is_too_old:
-            self._voice.at_once()
+            self._beats.at_once()
         for q in look.accused:
             accusation = Expire(by=self.incarnation, incarnation=q, last_beat=state.last_beats[q])
             fields = {"name": state.seats[q].name, "incarnation": q, "last_beat": accusation.last_beat}

@@ -11,8 +11,7 @@ from math import inf
 from neli_router.errors import GroupMismatch, NeliError
 from neli_router.induction.events import Append, Broken, Effect, Input, Read, Restart, Wish
 from neli_router.induction.fold import FOLD_VERSIONS, State, fold
-from neli_router.induction.records import Record
-from neli_router.induction.skips import told_of
+from neli_router.induction.records import Record, skip_notices
 from neli_router.induction.witness import Witness
 from neli_router.protocol import NO_STANDING, Close, Notice, Standing, Stopped
 
@@ -57,7 +56,7 @@ class Observer:
                 for offset, record in entries:
                     if record is None:
                         self.skipped += 1
-                        effects += told_of(self.skipped, offset)
+                        effects += skip_notices(self.skipped, offset)
                     self.error = self._take(offset, record, now)
                     if self.error is not None:
                         break

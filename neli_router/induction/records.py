@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from neli_router.keyspace import Layout
-from neli_router.protocol import NAME_MAX, WEIGHT_MAX, Guarantee
+from neli_router.protocol import NAME_MAX, WEIGHT_MAX, Guarantee, Notice
 
 __all__ = [
     "RECORD_VERSION",
@@ -43,6 +43,7 @@ __all__ = [
     "Weigh",
     "decode",
     "encode",
+    "skip_notices",
 ]
 
 RECORD_VERSION = 1
@@ -246,3 +247,11 @@ def decode(payload: bytes) -> Record | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # ValidationError is a DecodeError: not JSON, not ours and not of this version are all the same to a fold.
         return None
+
+
+def skip_notices(skipped: int, offset: int) -> list[Notice]:
+    """What to say when the record at `offset` cannot be decoded; it is the `skipped`-th of them.
+
+    Only the 1st, the 2nd, the 4th, the 8th ... are told: a broken writer may append a thousand a second.
+    """
+    return [Notice("record.skipped", {"offset": offset, "skipped": skipped})] if skipped.bit_count() == 1 else []

@@ -14,8 +14,8 @@ import pytest
 from neli_router.errors import GroupMismatch, LedgerRewound
 from neli_router.induction.events import Acknowledged, Append, Away, Effect, Input, Read, Wish
 from neli_router.induction.fold import State
-from neli_router.induction.holdings import HANDOVERS_MAX
 from neli_router.induction.machine import AUTHORS_MAX, Induction, Phase
+from neli_router.induction.program_view import HANDOVERS_MAX
 from neli_router.induction.records import Beat, Drain, Expire, Handover, Record, Undrain, Upgrade
 from neli_router.keyspace import Layout
 from neli_router.protocol import (
