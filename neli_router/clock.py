@@ -82,7 +82,7 @@ class LinuxClock:
         self._offset = (low + high) // 2
 
     def __call__(self) -> float:
-        # Raw first: whatever interrupts this call afterwards, the sum is a moment between its start and its end.
+        # Raw first: even if this call is interrupted afterwards, the sum is a moment between its start and its end.
         raw = self._read(_MONOTONIC_RAW)
         low, high = self._suspended()
         if self._offset < low - SLACK_NS:

@@ -1,8 +1,8 @@
-"""Closing: what everything that a program opens has in common.
+"""Closing: the base of everything that a program opens and closes.
 
     with thing: ... --the block ends, however--> thing.close()
 
-The error of a block goes on its way. `close` may be called again.
+An error of the block is passed on. `close` may be called again.
 """
 
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""Configuration: what one program says about its group, checked as a whole, and turned into a ledger.
+"""Configuration: one program's settings for its group, checked as a whole, and turned into a ledger.
 
     Config("sqlite:///var/lib/jobs/ledger.db", lease=0.5)   Config.of({"ledger": "memory://jobs", ...})
        |                                                       '-- an option that we do not know: the nearest is named
@@ -35,9 +35,9 @@ HOST_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a member, or a router, needs to know. A value: share it as you like. `ConfigError` names all problems.
+    """All that a member, or a router, is told. A value: share it as you like. `ConfigError` names all problems.
 
-    Times are in seconds. `layout`, `lease` and `guarantee` are the group's: who comes with others than the ledger
+    Times are in seconds. `layout`, `lease` and `guarantee` are the group's: a member with others than the ledger
     records is refused. Everything else is this member's own.
     """
 
@@ -45,8 +45,8 @@ class Config:
     """Where the group's ledger is: `sqlite:///absolute/path`, `kafka://host:9092/group` ...: `ledgers/addresses.py`."""
     _: KW_ONLY
     name: str | None = None
-    """Who this member is to the others. With one that outlives a restart, a member gets its partitions back at once and
-    can be pinned and drained by name; None means a fresh one each time."""
+    """The member's name. With one that outlives a restart, a member gets its partitions back at once and can be pinned
+    and drained by name; None means a fresh one each time."""
     address: str = ""
     """Where clients of this member reach it: handed out with every look-up, never used by us."""
     weight: int = 1
@@ -103,7 +103,7 @@ class Config:
         return config
 
     def settings(self) -> Settings:
-        """What a member's protocol is told; with a fresh name if none was given."""
+        """The settings for a member's protocol; with a fresh name if none was given."""
         return _settings(self._values(), name=_fresh_name() if self.name is None else self.name)
 
     def __repr__(self) -> str:
@@ -185,7 +185,7 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     ),
     (("accept_rewinds",), lambda value: isinstance(value, bool), "True or False"),
 )
-"""What a program may get wrong although the type checker knows better: most configurations come out of a file."""
+"""Mistakes that a type checker would find in a program, but not in a file, where most configurations come from."""
 
 
 def _settings(values: Mapping[str, Any], *, name: str) -> Settings:

@@ -8,13 +8,13 @@
     |   |-- LedgerUnavailable   cannot read or append now; may heal by itself
     |   |-- LedgerTrimmed       the record asked for is no longer retained: start again from a snapshot
     |   |-- LedgerUnusable      will not heal by itself: missing, read-only, corrupt, not ours
-    |   '-- LedgerRewound       the ledger lost records that somebody had already read
+    |   '-- LedgerRewound       the ledger lost records that had already been read
     |-- Diverged            this member's table is not the one that most members computed
     |-- Replaced            a newer process joined under this member's name
-    |-- HandlerFailed       the program's handler of events raised; the cause is what it raised
+    |-- HandlerFailed       the program's handler of events raised; the cause is its error
     |-- LeaseLost           the work was guarded by a lease that no longer holds
     |-- LookupFailed
-    |   |-- NoOwner             the group is known, and nobody owns the key now
+    |   |-- NoOwner             the group is known, and no member owns the key now
     |   |-- StaleTable          the table is older than `max_age`, or there is none yet
     |   '-- Forked              this process is a fork: reopen before use
     |-- NotLeading          waited for leadership in vain
@@ -22,7 +22,7 @@
     |-- Closed              used after `close()`
     |-- Unsupported         this platform cannot keep the promises
     |-- fence.Refused       a higher fencing term was admitted: a newer owner writes there
-    '-- fence.FenceMisused  what was given to the fence is no term or no transaction (also a TypeError)
+    '-- fence.FenceMisused  the fence was given no term or no transaction (also a TypeError)
 
 A message says what was wanted, what was found and what to do; the three parts stay as attributes.
 """
@@ -105,11 +105,11 @@ class LedgerUnusable(LedgerError):
 
 
 class LedgerMissing(LedgerUnusable):
-    """There is no ledger there, and whoever asked was not to make one."""
+    """There is no ledger there, and the caller did not want one made."""
 
 
 class LedgerRewound(LedgerError):
-    """Records that somebody had read are gone or were replaced. Nothing leads on such a ledger."""
+    """Records that had been read are gone or were replaced. Nothing leads on such a ledger."""
 
 
 class Diverged(NeliError):
@@ -121,7 +121,7 @@ class Replaced(NeliError):
 
 
 class HandlerFailed(NeliError):
-    """The program's handler of events raised, so the member left. `__cause__` is what it raised."""
+    """The program's handler of events raised, so the member left. `__cause__` is its error."""
 
 
 class LeaseLost(NeliError):
@@ -133,7 +133,7 @@ class LookupFailed(NeliError, LookupError):
 
 
 class NoOwner(LookupFailed):
-    """The group is known, and nobody owns the partition now."""
+    """The group is known, and no member owns the partition now."""
 
 
 class StaleTable(LookupFailed):
@@ -149,7 +149,7 @@ class NotLeading(NeliError, TimeoutError):
 
 
 class NoAgent(NeliError):
-    """No agent answered at the address: none listens, it may not be spoken to, or it hangs."""
+    """No agent answered at the address: none listens, this user may not connect, or it hangs."""
 
 
 class Closed(NeliError):

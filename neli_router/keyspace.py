@@ -8,7 +8,7 @@ Members that disagree here would each be right about a different partition, so n
 process. The hash is fixed and unseeded (Python's own `hash` of a text differs from one interpreter to the next), text
 counts as its UTF-8 bytes, and S, M and the tag rule form a `Layout` that the ledger records when it is made.
 
-The chain has slots between hash and partition so that whatever is stored by slot outlives a group with another M.
+The chain has slots between hash and partition, so that data stored by slot outlives a group with another M.
 
 Murmur3 comes from mmh3 5, whose `hash` ends the whole process with a segmentation fault when it is given a text with
 a lone surrogate (`json.loads` makes one of the six characters \\ud800). Text is therefore never handed to it before
@@ -122,7 +122,7 @@ def hasher(layout: Layout) -> Callable[[Key], int]:
 
 
 def _mask(layout: Layout) -> int | None:
-    """What to `&` the signed hash with to have the slot, if this layout lets us.
+    """The number that, by `&` with the signed hash, gives the slot; None if this layout has no such number.
 
     S divides 2**32 only as a power of two, and then mod S keeps the lowest bits. Python's `&` reads a negative number
     as two's complement, where these bits are the same as in the unsigned number: so the signed hash will do, which
@@ -160,7 +160,7 @@ def _tag(key: bytes) -> bytes:
 
 
 def _described(key: object) -> str:
-    """What a message may say of a key: never the key itself, which may be somebody's name."""
+    """A key as messages may describe it: never the key itself, which may be a person's name."""
     kind = type(key).__name__
     if isinstance(key, str):
         return f"a {kind} of length {len(key)} with a lone surrogate"

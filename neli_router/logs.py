@@ -1,4 +1,4 @@
-"""Where log events go: to the program's structlog if it has one, else to the standard library's logging.
+"""The log: the program's structlog if it has one, else the standard library's logging.
 
     structlog.configure(...) was called   its loggers, its processors, its format
     logging is configured                 logger "neli_router": `event key=value ...`, parts as record.event, .fields
@@ -31,7 +31,7 @@ def logger() -> Any:
 
 
 def _rendered(_: object, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """A line that can be read as it is, and its parts for whoever formats JSON."""
+    """A line that can be read as it is, and its parts for a formatter of JSON."""
     name = event.pop("event")
     words = (f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in event.items())
     # The fields in one attribute: "name" and "args" are attributes of a record already, and logging refuses them.

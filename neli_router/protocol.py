@@ -160,7 +160,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             f"snapshot_every={self.snapshot_every!r} must be a whole number of at least 100 records",
         )
         if not all(_is_time(value) for value in times.values()):
-            return found  # What follows compares them.
+            return found  # The rest compares them.
         need(
             LEASE_MIN <= self.lease <= LEASE_MAX,
             f"lease={self.lease} must be from {LEASE_MIN} to {LEASE_MAX} seconds",
@@ -306,7 +306,7 @@ Handler = Callable[[Event], object]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the program may act for, as a value that any thread can ask: it ends by itself when time passes."""
+    """For which partitions the program may act, as a value that any thread can ask: it ends as time passes."""
 
     terms: Terms
     until: float
@@ -330,7 +330,7 @@ Given_co = TypeVar("Given_co", covariant=True)
 
 
 class Machine(Protocol[Taken_contra, Given_co]):
-    """The one shape of all protocols. Each takes and gives more than its program's side: what its ledger needs."""
+    """The one shape of all protocols. Beside the program's side, each takes and gives what its own ledger needs."""
 
     @property
     def incarnation(self) -> str:
@@ -338,7 +338,7 @@ class Machine(Protocol[Taken_contra, Given_co]):
 
     @property
     def standing(self) -> Standing:
-        """What the program was told that it may act for, and until when."""
+        """For which partitions the program was told that it may act, and until when."""
 
     @property
     def deadline(self) -> float:

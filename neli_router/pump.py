@@ -6,9 +6,9 @@
        ^                                                                                  |
        '---------------------------------- append ----------------------------------------'
 
-Two orders matter, and both are here. The clock is read *after* the ledger, because what a read brings may have been
-sent while it waited. And the standing is published *before* an effect is carried out, so that no thread of the program
-still finds a partition led when its Handover is on the way.
+Two orders matter, and both are here. The clock is read *after* the ledger, because the records that a read brings may
+have been sent while it waited. And the standing is published *before* an effect is carried out, so that no thread of
+the program still finds a partition led when its Handover is on the way.
 
 The pump has no thread and no clock of its own: a member gives it both, a simulator turns it by hand.
 """
@@ -41,20 +41,20 @@ LOOKS_MAX = 64
 """How often to look before giving up for now: farther back each time, and anew when the start moved in between."""
 
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Snapshot
-"""Records that only a member writes, and so after a genesis. Anybody may put a wish into a ledger that has none yet."""
+"""Records that only a member writes, and so after a genesis. A wish may stand in a ledger that has none yet."""
 
 FIRST_OFFSET_MAX = 1
 """Ledgers count from 0 or from 1. One that starts above has dropped its beginning; in one that does not, records may
-stand before the genesis, written by who did not know yet that the ledger was made anew. They are void."""
+stand before the genesis, by writers that did not know yet that the ledger was made anew. They are void."""
 
 Driven = TypeVar("Driven", bound=Machine[Input, Effect])
 
 
 class Tap(Protocol):
-    """Somebody who reads along, on the pump's thread. Must be quick, must not raise."""
+    """Another reader of all that the pump reads, on the pump's thread. Must be quick, must not raise."""
 
     def begin(self, state: State, now: float) -> None:
-        """What follows continues `state`."""
+        """The records to come continue `state`."""
 
     def read(self, records: Sequence[tuple[int, Record | None]], now: float) -> None:
         """These came next; None stands for what does not decode."""
@@ -85,7 +85,7 @@ class Pump(Generic[Driven]):
         self._inbox: deque[Input] = deque()
         self._away: set[str] = set()
         self.fresh_at = -inf
-        """When a read last brought all that there was. What the machine knows is as old as this."""
+        """When a read last brought all that there was. The machine's knowledge is as old as this."""
         state = newest_state(ledger)
         ledger.seek(state.at)
         now = clock()
@@ -99,7 +99,7 @@ class Pump(Generic[Driven]):
         self._ledger.wake()
 
     def turn(self) -> None:
-        """One bounded piece of work: what is in the inbox, and at most one read."""
+        """One bounded piece of work: the inbox, and at most one read."""
         for _ in range(len(self._inbox)):
             self._step(self._inbox.popleft())
         wait = 0.0 if self._inbox else self.machine.deadline - self._clock()
@@ -201,7 +201,7 @@ def newest_state(ledger: Ledger) -> State:
         try:
             found, founded, members = _look_through(ledger, low, tip, start)
         except LedgerTrimmed:
-            continue  # Somebody trimmed between the two looks; a newer snapshot is there.
+            continue  # A member trimmed between the two looks; a newer snapshot is there.
         if found is not None:
             return found
         if low > start:
@@ -234,7 +234,7 @@ def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State
     while position < tip:
         entries = ledger.read(RETRY_EVERY)
         if not entries and ledger.age() < inf:
-            break  # What stood there is gone.
+            break  # The records that stood there are gone.
         position = entries[-1].offset + 1 if entries else position
         for entry in entries:
             record = decode(entry.payload) if _may_matter(entry, members=members) else None

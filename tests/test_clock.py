@@ -221,7 +221,7 @@ def test_another_process_reads_the_same_time_line() -> None:
 
 @only_on_linux
 def test_a_lock_that_another_thread_held_at_the_fork_does_not_stop_the_child() -> None:
-    """A child has only the thread that forked; whoever held the lock is not there to release it."""
+    """A child has only the thread that forked; the thread that held the lock is not there to release it."""
     assert isinstance(host_clock, LinuxClock)
     with host_clock._raising:
         child = os.fork()

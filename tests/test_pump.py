@@ -162,7 +162,7 @@ class Rig:
         return self
 
     def told(self) -> list[Any]:
-        """All but the publishing, since the last time that somebody asked."""
+        """All but the publishing, since it was last asked for."""
         told = [one for one in self.journal if one != "publish"]
         self.journal.clear()
         return told
@@ -302,7 +302,7 @@ def test_what_is_known_is_as_old_as_the_last_read_that_brought_all() -> None:
 # Effects
 
 
-def test_who_taps_a_pump_reads_whatever_its_machine_does() -> None:
+def test_a_tap_of_a_pump_reads_all_that_its_machine_does() -> None:
     tape = Tape(genesis(), None, join("a"))
     rig = Rig(tape)
     rig.turn(2)
@@ -354,7 +354,7 @@ def test_records_are_appended_as_they_are_written(lasting: bool) -> None:
     assert ([encode(WISH), encode(beat("a"))], [lasting]) == (rig.tape.payloads, rig.tape.lasting)
 
 
-def test_what_nobody_needs_any_more_is_trimmed() -> None:
+def test_records_that_are_not_needed_any_more_are_trimmed() -> None:
     rig = Rig(Tape())
     rig.machine.answers[Read] = [Trim(7)]
     assert [7] == rig.turn().tape.trimmed
@@ -416,7 +416,7 @@ def test_an_append_that_will_not_heal_breaks_the_machine_in_the_next_turn(kind: 
 
 
 @pytest.mark.parametrize("kind", [LedgerUnavailable, LedgerUnusable])
-def test_a_trim_that_fails_is_noted_and_harms_nobody(kind: type[LedgerError]) -> None:
+def test_a_trim_that_fails_is_noted_and_does_no_harm(kind: type[LedgerError]) -> None:
     rig = Rig(Tape())
     error = rig.tape.fails["trim"] = failure(kind)
     rig.machine.answers[Read] = [Trim(7)]
@@ -454,7 +454,7 @@ def test_a_machine_that_was_left_behind_restarts_from_the_newest_snapshot() -> N
     ]
 
 
-def test_who_taps_a_pump_is_told_of_a_restart() -> None:
+def test_a_tap_of_a_pump_is_told_of_a_restart() -> None:
     assert [(0.0, State()), (0.0, founded(None, join("a")))] == behind().turn().tapped
 
 
@@ -531,7 +531,7 @@ def test_a_snapshot_whose_records_are_not_retained_is_skipped() -> None:
 
 
 def test_a_snapshot_that_tells_of_more_than_stands_before_it_is_skipped() -> None:
-    """It was in flight to a ledger that is no more, and whoever started from it would never read this one."""
+    """It was in flight to a ledger that is no more, and a reader that started from it would never read this one."""
     later = folded(*[None] * 50, state=BEGUN)
     tape = Tape(genesis(), snapshot("a", FIRST), snapshot("a", later))
     assert FIRST == newest_state(tape)
@@ -610,7 +610,7 @@ def test_records_from_before_the_genesis_are_no_reason_to_refuse_a_ledger_from_i
     assert State() == newest_state(Tape(beat("z"), beat("z")))
 
 
-def test_whoever_trims_between_two_looks_leaves_a_newer_snapshot() -> None:
+def test_a_member_that_trims_between_two_looks_leaves_a_newer_snapshot() -> None:
     tape = Tape(genesis(), snapshot("a", FIRST), join("a"), beat("a"), snapshot("a", BEGUN))
 
     def trim() -> None:

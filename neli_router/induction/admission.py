@@ -1,4 +1,4 @@
-"""Membership: how a member introduces itself, and when it is turned away.
+"""Admission: how a member introduces itself, and when it is turned away.
 
 the ledger has no Genesis ------> genesis()      the first to be appended counts, the others compare theirs with it
 other settings or another fold -> mismatch()     refused, with both spelled out
@@ -11,7 +11,7 @@ from neli_router.induction.fold import FOLD_VERSIONS, State
 from neli_router.induction.records import Genesis, Join
 from neli_router.protocol import Settings
 
-__all__ = ["genesis", "join", "mismatch", "replaced"]
+__all__ = ["genesis", "join", "mismatch", "replaced", "unknown_version"]
 
 
 def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
@@ -44,13 +44,8 @@ def mismatch(settings: Settings, state: State) -> GroupMismatch | None:
     """Why a member with `settings` may not take part in the group of `state`."""
     if state.genesis is None:
         return None
-    oldest, newest = FOLD_VERSIONS
-    if not oldest <= state.version <= newest:
-        return GroupMismatch(
-            f"a group with fold version {oldest} to {newest} was wanted",
-            f"the ledger's group is at version {state.version}",
-            "run a release of neli-router that knows that version",
-        )
+    if error := unknown_version(state):
+        return error
     wanted, found = settings.layout, state.genesis.layout
     differences = [wanted.difference(found)] if wanted != found else []
     if settings.lease != state.genesis.lease:
@@ -63,6 +58,18 @@ def mismatch(settings: Settings, state: State) -> GroupMismatch | None:
         "a group with this member's settings was wanted",
         f"the ledger records others since its genesis: {', '.join(differences)}",
         "start with the ledger's settings, which never change while it lives, or use a new ledger",
+    )
+
+
+def unknown_version(state: State) -> GroupMismatch | None:
+    """Why this code cannot read the ledger of `state` any further."""
+    oldest, newest = FOLD_VERSIONS
+    if state.genesis is None or oldest <= state.version <= newest:
+        return None
+    return GroupMismatch(
+        f"a group with fold version {oldest} to {newest} was wanted",
+        f"the ledger's group is at version {state.version}",
+        "run a release of neli-router that knows that version",
     )
 
 

@@ -5,9 +5,9 @@
     owners ---------------> keep as many --> hand out the rest --> exchange hot for cold --> target
                                                                   (only if loads differ)
 
-**How many.** A member's share of M partitions is M * w / W, its weight over everybody's. It is to own its share rounded
+**How many.** A member's share of M partitions is M * w / W, its weight over that of all. It is to own its share rounded
 down or up, so less than one off. The sum has to be M, so some ceilings are to be given: first to members that own more
-than their floor now; among equals to who is emptiest for its weight, a newcomer above all; then in join order.
+than their floor now; among equals to the emptiest for its weight, a newcomer above all; then in join order.
 
 **Why no balanced target makes fewer moves.** A member keeps at most what it owns, and at most what it is to own. The
 smaller of the two can always be kept, whatever the others keep, so moves depend on the counts alone. A ceiling in place
@@ -15,22 +15,22 @@ of a floor saves one move if its member owns more than the floor, and none other
 for as long as there are any. With equal weights a join moves partitions to the newcomer only, an expiry none but those
 of the dead. With unequal weights, rounding may now and then force a move between others, too.
 
-**Which.** What a giver gives up is spread evenly over what it has, and its first stays. Numbered roles are low numbers:
-without the spread one member would have them all; if the first went, every join would move role zero. What is to be
-handed out goes, one by one, to the taker that carries least for its weight.
+**Which.** A giver gives up partitions that are spread evenly over those it has, and keeps its first. Numbered roles are
+low numbers: without the spread one member would have them all; if the first went, every join would move role zero. The
+partitions to hand out go, one by one, to the taker that carries least for its weight.
 
-**Pins and drains.** A drained member counts as one of weight zero. If all are drained none is: somebody must own. A pin
-outranks a drain: it is a person's word about one partition, the drain one about all. Pins count towards a share. Where
-they make balance impossible, whoever has pins for one or more above its share owns just those, and the others share
-what is left as if neither it nor its partitions existed. If nobody has that many, but more members are above their
-share than there are ceilings, then those own just their pins. Then we look again.
+**Pins and drains.** A drained member counts as one of weight zero. If all are drained none is: there must be an owner.
+A pin outranks a drain: it is a person's word about one partition, the drain one about all. Pins count towards a share.
+They may make balance impossible. Then a member with pins for one or more above its share owns just those, and the
+others share the rest as if neither it nor its partitions existed. If no member has that many, but more members are
+above their share than there are ceilings, then those own just their pins. Then we look again.
 
 **Loads** never change how many partitions a member owns, only which: else the next change of members would undo it. So
 all of the above holds with loads. Partitions are gone through from the heaviest to the lightest, which spreads the load
-of what moves anyway; then exchanges of a hot partition for a colder one relieve who carries most for its weight. Both
-ends of an exchange finish below where the heavier stood: the largest load over weight never grows, and repetition comes
-to rest. The price: who owns one very hot partition still owns its count of others. Loads are scaled to whole numbers
-first, so that no order of summing can make two members differ.
+of those that move anyway; then exchanges of a hot partition for a colder one relieve the member that carries most for
+its weight. Both ends of an exchange finish below where the heavier stood: the largest load over weight never grows, and
+repetition comes to rest. The price: the owner of one very hot partition still owns its count of others. Loads are
+scaled to whole numbers first, so that no order of summing can make two members differ.
 """
 
 import math
@@ -45,7 +45,7 @@ __all__ = ["ASSIGNMENT_VERSION", "LOAD_MOVES_MAX", "Candidate", "assign"]
 
 ASSIGNMENT_VERSION = 1
 """Part of the fold's version. An edit that changes any target must raise it: two releases that compute different tables
-from one ledger would both be sure of who leads."""
+from one ledger would both be sure that theirs is right."""
 
 LOAD_MOVES_MAX = 16
 """The most partitions that change owner for the sake of load at one change; an exchange takes two. Each rests for the
@@ -55,13 +55,13 @@ SHIFT_MIN = 8
 """An exchange must shift more than one part in so many of an average load, to be worth two handovers. More parts even
 out more finely, fewer chase less noise."""
 
-NOBODY = -1  # In here a member is its position in join order, and this is the owner of what nobody owns.
+NOBODY = -1  # In here a member is its position in join order, and this stands for no member.
 Weighed = tuple[int, int]  # A partition with its load before it, so that tuples sort by load.
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What assignment knows of a member. Incarnations and names are unique: the fold replaces who joins again.
+    """A member, as assignment sees it. Incarnations and names are unique: the fold replaces a member that joins again.
 
     `weight` is a whole number, zero or more, so that shares are exact; if all that count are zero, all are equal.
     `zone` is not looked at by this version.
@@ -75,7 +75,7 @@ class Candidate:
 
 @dataclass(slots=True, eq=False)
 class _Carrier:
-    """A member while loads are evened out; `movable` is what nobody pinned, the coldest first."""
+    """A member while loads are evened out; `movable` are its partitions without a pin, the coldest first."""
 
     position: int
     weight: int
@@ -117,7 +117,7 @@ def assign(
 
 
 def _weights(members: Sequence[Candidate], drains: Collection[str]) -> list[int]:
-    """What counts as the weight of each: zero if it is drained and not all are."""
+    """The weight that counts for each: zero if it is drained and not all are."""
     assert min(member.weight for member in members) >= 0
     drained = [member.name in drains for member in members]
     if all(drained):
@@ -158,7 +158,7 @@ def _counts(weights: Sequence[int], given: Sequence[int], held: Sequence[int], p
         leaving = frozenset(beyond or (above if len(above) > ceilings else ()))
         if not leaving:
             break
-        # Everybody who leaves has more than its share, so not all leave: pins do not exceed the partitions left.
+        # Each that leaves has more than its share, so not all leave: pins do not exceed the partitions left.
         sharing = [member for member in sharing if member not in leaving]
         partitions -= sum(given[member] for member in leaving)
 
@@ -170,7 +170,7 @@ def _counts(weights: Sequence[int], given: Sequence[int], held: Sequence[int], p
     rounded = sorted((member for member in sharing if partitions * weights[member] % whole), key=claim)
     for member in rounded[:ceilings]:
         floors[member] += 1
-    return [floors.get(member, own) for member, own in enumerate(given)]  # Who left the sharing owns its pins.
+    return [floors.get(member, own) for member, own in enumerate(given)]  # One that left the sharing owns its pins.
 
 
 def _balance(owners: Sequence[int], pins: Mapping[int, int], weights: Sequence[int], loads: Sequence[int]) -> list[int]:
@@ -201,7 +201,7 @@ def _balance(owners: Sequence[int], pins: Mapping[int, int], weights: Sequence[i
     room = [max(0, count - own - has) for count, own, has in zip(counts, given, held, strict=True)]
     takers = sorted((_burden(carried[member], weights[member]), member) for member, free in enumerate(room) if free)
     for partition in homeless:
-        _, member = takers[0]  # What was sorted is a heap, and stays one.
+        _, member = takers[0]  # A sorted list is a heap, and stays one.
         target[partition] = member
         carried[member] += loads[partition]
         room[member] -= 1
@@ -215,7 +215,7 @@ def _balance(owners: Sequence[int], pins: Mapping[int, int], weights: Sequence[i
 def _exchange(
     target: list[int], pins: Mapping[int, int], weights: Sequence[int], loads: Sequence[int], exchanges_max: int
 ) -> None:
-    """Exchange partitions in `target` until nobody above a fair burden can be relieved, or `exchanges_max` times."""
+    """Exchange partitions in `target` until no member above a fair burden can be relieved, or `exchanges_max` times."""
     carriers = [_Carrier(position, weight, 0, []) for position, weight in enumerate(weights)]
     for load, partition in sorted(zip(loads, range(len(loads)), strict=True)):
         carrier = carriers[target[partition]]
@@ -234,7 +234,7 @@ def _exchange(
         # Trying all others, too, was measured to bring the largest load down by at most two hundredths on average.
         light = min(ranking[:rank], key=lambda other: _burden(other.load + hottest, other.weight))
         if (fit := _fit(heavy, light, shift_min)) is None:
-            rank -= 1  # One very hot partition that nobody can take must not keep the others from being relieved.
+            rank -= 1  # One very hot partition that no member can take must not keep the others from being relieved.
             continue
         hot, cold = fit
         for carrier, loses, gains in ((heavy, hot, cold), (light, cold, hot)):
@@ -248,7 +248,7 @@ def _exchange(
 
 
 def _fit(heavy: _Carrier, light: _Carrier, shift_min: int) -> tuple[Weighed, Weighed] | None:
-    """A partition of each whose exchange leaves the least to whoever then carries more; None if that is no less."""
+    """A partition of each whose exchange leaves least to the one that then carries more; None if that is no less."""
     best, peak = None, _burden(heavy.load, heavy.weight)
     # A shift of this much leaves the two level, so what fits best is next to it, on one side or the other.
     level = (heavy.load * light.weight - light.load * heavy.weight) // (heavy.weight + light.weight)

@@ -1,13 +1,14 @@
-"""BeatSchedule: when a member beats.
+"""The schedule of one member's Beats.
 
-    SPEAKING, every `beat` --a lease without a Beat of mine coming back--> SILENT, but for a probe every two leases
+    BEATING, every `beat` --a lease without a Beat of mine coming back--> SILENT, but for a probe every two leases
         ^                                                                    |
         '----------------------- a Beat of mine came back -------------------'
 
-Who can write and not read must not keep what it cannot serve, so it falls silent and lets the others expire it. When a
-ledger comes back after an outage, everybody is silent, and the first to be heard must not find the others so: whoever
-reads again after a gap speaks at once, and has a lease from then on to hear itself: falling silent just after the
-outage would look like having died in it. Who merely reads late has no gap, and gets no second voice by it.
+A member that can write and not read must not keep partitions that it cannot serve. So it falls silent and lets the
+others expire it. When a ledger comes back after an outage, all members are silent, and the first one that is heard must
+not find the others so. Therefore a member that reads again after a gap beats at once, and has a lease from then on to
+hear itself: one that falls silent just after the outage would look as if it had died in it. A member that merely reads
+late has no gap, and gets no second chance by it.
 """
 
 from math import inf
@@ -21,7 +22,7 @@ PROBE_LEASES = 2
 
 
 class BeatSchedule:
-    """One incarnation's voice. `now` never goes back."""
+    """When one incarnation beats. `now` never goes back."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -34,7 +35,7 @@ class BeatSchedule:
         self._at_once = False
 
     def lapse(self, sent: float, now: float) -> None:
-        """Time first; `sent` is when the last Beat that came back was sent."""
+        """Let time pass; `sent` is when the last Beat that came back was sent."""
         self._silent = now >= max(sent, self._joined_at, self._back_at) + self._settings.lease
 
     def joined(self, now: float) -> None:
@@ -42,7 +43,7 @@ class BeatSchedule:
         self.at_once()
 
     def at_once(self) -> None:
-        """Beat at the next opportunity: somebody waits to hear it, be it I."""
+        """Beat at the next opportunity: another member waits to hear it, or this one does."""
         self._at_once = True
 
     def away(self) -> None:

@@ -1,7 +1,7 @@
 """The digest: sixty-four bits that tell two states apart.
 
 Two members that folded the same records must hold the same state; if memory, a release or the ledger itself went
-wrong, they do not, and nobody would notice until two of them act for one partition. So every Beat carries the digest
+wrong, they do not, and it would show only when two of them act for one partition. So every Beat carries the digest
 of its writer's state, and readers compare it with their own at the same offset.
 
     state = { fact, fact, ... }        digest = hash(fact) xor hash(fact) xor ...

@@ -1,20 +1,20 @@
-"""The fold: what a prefix of the ledger means. Everybody who read the same prefix knows the same.
+"""The fold: the state that a prefix of the ledger stands for. All readers of one prefix have the same state.
 
     state x record x offset -> state
 
     members    Join -> member -> Leave, Expire, or a Join under the same name -> departed, for ever
-    partition  nobody --any change of members--> owner under term t --its own Handover(t)--> the target, term t'
-                  ^                                |
-                  '---- the owner departs ---------'     (goes to its target in that very record)
+    partition  unowned --any change of members--> owner under term t --its own Handover(t)--> the target, term t'
+                  ^                                 |
+                  '---- the owner departs ----------'     (goes to its target in that very record)
 
-A *target* is who should own a partition by the members, pins, drains, weights and loads at this offset; an *owner* is
-who does own it. A live owner keeps a partition until it says itself that it is done, so a change of targets never takes
-anything from anybody who still works. Terms are `base` + the offset at which the ownership began: offsets only grow, so
-a later owner always has a higher term, and `base` carries that over to a ledger made anew.
+A *target* is the member that should own a partition, by the members, pins, drains, weights and loads at this offset; an
+*owner* is the member that owns it. A live owner keeps a partition until it says itself that it is done, so a change of
+targets takes nothing from a member that still works. Terms are `base` + the offset at which the ownership began:
+offsets only grow, so a later owner always has a higher term, and `base` carries that over to a ledger made anew.
 
-The fold does not know what time it is and asks nobody: whether a suspicion is true, whether a handover was wise, how
-late a record arrived makes no difference to it. It is a value that never changes, so a table may be given to any thread
-as it is. Its digest is the exclusive-or of a hash of each fact, so that a Beat costs two hashes, not one of the whole.
+The fold knows no time and asks no other process. It does not matter to it whether a suspicion is true, whether a
+handover was wise, or how late a record arrived. A state is a value that never changes, so any thread may have it as it
+is. Its digest is the exclusive-or of a hash of each fact, so that a Beat costs two hashes, not one of the whole.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ def fold(state: State, offset: int, record: Record | None, assign: Assign = assi
     if type(record) is Beat:  # Nearly all records: two hashes and no table.
         last_beat = state.last_beats.get(record.by)
         if last_beat is None:
-            return replace(state, at=at)  # A Beat in flight when its writer departed brings nobody back.
+            return replace(state, at=at)  # A Beat in flight when its writer departed brings no member back.
         last_beats = {**state.last_beats, record.by: offset}
         was, now = hash_of("last_beats", record.by, last_beat), hash_of("last_beats", record.by, offset)
         digest = state.digest ^ was ^ now
@@ -108,15 +108,15 @@ def fold(state: State, offset: int, record: Record | None, assign: Assign = assi
 
 
 def _begin(state: State, offset: int, record: Genesis) -> State:
-    nobody = (None,) * record.layout.partitions
+    unowned = (None,) * record.layout.partitions
     return replace(
         state,
         genesis=record,
         genesis_at=offset,
         version=record.version,
-        owners=nobody,
+        owners=unowned,
         terms=(0,) * record.layout.partitions,
-        targets=nobody,
+        targets=unowned,
     )
 
 
@@ -146,7 +146,7 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
         return state
     older = state.holder(record.name)
     if older is not None and older.joined >= record.at:
-        return state  # The writer had not read whom it would replace: it may be the older of the two.
+        return state  # The writer had not read the Join that it would replace: it may be the older of the two.
     seat = Seat(record.by, record.name, record.address, record.weight, record.zone, record.versions, offset)
     kept = state.owners
     if older is not None:
@@ -177,7 +177,7 @@ def _unseat(state: State, incarnation: str) -> State:
 
 
 def _retarget(state: State, offset: int, kept: Sequence[str | None], assign: Assign) -> State:
-    """New targets, and with them new owners for all that nobody owns."""
+    """New targets, and with them new owners for all that has none."""
     candidates = [
         Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
         for seat in state.seats.values()
@@ -197,7 +197,7 @@ def _owns(state: State, by: str, partition: int, term: int) -> bool:
 
 def _give(state: State, offset: int, partition: int) -> State:
     # To the target at this record, even if that is the old owner again: its Handover is final, so without a new term
-    # a Handover that crossed a change of targets would leave the partition with somebody who may never act for it.
+    # a Handover that crossed a change of targets would leave the partition with a member that may never act for it.
     owners, terms = list(state.owners), list(state.terms)
     owners[partition], terms[partition] = state.targets[partition], _term(state, offset)
     return replace(state, owners=tuple(owners), terms=tuple(terms))

@@ -1,15 +1,15 @@
 """Induction: leadership induced by one shared ledger, for one member.
 
-    READING --at the tip--> FOUNDING --a Genesis was read--> WAITING --has waited, or nobody else is there--> JOINING
+    READING --at the tip--> FOUNDING --a Genesis was read--> WAITING --has waited, or there is no member --> JOINING
                                                                 ^                                               |
                                    expired: a new incarnation --'-- MEMBER <--own Join was read-----------------'
                                                                       |
               STOPPED <--own Leave was read-- LEAVING <--Close--------'      (an error stops from anywhere)
 
-A member reads the ledger, folds it (`fold`), keeps what it may act for (`tenure`) and what its program believes
-(`program_view`), accuses who is silent (`suspicion`) and watches whether the ledger can be trusted (`witness`). This module
-only decides what to send and when. Whatever it decides is safe: who may act follows from fold and tenure alone. It
-decides well when partitions move seldom, soon and once.
+A member reads the ledger and folds it (`fold`). It keeps for which partitions it may act (`tenure`) and which of them
+its program knows of (`program_view`). It accuses members that are silent (`suspicion`), and watches whether the ledger
+can be trusted (`witness`). This module only decides which records to send, and when. Its decisions cannot make the
+group unsafe: fold and tenure alone say who may act. They are good when partitions move seldom, soon and once.
 """
 
 from collections.abc import Iterable
@@ -35,8 +35,8 @@ from neli_router.protocol import Close, Notice, Released, Settings, Standing, St
 __all__ = ["AUTHORS_MAX", "Induction", "Phase"]
 
 AUTHORS_MAX = 1024
-"""Names under which one's own records stand: one's incarnations, and whoever had a wish recorded. A confirmation that
-comes after so many others wished would be taken for a lost record."""
+"""Names under which this process's own records stand: its incarnations, and those that wishes were recorded for. A
+confirmation that comes after so many other names would be taken for a lost record."""
 
 Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
 
@@ -57,12 +57,12 @@ class Induction:
     _retry_at: float
     """When to repeat what was sent and has not come back: a Genesis, Join, Handover or Leave."""
     _free_at: float
-    """When the next wait ends on something owned."""
+    """When the next wait on an owned partition ends."""
     _give_up_at: float
     _accuse_at: float
     """When to look again for members that are silent."""
     _dirty: bool
-    """Whether what we may act for can have changed."""
+    """Whether the partitions that we may act for can have changed."""
 
     def __init__(self, settings: Settings, state: State, now: float, *, base: int, rng: Random) -> None:
         self.settings = settings
@@ -95,7 +95,7 @@ class Induction:
 
     @property
     def standing(self) -> Standing:
-        """What the program was told that it Acquired and not yet that it lost, and until when it may act for that."""
+        """The partitions that the program was told to act for and not yet that it lost, and until when it may."""
         leading = self._program.leading
         ends = {i: linger.until for i, linger in self.tenure.lingering.items() if leading.get(i) == linger.term}
         return Standing(dict(leading), self.tenure.sent + self.tenure.lasts, ends)
@@ -107,7 +107,7 @@ class Induction:
 
     @property
     def finishing(self) -> tuple[int, ...]:
-        """What the program was told that it is Revoked, and has not let go of: it will be handed over."""
+        """The partitions that were Revoked and that the program has not let go of. They will be handed over."""
         return self._program.finishing
 
     def tenures(self, now: float) -> dict[int, int]:
@@ -138,7 +138,7 @@ class Induction:
 
     @property
     def _silent_at(self) -> float:
-        """When what is led ends, unless another Beat of this incarnation comes back; what lingers ends by itself."""
+        """When leadership ends unless a Beat of this incarnation comes back; what lingers has an end of its own."""
         leading, lingering = self._program.leading, self.tenure.lingering
         if lingering and all(i in lingering and lingering[i].term == term for i, term in leading.items()):
             return inf
@@ -164,7 +164,7 @@ class Induction:
                 for offset, record in entries:
                     self._take(offset, record, now, effects)
                     if self.error is not None and not self.tenure.lingering:
-                        break  # What stands behind the fault is of no interest.
+                        break  # The records behind the fault are of no interest.
             case Away():
                 self._beats.away()
             case Broken(error):
@@ -189,7 +189,7 @@ class Induction:
         return effects
 
     def _lapse(self, now: float, effects: list[Effect]) -> None:
-        """What ends by itself."""
+        """End what has ended by the mere passing of time."""
         self._suspicion.lapse(now)
         self._beats.lapse(self.tenure.sent, now)
         lasts = f"{self.tenure.lasts:g} s"
@@ -382,7 +382,7 @@ class Induction:
             self._beats.at_once()
 
     def _fate(self, before: State, record: Join | Leave | Expire, now: float, effects: list[Effect]) -> None:
-        """What a change of members means for me."""
+        """Draw the consequences of a change of members for this one."""
         me = self.incarnation
         if me in self.state.seats:
             if me not in before.seats:
@@ -405,10 +405,10 @@ class Induction:
         elif isinstance(record, Join) and (successor := self._successor()) is not None:
             self._fail(replaced(self.settings, successor.address), effects)
         elif self._phase is Phase.JOINING and record.by == me:
-            self._retry_at = -inf  # Void: somebody of my name joined after I had looked. Now I have seen that.
+            self._retry_at = -inf  # Void: a member of my name joined after I had looked. Now I have seen that.
 
     def _successor(self) -> Seat | None:
-        """Who has my name now, if I had it once: a newer process, from whom I must not take it back."""
+        """The newer process that has my name now, if I had it once. I must not take it back."""
         holder = self.state.holder(self.settings.name) if self._was_member else None
         return None if holder is None or holder.incarnation in self._authors else holder
 
@@ -438,7 +438,7 @@ class Induction:
             self._stop(error)
         self.tenure = replace(self.tenure.leaving(), lingering={})
 
-    # What a member sends
+    # The records of a member
 
     def _beat(self, now: float, effects: list[Effect]) -> None:
         if now < self._beats.due() or self.tenure.left:

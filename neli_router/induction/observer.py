@@ -2,15 +2,16 @@
 
     READING --at the tip--> FOLLOWING --the ledger lost records, or is another group's--> STOPPED
 
-A router needs the members' table and no seat. An observer sends nothing, may act for nothing, and can come and go
-without anybody noticing; it distrusts the ledger by the same signs as a member does.
+A router needs the members' table and no seat. An observer sends nothing and may act for nothing. It comes and goes, and
+no member notices. It distrusts the ledger by the same signs as a member does.
 """
 
 from math import inf
 
-from neli_router.errors import GroupMismatch, NeliError
+from neli_router.errors import NeliError
+from neli_router.induction.admission import unknown_version
 from neli_router.induction.events import Append, Broken, Effect, Input, Read, Restart, Wish
-from neli_router.induction.fold import FOLD_VERSIONS, State, fold
+from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Record, skip_notices
 from neli_router.induction.witness import Witness
 from neli_router.protocol import NO_STANDING, Close, Notice, Standing, Stopped
@@ -28,7 +29,7 @@ class Observer:
         self.caught_up = False
         """Whether the tip was reached once, so that the table is the group's and not one from its past."""
         self.heard_at = now
-        """When a record of a member was last read, or reading began: long ago, and nobody is alive."""
+        """When a record of a member was last read, or reading began. If that is long ago, no member is alive."""
         self._witness = Witness(state)
         self._stopped = False
 
@@ -79,11 +80,4 @@ class Observer:
         self.state = fold(self.state, offset, record)
         if record is not None and record.by in self.state.seats:
             self.heard_at = now
-        oldest, newest = FOLD_VERSIONS
-        if self.state.genesis is not None and not oldest <= self.state.version <= newest:
-            return GroupMismatch(
-                f"a group with fold version {oldest} to {newest} was wanted",
-                f"the ledger's group is at version {self.state.version}",
-                "run a release of neli-router that knows that version",
-            )
-        return self._witness.after(self.state, record)
+        return unknown_version(self.state) or self._witness.after(self.state, record)

@@ -1,17 +1,17 @@
-"""The vocabulary of the ledger: what members tell each other, and nothing else travels between them.
+"""The vocabulary of the ledger: all that members tell each other.
 
-    Genesis                                     once: the group's settings; whatever stands before it is void
+    Genesis                                     once: the group's settings; records before it are void
     Join  Beat*  Leave                          a member's life
-    Expire                                      somebody else ends it
+    Expire                                      another member ends it
     Handover                                    an owner gives one partition to its target
-    Drain Undrain  Pin Unpin  Weigh  Load       what people and programs wish for; by name, so it outlives a restart
+    Drain Undrain  Pin Unpin  Weigh  Load       wishes of people and programs; by name, so they outlive a restart
     Snapshot                                    the fold so far, so that a newcomer may start late
     Upgrade                                     the group moves to another fold version
 
 A record is one line of JSON that a person can read: `kind` says what it is, `v` is the version of the record format,
-`by` the incarnation of the writer (or, for wishes, any name for who asked). A record that cannot be decoded is nothing
-to everybody alike: it takes its offset and changes no state. So decoding is strict and depends on the bytes alone;
-unknown fields are refused, because a reader that ignored a field with a meaning would compute another table.
+`by` the incarnation of the writer (or, for wishes, any name for the one that asked). All readers skip a record that
+cannot be decoded: it takes its offset and changes no state. So decoding is strict and depends on the bytes alone.
+Unknown fields are refused, because a reader that ignored a field with a meaning would compute another table.
 """
 
 from typing import Annotated, Literal
@@ -53,7 +53,7 @@ WHOLE_MAX = 2**53 - 1
 that no digest can hold would stop every reader there is and is to come."""
 
 BASE_MAX = 2**52
-"""In the year 2112 the wall clock is there; what is above leaves room for offsets, so that terms stay in bounds."""
+"""The wall clock gets there in the year 2112. The rest leaves room for offsets, so that terms stay in bounds."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Text = Annotated[str, Meta(max_length=NAME_MAX)]
@@ -102,9 +102,9 @@ class Join(_Record, frozen=True, kw_only=True):
 
 
 class Beat(_Record, frozen=True, kw_only=True):
-    """`by` is alive. `sent_at` is on the writer's own clock and means nothing to anybody else.
+    """`by` is alive. `sent_at` is on the writer's own clock and means nothing to other members.
 
-    `at` and `digest` say what the writer's fold was below that offset, so that whoever computed another one notices.
+    `digest` is that of the writer's fold below the offset `at`, so that a member that computed another one notices.
     """
 
     sent_at: float
@@ -133,7 +133,7 @@ class Leave(_Record, frozen=True, kw_only=True):
 
 
 class Drain(_Record, frozen=True, kw_only=True):
-    """Whoever is called `name` shall own nothing but what is pinned to it."""
+    """A member called `name` shall own nothing but the partitions that are pinned to it."""
 
     name: Name
 
@@ -145,7 +145,7 @@ class Undrain(_Record, frozen=True, kw_only=True):
 
 
 class Pin(_Record, frozen=True, kw_only=True):
-    """`partition` shall belong to whoever is called `name`, from when that is a member."""
+    """`partition` shall belong to the member called `name`, as soon as there is one."""
 
     partition: Offset
     name: Name
@@ -189,7 +189,7 @@ class Seat(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
 
 
 class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fold's state, written down. Owners and targets are indexes into `seats`, -1 for nobody."""
+    """A fold's state, written down. Owners and targets are indexes into `seats`; -1 means none."""
 
     genesis: Genesis
     genesis_at: Offset
@@ -250,7 +250,7 @@ def decode(payload: bytes) -> Record | None:
 
 
 def skip_notices(skipped: int, offset: int) -> list[Notice]:
-    """What to say when the record at `offset` cannot be decoded; it is the `skipped`-th of them.
+    """The notice that the record at `offset` cannot be decoded, the `skipped`-th of its kind, if it is worth one.
 
     Only the 1st, the 2nd, the 4th, the 8th ... are told: a broken writer may append a thousand a second.
     """

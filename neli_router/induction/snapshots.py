@@ -5,7 +5,7 @@
 
 A snapshot says something about the prefix below `upto` and nothing about the place where it stands, so it changes
 nothing in the fold, and its writer need not hurry. Replay starts *at* `upto`: one record further, and the newcomer
-misses one that everybody else has; one record earlier, and it folds one twice.
+misses one that all others have; one record earlier, and it folds one twice.
 """
 
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ def restore(record: Snapshot) -> State:
     """The state that `record` holds; it is ready to fold the record at `record.upto`."""
     image = record.state
     if {len(image.owners), len(image.terms), len(image.targets)} != {image.genesis.layout.partitions}:
-        # The digest would miss some of it: that nobody owns a partition is no fact.
+        # The digest would miss some of it: a partition without an owner is no fact.
         raise BadSnapshot(f"snapshot upto {record.upto} has a table of another width than its layout says")
     names: list[str | None] = [*(seat.incarnation for seat in image.seats), None]  # -1 finds the None at the end.
     try:
@@ -90,12 +90,12 @@ class Archive:
         self._marked_at = at
 
     def read(self, record: Snapshot) -> int | None:
-        """A snapshot was read; returns the offset below which nobody who starts now needs a record."""
+        """A snapshot was read; returns the offset below which no newcomer needs a record from now on."""
         self._marked_at = max(self._marked_at, record.upto)
         if self._uptos and record.upto <= self._uptos[-1]:
             return None  # A retry wrote it twice, or it comes late: taken for a second one, it would cost the first.
         self._uptos = (*self._uptos[-1:], record.upto)
-        return self._uptos[0] if len(self._uptos) == 2 else None  # Two are kept: somebody may be reading the older.
+        return self._uptos[0] if len(self._uptos) == 2 else None  # Two are kept: a newcomer may be reading the older.
 
     def due(self, at: int, rank: int) -> bool:
         """Whether a member that has read up to `at` shall write one; if so, remembers that it did.

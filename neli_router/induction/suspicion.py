@@ -1,11 +1,11 @@
-"""Suspicion: who seems to be dead, to one member. It may be wrong; nobody's safety depends on it.
+"""Suspicion: which members seem to be dead, to one member. It may be wrong; no safety depends on it.
 
     DEAF --a Beat of mine, sent less than half a lease ago, comes back--> HEARING since now
     HEARING --half a lease since the sending of the last that came back--> DEAF
 
-Who was deaf knows nothing of the others' silence: after an outage of the ledger everybody has been silent to everybody.
-So a member accuses only after a whole lease of hearing itself without a break, and only who was silent all that time.
-Survivors take turns by rank, because one accusation is enough.
+A member that was deaf knows nothing of the others' silence: after an outage of the ledger all have been silent to all.
+So a member accuses only after a whole lease of hearing itself without a break, and only members that were silent all
+that time. Survivors take turns by rank, because one accusation is enough.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ __all__ = ["Look", "Suspicion"]
 
 
 class Look(NamedTuple):
-    """What one look at the others' silence found."""
+    """The result of one look at the others' silence."""
 
     accused: list[str]
     again_at: float
@@ -39,7 +39,7 @@ class Suspicion:
         self._too_old_at = -inf
 
     def lapse(self, now: float) -> None:
-        """Time first: what is read late must not hide the deafness before it."""
+        """Let time pass first: a Beat that is read late must not hide the deafness before it."""
         if now >= self._sent + self._settings.lease / 2:
             self._hearing_since = inf
 

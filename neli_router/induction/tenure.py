@@ -9,14 +9,14 @@
 Why at most one acts. An expired owner's last valid Beat was sent before it was appended, and appended before I read it:
 so its lease, counted from sending on its own clock, has ended by (my read + wait) on mine: `wait` is the lease as the
 slowest allowed clock counts it. A Beat that I never read was sent before I started, so I owe one wait on everything
-from my start. An owner that handed over or left had stopped before it said so. And a debt is never lowered:
-whoever owned i between q and me may itself have been waiting for q.
+from my start. An owner that handed over or left had stopped before it said so. And a debt is never lowered: a member
+that owned i between q and me may itself have been waiting for q.
 
-No clocks are compared across hosts. Loss, delay, duplication, reordering and mistaken suspicions make nobody unsafe,
+No clocks are compared across hosts. Loss, delay, duplication, reordering and mistaken suspicions make no member unsafe,
 because nothing above depends on them.
 
-Under `available` nobody waits, and an owner goes on after losing a partition until it has read a Beat that the new
-owner sent knowing that it owns, or until `hold` ends: no live owner is missed, and two may overlap.
+Under `available` no member waits. An owner that lost a partition goes on until it has read a Beat that the new owner
+sent when it knew that it owns, or until `hold` ends: no live owner is missed, and two may overlap.
 """
 
 from collections.abc import Iterator
@@ -53,8 +53,8 @@ class Tenure(Struct, frozen=True, kw_only=True):
     asked: float = -inf
     """When I first sent my Join."""
     heard: dict[str, float] = {}
-    """The time just after the read that brought each member's last Beat or Join, or my start for those whose I never
-    read: they sent it before I started. The longest silent comes first."""
+    """The time just after the read that brought each member's last Beat or Join. For a member of which I read none, it
+    is my start, because it sent them before. The longest silent comes first."""
     busy: dict[int, float] = {}
     """Until when a partition is not mine to act for, where that is known to be later than `settled`."""
     given: dict[int, int] = {}
@@ -102,7 +102,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
     def busy_until(self, partition: int) -> float:
         return max(self.settled, self.busy.get(partition, -inf))
 
-    # What was sent: final from the moment it was given to the driver, failed or not
+    # Sent records: final from the moment they were given to the driver, failed or not
 
     def gave(self, partition: int, term: int) -> "Tenure":
         return replace(self, given={**self.given, partition: term})
@@ -113,7 +113,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
     def leaving(self) -> "Tenure":
         return replace(self, left=True)
 
-    # What was read
+    # Read records
 
     def read(self, before: State, record: Record | None, after: State, now: float) -> "Tenure":
         """`record` took the fold from `before` to `after`; `now` is just *after* the read that brought it."""
@@ -147,7 +147,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
         sent = max(self.sent, beat.sent_at) if beat.by == self.incarnation else self.sent
         if not self.lingering:
             return replace(self, heard=heard, sent=sent)
-        # A Beat whose `at` is past the record by which its writer owns was sent by one who had read that it owns.
+        # If a Beat's `at` is past the record by which its writer owns, the writer had read that it owns.
         lingering = {
             i: linger for i, linger in self.lingering.items() if after.owners[i] != beat.by or beat.at <= linger.lost_at
         }

@@ -3,11 +3,12 @@
     a record's offset is not above the last ----------------------.
     a Beat whose writer had read further than its own place ------|
     an acknowledged record of mine is not at its offset ----------+--> LedgerRewound: nothing leads on such a ledger
-    a Genesis by who had read past the first and not seen it -----'
-    Beats whose digests are not mine, from most members -------------> Diverged: whoever is in the minority leaves
+    a Genesis by a member that read past the first without it ----'
+    Beats whose digests are not mine, from most members -------------> Diverged: a member in the minority leaves
 
-A ledger may lose its tail: a topic made anew, an unclean election, a Redis that came back from an old file. Whoever had
-read that tail holds terms that the ledger will give again. So every sign of it is final for whoever meets it.
+A ledger may lose its tail: a topic made anew, an unclean election, a Redis that came back from an old file. A member
+that had read that tail holds terms that the ledger will give again. So every sign of it is final for the member that
+meets it.
 """
 
 from collections import OrderedDict, deque
@@ -29,7 +30,7 @@ REMEDY = "find out why it lost records, restore it or make a new one, and start 
 
 
 class Witness:
-    """What one reader remembers of a ledger, from the state it started with."""
+    """One reader's memory of a ledger, from the state it started with."""
 
     def __init__(self, state: State) -> None:
         self._start = state.at
@@ -49,7 +50,7 @@ class Witness:
         return None
 
     def before(self, state: State, offset: int, record: Record | None, own: Collection[str]) -> NeliError | None:
-        """What is wrong with reading `record` at `offset` in `state`, if anything. `own` are names my records bear."""
+        """The error if `record` cannot stand at `offset` in `state`. `own` are the names that my records bear."""
         if offset < state.at:
             return LedgerRewound(
                 f"a record at offset {state.at} or above was expected", f"offset {offset} was read again", REMEDY
@@ -75,7 +76,7 @@ class Witness:
         return None
 
     def after(self, state: State, record: Record | None) -> NeliError | None:
-        """Remember `state`, and compare what `record` says of an earlier one."""
+        """Remember `state`, and compare the digest that `record` gives of an earlier one."""
         if state.seats is not self._seats:
             self._disagreeing -= self._seats.keys() - state.seats.keys()
             self._seats = state.seats
@@ -95,8 +96,8 @@ class Witness:
         if mine == int(digest, 16):
             self._disagreeing.discard(by)
             return None
-        # Who beats is a member by its own table, if not by mine, and its word counts against mine. Otherwise two who
-        # each read that the other is gone, on a ledger that lost records, would lead side by side.
+        # A writer of Beats is a member by its own table, if not by mine, so its word counts against mine. Otherwise, on
+        # a ledger that lost records, two members that each read that the other is gone would lead side by side.
         self._disagreeing.add(by)
         agreeing = len(state.seats.keys() - self._disagreeing)
         if agreeing > len(self._disagreeing):

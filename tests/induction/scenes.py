@@ -100,7 +100,7 @@ def founded(*records: Record | None) -> State:
 
 
 def owners(state: State) -> str:
-    """Who owns each partition, such as "aab." where nobody owns the last."""
+    """Who owns each partition, such as "aab." where the last has no owner."""
     return _letters(state.owners)
 
 

@@ -29,7 +29,7 @@ def test_the_join_says_what_others_must_know_of_a_member_and_how_far_it_had_read
 
 
 @pytest.mark.parametrize("state", [State(), founded()], ids=["no genesis yet", "the same settings"])
-def test_who_agrees_may_take_part(state: State) -> None:
+def test_a_member_that_agrees_may_take_part(state: State) -> None:
     assert membership.mismatch(SETTINGS, state) is None
 
 
@@ -53,7 +53,7 @@ DIFFERENT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_who_comes_with_other_settings_is_refused_with_both_spelled_out(what: str) -> None:
+def test_a_member_that_comes_with_other_settings_is_refused_with_both_spelled_out(what: str) -> None:
     changes, said = DIFFERENT[what]
     error = membership.mismatch(replace(SETTINGS, **changes), founded())
     assert isinstance(error, GroupMismatch)
@@ -61,13 +61,13 @@ def test_who_comes_with_other_settings_is_refused_with_both_spelled_out(what: st
 
 
 @pytest.mark.parametrize("version", [0, FOLD_VERSIONS[1] + 1])
-def test_who_does_not_know_the_groups_fold_is_refused(version: int) -> None:
+def test_a_member_that_does_not_know_the_groups_fold_is_refused(version: int) -> None:
     error = membership.mismatch(SETTINGS, replace(founded(), version=version))
     assert isinstance(error, GroupMismatch)
     assert f"the ledger's group is at version {version}" == error.found
 
 
-def test_whoever_is_replaced_reads_by_whom() -> None:
+def test_a_member_that_is_replaced_reads_by_which_one() -> None:
     error = membership.replaced(SETTINGS, "host:2")
     assert isinstance(error, Replaced)
     assert "'alice'" in error.wanted

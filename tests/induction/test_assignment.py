@@ -240,7 +240,7 @@ def test_low_numbers_are_spread_over_the_members() -> None:
     assert ["0000000000000000", "0101010101010101", "0122010201210201", "0123330201213201"] == history
 
 
-def test_role_zero_stays_where_it_is_whoever_joins() -> None:
+def test_role_zero_stays_where_it_is_when_members_join() -> None:
     members = group(*[1] * 40)
     owners: tuple[str | None, ...] = (None,) * 64
     for size in range(1, 41):
@@ -253,7 +253,7 @@ def test_what_the_dead_had_is_dealt_out_in_turn() -> None:
     assert "0100100" == owned(assign(group(2, 1), owners_of(".......")))
 
 
-def test_nobody_to_own_and_nothing_to_be_owned() -> None:
+def test_no_member_to_own_and_nothing_to_be_owned() -> None:
     assert (None, None) == assign([], ["dead", None], pins={0: "m0"}, drains=["m0"], loads={0: 1.0})
     assert () == assign(group(1, 2), [], pins={0: "m0"}, loads={0: 1.0})
 
@@ -305,11 +305,11 @@ def test_pins_that_make_balance_impossible_leave_the_rest_to_the_others(
 @pytest.mark.parametrize(
     ("pinned", "before", "after"),
     [
-        ("000000", "000000111222", "000000131242"),  # The others have one and a half each: nobody keeps three.
+        ("000000", "000000111222", "000000131242"),  # The others have one and a half each: none keeps three.
         ("000111222", "00011122233", "00011122234"),  # Three above 2.2, one ceiling: the others have one each.
     ],
 )
-def test_who_leaves_the_sharing_leaves_the_others_less_to_keep(pinned: str, before: str, after: str) -> None:
+def test_a_member_that_leaves_the_sharing_leaves_the_others_less_to_keep(pinned: str, before: str, after: str) -> None:
     pins = {at: f"m{name}" for at, name in enumerate(pinned)}
     assert after == owned(assign(group(1, 1, 1, 1, 1), owners_of(before), pins=pins))
 
@@ -428,7 +428,7 @@ def test_a_partition_without_a_load_counts_as_the_mean() -> None:
     [
         ((1, 1), "00001111", "99991111", "00110011"),  # Two hot ones for two cold ones.
         ((1, 1), "00001111", "91111111", "00001111"),  # Nobody is helped if the hot one is passed on ...
-        ((1, 4), "0011111111", "9111111111", "1011111110"),  # ... but by somebody who carries it more easily.
+        ((1, 4), "0011111111", "9111111111", "1011111110"),  # ... but by a member that carries it more easily.
         ((1, 1, 1), "000111222", "922633111", "201011220"),
         ((1, 1, 1), "001122", "904400", "001212"),  # That m0 cannot be relieved must not keep m1 from it.
         ((1, 1, 1), "001122", "902200", "001122"),  # And if m1 carries less than a fair part, it has no need.
@@ -443,7 +443,7 @@ def test_a_hot_partition_is_exchanged_for_a_cold_one(
     assert after == owned(assign(group(*weights), owners_of(before), loads=heat))
 
 
-def test_what_nobody_may_move_does_not_count_as_a_fair_part() -> None:
+def test_a_partition_that_may_not_move_does_not_count_as_a_fair_part() -> None:
     """Beside the drained member's 9, the 6 of m0 look small; but among those who can share, they are the most."""
     loads = dict(enumerate([9.0, 3.0, 3.0, 1.0, 1.0]))
     target = assign(group(1, 1, 1), owners_of("20011"), pins={0: "m2"}, drains=["m2"], loads=loads)
@@ -451,7 +451,7 @@ def test_what_nobody_may_move_does_not_count_as_a_fair_part() -> None:
 
 
 def test_an_exchange_that_shifts_little_is_left_even_if_another_would_shift_much() -> None:
-    """The eighteen and the nothing are far apart, but to exchange those two would help nobody."""
+    """The eighteen and the nothing are far apart, but to exchange those two would help none."""
     loads = dict(enumerate([18.0, 18.0, 18.0, 35.0, 17.0, 0.0]))
     assert "000111" == owned(assign(group(1, 1), owners_of("000111"), loads=loads))
 

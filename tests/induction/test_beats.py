@@ -28,7 +28,7 @@ def silent() -> BeatSchedule:
     return beats
 
 
-def test_who_joins_beats_at_once() -> None:
+def test_a_member_that_joins_beats_at_once() -> None:
     beats = BeatSchedule(Settings(name="a", layout=Layout(), lease=6.0))
     beats.joined(0.0)
     assert -inf == beats.due()
@@ -38,7 +38,7 @@ def test_the_next_beat_is_due_an_interval_after_the_last() -> None:
     assert 11.0 == joined(10.0).due()
 
 
-def test_a_beat_that_somebody_waits_for_is_due_at_once_and_once() -> None:
+def test_a_beat_that_is_waited_for_is_due_at_once_and_once() -> None:
     beats = joined(0.0)
     beats.at_once()
     assert -inf == beats.due()
@@ -47,7 +47,7 @@ def test_a_beat_that_somebody_waits_for_is_due_at_once_and_once() -> None:
 
 
 @pytest.mark.parametrize(("now", "due"), [(5.75, 1.0), (6.0, 12.0)])
-def test_who_joined_and_did_not_hear_itself_for_a_lease_falls_silent_but_for_a_probe(now: float, due: float) -> None:
+def test_a_newcomer_that_does_not_hear_itself_for_a_lease_falls_silent_but_for_a_probe(now: float, due: float) -> None:
     beats = joined(0.0)
     beats.lapse(-inf, now)
     assert due == beats.due()
@@ -69,20 +69,20 @@ def test_a_probe_every_two_leases() -> None:
     assert 24.0 == beats.due()
 
 
-def test_who_hears_itself_again_speaks_again() -> None:
+def test_a_member_that_hears_itself_again_speaks_again() -> None:
     beats = silent()
     beats.lapse(5.5, 7.0)
     assert 1.0 == beats.due()
 
 
-def test_who_is_silent_and_reads_on_without_a_gap_stays_so() -> None:
+def test_a_member_that_is_silent_and_reads_on_without_a_gap_stays_so() -> None:
     beats = silent()
     beats.read(anything=True, now=7.0)
     beats.read(anything=False, now=7.5)
     assert 12.0 == beats.due()
 
 
-def test_who_reads_again_after_it_could_not_speaks_at_once() -> None:
+def test_a_member_that_reads_again_after_it_could_not_speaks_at_once() -> None:
     beats = silent()
     beats.away()
     assert 12.0 == beats.due()
@@ -90,7 +90,7 @@ def test_who_reads_again_after_it_could_not_speaks_at_once() -> None:
     assert -inf == beats.due()
 
 
-def test_who_reads_something_after_half_a_lease_of_nothing_speaks_at_once() -> None:
+def test_a_member_that_reads_something_after_half_a_lease_of_nothing_speaks_at_once() -> None:
     """A ledger that hangs answers late, and does not say that it was away."""
     beats = silent()
     beats.read(anything=False, now=8.5)
@@ -101,7 +101,7 @@ def test_who_reads_something_after_half_a_lease_of_nothing_speaks_at_once() -> N
     assert -inf == beats.due()
 
 
-def test_who_is_back_has_a_lease_to_hear_itself() -> None:
+def test_a_member_that_is_back_has_a_lease_to_hear_itself() -> None:
     beats = silent()
     beats.away()
     beats.read(anything=False, now=7.0)
@@ -112,7 +112,7 @@ def test_who_is_back_has_a_lease_to_hear_itself() -> None:
     assert 19.0 == beats.due()
 
 
-def test_who_was_away_for_less_than_a_lease_keeps_its_rhythm() -> None:
+def test_a_member_that_was_away_for_less_than_a_lease_keeps_its_rhythm() -> None:
     beats = joined(0.0)
     beats.away()
     beats.lapse(-inf, 3.0)

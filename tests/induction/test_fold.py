@@ -68,7 +68,7 @@ def test_the_genesis_sets_what_never_changes_while_the_ledger_lives() -> None:
     assert (1, 1) == (state.genesis_at, state.version)
 
 
-def test_a_group_without_members_has_partitions_that_nobody_owns() -> None:
+def test_a_group_without_members_has_partitions_without_an_owner() -> None:
     assert "-@0 -@0 -@0 -@0" == table(founded())
     assert "...." == targets(founded())
 
@@ -109,7 +109,7 @@ def test_the_beat_of_a_stranger_is_void() -> None:
     assert unchanged_by(founded(join("a")), beat("b"))
 
 
-def test_a_beat_in_flight_when_its_writer_departed_brings_nobody_back() -> None:
+def test_a_beat_in_flight_when_its_writer_departed_brings_no_member_back() -> None:
     assert unchanged_by(founded(join("a"), join("b"), expire("a", "b", 2)), beat("b"))
 
 
@@ -159,21 +159,21 @@ def test_a_join_under_a_members_name_expires_the_older_in_the_same_record() -> N
     assert ("a",) == state.departed
 
 
-def test_who_joins_again_under_its_name_keeps_its_partitions_with_new_terms() -> None:
+def test_a_member_that_joins_again_under_its_name_keeps_its_partitions_with_new_terms() -> None:
     assert "a@1001 b@1003 a@1001 b@1004" == table(founded(*PAIR))
     state = founded(*PAIR, join("c", "a", at=5))
     assert "c@1005 b@1003 c@1005 b@1004" == table(state)
     assert owners(state) == targets(state)
 
 
-def test_who_joins_again_keeps_what_its_older_self_was_to_keep() -> None:
-    """The older a had all and was to give every other to b. Now nobody has b's part, so b gets it at once."""
+def test_a_member_that_joins_again_keeps_what_its_older_self_was_to_keep() -> None:
+    """The older a had all and was to give every other to b. Now b's part has no owner, so b gets it at once."""
     state = founded(join("a"), join("b"))
     assert ("aaaa", "abab") == (owners(state), targets(state))
     assert "cbcb" == owners(folded(join("c", "a", at=3), state=state))
 
 
-def test_who_joins_again_is_handed_nothing_that_another_still_owns() -> None:
+def test_a_member_that_joins_again_is_handed_nothing_that_another_still_owns() -> None:
     """The older b was to get two of a's four; the newer gets the same target, and still waits for a's Handovers."""
     state = founded(join("a"), join("b"), join("c", "b", at=3))
     assert "a@1001 a@1001 a@1001 a@1001" == table(state)
@@ -181,7 +181,7 @@ def test_who_joins_again_is_handed_nothing_that_another_still_owns() -> None:
 
 
 def test_what_the_newer_self_is_not_to_have_goes_to_its_target_at_once() -> None:
-    """c takes a's seat with a quarter of its weight: nobody alive owns the rest, so nobody needs to hand it over."""
+    """c takes a's seat with a quarter of its weight: no live member owns the rest, so none needs to hand it over."""
     state = founded(join("a", weight=3), join("b", weight=3), join("c", "a", at=3, weight=1))
     assert owners(state) == targets(state)
     assert {BASE + 3} == set(state.terms)
@@ -194,7 +194,7 @@ def test_a_join_counts_only_if_its_writer_had_read_the_join_that_it_replaces(at:
 
 
 @pytest.mark.parametrize(("versions", "joins"), [((1, 1), True), ((1, 9), True), ((2, 9), False), ((0, 0), False)])
-def test_who_does_not_know_the_groups_fold_cannot_join(versions: tuple[int, int], joins: bool) -> None:
+def test_a_member_that_does_not_know_the_groups_fold_cannot_join(versions: tuple[int, int], joins: bool) -> None:
     assert joins == ("a" in founded(join("a", versions=versions)).seats)
 
 
@@ -255,7 +255,7 @@ def test_the_partitions_of_the_expired_go_to_their_new_owners_in_that_very_recor
     assert "a@1001 a@1005 a@1001 a@1005" == table(founded(*PAIR, expire("a", "b", 2)))
 
 
-def test_when_the_last_member_is_gone_nobody_owns_and_the_next_gets_new_terms() -> None:
+def test_when_the_last_member_is_gone_there_is_no_owner_and_the_next_gets_new_terms() -> None:
     state = founded(join("a"), expire("a", "a", 1))
     assert "-@1001 -@1001 -@1001 -@1001" == table(state)
     assert "...." == targets(state)
@@ -265,7 +265,7 @@ def test_when_the_last_member_is_gone_nobody_owns_and_the_next_gets_new_terms() 
 # Leave
 
 
-def test_who_leaves_gives_its_partitions_away_in_that_very_record() -> None:
+def test_a_member_that_leaves_gives_its_partitions_away_in_that_very_record() -> None:
     state = founded(*PAIR, Leave(by="a"))
     assert "b@1005 b@1003 b@1005 b@1004" == table(state)
     assert (["b"], ("a",)) == (list(state.seats), state.departed)
@@ -329,7 +329,7 @@ def test_a_handover_by_who_departed_is_void() -> None:
     assert unchanged_by(founded(join("a"), join("b"), Leave(by="a")), Handover(by="a", partition=0, term=1001))
 
 
-def test_a_handover_of_what_nobody_owns_is_void() -> None:
+def test_a_handover_of_a_partition_without_an_owner_is_void() -> None:
     assert unchanged_by(founded(), Handover(by="a", partition=0, term=0))
 
 
@@ -346,7 +346,7 @@ def test_a_drain_is_taken_back() -> None:
     assert ("abab", ()) == (targets(state), state.drains)
 
 
-def test_a_drain_goes_by_name_so_it_meets_whoever_bears_it_later() -> None:
+def test_a_drain_goes_by_name_so_it_meets_a_later_member_of_that_name() -> None:
     state = founded(join("a"), Drain(by="a", name="x"), join("b", "x"))
     assert ("aaaa", ("x",)) == (targets(state), state.drains)
 
@@ -554,7 +554,7 @@ def test_a_later_owner_always_has_a_higher_term(plot: list[Plot], gaps: list[int
             if new[0] is not None and new != old:
                 assert BASE + after.at - 1 == new[1] > old[1]
             else:
-                assert old[1] == new[1]  # Whose owner departed for nobody keeps its term in mind.
+                assert old[1] == new[1]  # One whose owner departed, and that has none now, keeps its term in mind.
 
 
 @LAW
@@ -591,7 +591,7 @@ def test_a_state_is_a_value_that_never_changes(plot: list[Plot]) -> None:
 
 @LAW
 @given(plots, st.integers(0, 40))
-def test_whoever_starts_from_a_snapshot_comes_to_the_very_state_of_whoever_read_everything(
+def test_a_start_from_a_snapshot_leads_to_the_very_state_of_a_reader_of_everything(
     plot: list[Plot], place: int
 ) -> None:
     entries = story(plot)

@@ -160,7 +160,7 @@ def test_incarnations_come_from_the_generator_that_is_passed_in() -> None:
 
 
 def test_many_wishes_do_not_make_a_member_forget_its_own_incarnation() -> None:
-    """Else its own records would look like somebody else's, where the ledger confirmed one."""
+    """Else its own records would look like another member's, where the ledger confirmed one."""
     member = begun(State())
     for number in range(2 * AUTHORS_MAX):
         member.step(Wish(Drain(by=f"operator {number}", name="x")), 0.0)
@@ -351,7 +351,7 @@ class Group:
         )
 
     def live(self, seconds: float, places: Sequence[int] = (0, 1, 2)) -> None:
-        """Nothing is lost or late, and nobody interferes: these wake at their deadlines, and their programs let go."""
+        """Nothing is lost, late or disturbed: these wake at their deadlines, and their programs let go."""
         end = self.now + seconds
         for _ in range(LIVES_MAX):
             for place in places:
@@ -419,7 +419,7 @@ def almost_accusing(group: Group) -> Induction:
         group.live(0.25, [0, 2])
 
 
-def test_nobody_is_accused_by_what_the_ledger_told_before_the_silence_was_long_enough() -> None:
+def test_no_member_is_accused_by_a_ledgers_answer_from_before_the_silence_was_long_enough() -> None:
     """A driver that asks now and then must not take the time of its question for now."""
     group = Group("exclusive")
     member = almost_accusing(group)

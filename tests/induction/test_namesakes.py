@@ -86,7 +86,7 @@ def test_one_that_was_merely_expired_returns(records: int) -> None:
     assert ["Join"] == [type(record).__name__ for record in appended(read(machine, 11.5))]
 
 
-def test_one_that_never_had_the_name_takes_it_from_whoever_has() -> None:
+def test_one_that_never_had_the_name_takes_it_from_the_member_that_has() -> None:
     older = member()
     newer = Induction(SETTINGS, older.state, 0.0, base=0, rng=Random(2))
     read(newer, 0.0)

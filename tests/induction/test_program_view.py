@@ -74,14 +74,14 @@ def test_losses_are_told_before_gains() -> None:
     assert [Fenced, Acquired] == [type(effect) for effect in effects]
 
 
-def test_who_is_leaving_takes_on_nothing_more() -> None:
+def test_a_member_that_is_leaving_takes_on_nothing_more() -> None:
     assert [] == ProgramView(SETTINGS).settle(ALL, take=False)
 
 
 # Letting go, under `exclusive`
 
 
-def test_what_is_meant_for_somebody_else_is_asked_back_once() -> None:
+def test_a_partition_that_is_meant_for_another_member_is_asked_back_once() -> None:
     view = draining()
     assert ([], []) == view.to_give(DRAINED, TENURE, 11.9, repeat=True)
     assert 12.0 == view.deadline
@@ -93,7 +93,7 @@ def test_what_is_led_under_the_target_stays() -> None:
 
 
 def test_what_the_program_does_not_lead_is_handed_over_without_asking() -> None:
-    """It is owned, but its wait is not over: nobody works on it."""
+    """It is owned, but its wait is not over: no program works on it."""
     view = ProgramView(SETTINGS)
     view.look(DRAINED, "p")
     assert ([0, 1, 2, 3], []) == view.to_give(DRAINED, TENURE, 10.0, repeat=False)
@@ -194,7 +194,7 @@ def test_no_more_is_asked_back_at_a_time_than_a_bound() -> None:
     assert ([], [Revoked(dict.fromkeys(range(HANDOVERS_MAX), 1001))]) == view.to_give(state, TENURE, 0.0, repeat=False)
 
 
-def test_who_leaves_asks_for_everything_back() -> None:
+def test_a_member_that_leaves_asks_for_everything_back() -> None:
     view = leading()
     assert [Revoked(ALL)] == view.drain_all(10.0)
     assert [] == view.drain_all(11.0)
@@ -229,7 +229,7 @@ def test_a_successor_of_long_ago_excuses_no_later_loss() -> None:
     assert [Fenced({**ALL, 0: 1005}, "")] == view.settle({}, take=True)
 
 
-def test_who_leads_again_under_a_new_term_was_not_succeeded() -> None:
+def test_a_member_that_leads_again_under_a_new_term_was_not_succeeded() -> None:
     view = leading(settings=AVAILABLE)
     view.succeeded([0])
     view.settle({**ALL, 0: 1005}, take=True)

@@ -30,13 +30,13 @@ STATE = founded(
 
 
 def written(state: State) -> Snapshot:
-    """The snapshot of `state`, as somebody else reads it."""
+    """The snapshot of `state`, as another member reads it."""
     record = decode(encode(snapshot("z", state)))
     assert isinstance(record, Snapshot)
     return record
 
 
-def test_whoever_starts_from_a_snapshot_has_the_state_of_whoever_read_all_before() -> None:
+def test_a_start_from_a_snapshot_has_the_state_of_a_reader_of_all_before() -> None:
     assert STATE == restore(written(STATE))
 
 
@@ -44,7 +44,7 @@ def test_replay_goes_on_with_the_record_at_upto() -> None:
     assert STATE.at == written(STATE).upto == restore(written(STATE)).at
 
 
-def test_a_group_in_which_nobody_is_left_can_be_kept_too() -> None:
+def test_a_group_without_members_can_be_kept_too() -> None:
     state = founded(join("a"), Leave(by="a"))
     assert "...." == owners(state)
     assert state == restore(written(state))
@@ -135,11 +135,11 @@ def test_members_leave_it_to_those_who_joined_before_them_for_an_interval_each()
     assert [(299, False), (300, True)] == [(at, Archive(100, at=0).due(at, rank=2)) for at in (299, 300)]
 
 
-def test_whoever_starts_from_a_snapshot_counts_from_there() -> None:
+def test_a_reader_that_starts_from_a_snapshot_counts_from_there() -> None:
     assert [False, True] == [Archive(100, at=50).due(at, rank=0) for at in (149, 150)]
 
 
-def test_a_snapshot_that_somebody_else_wrote_spares_ones_own() -> None:
+def test_a_snapshot_of_another_member_spares_ones_own() -> None:
     archive = Archive(100, at=0)
     archive.read(replace(snapshot("b", STATE), upto=80))
     assert [False, True] == [archive.due(at, rank=0) for at in (179, 180)]
@@ -159,7 +159,7 @@ def uptos(archive: Archive, *read: int) -> list[int | None]:
     return [archive.read(replace(snapshot("b", STATE), upto=upto)) for upto in read]
 
 
-def test_two_snapshots_are_kept_because_somebody_may_be_reading_the_older() -> None:
+def test_two_snapshots_are_kept_because_a_newcomer_may_be_reading_the_older() -> None:
     assert [None, 100, 200] == uptos(Archive(100, at=0), 100, 200, 300)
 
 

@@ -45,7 +45,7 @@ def deadline(suspicion: Suspicion, heard: dict[str, float]) -> float:
 # Hearing oneself
 
 
-def test_who_never_heard_itself_accuses_nobody() -> None:
+def test_a_member_that_never_heard_itself_accuses_none() -> None:
     suspicion = Suspicion(SETTINGS)
     assert [] == accused(suspicion, 1000.0, m=-inf, q=0.0)
     assert inf == deadline(suspicion, {"m": 0.0, "q": 0.0})
@@ -99,7 +99,7 @@ def test_beats_of_mine_that_come_back_out_of_order_do_not_make_me_deaf() -> None
 # Whom
 
 
-def test_nobody_accuses_itself() -> None:
+def test_no_member_accuses_itself() -> None:
     assert [] == accused(hearing(until=30.0), 30.0, m=0.0)
 
 
@@ -121,7 +121,7 @@ def test_survivors_take_turns_in_join_order(before_me: int, later: float) -> Non
     assert ["q"] == suspects(suspicion, heard, 40.0 + later)
 
 
-def test_who_is_silent_itself_has_no_turn() -> None:
+def test_a_member_that_is_silent_itself_has_no_turn() -> None:
     suspicion = hearing(until=30.0)
     heard = {"p": 1.0, "s": 29.0, ME: 30.0, "q": 2.0}
     assert 1 == suspicion.rank(ME, heard, heard, 30.0)
@@ -133,7 +133,7 @@ def test_members_who_joined_after_me_come_after_me() -> None:
     assert 0 == suspicion.rank(ME, heard, heard, 30.0)
 
 
-def test_who_has_no_seat_comes_after_all_who_have() -> None:
+def test_a_member_that_has_no_seat_comes_after_all_who_have() -> None:
     assert 2 == hearing(until=30.0).rank("z", ["p", "q"], {"p": 30.0, "q": 30.0}, 30.0)
 
 
@@ -144,7 +144,7 @@ def test_an_accusation_that_had_no_effect_is_repeated_after_half_a_lease() -> No
     assert ["q"] == accused(suspicion, 25.0, m=25.0, q=0.0)
 
 
-def test_who_was_heard_since_is_accused_again_only_after_a_new_silence() -> None:
+def test_a_member_that_was_heard_since_is_accused_again_only_after_a_new_silence() -> None:
     suspicion = hearing(until=40.0)
     assert ["q"] == accused(suspicion, 20.0, m=20.0, q=10.0)
     assert [] == accused(suspicion, 30.5, m=30.0, q=21.0)
@@ -182,7 +182,7 @@ def test_after_an_accusation_the_deadline_is_its_repetition_or_the_next_to_fall_
     assert 24.0 == deadline(suspicion, {"p": 10.0, "q": 14.0, "m": 20.0})
 
 
-def test_who_was_accused_and_heard_since_has_its_next_deadline_a_lease_later() -> None:
+def test_a_member_that_was_accused_and_heard_since_has_its_next_deadline_a_lease_later() -> None:
     suspicion = hearing(until=30.0)
     assert ["q"] == accused(suspicion, 20.0, q=10.0, m=20.0)
     assert [] == accused(suspicion, 25.0, q=21.0, m=25.0)

@@ -129,7 +129,7 @@ def test_condition_two(now: float, term: int | None) -> None:
     assert term == owner().may(now)
 
 
-def test_who_never_heard_itself_may_not_act() -> None:
+def test_a_member_that_never_heard_itself_may_not_act() -> None:
     assert Reader().read(90.0, join("p")).may(90.5) is None
 
 
@@ -165,7 +165,7 @@ def test_a_newcomer_owes_one_wait_on_everything(now: float, term: int | None) ->
 
 
 @pytest.mark.parametrize(("now", "term"), [(62.9, None), (63.0, 1003)])
-def test_who_starts_from_a_snapshot_owes_as_much(now: float, term: int | None) -> None:
+def test_a_member_that_starts_from_a_snapshot_owes_as_much(now: float, term: int | None) -> None:
     """Beats of q that it never read were sent before it started, and q's lease may last as long."""
     reader = Reader(start=51.0, state=founded(join("q"), join("p"), expire("p", "q", 1)))
     assert term == reader.heard(60.0, 60.5).may(now)
@@ -176,7 +176,7 @@ def test_who_starts_from_a_snapshot_owes_as_much(now: float, term: int | None) -
     [(0.0, [95.0], 107.0), (0.0, [], 102.0), (93.0, [], 105.0)],
     ids=["the read of its last Beat", "the read of its Join", "my start, if I never read either"],
 )
-def test_who_takes_from_the_expired_waits_since(start: float, heard: list[float], free: float) -> None:
+def test_a_member_that_takes_from_the_expired_waits_since(start: float, heard: list[float], free: float) -> None:
     if start:
         reader = Reader(start, state=founded(join("q"), join("p")))
     else:
@@ -202,7 +202,7 @@ def test_a_join_under_the_name_of_the_owner_is_an_expiry() -> None:
 
 
 def test_i_owe_a_wait_to_my_own_former_self() -> None:
-    """Or rather to whoever was called as I am: it may be another process."""
+    """Or rather to a member of my name: it may be another process."""
     reader = Reader().read(90.0, join("q", "p")).read(95.0, join("p", at=2)).heard(96.0, 96.5)
     assert [None, 1002] == [reader.may(101.9), reader.may(102.0)]
 
@@ -239,7 +239,7 @@ def chained(*then: Record) -> Reader:
     [Handover(by="c", partition=0, term=1006), Leave(by="c")],
     ids=["a Handover does not lower it", "a Leave does not lower it"],
 )
-def test_a_debt_goes_with_the_partition_to_whoever_has_it_next(then: Record) -> None:
+def test_a_debt_goes_with_the_partition_to_its_next_owner(then: Record) -> None:
     reader = chained(then)
     assert "p" == reader.state.owners[0]
     assert [None, 1008] == [reader.may(101.9), reader.may(102.0)]
@@ -283,7 +283,7 @@ def test_only_members_are_heard() -> None:
 
 
 def test_whom_i_never_read_i_heard_when_i_started() -> None:
-    """They sent it before; and whoever is silent from then on, is silent since then."""
+    """They sent it before; and a member that is silent from then on is silent since then."""
     assert {"p": 5.0, "q": 5.0} == Reader(5.0, state=founded(join("p"), join("q"))).tenure.heard
 
 
@@ -327,7 +327,7 @@ def test_unless_told_otherwise_clocks_may_be_off_by_a_thousand_parts_in_a_millio
 # Under `available`
 
 
-def test_nobody_waits() -> None:
+def test_no_member_waits() -> None:
     reader = Reader(exclusive=False).read(1.0, join("q"), join("p")).read(2.0, expire("p", "q", 1)).heard(2.5, 3.0)
     assert 1003 == reader.may(3.0)
 
@@ -389,7 +389,7 @@ def test_it_ends_when_the_new_owner_says_that_it_knows(at: int, term: int | None
     assert term == handed_over().read(103.0, said).may(103.5)
 
 
-def test_a_beat_of_somebody_else_does_not_end_it() -> None:
+def test_a_beat_of_another_member_does_not_end_it() -> None:
     reader = handed_over().read(103.0, join("r"), Beat(by="r", sent_at=0.0, at=7, digest="0" * 16))
     assert 1001 == reader.may(103.5)
 
@@ -411,7 +411,7 @@ def test_what_comes_back_is_led_under_the_new_term_at_once() -> None:
     assert 1006 == reader.may(103.5)
 
 
-def test_under_exclusive_nobody_lingers() -> None:
+def test_under_exclusive_no_member_lingers() -> None:
     reader = owner().read(101.0, join("q"), expire("q", "p", 2))
     assert ({}, None) == (reader.tenure.lingering, reader.may(101.5))
 

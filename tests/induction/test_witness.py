@@ -128,7 +128,7 @@ def test_what_was_confirmed_below_the_start_is_of_no_concern() -> None:
 def test_own_records_are_remembered_up_to_a_bound_and_what_is_forgotten_is_no_sign() -> None:
     reader = Reader().read(join("b"), join("m"), *(beat("m") for _ in range(OWN_MAX)))
     assert "" == reader.acknowledged(2).sign
-    assert "" == reader.acknowledged(1).sign  # It stood before all that are remembered, so nobody can tell.
+    assert "" == reader.acknowledged(1).sign  # It stood before all that are remembered, so it cannot be told.
     assert OWN_MAX == len(reader.witness._own)
 
 
@@ -139,7 +139,7 @@ def test_what_was_never_read_is_a_sign_as_long_as_nothing_was_forgotten() -> Non
 # Digests
 
 
-def test_who_agrees_is_no_sign() -> None:
+def test_a_member_that_agrees_is_no_sign() -> None:
     reader = Reader(founded(join("m"), join("b")))
     state = reader.state
     assert "" == reader.read(beat("b", state), beat("m", state), beat("b", state)).sign
@@ -170,20 +170,20 @@ def test_one_who_repeats_itself_counts_once() -> None:
     assert "" == reader.read(odd("b", 4), odd("b", 4), odd("b", 4)).sign
 
 
-def test_who_agrees_again_is_forgiven() -> None:
+def test_a_member_that_agrees_again_is_forgiven() -> None:
     reader = Reader(founded(join("m"), join("b"), join("c")))
     state = reader.state
     assert "" == reader.read(odd("b", 4), beat("b", state), odd("c", 4)).sign
 
 
-def test_who_departed_has_no_say() -> None:
+def test_a_member_that_departed_has_no_say() -> None:
     reader = Reader(founded(join("m"), join("b"), join("c"), join("d"), join("e"))).read(odd("b", 6), odd("c", 6))
     assert "" == reader.sign
     assert "" == reader.read(Leave(by="b"), Leave(by="c")).read(odd("d", 6)).sign
     assert "2 hold" in reader.read(odd("e", 6)).sign
 
 
-def test_who_beats_is_a_member_by_its_own_table_so_its_word_counts() -> None:
+def test_a_member_that_beats_is_a_member_by_its_own_table_so_its_word_counts() -> None:
     """On a ledger that lost records, two may each have read that the other is gone, and lead side by side."""
     assert "1 hold another one" in Reader(founded(join("m"))).read(odd("b", 2)).sign
 
