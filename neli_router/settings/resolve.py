@@ -132,8 +132,7 @@ class _Layers:
         agent, config = self._agent(), self._config()
         if agent is None or config is None or self._problems:
             raise ConfigError([_printable(problem) for problem in self._problems])
-        held = {**{f"agent.{name}": getattr(agent, name) for name in ("socket", "listen", "allow_remote")}}
-        held |= {"agent.log_level": agent.log_level, "agent.log_format": agent.log_format}
+        held = {f"agent.{name}": getattr(agent, name) for name in ("socket", "listen", *_AGENT_WORDS)}
         held["agent.token_file"] = self._token_path
         settings = []
         for key, option in OPTIONS.items():
