@@ -35,7 +35,7 @@ __all__ = [
 PROJECT = "neli_router"
 
 BASE = ("closing", "errors", "keyspace", "leases", "protocol")
-GROUND = (*BASE, "clock", "logs")
+GROUND = (*BASE, "cancellation", "clock", "logs")
 """Modules that stand on nothing but each other, and that every room may know if it is not pure."""
 PROTOCOLS = ("consumer_group", "electors", "induction")
 PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
@@ -65,6 +65,7 @@ class Room:
 ROOMS = (
     Room(BASE, imports=BASE, packages=PURE_PACKAGES, pure=True),
     *(Room((name,), imports=(*BASE, name), packages=PURE_PACKAGES, pure=True) for name in PROTOCOLS),
+    Room(("cancellation",), imports=("leases",)),
     Room(("clock",), imports=("errors",)),
     Room(("logs",), packages=frozenset({"structlog"})),
     Room(("ledgers.base",), imports=("errors",)),

@@ -1,13 +1,8 @@
 """Leading on an event loop: waiting that does not hold up the loop, and blocks that end with their lease.
 
     membership --notified, on any thread--> Bridge --call_soon_threadsafe--> the loop: waiters wake, blocks look
-                                                                              |
-    block: RUNNING --lease lost: task.cancel()--> CANCELLED --__aexit__--> LeaseLost
-              '-- ended by itself --> the lease is checked once more
 
-A block looks when it is notified, and when its lease is to end: the member's thread, which would notify, may be the one
-that hangs. It takes its own cancellation back, as `asyncio.timeout` does, so that one from outside is never
-swallowed.
+A block is cancelled when its lease is lost, and then raises LeaseLost (see `cancellation`).
 """
 
 import asyncio
@@ -17,6 +12,7 @@ from math import inf
 from types import TracebackType
 from typing import Any
 
+from neli_router.cancellation import LeaseCancellation
 from neli_router.keyspace import Role
 from neli_router.leases import AsyncRevocation
 from neli_router.member.barrier import Grant
@@ -27,16 +23,13 @@ from neli_router.member.runtime import WAIT_MAX
 
 __all__ = ["AsyncBlock", "AsyncLease", "Bridge"]
 
-LOOK_MIN = 0.001
-"""The least time between two looks at a lease that is about to end."""
-
 
 class Bridge:
     """From a member's threads to one event loop. All but `wake` belongs to that loop."""
 
     def __init__(self, engine: Engine, busy: "list[asyncio.Task[Any] | None]") -> None:
         self.engine, self.loop = engine, asyncio.get_running_loop()
-        self.blocks: set[AsyncBlock] = set()
+        self.blocks: set[LeaseCancellation] = set()
         self.busy = busy
         """The tasks that the member's end would wait for: one for each block, and each handler."""
         self._waiters: set[asyncio.Future[None]] = set()
@@ -119,53 +112,26 @@ class AsyncBlock:
     ) -> None:
         self._bridge, self._role, self._timeout, self._give_up = bridge, role, timeout, give_up
         self._partition = bridge.engine.settings.layout.partition_of_role(role)
-        self._was_lost = False
-        self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> AsyncLease:
         grant = await self._bridge.lead(self._partition, self._timeout, self._give_up)
         if grant is None:
             raise self._bridge.engine.membership.not_leading(self._partition, self._timeout)
-        task = asyncio.current_task()
-        assert task is not None, "only a task can await"
-        self._grant, self._task, self._cancelling = grant, task, task.cancelling()
-        self._lease = AsyncLease(self._bridge, grant, self._role)
-        self._bridge.blocks.add(self)
-        self._bridge.busy.append(task)
-        self._watch()
-        return self._lease
+        self._grant, lease = grant, AsyncLease(self._bridge, grant, self._role)
+        self._cancellation = LeaseCancellation(lease)
+        self._bridge.blocks.add(self._cancellation)
+        self._bridge.busy.append(self._cancellation.task)
+        return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bridge.blocks.discard(self)
-        self._bridge.busy.remove(self._task)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._bridge.blocks.discard(self._cancellation)
+        self._bridge.busy.remove(self._cancellation.task)
         try:
-            if self._was_lost and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-                raise self._lease.lost() from error
-            if kind is None:
-                self._lease.check()
+            self._cancellation.end(kind, error)
         finally:
             self._bridge.engine.membership.leave(self._grant)
-
-    def look(self) -> None:
-        """Cancel the task if the lease does not hold any more."""
-        if not self._was_lost and not self._lease.holds():
-            self._was_lost = True
-            self._task.cancel(f"{self._lease!r} was lost")
-
-    def _watch(self) -> None:
-        # By a timer even if the lease is lost already. A task that cancels itself is cancelled at its next await, and
-        # that may stand behind the block.
-        patience = max(LOOK_MIN, self._lease.remaining())
-        self._timer = self._bridge.loop.call_later(patience, self._look_at_end)
-
-    def _look_at_end(self) -> None:
-        self.look()
-        if not self._was_lost:
-            self._watch()
 
 
 def _resolve(waiter: "asyncio.Future[None]") -> None:

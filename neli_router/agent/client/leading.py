@@ -11,11 +11,7 @@ The follower is a thread of a LeadingBlock and a task of an AsyncLeadingBlock. I
 lease at each news; BaseLeadingBlock decides for both, and waits for nothing. Its end is the release: the agent hands
 the role over when the stream is gone, or keeps it as its own.
 
-    AsyncLeadingBlock: RUNNING --lease lost or run out: task.cancel()--> CANCELLED --__aexit__--> LeaseLost
-                          '-- ended by itself --> the lease is checked once more
-
-A timer looks when the lease of an AsyncLeadingBlock is to end, because no event tells of that. A block that asked for a
-cancellation takes it back, so that one from outside is never swallowed.
+An AsyncLeadingBlock is cancelled when its lease is lost, and then raises LeaseLost (see `cancellation`).
 """
 
 import asyncio
@@ -31,6 +27,7 @@ from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, Hold
 from neli_router.agent.client.streams import Stream
 from neli_router.agent.client.transport import AsyncTransport, BaseTransport, Transport
 from neli_router.agent.wire import LeaseView
+from neli_router.cancellation import LeaseCancellation
 from neli_router.errors import NeliError, NoAgent
 from neli_router.keyspace import Role
 
@@ -46,9 +43,6 @@ The lease is not renewed for as long."""
 
 JOIN_MAX = 1.0
 """How long closing waits for the thread, which has nothing left to do."""
-
-LOOK_MIN = 0.001
-"""The least time between two looks at a lease that is about to end."""
 
 ENDED = "its block has ended"
 
@@ -221,13 +215,12 @@ class AsyncLeadingBlock(BaseLeadingBlock):
     def __init__(self, transport: AsyncTransport, role: Role, timeout: float | None = None) -> None:
         super().__init__(transport, role, timeout)
         self._waiters: set[asyncio.Future[None]] = set()
-        self._task: asyncio.Task[Any] | None = None
+        self._cancellation: LeaseCancellation | None = None
         self._following: asyncio.Task[None] | None = None
-        self._was_lost = False
 
     async def __aenter__(self) -> AsyncAgentLease:
-        hold, loop = self.hold, asyncio.get_running_loop()
-        following = self._following = loop.create_task(self._follow())
+        hold = self.hold
+        following = self._following = asyncio.create_task(self._follow())
         try:
             await self._wait(lambda: hold.is_held or following.done(), self._timeout)
             if not hold.is_held:
@@ -235,26 +228,17 @@ class AsyncLeadingBlock(BaseLeadingBlock):
         except BaseException:
             await self.release(ENDED)
             raise
-        task = asyncio.current_task()
-        assert task is not None, "only a task can await"
-        self._task, self._cancelling = task, task.cancelling()
-        self._lease = AsyncAgentLease(hold, self._wait)
-        # By a timer even if it is lost already: a task that cancels itself is cancelled at its next await.
-        self._timer = loop.call_later(max(LOOK_MIN, hold.remaining()), self._look_at_end)
-        return self._lease
+        lease = AsyncAgentLease(hold, self._wait)
+        self._cancellation = LeaseCancellation(lease)
+        return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task, self._task = self._task, None
-        assert task is not None, "a block that is left was entered"
-        self._timer.cancel()
-        lost = None if self._lease.holds() else self._lease.lost()
+        cancellation, self._cancellation = self._cancellation, None
+        assert cancellation is not None, "a block that is left was entered"
         try:
-            if self._was_lost and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-                raise (lost or self._lease.lost()) from error
-            if kind is None and lost is not None:
-                raise lost
+            cancellation.end(kind, error)
         finally:
             await self.release(ENDED)
 
@@ -325,17 +309,8 @@ class AsyncLeadingBlock(BaseLeadingBlock):
             _resolve(waiter)
         for listener in self.hold.listeners:
             listener()
-        self._look()
-
-    def _look(self) -> None:
-        if self._task is not None and not self._was_lost and self.hold.remaining() <= 0:
-            self._was_lost = True
-            self._task.cancel(f"{self._lease!r} was lost")
-
-    def _look_at_end(self) -> None:
-        self._look()
-        if not self._was_lost:
-            self._timer = asyncio.get_running_loop().call_later(max(LOOK_MIN, self.hold.remaining()), self._look_at_end)
+        if self._cancellation is not None:
+            self._cancellation.look()
 
 
 def lease_of(role: Role, view: LeaseView, asked_at: float) -> AgentLease | None:
