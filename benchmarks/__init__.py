@@ -13,6 +13,8 @@ and its one function measures it:
 It parses its own options with argparse and returns named figures: plain numbers, truths and words, with the unit or
 the kind of statistic at the end of the name (`import_ms_median`). Things to compare are timed in the same run, because
 two runs on a busy machine differ by more than most things worth measuring.
+
+Benchmarks use servers and other helpers of `tests`. Only their own tests import them, in `benchmarks/tests`.
 """
 
 __all__ = ["Figure", "Figures"]

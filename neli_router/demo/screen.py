@@ -20,7 +20,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -204,17 +204,10 @@ def _styles(run: Run) -> dict[str, str]:
 
 def _members(run: Run, now: float) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column, width in (
-        ("member", 12),
-        ("process", 8),
-        ("state", 18),
-        ("leads", 5),
-        ("heartbeat", 11),
-        ("lease", 11),
-    ):
-        table.add_column(
-            column, width=width, justify="left" if column in ("member", "state") else "right", no_wrap=True
-        )
+    widths = {"member": 12, "process": 8, "state": 18, "leads": 5, "heartbeat": 11, "lease": 11}
+    for column, width in widths.items():
+        justify: JustifyMethod = "left" if column in ("member", "state") else "right"
+        table.add_column(column, width=width, justify=justify, no_wrap=True)
     styles = _styles(run)
     for life in _latest(run):
         left = life.until - now
