@@ -35,7 +35,7 @@ __all__ = ["MemberProcess", "ProcessGroup", "led_elsewhere", "send_at_rest", "sh
 END_MAX = 40.0
 """How long a process may take to leave: longer than a member waits for its program before it breaks off."""
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which what must happen has failed to. It takes two or three; on a busy machine, more."""
 
 LOOK_EVERY = 0.01

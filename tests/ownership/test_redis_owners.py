@@ -447,10 +447,14 @@ def test_routers_of_the_store_and_of_the_ledger_come_to_the_same_table(server: R
 
 
 def test_a_handover_leaves_no_moment_without_an_owner(server: Redis, tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.db"
-    with member(server, "a", ledger=ledger) as first, Router.from_redis(server.url("jobs"), wait=False) as router:
+    # With a lease that a busy machine keeps: what is lost has no owner for a moment.
+    ledger, lease = tmp_path / "ledger.db", 4.0
+    with (
+        member(server, "a", ledger=ledger, lease=lease) as first,
+        Router.from_redis(server.url("jobs"), wait=False) as router,
+    ):
         until(lambda: names(router) == ["a"] * 8)
-        with router.watch() as watch, member(server, "b", ledger=ledger) as second:
+        with router.watch() as watch, member(server, "b", ledger=ledger, lease=lease) as second:
             until(lambda: len(second.led) == 4 and sorted(names(router)) == ["a"] * 4 + ["b"] * 4)
             changes = [watch.take(0) for _ in range(4)]
             assert all(isinstance(change, Change) and change.after is not None for change in changes)
