@@ -21,6 +21,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the proofs that may take longest: else one of them computes alone when all other tests are done."""
+
+    def bound(item: pytest.Item) -> float:
+        timeout = item.get_closest_marker("timeout")
+        return timeout.args[0] if timeout is not None and item.get_closest_marker("exhaustive") is not None else 0.0
+
+    items.sort(key=bound, reverse=True)
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[str]:
     """The address of a broker that all tests share: HOST:PORT."""

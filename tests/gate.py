@@ -44,21 +44,14 @@ class Stage:
     name: str
     markers: str
     options: tuple[str, ...]
-    first: tuple[str, ...] = ()
-    """Files that begin, because what they have takes longest."""
 
     def command(self, report: Path, options: Sequence[str]) -> list[str]:
         pytest = [sys.executable, "-m", "pytest", "-q", "-m", self.markers, f"--junitxml={report}"]
-        return [*pytest, *self.options, *options, *self.first, *(("tests",) if self.first else ())]
+        return [*pytest, *self.options, *options]
 
 
 STAGES = (
-    Stage(
-        "proofs",
-        "exhaustive",
-        ("-n", str(os.cpu_count() or 1), "--dist", "worksteal"),
-        first=("tests/sim/test_proof.py",),
-    ),
+    Stage("proofs", "exhaustive", ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")),
     Stage("core", f"not exhaustive and not ({SERVERS})", ("-n", str(WORKERS), "--dist", "worksteal")),
     Stage(
         "servers",

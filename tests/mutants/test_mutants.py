@@ -19,7 +19,7 @@ import neli_router
 PACKAGE = Path(neli_router.__file__).parent
 PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
 COMMAND = re.compile(r"^caught-by: neli (?P<arguments>.+)$", re.MULTILINE)
-SECONDS_MAX = 1500
+SECONDS_MAX = 1000
 """Of one command: many times what it takes alone on a machine with two cores."""
 
 each_patch = pytest.mark.parametrize("patch", PATCHES, ids=[patch.stem for patch in PATCHES])
