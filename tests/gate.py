@@ -151,9 +151,10 @@ def main(arguments: Sequence[str]) -> int:
     known = [stage.name for stage in STAGES]
     if unknown := [name for name in names if name not in known]:
         sys.exit(f"a stage was wanted, one of {', '.join(known)}, but {', '.join(unknown)} is none")
-    # An end that is asked for is one like any other: what runs in the background must not stay behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    # An end that is asked for is one like any other: what runs in the background must not stay behind. A shell script
+    # that starts this in its background has it ignore SIGINT.
+    for end in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(end, signal.default_int_handler)
     began_at = time.monotonic()
     runs = run(names, [argument for argument in arguments if argument.startswith("-")])
     failed = [it.stage.name for it in runs if it.code != 0]

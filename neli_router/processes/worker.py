@@ -98,12 +98,13 @@ class Worker:
                 self._note(notes.Halted(self._clock(), len(event.terms), event.reason))
         self.changed.set()
 
-    def look(self, lease_of: Callable[[int], Lease | None]) -> bool:
-        """One round; whether everything that was granted is held."""
+    def look(self, lease_of: Callable[[int], Lease | None], led: Mapping[int, int]) -> bool:
+        """One round; whether everything that was granted is held. `led` is partition -> term, as the member has it."""
         with self._lock:
             self._wake_up()
             self._act(self._checked)
-            sought = self._granted.keys() - self._held.keys()
+            # A loss that is told late takes a grant back, although it was given again under the same term. It is led.
+            sought = (self._granted.keys() | led.keys()) - self._held.keys()
             self._held |= {partition: lease for partition in sought if (lease := lease_of(partition)) is not None}
             asked_at = self._clock()
             left = {partition: lease.remaining() for partition, lease in self._held.items()}
@@ -111,13 +112,13 @@ class Worker:
             self._wake_up()  # It may have slept right here, too.
             self._lose({it: self._held.pop(it).term for it in left if left[it] == 0}, answered_at)
             self._claim(asked_at + min((left[it] for it in self._held), default=0.0), answered_at)
-            return self._held.keys() == self._granted.keys()
+            return self._held.keys() >= self._granted.keys()
 
     def work(self, member: Member, pause: float) -> None:
         """Act until told to stop, or until the member has ended."""
         while not self._over and not member.closed:
             self.changed.clear()
-            is_settled = self.look(member.lease)
+            is_settled = self.look(member.lease, member.led)
             self.changed.wait(pause if is_settled else GRANTED_WITHIN)
 
     def stop(self) -> None:

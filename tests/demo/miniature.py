@@ -60,7 +60,7 @@ class Miniature:
             self.group.advance(STEP)
             for name, life in self._lives.items():
                 if life.phase is LifePhase.MEMBER:
-                    self.workers[name].look(self.group[name].lease)
+                    self.workers[name].look(self.group[name].lease, self.group[name].led)
             self._route()
 
     def rest(self, *names: str) -> None:

@@ -9,7 +9,7 @@ from neli_router.member.lease import Lease
 from neli_router.processes.notes import Acts, Done, Halted, Lost, Note, Woke
 from neli_router.processes.referee import judged
 from neli_router.processes.worker import Worker
-from neli_router.protocol import Acquired
+from neli_router.protocol import Acquired, Fenced
 from tests.demo.miniature import NAMES, STEP, Miniature, miniature
 
 
@@ -122,16 +122,28 @@ def looking(now: list[float], *leases: Granted) -> tuple[Worker, list[Note]]:
 def test_a_lease_that_is_lost_hides_no_other_claim() -> None:
     now, one, other = [5.0], Granted(0, 7), Granted(1, 8)
     worker, notes = looking(now, one, other)
-    assert worker.look(lambda partition: cast("Lease", (one, other)[partition]))
+    assert worker.look(lambda partition: cast("Lease", (one, other)[partition]), {})
     now[0], one.left = 5.5, 0.0
-    assert not worker.look(lambda _: None)
+    assert not worker.look(lambda _: None, {})
     assert [Acts(5.0, 6.0, {0: 7, 1: 8}), Lost(5.5, {0: 7}), Acts(5.5, 6.5, {1: 8})] == notes
 
 
 def test_a_lease_that_holds_again_held_all_the_time_in_between() -> None:
     now, lease = [5.0], Granted(0, 7)
     worker, notes = looking(now, lease)
-    assert worker.look(lambda _: cast("Lease", lease))
+    assert worker.look(lambda _: cast("Lease", lease), {})
     now[0] = 8.0
-    assert worker.look(lambda _: None)
+    assert worker.look(lambda _: None, {})
     assert [Acts(5.0, 6.0, {0: 7}), Acts(6.0, 9.0, {0: 7}), Acts(8.0, 9.0, {0: 7})] == notes
+
+
+def test_a_loss_that_is_told_after_the_same_term_was_gained_again_hides_no_claim() -> None:
+    """Fenced comes on a thread of its own, and so may come after the Acquired that follows it."""
+    now, lost, again = [5.0], Granted(0, 7), Granted(0, 7)
+    worker, notes = looking(now, lost)
+    assert worker.look(lambda _: cast("Lease", lost), {0: 7})
+    now[0], lost.left = 8.0, 0.0
+    worker.on_event(Acquired({0: 7}))
+    worker.on_event(Fenced({0: 7}, "no Beat came back"))
+    assert worker.look(lambda _: cast("Lease", again), {0: 7})
+    assert Acts(8.0, 9.0, {0: 7}) == notes[-1]
