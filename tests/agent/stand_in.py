@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from neli_router.agent.client import leading
 from neli_router.agent.wire import (
     STATUS_OF,
     LeaseView,
@@ -157,6 +158,10 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     eventually(lambda: server.started)
+    patience = leading.CONFIRM_MAX
+    # A real agent renews, and each renewal asks again. This one renews when the test says so, and an answer that comes
+    # late, on a busy machine, would leave the lease unconfirmed for ever.
+    leading.CONFIRM_MAX = PATIENCE
     try:
         if path is not None:
             yield agent, f"unix:{path}/agent.sock"
@@ -164,6 +169,7 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
             port = server.servers[0].sockets[0].getsockname()[1]
             yield agent, f"http://127.0.0.1:{port}"
     finally:
+        leading.CONFIRM_MAX = patience
         server.should_exit = True
         give_up_at = monotonic() + PATIENCE
         while thread.is_alive() and monotonic() < give_up_at:
