@@ -98,7 +98,7 @@ class Guardian:
         """Its messages: `started`, `failed`, `ended`, `gone`. Waits for one. Raises EOFError if it is gone."""
         said = self._messages.heard()
         for one in said:
-            self._group = 0 if "gone" in one else one.get("started", self._group)
+            self._group = 0 if "gone" in one or "failed" in one else one.get("started", self._group)
         return said
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class _GuardianLoop:
                 command,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=lambda: _prepare(parent),  # noqa: PLW1509 - this process has one thread.
+                preexec_fn=lambda: self._begin(parent),  # noqa: PLW1509 - this process has one thread.
             )
         except OSError as error:
             self._say(failed=error.errno, why=error.strerror)
@@ -202,7 +202,12 @@ class _GuardianLoop:
             self._say(failed=0, why=str(error))
             return
         self._leader_lives, self._killing, self._kill_at = True, False, inf
-        self._say(started=self._process.pid)
+
+    def _begin(self, parent: int) -> None:
+        """In the command's process, before it becomes the command."""
+        _prepare(parent)
+        # Here, because the guardian may be killed before it runs again, and then `neli run` must know the group.
+        self._say(started=os.getpid())
 
     def _turn(self) -> None:
         if self._process is None:
@@ -249,7 +254,6 @@ class _GuardianLoop:
 
 
 def _prepare(parent: int) -> None:
-    """In the command's process, before it becomes the command."""
     _prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)  # The guardian was gone before the line above took effect.

@@ -266,10 +266,8 @@ class Engine:
             return
         error = self._failure or error  # The first failure is the cause of all others.
         self._close = Close(at_once, error)
-        membership.error, membership.closing = (
-            error,
-            True,
-        )  # Questions from now on are answered with the failure.
+        membership.error = error  # Before `closing`: questions shall be answered with the failure, if there was one.
+        membership.closing = True
         self.post(self._close)
         membership.notify()
 

@@ -1,6 +1,7 @@
 """The guardian: what it does when `neli run` says nothing more, or speaks too late."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,37 @@ while not os.path.exists("pids") or open("pids").read().count("\\n") < 2:
     )
     assert 2 == len(pids(tmp_path))
     eventually(lambda: not any(map(lives, pids(tmp_path))))
+
+
+def test_a_guardian_that_is_killed_before_it_said_that_the_command_runs_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A busy machine lets the command run for a while before its guardian runs again."""
+    found = play(
+        tmp_path,
+        """
+import subprocess
+
+class Fatal(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        while not os.path.exists("pids") or open("pids").read().count("\\n") < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+subprocess.Popen = Fatal
+guard = guardian()
+guard.start(["bash", "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 60)
+try:
+    until_gone(guard)
+except EOFError:
+    guard.avenge()
+    print("avenged")
+""",
+        "exec > /dev/null 2>&1" + STUBBORN,
+    )
+    left = [pid for pid in pids(tmp_path) if lives(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert ("avenged\n", []) == (found.stdout, left)
 
 
 def test_a_command_whose_lease_is_over_is_not_started(tmp_path: Path) -> None:
