@@ -101,10 +101,9 @@ class StandIn:
             case "lease":
                 return _json(self.lease)
             case "leadership/events":
-                first = ("acquired" if self.lease.leads else "waiting", self.lease)
-                return StreamingResponse(self._events(first), media_type="text/event-stream")
+                return StreamingResponse(self._events(self._leadership), media_type="text/event-stream")
             case "watch":
-                return StreamingResponse(self._events(("owner", _owner(""))), media_type="text/event-stream")
+                return StreamingResponse(self._events(lambda: ("owner", _owner(""))), media_type="text/event-stream")
             case "table":
                 return _json(_TABLE)
             case "members":
@@ -116,13 +115,17 @@ class StandIn:
                 moved = MoveView(10, 0.0, [0], "alpha", "beta", "drain", "alpha")
                 return _json(WishView(not self.wishes[-1][1].preview, [moved]))
 
-    async def _events(self, first: tuple[str, msgspec.Struct]) -> AsyncIterator[bytes]:
+    def _leadership(self) -> tuple[str, msgspec.Struct]:
+        return ("acquired" if self.lease.leads else "waiting", self.lease)
+
+    async def _events(self, first: Callable[[], tuple[str, msgspec.Struct]]) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[tuple[str, msgspec.Struct] | None] = asyncio.Queue()
         self._streams.append(queue)
         self.held += 1
         try:
             yield b":\n\n"
-            said: tuple[str, msgspec.Struct] | None = first
+            # Only now: news that came before this stream was known to `_put` must be in its first event.
+            said: tuple[str, msgspec.Struct] | None = first()
             while said is not None:
                 yield b"event: %b\ndata: %b\n\n" % (said[0].encode(), msgspec.json.encode(said[1]))
                 said = await queue.get()
