@@ -52,13 +52,13 @@ format: $(DEV)/ready ## Lay out and tidy the code
 
 lock: $(LOCK)/ready ## Compile requirements/ from pyproject.toml anew, to the latest versions
 	$(call compile,core.txt,pyproject.toml)
-	$(call compile,dev.txt,pyproject.toml --extra agent --extra kafka --extra redis --group dev)
+	$(call compile,dev.txt,pyproject.toml --extra agent --extra columns --extra kafka --extra redis --extra spark --group dev)
 	$(call compile,build.txt,--group build)
 	$(call compile,lock.txt,--group lock)
 
 clean: ## Remove the environments, caches and whatever was built
 	rm -rf .make build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find benchmarks neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find benchmarks dags neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CORE)/ready: requirements/build.txt requirements/core.txt pyproject.toml
 	$(call environment,$(@D))

