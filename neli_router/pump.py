@@ -26,7 +26,7 @@ from neli_router.induction.snapshots import BadSnapshot, restore
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.protocol import TICK, Machine, News, Notice
 
-__all__ = ["POLL_MAX", "Pump", "Tap", "newest_state"]
+__all__ = ["FIRST_OFFSET_MAX", "POLL_MAX", "Pump", "Tap", "newest_state"]
 
 POLL_MAX = 0.5
 """The longest wait for a record. Longer saves nothing; shorter notices sooner that a ledger cannot be read."""

@@ -43,6 +43,10 @@ class Entry(NamedTuple):
 
     offset: int
     payload: bytes
+    time: float | None = None
+    """When it was appended, in seconds since 1970, where the ledger keeps that: by the clock of the writer or of the
+    broker, as its topic says. None in all other ledgers. For people and for histories: the protocol compares no clocks.
+    """
 
 
 class Ledger(Protocol):

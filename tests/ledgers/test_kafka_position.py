@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
 from neli_router.ledgers.kafka.position import QUIET_MAX, ConsumerState, Position
 
@@ -23,6 +23,7 @@ class Record(NamedTuple):
     at: int
     epoch: int = 1
     payload: bytes = b"record"
+    stamp: tuple[int, int] = (TIMESTAMP_CREATE_TIME, 1_500)
 
     def offset(self) -> int:
         return self.at
@@ -32,6 +33,9 @@ class Record(NamedTuple):
 
     def value(self) -> bytes:
         return self.payload
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.stamp
 
 
 def take(position: Position, *records: Record, now: float = 0.0) -> list[int]:
@@ -48,6 +52,12 @@ def position() -> Position:
     position = Position(5, 0.0)
     assert (5, False) == position.begin()
     return position
+
+
+def test_a_record_carries_the_time_that_the_topic_keeps(position: Position) -> None:
+    records = [Record(5), Record(6, stamp=(TIMESTAMP_NOT_AVAILABLE, 0))]
+    entries = position.take(cast("list[Message]", records), 0.0)
+    assert [(5, 1.5), (6, None)] == [(entry.offset, entry.time) for entry in entries]
 
 
 # The state of the consumer

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from neli_router.errors import LedgerUnusable
-from neli_router.ledgers.base import Promise
+from neli_router.ledgers.base import Entry, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 
 
@@ -17,7 +17,7 @@ def test_offsets_start_at_one_and_grow_by_one() -> None:
     ledger.append([b"a", b"b"])
     ledger.append([b"c"])
     assert [1, 2, 3] == ledger.acknowledged()
-    assert [(1, b"a"), (2, b"b"), (3, b"c")] == ledger.read(0)
+    assert [Entry(1, b"a"), Entry(2, b"b"), Entry(3, b"c")] == ledger.read(0)
 
 
 def test_two_logs_are_two_ledgers() -> None:
@@ -49,21 +49,21 @@ def test_a_position_above_the_tip_waits_for_its_record() -> None:
     ledger.append([b"a", b"b"])
     assert [] == ledger.read(0)
     ledger.append([b"c"])
-    assert [(3, b"c")] == ledger.read(0)
+    assert [Entry(3, b"c")] == ledger.read(0)
 
 
 def test_a_position_below_the_first_offset_is_the_first_offset() -> None:
     ledger = MemoryLedger(MemoryLog())
     ledger.append([b"a"])
     ledger.seek(-5)
-    assert [(1, b"a")] == ledger.read(0)
+    assert [Entry(1, b"a")] == ledger.read(0)
 
 
 def test_a_read_may_wait_for_ever() -> None:
     ledger = MemoryLedger(MemoryLog())
     appending = threading.Timer(0.01, ledger.append, ([b"a"],))
     appending.start()
-    assert [(1, b"a")] == ledger.read(float("inf"))
+    assert [Entry(1, b"a")] == ledger.read(float("inf"))
     appending.join()
 
 
@@ -96,7 +96,7 @@ def test_a_forked_child_is_refused_instead_of_given_a_log_of_its_own() -> None:
     _, status = os.waitpid(child, 0)
     assert 3 == os.waitstatus_to_exitcode(status)
     ledger.append([b"the parent goes on"])
-    assert [(1, b"the parent goes on")] == ledger.read(0)
+    assert [Entry(1, b"the parent goes on")] == ledger.read(0)
 
 
 def test_the_refusal_of_a_fork_says_what_to_do() -> None:

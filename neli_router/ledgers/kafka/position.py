@@ -38,7 +38,7 @@ the leader's epoch, and a leader of the past refuses them.
 from enum import Enum
 from math import inf
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
 from neli_router.ledgers.base import Entry
 from neli_router.ledgers.kafka.faults import DENIED, UNKNOWN, is_fatal
@@ -102,7 +102,7 @@ class Position:
 
     def take(self, records: list[Message], now: float) -> list[Entry]:
         """The entries of `records` that follow what was read."""
-        entries = [Entry(it.offset() or 0, it.value() or b"") for it in self._seam.take(records)]
+        entries = [Entry(it.offset() or 0, it.value() or b"", _time(it)) for it in self._seam.take(records)]
         if self._seam.asked is not None:
             self.fetch_from = self._seam.asked
         if entries:
@@ -194,6 +194,11 @@ class Seam:
         """The offset asked for cannot be read: the log starts at `start`, or the reader begins anew."""
         self._sure = self._last is not None and (self._last.offset() or 0) < start
         self.asked = None
+
+
+def _time(record: Message) -> float | None:
+    kind, milliseconds = record.timestamp()
+    return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000
 
 
 def _marks(record: Message) -> tuple[object, ...]:

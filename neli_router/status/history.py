@@ -1,0 +1,331 @@
+"""A group's history as plain rows: what was written to its ledger, and who owned which partition from when on.
+
+    ledger --between--> entries --record_rows---> one RecordRow a record: as written, and what the fold made of it
+              ^             '-----tenure_rows---> one TenureRow a partition that got another owner or another term
+              |
+       state_before(offset): where the fold begins, so that any range of offsets can be read without the ones before
+
+**Two kinds of rows.** A ledger holds records, and most questions are about tenures: who owned partition 7 under term
+9,041? No record says it. One Expire may pass a hundred partitions on, to several members, and the Expire names none of
+them: it follows from the fold. So there are two tables.
+
+- *Records*: every place in the range has its row, void ones and bytes that are no record included, so that a hole in
+  the offsets always means a lost record. What the record says itself is as written. `member`, `counted`, `moved` and
+  `term` are what the fold made of it; `counted` is false for a record that changed nothing.
+- *Tenures*: a row for each partition at each offset where its owner or its term changed. A tenure lasts until the next
+  row of its partition. Owners that `state_before` knows already have rows, too (`standing_rows`): the term says where
+  each tenure began, though the record that began it may be gone.
+
+**Where the fold begins.** Members drop what no newcomer needs, so a ledger seldom has its first record. It has a
+snapshot, though: the newest one at or below the range, folded on, gives the state at the range's first offset, and any
+range can be read by itself, beside others. Between the first record that is left and the first snapshot's place there
+may be records whose state cannot be known; there the fold's columns are None, and there are no tenures. None always
+means "not known" or "does not apply", never a guess.
+
+**Time.** Kafka keeps one for each record. The other ledgers keep none; a Beat's `sent_at` is on its writer's own clock.
+
+A reader of a history appends nothing and joins nothing; the group does not notice it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from typing import NamedTuple, TypeVar
+
+from neli_router.errors import LedgerRewound, LedgerUnavailable
+from neli_router.induction.admission import unknown_version
+from neli_router.induction.fold import State, fold
+from neli_router.induction.records import (
+    Beat,
+    Expire,
+    Genesis,
+    Handover,
+    Join,
+    Pin,
+    Record,
+    Snapshot,
+    Unpin,
+    decode,
+)
+from neli_router.induction.snapshots import BadSnapshot, restore
+from neli_router.ledgers.base import Entry, Ledger
+from neli_router.pump import FIRST_OFFSET_MAX
+
+__all__ = [
+    "RecordRow",
+    "TenureRow",
+    "between",
+    "patiently",
+    "record_rows",
+    "standing_rows",
+    "state_before",
+    "tenure_rows",
+]
+
+UNREADABLE = "unreadable"
+"""The kind of what stands in the ledger and is no record: all readers skip it."""
+
+PATIENCE = 30.0
+"""Seconds without an answer after which a ledger that cannot be read is given up. Longer outlives a broker's restart;
+shorter tells sooner."""
+
+READ_MAX_SECONDS = 0.5
+RETRY_EVERY = 0.05
+
+LOOK_BACK = 6_000
+"""How far below a range to look for a snapshot at first; more than the records between two, by default."""
+
+LOOK_FACTOR = 4
+
+Answer = TypeVar("Answer")
+
+
+class RecordRow(NamedTuple):
+    """One place in the ledger."""
+
+    offset: int
+    time: float | None
+    """When it was appended, in seconds since 1970, where the ledger keeps that (Kafka)."""
+    kind: str
+    """As in the record; `unreadable` for bytes that are no record."""
+    member: str | None
+    """The name of the member that wrote it; None if the writer was no member at this place."""
+    by: str | None
+    """The writer as it calls itself: an incarnation, or for wishes any name."""
+    counted: bool | None
+    """Whether it changed the group's state. A snapshot never does, a void record never does."""
+    name: str | None
+    """The name that it is about: of who joins, is expired, drained, weighed, or pinned to."""
+    incarnation: str | None
+    """The incarnation that it is about, for a Join and an Expire."""
+    partition: int | None
+    """The one that a Handover, a Pin or an Unpin names."""
+    moved: list[int] | None
+    """The partitions that have another owner, or the same under another term, from here on."""
+    term: int | None
+    """The term under which `moved` are owned."""
+    at: int | None
+    """How far its writer had read, for a Genesis, a Join and a Beat."""
+    sent_at: float | None
+    """When a Beat was sent, on its writer's own clock."""
+    payload: str
+    """The record itself, as JSON; the bytes of an unreadable one with `\\x..` for those that are no text."""
+
+
+class TenureRow(NamedTuple):
+    """From `offset` on, `partition` belongs to `member` under `term`; to no member if these are None."""
+
+    offset: int
+    time: float | None
+    kind: str | None
+    """The kind of the record at `offset`; None for a tenure that had begun before the range."""
+    partition: int
+    term: int | None
+    member: str | None
+    incarnation: str | None
+    address: str | None
+    former_member: str | None
+    """The owner until here, if there was one. The same name as `member`: a process came back, or got it back."""
+    former_incarnation: str | None
+    former_term: int | None
+
+
+def between(ledger: Ledger, start: int, end: int, *, patience: float = PATIENCE) -> Iterator[Entry]:
+    """The entries at `start` and above, below `end`. Moves the ledger's position.
+
+    Raises LedgerTrimmed if the one at `start`, or a later one before it was read, is no longer retained;
+    LedgerRewound if the ledger ends before `end`; LedgerUnavailable after `patience` seconds without an answer.
+    """
+    if end <= start:
+        return
+    if (tip := patiently(ledger.tip, patience=patience)) < end:
+        raise LedgerRewound(
+            f"the records of {ledger.address} up to offset {end} were wanted",
+            f"it ends at {tip}",
+            "ask for what is there; if it was longer before, it lost records: find out what happened to it",
+        )
+    ledger.seek(start)
+    position = start
+    while position < end:
+        entries, at_tip = patiently(lambda: _read(ledger), patience=patience)
+        if at_tip:
+            return  # What is left are places without a record: in Kafka, other programs' transactions take some.
+        for entry in entries:
+            if entry.offset >= end:
+                return
+            yield entry
+        position = entries[-1].offset + 1
+
+
+def patiently(ask: Callable[[], Answer], *, patience: float = PATIENCE) -> Answer:
+    """The answer of `ask`, which is asked again while it raises LedgerUnavailable, for `patience` seconds."""
+    give_up_at = time.monotonic() + patience
+    while True:
+        try:
+            return ask()
+        except LedgerUnavailable:
+            if time.monotonic() >= give_up_at:
+                raise
+            time.sleep(RETRY_EVERY)
+
+
+def state_before(ledger: Ledger, offset: int, *, patience: float = PATIENCE) -> State | None:
+    """The state that all records below `offset` stand for. Moves the ledger's position.
+
+    If too much was dropped for that, it is the first state above that can be known: its `at` is higher than `offset`.
+    None if the ledger holds no snapshot from which any could be known. Raises as `between` does.
+    """
+    start, tip = patiently(ledger.start, patience=patience), patiently(ledger.tip, patience=patience)
+    span, low, state = LOOK_BACK, offset, None
+    while state is None and low > start:
+        low = max(start, offset - span)
+        for state in _snapshots(between(ledger, low, min(offset, tip), patience=patience), start):  # noqa: B007
+            pass  # The last one is the newest: it leaves the least to fold.
+        span *= LOOK_FACTOR
+    if state is None and start <= FIRST_OFFSET_MAX:
+        state = State()
+    if state is None:
+        # A snapshot stands some places above those that it tells of, so the ledger's first one may stand above.
+        state = next(_snapshots(between(ledger, max(start, offset), tip, patience=patience), start), None)
+    if state is not None:
+        for entry in between(ledger, max(start, state.at), min(offset, tip), patience=patience):
+            state = fold(state, entry.offset, decode(entry.payload))
+    return state
+
+
+def record_rows(entries: Iterable[Entry], state: State | None) -> Iterator[RecordRow]:
+    """A row for each of `entries`. `state` is what `state_before` says of the first. Raises GroupMismatch if the group
+    folds its ledger in a way that this release does not know."""
+    for entry, record, before, after in _folded(entries, state):
+        moved: list[int] | None = None
+        counted = member = term = None
+        if before is not None and after is not None:
+            counted = before.digest != after.digest
+            moved = _moved(before, after)
+            term = after.genesis.base + entry.offset if moved and after.genesis is not None else None
+            member = _writer(record, before, after)
+        yield RecordRow(
+            offset=entry.offset,
+            time=entry.time,
+            kind=_kind(record),
+            member=member,
+            by=None if record is None else record.by,
+            counted=counted,
+            name=_name(record, before),
+            incarnation=_incarnation(record),
+            partition=record.partition if isinstance(record, Handover | Pin | Unpin) else None,
+            moved=moved,
+            term=term,
+            at=record.at if isinstance(record, Genesis | Join | Beat) else None,
+            sent_at=record.sent_at if isinstance(record, Beat) else None,
+            payload=entry.payload.decode(errors="backslashreplace"),
+        )
+
+
+def tenure_rows(entries: Iterable[Entry], state: State | None) -> Iterator[TenureRow]:
+    """A row for each partition at each of `entries` that gave it another owner or term. As `record_rows`."""
+    for entry, record, before, after in _folded(entries, state):
+        if before is None or after is None or (partitions := _moved(before, after)) is None:
+            continue
+        for partition in partitions:
+            owner, term = after.owners[partition], after.terms[partition]
+            seat = None if owner is None else after.seats[owner]
+            had = before.owners[partition] if before.owners else None
+            former = None if had is None else before.seats[had]
+            yield TenureRow(
+                offset=entry.offset,
+                time=entry.time,
+                kind=_kind(record),
+                partition=partition,
+                term=None if seat is None else term,
+                member=None if seat is None else seat.name,
+                incarnation=owner,
+                address=None if seat is None else seat.address,
+                former_member=None if former is None else former.name,
+                former_incarnation=had,
+                former_term=None if former is None else before.terms[partition],
+            )
+
+
+def standing_rows(state: State | None) -> Iterator[TenureRow]:
+    """A row for each partition that has an owner in `state`, at the offset where its tenure began."""
+    if state is None or state.genesis is None:
+        return
+    for partition, (owner, term) in enumerate(zip(state.owners, state.terms, strict=True)):
+        if owner is not None:
+            seat = state.seats[owner]
+            offset = term - state.genesis.base
+            yield TenureRow(offset, None, None, partition, term, seat.name, owner, seat.address, None, None, None)
+
+
+def _read(ledger: Ledger) -> tuple[Sequence[Entry], bool]:
+    """What comes next, and whether that is known to be nothing. Silence without that knowledge is no answer."""
+    entries = ledger.read(READ_MAX_SECONDS)
+    if not entries and ledger.age() == inf:
+        raise LedgerUnavailable(
+            f"the next records of {ledger.address} were wanted", "none came in time", "look after the ledger"
+        )
+    return entries, not entries
+
+
+def _snapshots(entries: Iterable[Entry], start: int) -> Iterator[State]:
+    """The state of each good snapshot whose records are retained from its place on."""
+    for entry in entries:
+        # Spares decoding thousands of Beats to find one snapshot.
+        record = decode(entry.payload) if b'"snapshot"' in entry.payload[:40] else None
+        if isinstance(record, Snapshot) and start <= record.upto <= entry.offset:
+            try:
+                yield restore(record)
+            except BadSnapshot:
+                continue
+
+
+def _folded(
+    entries: Iterable[Entry], state: State | None
+) -> Iterator[tuple[Entry, Record | None, State | None, State | None]]:
+    """Each entry with its record and the states before and after it; no states where they are not known."""
+    for entry in entries:
+        record = decode(entry.payload)
+        if state is None or entry.offset < state.at:
+            yield entry, record, None, None
+            continue
+        before, state = state, fold(state, entry.offset, record)
+        if error := unknown_version(state):
+            raise error
+        yield entry, record, before, state
+
+
+def _moved(before: State, after: State) -> list[int]:
+    # By identity first: the fold keeps what a record does not change, and nearly every record changes neither.
+    if before.owners is after.owners and before.terms is after.terms:
+        return []
+    had = zip(before.owners, before.terms, strict=True) if before.owners else ((None, 0) for _ in after.owners)
+    has = zip(after.owners, after.terms, strict=True)
+    return [partition for partition, (was, now) in enumerate(zip(had, has, strict=True)) if was != now]
+
+
+def _kind(record: Record | None) -> str:
+    return UNREADABLE if record is None else type(record).__name__.lower()
+
+
+def _writer(record: Record | None, before: State, after: State) -> str | None:
+    """The name of the member that wrote `record`: before it, for a Leave; after it, for a Join."""
+    seat = None if record is None else before.seats.get(record.by) or after.seats.get(record.by)
+    return None if seat is None else seat.name
+
+
+def _name(record: Record | None, before: State | None) -> str | None:
+    if isinstance(record, Expire):
+        seat = None if before is None else before.seats.get(record.incarnation)
+        return None if seat is None else seat.name
+    return getattr(record, "name", None)
+
+
+def _incarnation(record: Record | None) -> str | None:
+    match record:
+        case Join(by):
+            return by
+        case Expire():
+            return record.incarnation
+        case _:
+            return None
