@@ -22,7 +22,8 @@
     |-- Closed              used after `close()`
     |-- Unsupported         this platform cannot keep the promises
     |-- fence.Refused       a higher fencing term was admitted: a newer owner writes there
-    '-- fence.FenceMisused  the fence was given no term or no transaction (also a TypeError)
+    |-- fence.FenceMisused  the fence was given no term or no transaction (also a TypeError)
+    '-- spark.SparkUnusable Spark cannot be started here: no Java, an old one, or a PySpark that was overwritten
 
 A message says what was wanted, what was found and what to do; the three parts stay as attributes.
 """

@@ -6,11 +6,15 @@ says why; with CI=true that is a failure.
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.servers import redis as redis_servers
 from tests.servers.kafka import Kafka, missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,6 +55,21 @@ def redis() -> Iterator[str]:
     require(redis_servers.missing())
     with redis_servers.Redis.started(settings=redis_servers.DURABLE) as server:
         yield f"redis://127.0.0.1:{server.port}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """A Spark that all tests of a worker share: local, with two cores. It needs no Java of this machine."""
+    from neli_router.spark import session  # noqa: PLC0415 - most tests do without Spark.
+
+    settings = {
+        "spark.driver.memory": "1g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    with session("neli tests", master="local[2]", settings=settings) as started:
+        yield started
 
 
 def require(why_not: str) -> None:

@@ -47,7 +47,14 @@ ADDRESS = re.compile(r"(?<![\w+])(?:kafka|rediss?(?:\+\w+)?|sqlite):[^\s`\"')|]+
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 PATIENCE = 20.0
 
-PYTHON_BLOCKS = {"README.md": 3, "docs/agent.md": 1, "docs/fencing.md": 8, "docs/groups.md": 2, "docs/redis.md": 3}
+PYTHON_BLOCKS = {
+    "README.md": 3,
+    "docs/agent.md": 1,
+    "docs/fencing.md": 8,
+    "docs/groups.md": 2,
+    "docs/redis.md": 3,
+    "docs/spark.md": 1,
+}
 """Page -> how many of them the test of that page executes."""
 
 NOT_RUN = {
@@ -100,7 +107,12 @@ def check_make(words: list[str]) -> None:
 
 def check_pip(words: list[str]) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    if words == ["uninstall", "pyspark-client"]:
+        return
     assert words[0] == "install"
+    if words[1:3] == ["--force-reinstall", "--no-deps"]:  # A package of others: in the version that is tested.
+        assert f"\n{words[3]} \\\n" in (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")
+        return
     for target in words[1:]:
         found = re.fullmatch(r"\.(?:\[([a-z,]+)\])?", target)
         assert found, f"{target}: there is no release on an index, so only a clone can be installed"
@@ -109,7 +121,7 @@ def check_pip(words: list[str]) -> None:
 
 def check_python(words: list[str]) -> None:
     match words:
-        case ["-m", "venv", _]:
+        case ["-m", "venv", _] | ["-m", "neli_router.spark.runtime"]:  # tests/spark/test_runtime.py runs the latter.
             pass
         case ["-m", "benchmarks", *options]:
             asked = [*options[:1], "--help"] if options else []
@@ -121,7 +133,8 @@ def check_python(words: list[str]) -> None:
 
 
 def check_export(words: list[str]) -> None:
-    assert {word.partition("=")[0] for word in words} <= {option.variable for option in OPTIONS.values()}
+    ours = {option.variable for option in OPTIONS.values()}
+    assert {word.partition("=")[0] for word in words} <= ours | {"JAVA_HOME"}
 
 
 CHECKERS: dict[str, Callable[[list[str]], None]] = {
@@ -341,6 +354,18 @@ def test_more_than_one_owner(tmp_path: Path) -> None:
         assert {"blue": "anna", "green": "gerd"} == names["names"]
         assert (["blue"], []) == (names["taken"], names["shared"])
         assert ["west"] == [zone.host for zone in names["shared_zones"]]
+
+
+# docs/spark.md
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_spark() -> None:
+    names: dict[str, Any] = {}
+    for block in blocks("docs/spark.md", "python"):
+        exec(block, names)  # noqa: S102
+    assert 1000 == names["rows"]
 
 
 # docs/redis.md

@@ -1,0 +1,32 @@
+"""Spark: a job works on exactly the keys that its host owns, and a job that was deposed cannot write.
+
+    session()                                a SparkSession: Java and Python found, loopback where it is local
+
+Any SparkSession will do for all the rest: one of `spark-submit`, of a notebook, or of a cluster. The names come from
+modules that need packages of the extra `spark`, so each is imported when it is asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neli_router.spark.runtime import SparkUnusable, java_home
+    from neli_router.spark.sessions import session
+
+__all__ = ["SparkUnusable", "java_home", "session"]
+
+_HOMES = {
+    "SparkUnusable": "runtime",
+    "java_home": "runtime",
+    "session": "sessions",
+}
+"""Name -> its module. A module may not have the name of what it offers, or it would be found in its place."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from neli_router.spark.runtime import explained  # noqa: PLC0415 - a door that imports nothing can be run through.
+
+    with explained():
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

