@@ -50,6 +50,7 @@ PATIENCE = 20.0
 PYTHON_BLOCKS = {
     "README.md": 3,
     "docs/agent.md": 1,
+    "docs/columns.md": 1,
     "docs/fencing.md": 8,
     "docs/groups.md": 2,
     "docs/redis.md": 3,
@@ -305,6 +306,17 @@ def _await_agent() -> None:
         if subprocess.run(ask, capture_output=True, timeout=PATIENCE, check=False).returncode == 0:
             return
     pytest.fail("the agent did not become ready")
+
+
+# docs/columns.md
+
+
+def test_columns() -> None:
+    names: dict[str, Any] = {}
+    with Member(Config("sqlite:jobs.db", name="worker-1")) as member, member.leading("ACME", timeout=PATIENCE):
+        exec(blocks("docs/columns.md", "python")[0], names)  # noqa: S102
+    assert ["ACME", "GLOBEX"] == names["mine"]["instrument"].to_list()
+    assert ["worker-1", "worker-1", None] == names["whole"].struct.field("name").to_list()
 
 
 # docs/fencing.md
