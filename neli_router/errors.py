@@ -23,6 +23,9 @@
     |-- Unsupported         this platform cannot keep the promises
     |-- fence.Refused       a higher fencing term was admitted: a newer owner writes there
     |-- fence.FenceMisused  the fence was given no term or no transaction (also a TypeError)
+    |-- fence.BatchGap      a batch of a fenced table does not begin where the last one ended
+    |-- fence.TableMismatch a table, or rows for it, with another format, layout or schema
+    |-- fence.TableUnavailable  the table could not be written now; repeating the batch is right
     '-- spark.SparkUnusable Spark cannot be started here: no Java, an old one, or a PySpark that was overwritten
 
 A message says what was wanted, what was found and what to do; the three parts stay as attributes.

@@ -16,14 +16,23 @@ read first, the older owner could still write after that, and the new one would 
 
 `admit` neither commits nor rolls back. Equal terms are admitted, so an owner may write as often as it likes. It works
 with sqlite3, psycopg, psycopg2, pg8000 and, with `paramstyle`, any other driver of SQLite or PostgreSQL. For awaitable
-connections the same functions are in `neli_router.fence.asynchronous`, and those that guard keys in Redis are in
-`neli_router.fence.redis`. All may be called from any thread that may use the connection.
+connections the same functions are in `neli_router.fence.asynchronous`, those that guard keys in Redis are in
+`neli_router.fence.redis`, and `neli_router.fence.delta` fences Delta tables. All may be called from any thread that may
+use the connection.
 """
 
 from contextlib import closing
 from typing import Any
 
-from neli_router.fence.refusals import FenceMisused, Refused, Tally, tally
+from neli_router.fence.refusals import (
+    BatchGap,
+    FenceMisused,
+    Refused,
+    TableMismatch,
+    TableUnavailable,
+    Tally,
+    tally,
+)
 from neli_router.fence.statements import (
     RESOURCE_MAX,
     TERM_MAX,
@@ -37,8 +46,11 @@ from neli_router.fence.statements import (
 __all__ = [
     "RESOURCE_MAX",
     "TERM_MAX",
+    "BatchGap",
     "FenceMisused",
     "Refused",
+    "TableMismatch",
+    "TableUnavailable",
     "Tally",
     "admit",
     "admitted",

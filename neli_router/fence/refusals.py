@@ -1,4 +1,4 @@
-"""The answers of a fence: its two errors, and the tally of both answers that metrics read.
+"""The answers of a fence: its errors, and the tally of both answers that metrics read.
 
     admit --term >= admitted--> admitted += 1
           --term <  admitted--> refused  += 1, raise Refused          a zombie was stopped
@@ -14,7 +14,7 @@ import threading
 
 from neli_router.errors import NeliError
 
-__all__ = ["FenceMisused", "Refused", "Tally", "tally"]
+__all__ = ["BatchGap", "FenceMisused", "Refused", "TableMismatch", "TableUnavailable", "Tally", "tally"]
 
 
 class Refused(NeliError):
@@ -51,6 +51,18 @@ class Refused(NeliError):
 
 class FenceMisused(NeliError, TypeError):
     """The fence was given something that is no term, no resource's name, or no connection that it can guard."""
+
+
+class BatchGap(NeliError):
+    """A batch does not begin where the last one of its partition ended: one is missing, or the input was cut anew."""
+
+
+class TableMismatch(NeliError):
+    """A table, or rows for it, with another format, layout or schema than was wanted. Nothing was written."""
+
+
+class TableUnavailable(NeliError):
+    """The table could not be written now, and holds what it held before; repeating the same batch is right."""
 
 
 class Tally:

@@ -1,0 +1,28 @@
+"""The fence of a Delta table: a commit carries (partition, term, batch), and a lower term is refused. No Spark.
+
+    table = FencedTable.create("/lake/prices", schema, layout)      makes it, or opens the one that is there
+    table.raise_terms({3: 9})                                       a new owner, first of all
+    table.progress()[3].batch                                       ... and then goes on after this batch
+    table.append(rows, {3: 9}, batch)                               lands once, or says why not
+
+`table` decides what lands, `staging` keeps the files of one commit together until they have landed, and `layouts`
+knows whether a table is one of ours. docs/fencing.md says how to use it, and docs/spark.md how Spark writes to it.
+"""
+
+from neli_router.errors import how_to_install
+
+try:
+    import deltalake  # noqa: F401 - Only whether it is there.
+    import pyarrow as pa  # noqa: F401 - As above.
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"deltalake and pyarrow were wanted, for fenced tables, but {error.name} is not installed: "
+        f"{how_to_install('spark')}",
+        name=error.name,
+    ) from None
+
+from neli_router.fence.delta.layouts import PARTITION
+from neli_router.fence.delta.staging import Staging
+from neli_router.fence.delta.table import Commit, FencedTable, Progress
+
+__all__ = ["PARTITION", "Commit", "FencedTable", "Progress", "Staging"]

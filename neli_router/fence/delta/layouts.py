@@ -1,0 +1,225 @@
+"""Which Delta tables are fenced ones: the layout, the first batch and the columns, kept in the table itself.
+
+    version 0:  protocol 1/2    partitioned by `partition`    neli.format = 1    neli.slots, neli.partitions, neli.tags
+                                                              neli.first_batch
+    opened:     all of it as it was made?  --yes--> its terms may be read
+                                           --no---> TableMismatch, before anything is written
+
+A table that another layout filled would be wrong in silence: its files hold other keys than their partition says. So
+the layout is part of the table, and a program that brings another one is refused.
+
+**Protocol.** A later program may switch on deletion vectors, column mapping, constraints or the expiry of transaction
+ids. The first three make a file list lie; the last makes the table forget its terms, and a zombie would be let in. A
+table with any of these is not ours any more, and says so when it is opened, and at the first commit after the change.
+
+**Columns.** Delta describes columns by Spark's own JSON, so one comparison serves a Spark DataFrame, an Arrow table and
+the footer of a Parquet file. Names and types must agree; the order need not. Every column may be null: a Parquet footer
+of Spark's does not say otherwise, so a promise of NOT NULL could not be kept. `create` makes them so.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+
+from neli_router.errors import ConfigError
+from neli_router.fence.refusals import TableMismatch
+from neli_router.keyspace import Layout
+
+__all__ = [
+    "PARTITION",
+    "Columns",
+    "Format",
+    "columns_of",
+    "columns_of_footer",
+    "format_of",
+    "local_path",
+    "require_columns",
+]
+
+PARTITION = "partition"
+"""The column by which the table is laid out. It is in the names of folders, and never inside a file."""
+
+FORMAT = "1"
+
+CHECKPOINT_EVERY = 20
+"""Commits. More make each commit read more of the log; fewer write the list of all files more often."""
+
+FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
+"""What a Delta table may ask of its writers without changing what a list of files means."""
+
+TYPES = re.compile(
+    r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+,\d+\)"
+)
+
+WHOLE = ("byte", "short", "integer", "long")
+"""Types that a column `partition` may have in rows: it becomes the name of a folder, which has no type."""
+
+Columns = Mapping[str, Any]
+"""Name -> type, as Delta's JSON says it, without what it says of nulls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What a fenced table was made with."""
+
+    identity: str
+    layout: Layout
+    first_batch: int
+    schema: Schema
+    columns: Columns
+
+    @classmethod
+    def made(cls, schema: Any, layout: Layout, first_batch: int) -> "Format":
+        """The format of a table to be made. `schema` is pyarrow's or deltalake's, with or without the partition."""
+        if type(first_batch) is not int or first_batch < 0:
+            raise ConfigError([f"first_batch={first_batch!r} must be a whole number of at least 0"])
+        fields = _fields(schema)
+        if unknown := [name for name, kind in columns_of(schema).items() if not _is_known(kind)]:
+            raise TableMismatch(
+                "columns of types that every reader of Delta knows were wanted",
+                f"found others: {', '.join(unknown)}",
+                "choose whole numbers, floats, decimals, text, bytes, dates, or timestamps of microseconds",
+            )
+        kept = [field | {"nullable": True} for field in fields if field["name"] != PARTITION]
+        kept.append({"name": PARTITION, "type": "integer", "nullable": True, "metadata": {}})
+        whole = Schema.from_json(json.dumps({"type": "struct", "fields": kept}))
+        return cls("", layout, first_batch, whole, columns_of(whole))
+
+    @property
+    def start(self) -> int:
+        """The batch that every partition stands at before its first one."""
+        return self.first_batch - 1
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns inside a file: all but the partition."""
+        return pa.schema([field for field in pa.schema(self.schema.to_arrow()) if field.name != PARTITION])
+
+    def configuration(self) -> dict[str, str | None]:
+        return {
+            "neli.format": FORMAT,
+            "neli.slots": str(self.layout.slots),
+            "neli.partitions": str(self.layout.partitions),
+            "neli.tags": str(self.layout.tags).lower(),
+            "neli.first_batch": str(self.first_batch),
+            "delta.checkpointInterval": str(CHECKPOINT_EVERY),
+        }
+
+
+def format_of(handle: DeltaTable, place: Path) -> Format:
+    """What the table at `place` was made with. Raises TableMismatch if it is not, or no longer, a fenced table."""
+    metadata, protocol, schema = handle.metadata(), handle.protocol(), handle.schema()
+    found = metadata.configuration
+    fields = _fields(schema)
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())} - FEATURES
+    problems = [
+        (found.get("neli.format") != FORMAT, f"its neli.format is {found.get('neli.format')}, not {FORMAT}"),
+        (metadata.partition_columns != [PARTITION], f"it is partitioned by {metadata.partition_columns}"),
+        (columns_of(schema).get(PARTITION) != "integer", f"it has no whole numbers in a column {PARTITION!r}"),
+        (protocol.min_writer_version not in {2, 7}, f"it asks for writer version {protocol.min_writer_version}"),
+        (bool(features), f"it has the features {', '.join(sorted(features))}"),
+        ("delta.setTransactionRetentionDuration" in found, "it lets transaction ids expire, and with them its terms"),
+        (not all(field["nullable"] for field in fields), "it has columns that may not be null"),
+    ]
+    if wrong := [problem for holds, problem in problems if holds]:
+        raise TableMismatch(
+            f"a table made by FencedTable.create was wanted at {place}",
+            "; ".join(wrong),
+            "name another place, and copy the rows into a table that is made anew",
+        )
+    try:
+        layout = Layout(int(found["neli.slots"]), int(found["neli.partitions"]), found["neli.tags"] == "true")
+        first_batch = int(found["neli.first_batch"])
+    except (KeyError, ValueError) as error:
+        raise TableMismatch(
+            f"a layout in the configuration of the table at {place} was wanted",
+            f"found none that can be read ({type(error).__name__})",
+            "restore the table's neli.* properties as they were when it was made",
+        ) from error
+    return Format(str(metadata.id), layout, first_batch, schema, columns_of(schema))
+
+
+def columns_of(schema: Any) -> Columns:
+    """The columns of a schema of pyarrow's or deltalake's."""
+    return {field["name"]: _bare(field["type"]) for field in _fields(schema)}
+
+
+def columns_of_footer(schema: pa.Schema) -> Columns:
+    """The columns of a Parquet file, by the Arrow schema of its footer."""
+    # Spark writes its timestamps as INT96 by default. Arrow takes those for nanoseconds without a zone, of which no
+    # fenced table has any.
+    text = json.dumps(columns_of(schema)).replace('"timestamp_nanos_ntz"', '"timestamp"')
+    columns: Columns = json.loads(text)
+    return columns
+
+
+def require_columns(wanted: Columns, found: Columns, whose: str) -> None:
+    """Raise TableMismatch, with a word on each column that differs."""
+    words = [
+        *(f"{name} is missing" for name in wanted if name not in found),
+        *(f"{name} is not in the table" for name in found if name not in wanted),
+        *(
+            f"{name} is {_spelled(found[name])} instead of {_spelled(wanted[name])}"
+            for name in wanted
+            if name in found and found[name] != wanted[name] and not (name == PARTITION and found[name] in WHOLE)
+        ),
+    ]
+    if words:
+        raise TableMismatch(
+            f"the table's columns were wanted in {whose}",
+            f"found other ones: {'; '.join(words)}",
+            "select, rename or cast them as the table has them",
+        )
+
+
+def local_path(path: str | PathLike[str]) -> Path:
+    """The absolute path of a table. Raises TableMismatch for an address of anything but files."""
+    text = fspath(path)
+    text = text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", text):
+        raise TableMismatch(
+            "a path in a local or shared file system was wanted",
+            f"found an address of {text.partition(':')[0]!r}",
+            "put the table where files can be renamed; docs/fencing.md says why an object store is not safe yet",
+        )
+    return Path(text).absolute()
+
+
+def _fields(schema: Any) -> list[dict[str, Any]]:
+    delta = schema if isinstance(schema, Schema) else Schema.from_arrow(schema)
+    fields: list[dict[str, Any]] = json.loads(delta.to_json())["fields"]
+    return fields
+
+
+def _bare(kind: Any) -> Any:
+    """A type without what it says of nulls: that differs between writers of the same values."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            return {"struct": {field["name"]: _bare(field["type"]) for field in fields}}
+        case {"type": "array", "elementType": element}:
+            return {"array": _bare(element)}
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return {"map": [_bare(key), _bare(value)]}
+    return kind
+
+
+def _is_known(kind: Any) -> bool:
+    match kind:
+        case {"struct": fields}:
+            return all(_is_known(field) for field in fields.values())
+        case {"array": element}:
+            return _is_known(element)
+        case {"map": both}:
+            return all(_is_known(one) for one in both)
+    return isinstance(kind, str) and TYPES.fullmatch(kind) is not None
+
+
+def _spelled(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)

@@ -1,0 +1,277 @@
+"""The files of one commit, from the first byte until they have landed or are gone.
+
+    begin --> stage --> place --> commit --> settle        every step leaves what another program needs to clean up
+      |         |         |          |          |
+      |         |         |          |          '-- the folder is removed
+      |         |         |          '------------- one entry of Delta's log names the placed files
+      |         |         '------------------------ each is renamed to partition=3/t9-b40-NAME-0.parquet
+      |         '---------------------------------- _neli/NAME/rows/partition=3/*.parquet, written by any program
+      '-------------------------------------------- _neli/NAME/step.json: terms, batches, the table's version before
+
+A file is in the table if and only if the log names it, so no reader can see anything of this before the commit. NAME is
+drawn anew for each attempt, so two attempts never share a file, and one never removes what is another's. Readers, and
+vacuum in every mode, pass over folders that begin with an underscore.
+
+A program may be killed anywhere:
+
+    killed                       it leaves                                  it is repaired by
+    while it begins              a folder without a readable step.json      `sweep`, after a day
+    while it stages              a folder with staged files                 `sweep`
+    between stage and place      the same                                   `sweep`
+    between place and commit     a folder; placed files that no log names   `sweep`
+    between commit and answer    a folder; the table is whole               `sweep`; the batch is skipped if repeated
+
+**When may a sweep remove an attempt?** Not by its age: a process that was stopped may wake up a month later and commit.
+By the fence: an attempt under term t for batch b is *dead* in a partition once the table holds a higher term there, or
+a batch that is not before b. The table never takes either back, so the attempt's commit would be refused or skipped at
+this version and at all later ones. If it is dead in all its partitions, all its files that no log entry ever named are
+orphans. That holds with any number of writers alive, on clocks that say anything. An attempt that is not dead stays:
+it is the newest in its partition, and as soon as its batch is repeated, or a new owner raises its term, it is.
+
+The folder is renamed before its files are removed: a zombie that is about to place its files then finds none, instead
+of placing them just behind the sweep.
+
+**Vacuum** by age would not be safe for placed files, whose commit may come at any time. So the fence only ever runs
+Delta's "lite" vacuum, which removes what the log itself says was removed, and never what it does not name. Other
+engines' VACUUM removes unnamed files older than the retention (a week by default): so placing a file sets its time, and
+an attempt must be stopped for a week between place and commit to be harmed. Its commit then finds the files gone and
+fails, unless it was stopped after it looked. Let the retention of other engines be longer than any pause.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction, RemoveAction
+
+from neli_router.fence.delta.layouts import PARTITION, Format, columns_of, columns_of_footer, require_columns
+from neli_router.fence.refusals import FenceMisused, TableMismatch, TableUnavailable
+
+__all__ = ["Staging", "Step", "abandoned", "clear"]
+
+ATTEMPTS = "_neli"
+STEP = "step.json"
+SWEPT = ".swept"
+
+UNREADABLE_SECONDS_MAX = 24 * 60 * 60.0
+"""A folder without a readable step.json is removed after this. Its program was killed just then; or it was stopped, and
+fails when it goes on, before it has written a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an attempt may become: one step from batch `after` to `batch`, for some partitions under their terms."""
+
+    name: str
+    terms: Mapping[int, int]
+    after: int
+    batch: int
+    version: int
+    """The table's, before the attempt began: its commit can only be a later one."""
+
+    @classmethod
+    def drawn(cls, terms: Mapping[int, int], after: int, batch: int, version: int) -> "Step":
+        return cls(secrets.token_hex(8), dict(terms), after, batch, version)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Step":
+        """Raises OSError and ValueError if there is none, or half of one."""
+        fields = json.loads((folder / STEP).read_text(encoding="utf-8"))
+        terms = {int(partition): int(term) for partition, term in fields.pop("terms").items()}
+        return cls(terms=terms, **fields)
+
+    def prefix(self, partition: int) -> str:
+        """How the path of each of its placed files begins, below the table."""
+        return f"{PARTITION}={partition}/t{self.terms[partition]}-b{self.batch}-{self.name}-"
+
+
+class Staging:
+    """Rows on their way into a fenced table. Made by `FencedTable.stage`; not for two threads at once.
+
+    `folder` is for programs that write Parquet themselves, Spark above all: files below `partition=N/`, which have all
+    columns of the table but the partition. Names that begin with an underscore or a dot are passed over.
+    """
+
+    def __init__(self, root: Path, step: Step, made: Format) -> None:
+        self.step, self.made = step, made
+        self._root, self._home = root, root / ATTEMPTS / step.name
+        self.has_landed = False
+        """Whether all of it has, so that there is nothing to look up before it is settled."""
+        self._written = 0
+        self._files: list[_File] | None = None
+        self._home.mkdir(parents=True)
+        (self._home / STEP).write_text(json.dumps(asdict(step)), encoding="utf-8")
+
+    @property
+    def folder(self) -> Path:
+        return self._home / "rows"
+
+    def write(self, rows: pa.Table) -> None:
+        """Stage `rows`; their column `partition` says which file they go to. May be called again and again.
+
+        Raises TableMismatch if the columns are not the table's, and FenceMisused for a row of a partition without a
+        term.
+        """
+        require_columns(self.made.columns, columns_of(rows.schema), "the rows")
+        schema = self.made.arrow
+        for partition in pc.unique(rows[PARTITION]).to_pylist():
+            self._require_term(partition)
+            some = rows.filter(pc.equal(rows[PARTITION], partition)).select(schema.names).cast(schema)
+            path = self.folder / f"{PARTITION}={partition}" / f"{self._written}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(some, path)
+            self._written += 1
+
+    def place(self, partitions: Iterable[int]) -> list[AddAction | RemoveAction]:
+        """Give the staged files of `partitions` their names in the table, safe from a loss of power; what the log must
+        say of them. May be called again, also after it failed.
+
+        Raises TableMismatch if a file is not the table's, TableUnavailable if one that was placed is gone, and OSError.
+        """
+        if self._files is None:  # All of them are looked at before the first one is moved, and never again.
+            self._files = [_File.staged(self, *found) for found in self._staged()]
+        files = [file for file in self._files if file.rows and file.partition in set(partitions)]
+        folders = {(self._root / file.name).parent for file in files if not file.is_placed}
+        if new := [folder for folder in folders if not folder.exists()]:
+            for folder in new:
+                folder.mkdir(exist_ok=True)
+            _flush(self._root)
+        for file in files:
+            file.place(self._root)
+        for folder in folders:
+            _flush(folder)
+        return [file.action(self._root) for file in files]
+
+    def settle(self, landed: Collection[str] | None) -> None:
+        """Remove what is left of this attempt, but for its files that `landed`: the names that the log has since it
+        began, or None if that is not known."""
+        for file in self._files or ():
+            if landed is not None and file.name not in landed:
+                (self._root / file.name).unlink(missing_ok=True)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _staged(self) -> Iterator[tuple[int, Path, int]]:
+        if not (self._home / STEP).exists():
+            raise TableUnavailable(
+                "the attempt's folder was wanted",
+                "it is gone, and with it the rows that were staged",
+                "let nothing but `sweep` remove folders in the table, and repeat the batch",
+            )
+        # Not only the folders of partitions: Spark's unfinished work lies in `_temporary` beside them.
+        if (self.folder / "_temporary").exists():
+            raise TableUnavailable(
+                "finished files were wanted in the attempt's folder",
+                "found Spark's `_temporary`: the job that writes them has failed, or is still running",
+                "wait for the job to end, or begin a new attempt",
+            )
+        number = 0
+        for folder in sorted(self.folder.glob(f"{PARTITION}=*")):
+            partition = folder.name.partition("=")[2]
+            self._require_term(int(partition) if partition.isdecimal() else None)
+            for path in sorted(folder.iterdir()):
+                if not path.name.startswith(("_", ".")):
+                    yield int(partition), path, number
+                    number += 1
+
+    def _require_term(self, partition: int | None) -> None:
+        if partition not in self.step.terms:
+            raise FenceMisused(
+                "rows of partitions that this attempt has a term for were wanted",
+                f"found some of partition {partition}",
+                "filter the rows by the partitions that are held, and drop rows without a key",
+            )
+
+
+@dataclass(slots=True)
+class _File:
+    """One file of an attempt, first where it was staged and then where it was placed."""
+
+    partition: int
+    path: Path
+    name: str
+    rows: int
+    is_placed: bool = False
+
+    @classmethod
+    def staged(cls, attempt: Staging, partition: int, path: Path, number: int) -> "_File":
+        """Its rows are counted by its own footer: a wrong number would be believed by every reader that counts."""
+        try:
+            footer = pq.read_metadata(path)
+        except pa.ArrowInvalid as error:
+            raise TableMismatch("Parquet files were wanted", f"{path.name} is none", "begin a new attempt") from error
+        inside = {name: kind for name, kind in attempt.made.columns.items() if name != PARTITION}
+        require_columns(inside, columns_of_footer(footer.schema.to_arrow_schema()), f"the file {path.name}")
+        return cls(partition, path, f"{attempt.step.prefix(partition)}{number}.parquet", footer.num_rows)
+
+    def place(self, root: Path) -> None:
+        if not self.is_placed:
+            # Flushed before it is named: after a loss of power, a file system may have the name without the bytes.
+            _flush(self.path)
+            os.utime(self.path)
+            self.path.rename(root / self.name)
+            self.is_placed = True
+
+    def action(self, root: Path) -> AddAction:
+        try:
+            size = (root / self.name).stat().st_size
+        except FileNotFoundError:
+            # A log entry that names a missing file would make the whole table unreadable.
+            raise TableUnavailable(
+                f"the placed file {self.name} was wanted",
+                "it is gone",
+                "let no VACUUM run with a retention shorter than a commit may take, and repeat the batch",
+            ) from None
+        stats, now = json.dumps({"numRecords": self.rows}), int(time.time() * 1000)
+        return AddAction(self.name, size, {PARTITION: str(self.partition)}, now, data_change=True, stats=stats)
+
+
+def abandoned(root: Path) -> tuple[list[tuple[Path, Step]], list[Path]]:
+    """The folders of attempts that are not settled, with their steps; and those without one, for a day or longer."""
+    found, strays = [], []
+    for folder in sorted((root / ATTEMPTS).glob("*")):
+        try:
+            found.append((folder, Step.read(folder)))
+        except (OSError, ValueError, TypeError, KeyError):
+            with suppress(FileNotFoundError):
+                if time.time() - folder.stat().st_mtime > UNREADABLE_SECONDS_MAX:
+                    strays.append(folder)
+    return found, strays
+
+
+def clear(root: Path, folder: Path, step: Step, landed: Collection[str] | None) -> int:
+    """Remove a killed program's attempt, which can no longer land, but for its files that `landed`; how many others had
+    been placed.
+
+    With None for `landed`, because the log does not reach back far enough to tell, placed files are left alone.
+    """
+    swept = folder.with_suffix(SWEPT)
+    with suppress(FileNotFoundError):
+        folder.rename(swept)
+    orphans = [
+        path
+        for partition in step.terms
+        for path in root.glob(f"{step.prefix(partition)}*")
+        if landed is not None and str(path.relative_to(root)) not in landed
+    ]
+    for path in orphans:
+        path.unlink(missing_ok=True)
+    shutil.rmtree(swept, ignore_errors=True)
+    return len(orphans)
+
+
+def _flush(path: Path) -> None:
+    """Wait until what was written to the file or folder is on stable storage."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,480 @@
+"""A fenced table: one commit of Delta's log takes rows and moves the fence, or does neither.
+
+    holder, term 7    attempt, stage ...... paused for a minute ............ commit(40)  <-- Refused: 9 was committed
+    holder, term 9                raise_terms({3: 9})   progress()   commit(40)   commit(41)
+
+For each partition P the table holds two numbers, as Delta's own transaction ids: the highest term (`neli.term/P`) and
+the last batch (`neli.batch/P`). A batch is a step from one number to a later one:
+
+    the table's term   the table's batch      a step from `after` to `batch` under `term`
+    higher             any                    is lost: a newer owner has the partition. Refused, if all are
+    not higher         `batch` or later       is skipped: it has landed before
+    not higher         `after`                lands: rows, term and batch, in one entry of the log
+    not higher         anything else          is an error, BatchGap: a batch is missing, or was cut elsewhere
+
+**Why it is atomic.** The numbers are read at the version of one handle, and the commit is made on that same handle. An
+entry of Delta's log is made by linking a finished file to the next version's name, which only one writer can do. Before
+it makes the next but one instead, the library reads each entry that came in between, and gives up if one holds a
+transaction id that ours sets, too. So between our look and our commit, no one moved the fence of our partitions.
+To look and then to write by the path would be two steps: writing loads the table anew, and a zombie that looked in time
+would get in. A test shows that it does.
+
+**The log is the only witness.** A commit may have been made although its answer was lost. So an answer is never
+trusted: after each try the log is read, where each entry carries the name of its attempt.
+
+    look --> judge --> nothing to write -----------------------------> answer
+      ^        |
+      |        '--> place the files --> commit --any answer--> look --> our name? --> answer
+      '-------------------------------------------------------------------- no
+
+A try that fails has met a rival in one of our partitions, which is then lost or skipped, so at most so many tries are
+needed as there are partitions; a few more are for a table that cannot be written at this moment.
+
+The numbers are remembered from look to look: an entry of the log never changes, so those at a later version are those
+at the earlier one and the entries between them. To ask the library for each of 512 numbers takes a quarter of a second.
+
+An object may be shared between threads, whose commits take turns. After a fork, open the table anew.
+"""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from neli_router.errors import NeliError
+from neli_router.fence.delta.layouts import PARTITION, Format, format_of, local_path, require_columns
+from neli_router.fence.delta.staging import Staging, Step, abandoned, clear
+from neli_router.fence.refusals import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
+from neli_router.fence.statements import checked
+from neli_router.keyspace import Layout
+from neli_router.logs import logger
+
+__all__ = ["Commit", "FencedTable", "Progress"]
+
+SPARE_TRIES = 5
+"""Beyond one for each partition, for a disk that is full or a server that is away."""
+
+TERM, BATCH = "neli.term", "neli.batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a partition stands: the highest term committed, None if there is none yet, and the last batch."""
+
+    term: int | None
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What became of each partition of a commit. `version` is the one that it made, None if it had nothing to do."""
+
+    version: int | None
+    landed: tuple[int, ...]
+    skipped: tuple[int, ...]
+    """They have landed before, under this term or an earlier one."""
+    lost: Mapping[int, int]
+    """Partition -> the higher term that a newer owner committed. Nothing of ours landed there."""
+
+
+@dataclass(slots=True)
+class _Verdict:
+    landed: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    lost: dict[int, int] = field(default_factory=dict)
+    moves: dict[str, int] = field(default_factory=dict)
+    """The transaction ids that the commit sets."""
+
+
+class FencedTable:
+    """A Delta table in a local or shared file system, whose partitions are written under terms."""
+
+    def __init__(self, path: str | PathLike[str], *, layout: Layout | None = None) -> None:
+        """Open it. Raises TableMismatch if there is none, if it is not a fenced one, or if its layout is another."""
+        self._root = local_path(path)
+        self._lock = threading.RLock()
+        self._log = self._root / "_delta_log"
+        self._open()
+        if layout is not None and (difference := layout.difference(self.layout)):
+            raise TableMismatch(
+                f"the group's layout was wanted in the table at {self._root}",
+                f"it has another one: {difference}",
+                "name another table, or copy the rows into one that is made with the group's layout",
+            )
+
+    @classmethod
+    def create(cls, path: str | PathLike[str], schema: Any, layout: Layout, *, first_batch: int = 0) -> "FencedTable":
+        """Make the table, or open the one that is there if it is the same. Any number may do so at once.
+
+        `schema` is pyarrow's or deltalake's; the column `partition` is added to it. All columns may be null. Each
+        partition stands at batch `first_batch` - 1 before its first one. Raises TableMismatch and ConfigError.
+        """
+        root, made = local_path(path), Format.made(schema, layout, first_batch)
+        # Refused by the library when another program makes it at the same moment; opened below, in either case.
+        with suppress(DeltaError):
+            DeltaTable.create(
+                str(root),
+                made.schema,
+                mode="ignore",
+                partition_by=[PARTITION],
+                configuration=made.configuration(),
+                raise_if_key_not_exists=False,
+            )
+        table = cls(root, layout=layout)
+        require_columns(table._made.columns, made.columns, "the schema given")
+        if table.first_batch != first_batch:
+            raise TableMismatch(
+                f"first_batch={first_batch} was wanted in the table at {root}",
+                f"it was made with {table.first_batch}",
+                "count batches as the table does, or make another one",
+            )
+        return table
+
+    # Questions
+
+    @property
+    def path(self) -> Path:
+        return self._root
+
+    @property
+    def layout(self) -> Layout:
+        return self._made.layout
+
+    @property
+    def first_batch(self) -> int:
+        return self._made.first_batch
+
+    @property
+    def made(self) -> Format:
+        """Its format and columns, as of the last look."""
+        return self._made
+
+    def progress(self, partitions: Iterable[int] | None = None) -> dict[int, Progress]:
+        """Where each of `partitions` stands now; all of them by default."""
+        wanted = range(self.layout.partitions) if partitions is None else partitions
+        with self._lock:
+            self._look(sure=True)
+            return {partition: self._progress(partition) for partition in wanted}
+
+    def files(self, partitions: Iterable[int] | None = None, *, version: int | None = None) -> list[str]:
+        """The absolute path of every file of `partitions`, now or at `version`: for engines that know no Delta."""
+        with self._lock:
+            self._look(sure=True)
+            handle = self._handle if version is None else DeltaTable(str(self._root), version=version)
+            if partitions is None:
+                return sorted(handle.file_uris())
+            wanted = sorted({str(partition) for partition in partitions})
+            return sorted(handle.file_uris(file_pruning_predicate=[(PARTITION, "in", wanted)])) if wanted else []
+
+    # What moves the fence
+
+    def raise_terms(self, terms: Mapping[int, int]) -> Commit:
+        """Raise the fence of each partition to its term, without rows: first of all, when partitions were acquired.
+
+        From then on, an older owner is refused. Only afterwards does `progress` say for good where it came to. Raises
+        Refused if all of them have a higher term already; if some have, they are `lost` in the answer.
+        """
+        terms = self._checked(terms)
+
+        def judge() -> _Verdict:
+            verdict = _Verdict()
+            for partition, term in terms.items():
+                held = self._progress(partition).term
+                if held is not None and held > term:
+                    verdict.lost[partition] = held
+                elif held == term:
+                    verdict.skipped.append(partition)
+                else:
+                    verdict.landed.append(partition)
+                    verdict.moves[f"{TERM}/{partition}"] = term
+            return verdict
+
+        with self._lock:
+            step = Step.drawn(terms, self._made.start, self._made.start, self._handle.version())
+            return self._land(step, judge, lambda _: [])
+
+    @contextmanager
+    def stage(self, terms: Mapping[int, int], batch: int, *, after: int | None = None) -> Iterator[Staging]:
+        """A place for the rows of one commit: stage them in it, then `commit` it. What did not land is removed.
+
+        `terms` names every partition that takes the step from `after` (by default `batch` - 1) to `batch`, with rows or
+        without. Raises Refused and BatchGap at once, before any work is done, if that is clear already.
+        """
+        with self._lock:
+            self._look()
+            step = self._step(terms, batch, after)
+            self._refuse_early(step)
+            staging = Staging(self._root, step, self._made)
+        try:
+            yield staging
+        finally:
+            with self._lock, suppress(OSError, DeltaError, NeliError):  # A sweep does it later, if this cannot.
+                if not staging.has_landed:
+                    self._look(sure=True)
+                staging.settle(self._added_since(step.version))
+
+    def commit(self, staging: Staging) -> Commit:
+        """Let what was staged land, in one step for all its partitions that are not lost.
+
+        Raises Refused if all are, with the rival's term; BatchGap; TableMismatch if what was staged does not fit;
+        TableUnavailable. After any error but TableUnavailable nothing has landed. Calling it again is always safe.
+        """
+        step = staging.step
+
+        def judge() -> _Verdict:
+            require_columns(self._made.columns, staging.made.columns, "this attempt, which began with other ones")
+            return self._judged(step)
+
+        with self._lock:
+            commit = self._land(step, judge, staging.place)
+        staging.has_landed = len(commit.landed) == len(step.terms)
+        return commit
+
+    def append(self, rows: pa.Table, terms: Mapping[int, int], batch: int, *, after: int | None = None) -> Commit:
+        """Staging, write and commit in one: for programs without Spark. Raises what each of them does."""
+        with self.stage(terms, batch, after=after) as staging:
+            staging.write(rows)
+            return self.commit(staging)
+
+    # What keeps it in order
+
+    def sweep(self) -> int:
+        """Remove what killed programs left behind; how many files of theirs no log entry named.
+
+        Safe at any time, with any number of writers alive: an attempt is removed if the fence proves that it can never
+        land, and not by its age.
+        """
+        found, strays = abandoned(self._root)  # First these, then the log: it then tells of all that they may be.
+        orphans = 0
+        with self._lock:
+            self._look(sure=True)
+            for folder, step in found:
+                if self._is_dead(step):
+                    orphans += clear(self._root, folder, step, self._added_since(step.version))
+        for folder in strays:
+            shutil.rmtree(folder, ignore_errors=True)
+        return orphans
+
+    def maintain(self) -> None:
+        """Write a checkpoint, and remove files that other programs' compaction replaced longer than a week ago.
+
+        Commits write a checkpoint by themselves now and then. Call this and `sweep` daily, from any one program.
+        """
+        with self._lock:
+            self._look(sure=True)
+            self._handle.create_checkpoint()
+            if self._handle.vacuum():  # Lite: only files that the log itself says were removed. See `staging`.
+                self._handle.vacuum(dry_run=False)
+
+    # One commit
+
+    def _land(
+        self, step: Step, judge: Callable[[], _Verdict], place: Callable[[list[int]], list[AddAction | RemoveAction]]
+    ) -> Commit:
+        failure: Exception | None = None
+        verdict = _Verdict()
+        for _ in range(len(step.terms) + SPARE_TRIES):
+            version = self._look(step.name, sure=failure is not None or bool(verdict.moves))
+            if version is None:
+                verdict = judge()
+            if version is not None or not verdict.moves:
+                return self._answer(step, verdict, version)
+            try:
+                self._handle.create_write_transaction(
+                    place(verdict.landed),
+                    "append",
+                    self._made.schema,
+                    partition_by=[PARTITION],
+                    commit_properties=CommitProperties(
+                        custom_metadata={"neli": {"attempt": step.name, "after": step.after, "batch": step.batch}},
+                        app_transactions=[Transaction(name, value) for name, value in verdict.moves.items()],
+                    ),
+                )
+            except (DeltaError, OSError) as error:
+                failure = error
+        if (version := self._look(step.name, sure=True)) is not None:
+            return self._answer(step, verdict, version)
+        raise TableUnavailable(
+            f"batch {step.batch} was to be committed to the table at {self._root}",
+            f"each of {len(step.terms) + SPARE_TRIES} tries failed ({type(failure).__name__})",
+            "look at the disk and the rights to write, and repeat the same batch",
+        ) from failure
+
+    def _answer(self, step: Step, verdict: _Verdict, version: int | None) -> Commit:
+        for _ in verdict.landed:
+            tally.count(refused=False)
+        for partition, admitted in verdict.lost.items():
+            tally.count(refused=True)
+            logger().warning(
+                "table.refused",
+                table=str(self._root),
+                partition=partition,
+                term=step.terms[partition],
+                admitted=admitted,
+                batch=step.batch,
+            )
+        if verdict.lost and not verdict.landed and not verdict.skipped:
+            raise self._refused(step, verdict)
+        return Commit(version, tuple(sorted(verdict.landed)), tuple(sorted(verdict.skipped)), verdict.lost)
+
+    def _refused(self, step: Step, verdict: _Verdict) -> Refused:
+        partition, admitted = min(verdict.lost.items())
+        return Refused.of(f"{self._root.name}/{PARTITION}={partition}", step.terms[partition], admitted)
+
+    def _step(self, terms: Mapping[int, int], batch: int, after: int | None) -> Step:
+        terms, after = self._checked(terms), batch - 1 if after is None else after
+        if type(batch) is not int or type(after) is not int or not self._made.start <= after < batch:
+            raise FenceMisused(
+                f"a step from one batch to a later one was wanted, from {self._made.start} or above",
+                f"found one from {after!r:.30} to {batch!r:.30}",
+                "number the batches upwards; the table's `first_batch` says where they begin",
+            )
+        return Step.drawn(terms, after, batch, self._handle.version())
+
+    def _checked(self, terms: Mapping[int, int]) -> dict[int, int]:
+        most = self.layout.partitions
+        if not terms or not all(type(partition) is int and 0 <= partition < most for partition in terms):
+            raise FenceMisused(
+                f"a term for each of some partitions was wanted, which are numbers from 0 to {most - 1}",
+                f"found {len(terms)} partitions, {sorted(map(str, terms))[:3]} among them",
+                "pass the terms that are held, such as {3: lease.term}",
+            )
+        return {partition: checked(f"{PARTITION}={partition}", term)[1] for partition, term in sorted(terms.items())}
+
+    def _judged(self, step: Step) -> _Verdict:
+        try:
+            return self._verdict(step)
+        except BatchGap:
+            self._look(
+                sure=True
+            )  # What is lost or skipped stays so, but a gap may have been filled since the last look.
+            return self._verdict(step)
+
+    def _verdict(self, step: Step) -> _Verdict:
+        """What becomes of each partition, by what the table holds at the handle's version."""
+        verdict = _Verdict()
+        gaps: dict[int, int] = {}
+        for partition, term in step.terms.items():
+            held = self._progress(partition)
+            if held.term is not None and held.term > term:
+                verdict.lost[partition] = held.term
+                continue
+            if held.batch >= step.batch:
+                verdict.skipped.append(partition)
+            elif held.batch == step.after:
+                verdict.landed.append(partition)
+                verdict.moves[f"{BATCH}/{partition}"] = step.batch
+            else:
+                gaps[partition] = held.batch
+            # Set also if it stays the same: so a rival that raises it in between is met, and not overlooked.
+            if partition in verdict.landed or held.term != term:
+                verdict.moves[f"{TERM}/{partition}"] = term
+        if gaps:
+            partition, batch = min(gaps.items())
+            raise BatchGap(
+                f"a step from batch {batch} was wanted next in partition {partition}",
+                f"found one from {step.after} to {step.batch}"
+                + (f" (and so in {len(gaps) - 1} more partitions)" if len(gaps) > 1 else ""),
+                "cut the input into the same steps in every program, and go on from where `progress` says",
+            )
+        return verdict
+
+    def _refuse_early(self, step: Step) -> None:
+        verdict = self._judged(step)
+        if verdict.lost and not verdict.landed and not verdict.skipped:
+            self._answer(step, verdict, None)
+
+    def _is_dead(self, step: Step) -> bool:
+        """Whether nothing of the step can land any more: see the essay of `staging`."""
+        held = self._progress
+        return all(
+            held(partition).batch >= step.batch or (held(partition).term or 0) > term
+            for partition, term in step.terms.items()
+        )
+
+    # The log
+
+    def _open(self) -> None:
+        try:
+            handle = DeltaTable(str(self._root))
+        except TableNotFoundError as error:
+            raise TableMismatch(
+                f"a fenced table was wanted at {self._root}",
+                "there is no Delta table",
+                "make it with FencedTable.create, or correct the path",
+            ) from error
+        made = format_of(handle, self._root)
+        if made.identity != getattr(self, "_made", made).identity:
+            raise TableMismatch(
+                f"the table that was opened at {self._root} was wanted",
+                "another one was made in its place meanwhile",
+                "open it anew if that was meant to be, and begin with `raise_terms`",
+            )
+        self._handle, self._made, self._known = handle, made, dict[str, int | None]()
+        self._inode = self._log.stat().st_ino
+
+    def _look(self, name: str = "", *, sure: bool = False) -> int | None:
+        """Bring the handle, and all that is remembered of it, to the newest version; the version that the attempt of
+        this name made, if it is one of those that came in.
+
+        Without `sure`, it only asks whether the next entry is there, which takes no list of the whole log. On a shared
+        file system the answer may be outdated, and the commit that follows fails for that.
+        """
+        found, before = None, self._handle.version()
+        try:
+            if self._log.stat().st_ino != self._inode:
+                raise FileNotFoundError(self._log)
+            if not sure and not self._path_of(before + 1).exists():
+                return None
+            self._handle.update_incremental()
+            for version in range(before + 1, self._handle.version() + 1):
+                for action in self._entry(version):
+                    match action:
+                        case {"txn": {"appId": str(number), "version": int(value)}} if number in self._known:
+                            self._known[number] = value
+                        case {"commitInfo": {"neli": {"attempt": str(attempt)}}} if attempt == name:
+                            found = version
+                        case {"metaData": _} | {"protocol": _}:
+                            self._made = format_of(self._handle, self._root)
+        except (FileNotFoundError, DeltaError):
+            self._open()  # The log between was removed, as is done after a month: begin with the newest version.
+        return found
+
+    def _path_of(self, version: int) -> Path:
+        return self._log / f"{version:020}.json"
+
+    def _entry(self, version: int) -> list[dict[str, Any]]:
+        text = self._path_of(version).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines() if line]
+
+    def _added_since(self, version: int) -> set[str] | None:
+        """Every file that the log has named after `version`; None if it does not reach back so far."""
+        try:
+            return {
+                unquote(action["add"]["path"])
+                for later in range(version + 1, self._handle.version() + 1)
+                for action in self._entry(later)
+                if "add" in action
+            }
+        except FileNotFoundError:
+            return None
+
+    def _progress(self, partition: int) -> Progress:
+        batch = self._number(f"{BATCH}/{partition}")
+        return Progress(self._number(f"{TERM}/{partition}"), self._made.start if batch is None else batch)
+
+    def _number(self, name: str) -> int | None:
+        if name not in self._known:
+            self._known[name] = self._handle.transaction_version(name)
+        return self._known[name]

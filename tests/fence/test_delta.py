@@ -1,0 +1,337 @@
+"""A fenced Delta table: what lands, what is refused, and what is left behind."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from neli_router.errors import ConfigError
+from neli_router.fence import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
+from neli_router.fence.delta import FencedTable, Progress
+from neli_router.keyspace import Layout
+
+LAYOUT = Layout(partitions=8)
+SCHEMA = pa.schema([("instrument", pa.string()), ("price", pa.float64())])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> FencedTable:
+    return FencedTable.create(tmp_path / "prices", SCHEMA, LAYOUT)
+
+
+def rows(*partitions: int, price: float = 1.0) -> pa.Table:
+    """One row for each."""
+    count = len(partitions)
+    columns = {
+        "instrument": ["NELI"] * count,
+        "price": [float(price)] * count,
+        "partition": pa.array(partitions, pa.int32()),
+    }
+    return pa.table(columns)
+
+
+def prices(table: FencedTable) -> list[tuple[int, float]]:
+    """(partition, price) of all rows, as any engine reads them."""
+    read = DeltaTable(str(table.path)).to_pyarrow_table()
+    return sorted(zip(read["partition"].to_pylist(), read["price"].to_pylist(), strict=True))
+
+
+def orphans(table: FencedTable) -> list[str]:
+    """Everything below the table that neither the log names nor belongs to the log."""
+    known = {*table.files()}
+    found = [path for path in table.path.rglob("*") if path.is_file() and "_delta_log" not in path.parts]
+    return sorted(path.name for path in found if str(path) not in known)
+
+
+# What lands
+
+
+def test_a_batch_moves_the_rows_and_the_fence_in_one_version(table: FencedTable) -> None:
+    commit = table.append(rows(1, 1, 2), {1: 7, 2: 8}, 0)
+    assert (1, (1, 2), (), {}) == (commit.version, commit.landed, commit.skipped, commit.lost)
+    assert {1: Progress(7, 0), 2: Progress(8, 0), 3: Progress(None, -1)} == table.progress([1, 2, 3])
+    assert [(1, 1.0), (1, 1.0), (2, 1.0)] == prices(table)
+    assert [] == orphans(table)
+
+
+def test_the_holders_next_batch_under_the_same_term_lands(table: FencedTable) -> None:
+    for batch in range(3):
+        assert (1,) == table.append(rows(1, price=batch), {1: 7}, batch).landed
+    assert [(1, 0.0), (1, 1.0), (1, 2.0)] == prices(table)
+
+
+def test_a_batch_that_is_repeated_lands_once(table: FencedTable) -> None:
+    table.append(rows(1), {1: 7}, 0)
+    commit = table.append(rows(1), {1: 7}, 0)
+    assert (None, (), (1,)) == (commit.version, commit.landed, commit.skipped)
+    assert [(1, 1.0)] == prices(table)
+    assert [] == orphans(table)
+
+
+def test_a_partition_without_rows_takes_the_step_all_the_same(table: FencedTable) -> None:
+    table.append(rows(1), {1: 7, 2: 7}, 0)
+    assert Progress(7, 0) == table.progress()[2]
+    assert (1, 2) == table.append(rows(2), {1: 7, 2: 7}, 1).landed
+
+
+def test_a_step_may_be_longer_than_one(table: FencedTable) -> None:
+    table.append(rows(1), {1: 7}, 1040, after=-1)
+    assert (1,) == table.append(rows(1), {1: 7}, 1100, after=1040).landed
+    assert (1,) == table.append(rows(1), {1: 7}, 1040, after=-1).skipped
+
+
+@pytest.mark.parametrize(("batch", "after"), [(2, None), (9, 8), (3, -1)])
+def test_a_step_that_begins_elsewhere_is_an_error(table: FencedTable, batch: int, after: int | None) -> None:
+    table.append(rows(1, 2), {1: 7, 2: 7}, 0)
+    with pytest.raises(BatchGap, match="a step from batch 0 was wanted next in partition 1"):
+        table.append(rows(1, 2), {1: 7, 2: 7}, batch, after=after)
+    assert [(1, 1.0), (2, 1.0)] == prices(table)
+
+
+def test_batches_begin_where_the_table_says(tmp_path: Path) -> None:
+    table = FencedTable.create(tmp_path / "prices", SCHEMA, LAYOUT, first_batch=100)
+    with pytest.raises(FenceMisused):
+        table.append(rows(1), {1: 7}, 99)
+    with pytest.raises(BatchGap):
+        table.append(rows(1), {1: 7}, 101)
+    assert (1,) == table.append(rows(1), {1: 7}, 100).landed
+
+
+# What is refused
+
+
+def test_a_lower_term_is_refused_and_the_error_names_the_rivals(table: FencedTable) -> None:
+    zombie = FencedTable(table.path)
+    zombie.append(rows(1), {1: 7}, 0)
+    table.append(rows(1), {1: 9}, 1)
+    before = tally.refused
+    with pytest.raises(Refused) as refused:
+        zombie.append(rows(1), {1: 7}, 2)
+    assert (7, 9, "prices/partition=1") == (refused.value.term, refused.value.admitted, refused.value.resource)
+    assert 1 == tally.refused - before
+    assert 2 == len(prices(table))
+    assert [] == orphans(table)
+
+
+def test_raising_the_terms_alone_refuses_a_zombie_from_then_on(table: FencedTable) -> None:
+    zombie = FencedTable(table.path)
+    with zombie.stage({1: 7}, 0) as staging:
+        staging.write(rows(1))
+        assert (1,) == table.raise_terms({1: 9}).landed
+        with pytest.raises(Refused, match="term 9"):
+            zombie.commit(staging)
+    assert {1: Progress(9, -1)} == table.progress([1])
+    assert [] == prices(table)
+    assert [] == orphans(table)
+
+
+def test_a_zombie_is_refused_before_it_does_any_work(table: FencedTable) -> None:
+    table.raise_terms({1: 9})
+    with pytest.raises(Refused), table.stage({1: 7}, 0):
+        pytest.fail("there was no reason to begin")
+
+
+def test_terms_are_raised_once_and_never_lowered(table: FencedTable) -> None:
+    table.raise_terms({1: 9, 2: 9})
+    assert (1, 2) == table.raise_terms({1: 9, 2: 9}).skipped
+    commit = table.raise_terms({1: 8, 2: 10})
+    assert ((2,), {1: 9}) == (commit.landed, commit.lost)
+    with pytest.raises(Refused):
+        table.raise_terms({1: 8})
+    assert {1: Progress(9, -1), 2: Progress(10, -1)} == table.progress([1, 2])
+
+
+def test_the_partitions_that_are_not_lost_land_together(table: FencedTable) -> None:
+    rival = FencedTable(table.path)
+    terms = {1: 7, 2: 7, 3: 7}
+    with table.stage(terms, 0) as staging:
+        staging.write(rows(1, 2, 3))
+        rival.raise_terms({2: 9})
+        commit = table.commit(staging)
+    assert ((1, 3), {2: 9}) == (commit.landed, commit.lost)
+    assert [(1, 1.0), (3, 1.0)] == prices(table)
+    assert [] == orphans(table)
+
+
+def test_a_skipped_batch_raises_the_fence_if_its_term_is_higher(table: FencedTable) -> None:
+    table.append(rows(1), {1: 7}, 0)
+    assert (1,) == table.append(rows(1), {1: 9}, 0).skipped
+    with pytest.raises(Refused):
+        table.append(rows(1), {1: 7}, 1)
+
+
+def test_two_under_one_term_land_a_batch_once(table: FencedTable) -> None:
+    """A driver was started anew under the same lease, while the older one still runs."""
+    twin = FencedTable(table.path)
+    with table.stage({1: 7}, 0) as mine, twin.stage({1: 7}, 0) as theirs:
+        mine.write(rows(1, price=1.0))
+        theirs.write(rows(1, price=2.0))
+        assert (1,) == twin.commit(theirs).landed
+        assert (1,) == table.commit(mine).skipped
+    assert [(1, 2.0)] == prices(table)
+    assert [] == orphans(table)
+
+
+def test_a_refusal_travels_to_another_process(table: FencedTable) -> None:
+    table.raise_terms({1: 9})
+    with pytest.raises(Refused) as refused:
+        table.append(rows(1), {1: 7}, 0)
+    assert 9 == pickle.loads(pickle.dumps(refused.value)).admitted  # noqa: S301 - made a line above.
+
+
+# Input that is not ours
+
+
+@pytest.mark.parametrize(
+    ("terms", "batch"), [({}, 0), ({8: 7}, 0), ({-1: 7}, 0), ({True: 7}, 0), ({1: -1}, 0), ({1: 7}, -1), ({1: 7}, 1.0)]
+)
+def test_a_step_that_makes_no_sense_is_refused(table: FencedTable, terms: Mapping[int, int], batch: int) -> None:
+    with pytest.raises(FenceMisused):
+        table.append(rows(1), terms, batch)
+
+
+@pytest.mark.parametrize("partition", [2, None])
+def test_rows_of_a_partition_without_a_term_are_refused(table: FencedTable, partition: int | None) -> None:
+    foreign = rows(1).set_column(2, "partition", pa.array([partition], pa.int32()))
+    with pytest.raises(FenceMisused, match=f"found some of partition {partition}"):
+        table.append(foreign, {1: 7}, 0)
+    assert {1: Progress(None, -1)} == table.progress([1])
+    assert [] == orphans(table)
+
+
+def test_columns_that_differ_are_named_one_by_one(table: FencedTable) -> None:
+    other = pa.table({"instrument": [b"NELI"], "size": [1], "partition": pa.array([1], pa.int32())})
+    with pytest.raises(TableMismatch) as mismatch:
+        table.append(other, {1: 7}, 0)
+    for word in ("price is missing", "size is not in the table", "instrument is binary instead of string"):
+        assert word in mismatch.value.found
+    assert 0 == DeltaTable(str(table.path)).version()
+    assert [] == orphans(table)
+
+
+def test_the_partition_of_a_row_may_be_any_whole_number(table: FencedTable) -> None:
+    table.append(rows(1).set_column(2, "partition", pa.array([1], pa.int64())), {1: 7}, 0)
+    assert [(1, 1.0)] == prices(table)
+
+
+def test_columns_in_another_order_land(table: FencedTable) -> None:
+    table.append(rows(1).select(["partition", "price", "instrument"]), {1: 7}, 0)
+    assert [(1, 1.0)] == prices(table)
+
+
+def test_a_file_with_other_columns_is_refused(table: FencedTable) -> None:
+    with table.stage({1: 7}, 0) as staging:
+        folder = staging.folder / "partition=1"
+        folder.mkdir(parents=True)
+        pa.parquet.write_table(pa.table({"instrument": ["NELI"]}), folder / "a.parquet")
+        with pytest.raises(TableMismatch, match="price is missing"):
+            table.commit(staging)
+    assert [] == orphans(table)
+
+
+def test_a_file_that_is_no_parquet_is_refused(table: FencedTable) -> None:
+    with table.stage({1: 7}, 0) as staging:
+        folder = staging.folder / "partition=1"
+        folder.mkdir(parents=True)
+        (folder / "a.parquet").write_text("half of a fi", encoding="utf-8")
+        with pytest.raises(TableMismatch, match=r"a\.parquet is none"):
+            table.commit(staging)
+    assert [] == orphans(table)
+
+
+def test_a_table_of_another_layout_is_refused(table: FencedTable) -> None:
+    with pytest.raises(TableMismatch, match="unequal: partitions"):
+        FencedTable(table.path, layout=Layout())
+    with pytest.raises(TableMismatch, match="unequal: tags"):
+        FencedTable.create(table.path, SCHEMA, Layout(partitions=8, tags=True))
+
+
+def test_a_table_is_made_once_and_then_opened(table: FencedTable) -> None:
+    table.append(rows(1), {1: 7}, 0)
+    assert Progress(7, 0) == FencedTable.create(table.path, SCHEMA, LAYOUT).progress()[1]
+    with pytest.raises(TableMismatch, match="price is long instead of double"):
+        FencedTable.create(table.path, SCHEMA.set(1, pa.field("price", pa.int64())), LAYOUT)
+    with pytest.raises(TableMismatch, match="first_batch=1"):
+        FencedTable.create(table.path, SCHEMA, LAYOUT, first_batch=1)
+    with pytest.raises(ConfigError):
+        FencedTable.create(table.path, SCHEMA, LAYOUT, first_batch=-1)
+
+
+def test_a_delta_table_that_was_not_made_by_us_is_refused(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "theirs"), rows(1), partition_by=["partition"])
+    with pytest.raises(TableMismatch, match=r"its neli\.format is None"):
+        FencedTable(tmp_path / "theirs")
+
+
+def test_a_place_without_a_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableMismatch, match="there is no Delta table"):
+        FencedTable(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["s3://lake/prices", "hdfs://name/prices", "abfss://c@a/prices", "dbfs:/prices"])
+def test_a_place_where_files_cannot_be_renamed_is_refused(path: str) -> None:
+    with pytest.raises(TableMismatch, match=r"in a local or shared file system was wanted, but found an address"):
+        FencedTable.create(path, SCHEMA, LAYOUT)
+
+
+def test_a_table_that_forgets_its_terms_is_ours_no_longer(table: FencedTable) -> None:
+    other = FencedTable(table.path)
+    DeltaTable(str(table.path)).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 day"})
+    for refused in (lambda: FencedTable(table.path), lambda: other.append(rows(1), {1: 7}, 0)):
+        with pytest.raises(TableMismatch, match="transaction ids expire"):
+            refused()
+
+
+def test_a_table_that_was_made_anew_is_told_from_the_one_that_was_opened(tmp_path: Path, table: FencedTable) -> None:
+    table.append(rows(1), {1: 7}, 0)
+    table.path.rename(tmp_path / "moved")
+    again = FencedTable.create(table.path, SCHEMA, LAYOUT)
+    with pytest.raises(TableMismatch, match="another one was made in its place"):
+        table.append(rows(1), {1: 7}, 1)
+    assert {1: Progress(None, -1)} == again.progress([1])
+
+
+def test_a_column_type_that_not_every_reader_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableMismatch, match="found others: at"):
+        FencedTable.create(tmp_path / "prices", pa.schema([("at", pa.timestamp("ns"))]), LAYOUT)
+
+
+# Answers that are lost, and files
+
+
+def test_a_placed_file_that_is_gone_is_never_committed(table: FencedTable) -> None:
+    with table.stage({1: 7}, 0) as staging:
+        staging.write(rows(1))
+        for action in staging.place([1]):
+            (table.path / action.path).unlink()
+        with pytest.raises(TableUnavailable, match="it is gone"):
+            table.commit(staging)
+    assert [] == prices(table)
+
+
+def test_a_staging_folder_that_is_gone_is_never_committed_as_empty(table: FencedTable) -> None:
+    with table.stage({1: 7}, 0) as staging:
+        staging.write(rows(1))
+        staging.folder.parent.rename(table.path / "_elsewhere")
+        with pytest.raises(TableUnavailable, match="the rows that were staged"):
+            table.commit(staging)
+    assert {1: Progress(None, -1)} == table.progress([1])
+
+
+def test_the_number_of_rows_in_the_log_is_true(table: FencedTable) -> None:
+    table.append(rows(*[1] * 5, *[2] * 3), {1: 7, 2: 7}, 0)
+    actions = pa.table(DeltaTable(str(table.path)).get_add_actions(flatten=True))
+    assert [3, 5] == sorted(actions["num_records"].to_pylist())
+    assert 8 == DeltaTable(str(table.path)).count()
+
+
+def test_files_are_found_by_partition_and_by_version(table: FencedTable) -> None:
+    for batch in range(2):
+        table.append(rows(1, 2), {1: 7, 2: 7}, batch)
+    assert 4 == len(table.files())
+    assert {"partition=2"} == {Path(file).parent.name for file in table.files([2, 5])}
+    assert 2 == len(table.files(version=1))
+    assert [] == table.files([])
