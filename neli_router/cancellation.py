@@ -10,7 +10,7 @@ swallowed.
 
 import asyncio
 
-from neli_router.leases import BaseLease
+from neli_router.leases import BaseRight
 
 __all__ = ["LeaseCancellation"]
 
@@ -21,7 +21,7 @@ LOOK_MIN = 0.001
 class LeaseCancellation:
     """Of the task that makes it, for one block of work. Belongs to the task's loop."""
 
-    def __init__(self, lease: BaseLease) -> None:
+    def __init__(self, lease: BaseRight) -> None:
         task = asyncio.current_task()
         assert task is not None, "only a task can await"
         self.task, self._lease, self._cancelling = task, lease, task.cancelling()

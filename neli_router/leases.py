@@ -1,10 +1,12 @@
-"""Leases: the right to act for one partition under one term, as long as a clock has not reached its end.
+"""Leases: the right to act for partitions, each under its term, as long as a clock has not reached the right's end.
 
-    BaseLease  holds <=> clock() < end
-       |-- Lease, AsyncLease               the end is that of this process's own member   (member/)
-       '-- AgentLease, AsyncAgentLease     the end is the one that an agent told          (agent/client/)
+    BaseRight  holds <=> clock() < end
+       |-- BaseLease                          one partition
+       |      |-- Lease, AsyncLease              the end is that of this process's own member   (member/)
+       |      '-- AgentLease, AsyncAgentLease    the end is the one that an agent told          (agent/client/)
+       '-- Share, AsyncShare                  many partitions, as an agent told                 (agent/client/)
 
-    Revocation, AsyncRevocation            whether it is time to finish: to be asked, or waited for
+    Revocation, AsyncRevocation               whether it is time to finish: to be asked, or waited for
 
 A lease is a question about time, not a flag: a process that was stopped for a minute finds its lease over at its first
 question, whatever its other threads know. A check and the act that it guards are never one, because time passes between
@@ -19,33 +21,19 @@ from typing import Any
 from neli_router.errors import LeaseLost, NeliError
 from neli_router.keyspace import Role
 
-__all__ = ["AsyncRevocation", "BaseLease", "Revocation"]
+__all__ = ["AsyncRevocation", "BaseLease", "BaseRight", "Revocation"]
 
 
-class BaseLease:
-    """All that the forms of a lease have in common: everything but how one waits for its revocation.
+class BaseRight:
+    """Everything but what it is a right to, and how one waits for its revocation.
 
     `clock` counts the seconds that `_end` is an end of.
     """
 
-    __slots__ = ("_clock", "_member", "_partition", "_role", "_term")
+    __slots__ = ("_clock", "_member")
 
-    def __init__(self, role: Role, partition: int, term: int, member: str, clock: Callable[[], float]) -> None:
-        self._role, self._partition, self._term, self._member, self._clock = role, partition, term, member, clock
-
-    @property
-    def role(self) -> Role:
-        """As it was asked for. It may be a key, so it stands in no log, no error and no `repr`."""
-        return self._role
-
-    @property
-    def partition(self) -> int:
-        return self._partition
-
-    @property
-    def term(self) -> int:
-        """The fencing token: a later holder always has a higher one."""
-        return self._term
+    def __init__(self, member: str, clock: Callable[[], float]) -> None:
+        self._member, self._clock = member, clock
 
     @property
     def member(self) -> str:
@@ -67,24 +55,25 @@ class BaseLease:
 
     def lost(self) -> NeliError:
         """The error that says what was lost, when and why."""
-        wanted = f"the lease of partition {self._partition} under term {self._term} was needed"
+        wanted = self._wanted()
         return self._not_here(wanted) or LeaseLost(
             wanted,
             self._why_lost(self._clock()),
             "stop this work now, and undo or fence what it did since: another member may be doing it already",
         )
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of partition {self._partition} under term {self._term} for {self._member}>"
-
     # Left to each form
+
+    def _wanted(self) -> str:
+        """The first part of the error when it is lost."""
+        raise NotImplementedError
 
     def _end(self) -> float:
         """Until when it holds; `-inf` once it is lost."""
         raise NotImplementedError
 
     def _is_revoked(self) -> bool:
-        """Whether another member shall have the partition, or has it."""
+        """Whether another member shall have a partition of it, or has it."""
         raise NotImplementedError
 
     def _not_here(self, wanted: str) -> NeliError | None:
@@ -93,6 +82,36 @@ class BaseLease:
 
     def _why_lost(self, now: float) -> str:
         raise NotImplementedError
+
+
+class BaseLease(BaseRight):
+    """The right to act for one partition under one term."""
+
+    __slots__ = ("_partition", "_role", "_term")
+
+    def __init__(self, role: Role, partition: int, term: int, member: str, clock: Callable[[], float]) -> None:
+        super().__init__(member, clock)
+        self._role, self._partition, self._term = role, partition, term
+
+    @property
+    def role(self) -> Role:
+        """As it was asked for. It may be a key, so it stands in no log, no error and no `repr`."""
+        return self._role
+
+    @property
+    def partition(self) -> int:
+        return self._partition
+
+    @property
+    def term(self) -> int:
+        """The fencing token: a later holder always has a higher one."""
+        return self._term
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of partition {self._partition} under term {self._term} for {self._member}>"
+
+    def _wanted(self) -> str:
+        return f"the lease of partition {self._partition} under term {self._term} was needed"
 
 
 class _BaseRevocation:

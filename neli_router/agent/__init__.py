@@ -13,15 +13,17 @@ from neli_router.errors import NoAgent, how_to_install
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import AsyncClient, Client
-    from neli_router.agent.client.leases import AgentLease, AsyncAgentLease
+    from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, AsyncShare, Share
 
-__all__ = ["AgentLease", "AsyncAgentLease", "AsyncClient", "Client", "NoAgent"]
+__all__ = ["AgentLease", "AsyncAgentLease", "AsyncClient", "AsyncShare", "Client", "NoAgent", "Share"]
 
 _HOMES = {
     "AgentLease": "client.leases",
     "AsyncAgentLease": "client.leases",
     "AsyncClient": "client.client",
+    "AsyncShare": "client.leases",
     "Client": "client.client",
+    "Share": "client.leases",
 }
 
 

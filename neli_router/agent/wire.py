@@ -5,6 +5,8 @@
     GET  /v1/lease?role=N                        LeaseView      whether this host leads it now
     GET  /v1/leadership?role=N&timeout=S         LeaseView      waits until it does, at most S seconds
     GET  /v1/leadership/events?role=N            stream (LeaseView): waiting, acquired, renewed, revoked, fenced, ended
+    GET  /v1/share?partitions=0,8-15             ShareView      those of them that this host may act for now
+    GET  /v1/share/events?partitions=0,8-15      stream (ShareView): as of a role, and `more`
     GET  /v1/watch[?key=K | key64=B | role=N]    a stream: owner (OwnerView), for each change
     GET  /v1/table                               TableView
     GET  /v1/members                             MembersView
@@ -16,6 +18,16 @@
 
 A client that streams `leadership/events` *holds* the role from `acquired` on: it is handed over only when the stream
 was closed, or after `drain_timeout`. A role that is a number is written so; anything else is a name.
+
+A *share* is all partitions that this host leads, or those of them that `partitions` names: one stream holds them
+together. `acquired` comes as soon as one is led, with all that are. `revoked` and `fenced` name the partitions that
+they are about: the client finishes its work and closes the stream, or stops at once. Each is handed over when the
+stream was closed, or after `drain_timeout`; the others are still held. `more` names partitions that are led since: this
+stream does not hold them, and one that is opened anew does.
+
+The `remaining` of an event was true when it was written, and the event may have lain around since. So a client that
+hears one asks for the lease or the share, and counts the rest in the answer from before it asked. A lease with a rest
+that is not led is being finished: it was revoked, and is not handed over yet.
 
 Any status but 200 comes with a `Refusal`, which has the three parts of the error: what was wanted, found, and what to
 do.
@@ -44,6 +56,7 @@ __all__ = [
     "OwnersView",
     "PartitionView",
     "Refusal",
+    "ShareView",
     "StatusView",
     "TableView",
     "WishAsked",
@@ -103,6 +116,17 @@ class LeaseView(_View, frozen=True):
     drain_timeout: float = 0.0
     why: str = ""
     """Why it does not lead, or was revoked or fenced."""
+
+
+class ShareView(_View, frozen=True):
+    """Partition -> term. `remaining` is the least rest of their leases, and counts as in a LeaseView."""
+
+    member: str
+    terms: dict[int, int] = {}
+    remaining: float = 0.0
+    drain_timeout: float = 0.0
+    why: str = ""
+    """Why none is led, or these were revoked or fenced."""
 
 
 class PartitionView(_View, frozen=True):

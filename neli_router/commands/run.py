@@ -133,9 +133,7 @@ class _Run:
 
     def _once(self) -> int:
         """Wait for the role and run the command once."""
-        from neli_router.agent.client.leading import LeadingBlock  # noqa: PLC0415 - `neli --help` needs no HTTP.
-
-        block = LeadingBlock(self._client, self._role)
+        block = self._client.leading(self._role)
         hold = block.hold
         hold.listeners += (self._poke,)
         block.start()
@@ -167,7 +165,7 @@ class _Run:
                 if lost != "killed":
                     lost = "killed"
                     self._guard.kill()
-            elif hold.is_revoked and not lost:
+            elif hold.revoked and not lost:
                 lost = "asked to stop"
                 self._guard.finish(signal.SIGTERM, self._patience(hold))
             elif hold.end > until:
@@ -206,11 +204,12 @@ class _Run:
         return EXIT_CANNOT_START if said["failed"] == ENOENT else EXIT_NOT_EXECUTABLE
 
     def _environment(self, hold: "Hold") -> dict[str, str]:
+        ((partition, term),) = hold.terms.items()
         return {
             **os.environ,
             "NELI_ROLE": self._spelled,
-            "NELI_PARTITION": str(hold.partition),
-            "NELI_TERM": str(hold.term),
+            "NELI_PARTITION": str(partition),
+            "NELI_TERM": str(term),
             "NELI_MEMBER": hold.member,
         }
 

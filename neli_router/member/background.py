@@ -116,10 +116,11 @@ class Background(BaseBackground):
         if self._is_over():
             self._end(self._membership.error)
             return True
-        grant = self._membership.enter(self._partition) if self._membership.clock() >= self._next_at else None
-        if grant is not None:
+        is_due = self._membership.clock() >= self._next_at
+        grants = self._membership.enter([self._partition]) if is_due else []
+        for grant in grants:
             self._run(grant)
-        return grant is not None
+        return bool(grants)
 
     def _run(self, grant: Grant | None) -> None:
         if grant is None:

@@ -91,11 +91,12 @@ class Barrier:
         """Work begins under `grant`, which is led. Called with the lock held that made sure of it."""
         grant.working += 1
 
-    def leave(self, grant: Grant) -> None:
-        """Work under `grant` has ended."""
+    def leave(self, grants: Sequence[Grant]) -> None:
+        """Work under each of `grants` has ended."""
         with self._changed:
-            grant.working -= 1
-            finished = self._finish([grant])
+            for grant in grants:
+                grant.working -= 1
+            finished = self._finish(grants)
         self._let_go(finished)
 
     # News from the pump

@@ -19,7 +19,7 @@ Nothing here runs on the caller's thread but the waiting, and nothing ever runs 
 `AsyncMember`. After a fork, the child's copy is void: its leases do not hold, and every call raises Forked.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
@@ -32,6 +32,7 @@ from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
 from neli_router.member.background import Background, Task
 from neli_router.member.engine import FLUSH_MAX, Engine
+from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.member.wishes import WISH_MAX, CheckedWish
@@ -178,6 +179,10 @@ class Member(Closing):
     def closing(self) -> bool:
         """Whether this member was asked to leave."""
         return self._membership.closing
+
+    def hold(self, partitions: Sequence[int]) -> HeldPartitions:
+        """Work on those of `partitions` that are led now, until it is closed."""
+        return HeldPartitions(self._membership, partitions)
 
     def leads(self, partition: int) -> bool:
         return self._membership.grant(partition) is not None

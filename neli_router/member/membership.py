@@ -12,7 +12,7 @@ standing, and every call says so before it touches a lock, because the thread th
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from neli_router.errors import Closed, NeliError, NotLeading
@@ -110,18 +110,20 @@ class Membership:
 
     # Work
 
-    def enter(self, partition: int) -> Grant | None:
-        """Begin to work for `partition`, if it is led now. Its handover then waits for `leave`."""
+    def enter(self, partitions: Iterable[int]) -> list[Grant]:
+        """Begin to work for those of `partitions` that are led now. The handover of each then waits for `leave`."""
         with self.changed:
-            grant = self.grant(partition)
-            if grant is not None:
+            if self.is_over or self.closing:
+                return []
+            grants = [grant for grant in map(self.grant, partitions) if grant is not None]
+            for grant in grants:
                 self.barrier.enter(grant)
-        return grant
+        return grants
 
-    def leave(self, grant: Grant) -> None:
-        """What `enter` began has ended."""
+    def leave(self, *grants: Grant) -> None:
+        """The work for `grants`, which `enter` began, has ended."""
         if self.void is None:
-            self.barrier.leave(grant)
+            self.barrier.leave(grants)
 
     def lead(self, partition: int, timeout: float | None, give_up: Callable[[], bool] = lambda: False) -> Grant | None:
         """`enter` as soon as it is led; None after `timeout` or `give_up()`. Raises what ends the member meanwhile."""
@@ -183,7 +185,8 @@ class Attempt:
         """Whether there is nothing to wait for any more. If the partition is led, work for it has then begun."""
         membership = self._membership
         if self._grant is None and not (membership.is_over or membership.closing or self._give_up()):
-            self._grant = membership.enter(self._partition)
+            for grant in membership.enter([self._partition]):
+                self._grant = grant
             return self._grant is not None
         return True
 

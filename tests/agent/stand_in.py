@@ -33,6 +33,7 @@ from neli_router.agent.wire import (
     OwnerView,
     PartitionView,
     Refusal,
+    ShareView,
     StatusView,
     TableView,
     WishAsked,
@@ -51,6 +52,7 @@ class StandIn:
         self.requests: list[str] = []
         self.wishes: list[tuple[str, WishAsked]] = []
         self.lease = LeaseView(0, False, "alpha", why="beta leads it")
+        self.share = ShareView("alpha", why="beta leads them")
         self.token = ""
         self.refusal: Refusal | None = None
         self.body: bytes | None = None
@@ -102,6 +104,10 @@ class StandIn:
                 return _json(self.lease)
             case "leadership/events":
                 return StreamingResponse(self._events(self._leadership), media_type="text/event-stream")
+            case "share":
+                return _json(self.share)
+            case "share/events":
+                return StreamingResponse(self._events(self._shared), media_type="text/event-stream")
             case "watch":
                 return StreamingResponse(self._events(lambda: ("owner", _owner(""))), media_type="text/event-stream")
             case "table":
@@ -117,6 +123,9 @@ class StandIn:
 
     def _leadership(self) -> tuple[str, msgspec.Struct]:
         return ("acquired" if self.lease.leads else "waiting", self.lease)
+
+    def _shared(self) -> tuple[str, msgspec.Struct]:
+        return ("acquired" if self.share.terms else "waiting", self.share)
 
     async def _events(self, first: Callable[[], tuple[str, msgspec.Struct]]) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[tuple[str, msgspec.Struct] | None] = asyncio.Queue()

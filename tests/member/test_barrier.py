@@ -53,7 +53,7 @@ class Stand:
                 self.barrier.enter(grant)
                 self.entered.append(grant)
             case ["leave"]:
-                self.barrier.leave(self.entered.pop())
+                self.barrier.leave([self.entered.pop()])
             case ["led"]:
                 self.said.append(_spelled({grant.partition: grant.term for grant in self.barrier.led()}))
             case _:

@@ -13,6 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from errno import errorcode
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -30,13 +31,14 @@ from neli_router.agent.wire import (
     OwnersView,
     OwnerView,
     Refusal,
+    ShareView,
     StatusView,
     TableView,
     WishAsked,
     WishView,
     raised,
 )
-from neli_router.errors import BadKey, NeliError, NoAgent, NoOwner
+from neli_router.errors import BadKey, ConfigError, NeliError, NoAgent, NoOwner
 from neli_router.keyspace import Key, Role, utf8
 
 __all__ = [
@@ -55,6 +57,8 @@ __all__ = [
     "owner",
     "owner_of_role",
     "owners",
+    "share",
+    "share_events",
     "watch",
     "wish",
 ]
@@ -129,6 +133,18 @@ def lease(role: Role) -> Call[LeaseView]:
 def leadership(role: Role) -> Call[LeaseView]:
     """A stream; each of its events is a LeaseView."""
     return Call("GET", f"/v1/leadership/events?{_role(role)}", LeaseView)
+
+
+def share(partitions: Iterable[int]) -> Call[ShareView]:
+    return Call("GET", f"/v1/share?partitions={_ranges(partitions)}", ShareView)
+
+
+def share_events(partitions: Iterable[int] | None) -> Call[ShareView]:
+    """A stream; each of its events is a ShareView. None stands for all partitions that there are."""
+    query = "" if partitions is None else f"?partitions={_ranges(partitions)}"
+    if len(query) > KEY_MAX:
+        raise ConfigError([f"{KEY_MAX} characters must be enough to name the partitions of a share: ask for all"])
+    return Call("GET", f"/v1/share/events{query}", ShareView)
 
 
 def watch(key: Key | None, role: Role | None) -> Call[OwnerView]:
@@ -244,6 +260,20 @@ def _role(role: Role) -> str:
             "pass the number itself, or choose another name",
         )
     return f"role={quote(name, safe='')}"
+
+
+def _ranges(partitions: Iterable[int]) -> str:
+    """As the wire spells them: 0,8-15."""
+    asked: list[Any] = list(partitions)
+    for partition in asked:
+        if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
+            raise ConfigError([f"the partitions of a share are numbers from 0 on, got {partition!r:.40}"])
+    if not asked:
+        raise ConfigError(["a share needs a partition: name one, or leave `partitions` out for all"])
+    # Neighbours have the same distance to their places in the order.
+    runs = groupby(enumerate(sorted(set(asked))), lambda one: one[1] - one[0])
+    ends = [(run[0][1], run[-1][1]) for run in (list(members) for _, members in runs)]
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
 def _is_number(text: str) -> bool:

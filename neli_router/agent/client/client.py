@@ -6,6 +6,9 @@
             while work():
                 lease.check()                             raises as soon as another member may lead
                 database.write(..., term=lease.term)      an act that cannot be checked again carries the term
+        with client.share() as share:                     all partitions that this host leads, held together
+            work(share.terms)                             partition -> term
+            share.check()
 
     async with AsyncClient() as client:                   the same names, and nothing that waits holds up the loop
         await client.owner("customer-7")
@@ -21,12 +24,14 @@ own; blocks of `leading` belong to the parent.
 """
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 from weakref import WeakSet
 
 from neli_router.agent.client import calls
 from neli_router.agent.client.calls import TIMEOUT, named
 from neli_router.agent.client.leading import AsyncLeadingBlock, LeadingBlock, async_lease_of, lease_of
-from neli_router.agent.client.leases import AgentLease, AsyncAgentLease
+from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, AsyncShare, Share
 from neli_router.agent.client.streams import AsyncStream, Stream
 from neli_router.agent.client.transport import AsyncTransport, Transport
 from neli_router.agent.wire import MembersView, MovesView, OwnerView, StatusView, TableView, WishAsked, WishView
@@ -87,13 +92,26 @@ class Client(Transport):
         asked_at = host_clock()
         return lease_of(role, self.call(calls.lease(role)), asked_at)
 
-    def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock:
+    def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock[AgentLease]:
         """A block of work for `role`: waits until this host leads it, and holds up its handover until the end.
 
         Raises NotLeading if that takes longer than `timeout` seconds, and LeaseLost at the end of a block whose lease
         no longer holds there, unless the block raised something itself. The agent's end meanwhile raises NoAgent.
         """
-        return LeadingBlock(self, role, timeout)
+        question = calls.lease(role)
+        return LeadingBlock(self, calls.leadership(role), lambda _: question, partial(AgentLease, role), timeout)
+
+    def share(self, partitions: Iterable[int] | None = None, *, timeout: float | None = None) -> LeadingBlock[Share]:
+        """A block of work for all partitions that this host leads, or those of them that are in `partitions`.
+
+        Waits until it leads one, and then holds all that it leads, in one stream, under the terms of that moment. It
+        never holds more: partitions that come to be led later are in `share.more`, and a share that is opened anew has
+        them. When one is revoked, `share.ending` says so: finish your work and leave the block, because the successor
+        waits for that, at most `drain_timeout`. When one is fenced, the share as a whole is lost.
+
+        Raises NotLeading, LeaseLost and NoAgent as `leading` does.
+        """
+        return LeadingBlock(self, calls.share_events(partitions), calls.share, Share, timeout)
 
     # Wishes, of operators. Each returns when the ledger shows it; with `preview` it only says what it would move.
 
@@ -123,7 +141,7 @@ class AsyncClient(AsyncTransport):
 
     def __init__(self, address: str | None = None, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
         super().__init__(address, token, timeout)
-        self._blocks: WeakSet[AsyncLeadingBlock] = WeakSet()
+        self._blocks: WeakSet[AsyncLeadingBlock[Any]] = WeakSet()
 
     # Questions
 
@@ -157,9 +175,19 @@ class AsyncClient(AsyncTransport):
         asked_at = host_clock()
         return async_lease_of(role, await self.call(calls.lease(role)), asked_at)
 
-    def leading(self, role: Role, *, timeout: float | None = None) -> AsyncLeadingBlock:
+    def leading(self, role: Role, *, timeout: float | None = None) -> AsyncLeadingBlock[AsyncAgentLease]:
         """`async with` it: a block of work, which is cancelled when its lease is lost and then raises LeaseLost."""
-        block = AsyncLeadingBlock(self, role, timeout)
+        question = calls.lease(role)
+        make = partial(AsyncAgentLease, role)
+        block = AsyncLeadingBlock(self, calls.leadership(role), lambda _: question, make, timeout)
+        self._blocks.add(block)
+        return block
+
+    def share(
+        self, partitions: Iterable[int] | None = None, *, timeout: float | None = None
+    ) -> AsyncLeadingBlock[AsyncShare]:
+        """`async with` it: a block of work, which is cancelled when one of its partitions is lost."""
+        block = AsyncLeadingBlock(self, calls.share_events(partitions), calls.share, AsyncShare, timeout)
         self._blocks.add(block)
         return block
 

@@ -1,15 +1,15 @@
-"""Leading: a block of work that runs while this host leads a role, on a thread or on an event loop.
+"""Leading: a block of work that runs while this host leads a role, or a share, on a thread or on an event loop.
 
     agent --acquired, renewed, revoked, fenced--> follower --told, confirmed--> hold --news--> the block, listeners
       ^                                              |
-      '------------------ lease? --------------------'
+      '-------------- lease? share? -----------------'
 
     LISTENING --the stream broke--> LISTENING AGAIN --broke before it said a word--> OVER
         '-------- lost, ended, or closed by the caller -------------------------------^
 
 The follower is a thread of a LeadingBlock and a task of an AsyncLeadingBlock. It listens to the agent and asks for the
 lease at each news; BaseLeadingBlock decides for both, and waits for nothing. Its end is the release: the agent hands
-the role over when the stream is gone, or keeps it as its own.
+over what it was asked to when the stream is gone, and keeps the rest as its own.
 
 An AsyncLeadingBlock is cancelled when its lease is lost, and then raises LeaseLost (see `cancellation`).
 """
@@ -17,19 +17,20 @@ An AsyncLeadingBlock is cancelled when its lease is lost, and then raises LeaseL
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from neli_router.agent.client import calls
-from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, Hold
+from neli_router.agent.client.calls import Call
+from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, AsyncWait, Hold, Wait
 from neli_router.agent.client.streams import Stream
 from neli_router.agent.client.transport import AsyncTransport, BaseTransport, Transport
-from neli_router.agent.wire import LeaseView
+from neli_router.agent.wire import LeaseView, ShareView
 from neli_router.cancellation import LeaseCancellation
 from neli_router.errors import NeliError, NoAgent
 from neli_router.keyspace import Role
+from neli_router.leases import BaseRight
 
 __all__ = ["AsyncLeadingBlock", "BaseLeadingBlock", "LeadingBlock", "async_lease_of", "lease_of"]
 
@@ -46,14 +47,20 @@ JOIN_MAX = 1.0
 
 ENDED = "its block has ended"
 
+Right = TypeVar("Right", bound=BaseRight)
+View = LeaseView | ShareView
+
+Question = Callable[[Iterable[int]], Call[Any]]
+"""Makes the call that asks for the rest of the leases of some partitions."""
+
 
 class BaseLeadingBlock:
     """All that both forms know and decide. It waits for nothing."""
 
-    def __init__(self, transport: BaseTransport, role: Role, timeout: float | None) -> None:
+    def __init__(self, transport: BaseTransport, stream: Call[Any], question: Question, timeout: float | None) -> None:
         self._transport, self._timeout = transport, timeout
-        self._stream_call, self._lease_call = calls.leadership(role), calls.lease(role)
-        self.hold = Hold(role)
+        self._stream_call, self._question = stream, question
+        self.hold = Hold()
         self.has_heard = False
         """Whether an agent ever said anything."""
         self.trouble: NeliError | None = None
@@ -64,8 +71,8 @@ class BaseLeadingBlock:
         """A stream was asked for."""
         self._is_new = self._goes_on = True
 
-    def _take(self, name: str, view: LeaseView) -> bool:
-        """Take note of an event; whether to ask for the lease now."""
+    def _take(self, name: str, view: View) -> bool:
+        """Take note of an event; whether to ask for the rest now."""
         self.has_heard, self._is_new = True, False
         must_ask = self.hold.told(name, view)
         if name == "ended":
@@ -80,7 +87,7 @@ class BaseLeadingBlock:
         self.trouble = error or self._hung_up()
         if error is not None and (self._is_new or not isinstance(error, NoAgent)):
             return False
-        return self.hold.remaining() > 0
+        return self.hold.end > self.hold.clock()
 
     def _refused(self) -> NeliError:
         """Why the block cannot begin."""
@@ -94,13 +101,24 @@ class BaseLeadingBlock:
         )
 
 
-class LeadingBlock(BaseLeadingBlock):
-    """`with client.leading(role) as lease`. Entered and left by one thread; it starts another, which listens."""
+class LeadingBlock(BaseLeadingBlock, Generic[Right]):
+    """`with client.leading(role) as lease`. Entered and left by one thread; it starts another, which listens.
+
+    `make` gives the block its lease, or its share, when the hold is held.
+    """
 
     _transport: Transport
 
-    def __init__(self, transport: Transport, role: Role, timeout: float | None = None) -> None:
-        super().__init__(transport, role, timeout)
+    def __init__(
+        self,
+        transport: Transport,
+        stream: Call[Any],
+        question: Question,
+        make: Callable[[Hold, Wait], Right],
+        timeout: float | None,
+    ) -> None:
+        super().__init__(transport, stream, question, timeout)
+        self._make = make
         self._changed = threading.Condition()
         self._stream: Stream[Any] | None = None
         self._closed = False
@@ -108,7 +126,7 @@ class LeadingBlock(BaseLeadingBlock):
         """Whether nothing more will be heard."""
         self._thread = threading.Thread(target=self._follow, name="neli-leading", daemon=True)
 
-    def __enter__(self) -> AgentLease:
+    def __enter__(self) -> Right:
         self._thread.start()
         try:
             self._wait(self._is_decided, self._timeout)
@@ -117,15 +135,15 @@ class LeadingBlock(BaseLeadingBlock):
         except BaseException:
             self.close()
             raise
-        self._lease = AgentLease(self.hold, self._wait)
-        return self._lease
+        self._right = self._make(self.hold, self._wait)
+        return self._right
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                self._lease.check()
+                self._right.check()
         finally:
             self.close()
 
@@ -194,7 +212,7 @@ class LeadingBlock(BaseLeadingBlock):
     def _confirm(self) -> None:
         asked_at = self.hold.clock()
         try:
-            answer = self._transport.call(self._lease_call, timeout=CONFIRM_MAX)
+            answer = self._transport.call(self._question(self.hold.held()), timeout=CONFIRM_MAX)
         except NeliError:
             return  # The next renewal asks again, and until then the lease is what it was.
         self.hold.confirmed(answer, asked_at)
@@ -207,18 +225,26 @@ class LeadingBlock(BaseLeadingBlock):
             listener()
 
 
-class AsyncLeadingBlock(BaseLeadingBlock):
+class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
     """`async with client.leading(role) as lease`: one task's block of work, cancelled when its lease is lost."""
 
     _transport: AsyncTransport
 
-    def __init__(self, transport: AsyncTransport, role: Role, timeout: float | None = None) -> None:
-        super().__init__(transport, role, timeout)
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        stream: Call[Any],
+        question: Question,
+        make: Callable[[Hold, AsyncWait], Right],
+        timeout: float | None,
+    ) -> None:
+        super().__init__(transport, stream, question, timeout)
+        self._make = make
         self._waiters: set[asyncio.Future[None]] = set()
         self._cancellation: LeaseCancellation | None = None
         self._following: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> AsyncAgentLease:
+    async def __aenter__(self) -> Right:
         hold = self.hold
         following = self._following = asyncio.create_task(self._follow())
         try:
@@ -228,9 +254,9 @@ class AsyncLeadingBlock(BaseLeadingBlock):
         except BaseException:
             await self.release(ENDED)
             raise
-        lease = AsyncAgentLease(hold, self._wait)
-        self._cancellation = LeaseCancellation(lease)
-        return lease
+        right = self._make(hold, self._wait)
+        self._cancellation = LeaseCancellation(right)
+        return right
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -298,7 +324,7 @@ class AsyncLeadingBlock(BaseLeadingBlock):
     async def _confirm(self) -> None:
         asked_at = self.hold.clock()
         try:
-            answer = await self._transport.call(self._lease_call, timeout=CONFIRM_MAX)
+            answer = await self._transport.call(self._question(self.hold.held()), timeout=CONFIRM_MAX)
         except NeliError:
             return  # The next renewal asks again, and until then the lease is what it was.
         self.hold.confirmed(answer, asked_at)
@@ -315,7 +341,7 @@ class AsyncLeadingBlock(BaseLeadingBlock):
 
 def lease_of(role: Role, view: LeaseView, asked_at: float) -> AgentLease | None:
     """The lease in an answer to a question asked at `asked_at`, if this host leads. No stream renews it."""
-    hold = _answered(role, view, asked_at)
+    hold = _answered(view, asked_at)
 
     def wait(ready: Callable[[], bool], timeout: float | None) -> bool:
         give_up_at = inf if timeout is None else hold.clock() + timeout
@@ -323,12 +349,12 @@ def lease_of(role: Role, view: LeaseView, asked_at: float) -> AgentLease | None:
             time.sleep(seconds)  # Only time can end it.
         return ready()
 
-    return AgentLease(hold, wait) if hold.is_held else None
+    return AgentLease(role, hold, wait) if hold.is_held else None
 
 
 def async_lease_of(role: Role, view: LeaseView, asked_at: float) -> AsyncAgentLease | None:
     """`lease_of`, for an event loop."""
-    hold = _answered(role, view, asked_at)
+    hold = _answered(view, asked_at)
 
     async def wait(ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - as above.
         give_up_at = inf if timeout is None else hold.clock() + timeout
@@ -336,11 +362,11 @@ def async_lease_of(role: Role, view: LeaseView, asked_at: float) -> AsyncAgentLe
             await asyncio.sleep(seconds)
         return ready()
 
-    return AsyncAgentLease(hold, wait) if hold.is_held else None
+    return AsyncAgentLease(role, hold, wait) if hold.is_held else None
 
 
-def _answered(role: Role, view: LeaseView, asked_at: float) -> Hold:
-    hold = Hold(role)
+def _answered(view: LeaseView, asked_at: float) -> Hold:
+    hold = Hold()
     if view.leads:
         hold.told("acquired", view)
         hold.confirmed(view, asked_at)

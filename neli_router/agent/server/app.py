@@ -1,7 +1,9 @@
 """The application: every question of the wire, and the method that answers it.
 
-    connection --> guard --> path --+-- at once: owner, owners, lease, table, members, moves, status, health, ready
-                                    |-- after a while (waits.py): leadership, leadership/events, watch, events
+    connection --> guard --> path --+-- at once: owner, owners, lease, share, table, members, moves, status, health,
+                                    |            ready
+                                    |-- after a while (waits.py): leadership, leadership/events, share/events, watch,
+                                    |                             events
                                     |-- by doing something (wishes.py): drain, undrain, pin, unpin, weigh
                                     '-- as a file (page.py): /, /assets/
 
@@ -11,7 +13,7 @@ owners is answered in runs, and other requests come in between.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from starlette.types import Receive, Scope, Send
 
@@ -20,10 +22,19 @@ from neli_router.agent.server.channels import event
 from neli_router.agent.server.guard import answer, answer_bytes
 from neli_router.agent.server.hub import STATUS_PAUSE, Hub
 from neli_router.agent.server.metrics import CONTENT_TYPE
-from neli_router.agent.server.requests import RequestRefused, bad_request, keys_of, number, owners_asked, place, queried
+from neli_router.agent.server.requests import (
+    RequestRefused,
+    bad_request,
+    keys_of,
+    number,
+    owners_asked,
+    partitions,
+    place,
+    queried,
+)
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes
-from neli_router.agent.wire import OwnersView, StatusView
+from neli_router.agent.wire import LeaseView, OwnersView, ShareView, StatusView
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import NoOwner
@@ -72,6 +83,8 @@ class App:
             ("GET", "/v1/lease"): self._lease,
             ("GET", "/v1/leadership"): waits.leadership,
             ("GET", "/v1/leadership/events"): waits.leadership_events,
+            ("GET", "/v1/share"): self._share,
+            ("GET", "/v1/share/events"): waits.share_events,
             ("GET", "/v1/watch"): waits.watch,
             ("GET", "/v1/table"): self._table,
             ("GET", "/v1/members"): self._members,
@@ -135,12 +148,22 @@ class App:
 
     async def _lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = place(queried(scope["query_string"], ("role",)), self._layout)
-        lease = self._member.lease(where.role)
-        if lease is None:
-            why = self._hub.why(where.partition)
-            await answer(send, views.lease_view(where.partition, self._member.name, why))
-        else:
-            await answer(send, views.led_view(lease, self._config.drain_timeout))
+        partition = where.partition
+        leads = self._member.lease(where.role) is not None
+        why, held = "" if leads else self._hub.why(partition), self._held([partition])
+        # One that was revoked is not led, and has the rest of its lease: its holder may finish.
+        term = held.terms.get(partition, 0)
+        view = LeaseView(partition, leads, held.member, term, held.remaining, held.drain_timeout, why)
+        await answer(send, view)
+
+    async def _share(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(send, self._held(partitions(queried(scope["query_string"], ("partitions",)), self._layout)))
+
+    def _held(self, partitions: Iterable[int]) -> ShareView:
+        member = self._member
+        return views.standing_view(
+            partitions, member.name, self._inner.standing, self._config.drain_timeout, host_clock()
+        )
 
     # The group
 

@@ -1,7 +1,7 @@
 """The hub: every change is heard once, and told to all who wait for it.
 
     member.observe ----.                                  .-> those who wait to lead: the partitions that are led now
-    feed.show_to ------+--> wake: one call into the loop -+-> those who lead: the leases that are revoked
+    feed.show_to ------+--> wake: one call into the loop -+-> those who lead: the leases that are revoked or lost
     its thread turns --'    however many changes it was   +-> those who watch: the owners that differ, encoded once
                                                           '-> those who show the status: that there is a newer one
     one clock -----------> comments, renewals, status, the sweep of connections
@@ -21,7 +21,7 @@ time alone: the clock has them shown, and less often if there are many streams.
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
@@ -68,7 +68,7 @@ class Hub:
         """Seconds between two renewals that a stream of leadership is told."""
         self._loop = asyncio.get_running_loop()
         self._is_waking = self._is_open = self._is_other = False
-        self._waiting: defaultdict[int, dict[Channel, Callable[[], None]]] = defaultdict(dict)
+        self._waiting: defaultdict[Sequence[int], dict[Channel, Callable[[], None]]] = defaultdict(dict)
         self._leading: dict[Channel, Callable[[], bool]] = {}
         self._watching: defaultdict[int | None, set[Channel]] = defaultdict(set)
         self._all: set[Channel] = set()
@@ -132,21 +132,21 @@ class Hub:
             slot.discard(channel)
 
     @contextmanager
-    def waiting(self, channel: Channel, partition: int, changed: Callable[[], None]) -> Iterator[None]:
-        """`channel` is rung when `partition` is led here, or never will be; `changed` is called when the reason why it
-        is not led may be another."""
-        self._waiting[partition][channel] = changed
+    def waiting(self, channel: Channel, partitions: Sequence[int], changed: Callable[[], None]) -> Iterator[None]:
+        """`channel` is rung when one of `partitions` is led here, or never will be; `changed` is called when the reason
+        why none is led may be another. They are the same object for all who wait for the same, or a tuple or range."""
+        self._waiting[partitions][channel] = changed
         try:
             yield
         finally:
-            del self._waiting[partition][channel]
-            if not self._waiting[partition]:
-                del self._waiting[partition]
+            del self._waiting[partitions][channel]
+            if not self._waiting[partitions]:
+                del self._waiting[partitions]
 
     @contextmanager
-    def leading(self, channel: Channel, is_revoked: Callable[[], bool]) -> Iterator[None]:
-        """`channel` is rung when its lease is to be told anew, and when the lease is revoked."""
-        self._leading[channel] = is_revoked
+    def leading(self, channel: Channel, has_news: Callable[[], bool]) -> Iterator[None]:
+        """`channel` is rung when its leases are to be told anew, and when it `has_news` of them."""
+        self._leading[channel] = has_news
         if self._renewal is None:
             self._renewal = self._loop.call_later(self.renew_every, self._renew)
         try:
@@ -171,6 +171,9 @@ class Hub:
     def is_ending(self) -> bool:
         """Whether this member leads nothing any more, or soon."""
         return self.member.closing or self.member.closed
+
+    def leads_any(self, partitions: Sequence[int]) -> bool:
+        return any(map(self.member.leads, partitions))
 
     def why(self, partition: int) -> str:
         """Why this member does not lead `partition`."""
@@ -206,12 +209,12 @@ class Hub:
         if not self._is_open:
             return
         is_ending = self.is_ending
-        for partition in list(self._waiting):
-            if is_ending or self.member.leads(partition):
-                for channel in self._waiting[partition]:
+        for partitions in list(self._waiting):
+            if is_ending or self.leads_any(partitions):
+                for channel in self._waiting[partitions]:
                     channel.ring()
-        for channel, is_revoked in self._leading.items():
-            if is_revoked():
+        for channel, has_news in self._leading.items():
+            if has_news():
                 channel.ring()
         if self._is_other:
             self._is_other = False

@@ -1,6 +1,7 @@
 """Requests, decoded: from the query of an address, or from a body of JSON.
 
     key=K | key64=B | role=N --> a key or a role     exactly one, and at most KEY_MAX characters of it
+    partitions=0,8-15        --> partitions          that there are; all, if none are given
     timeout=S  limit=N       --> a number            in its bounds
     {"name": ...}            --> WishAsked           only what this wish knows
 
@@ -13,7 +14,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeVar
@@ -32,6 +33,7 @@ __all__ = [
     "keys_of",
     "number",
     "owners_asked",
+    "partitions",
     "place",
     "queried",
     "wish_asked",
@@ -44,6 +46,7 @@ ROLE_DIGITS_MAX = 18
 """No program counts roles up to more, and Python is slow to read very long numbers."""
 
 NUMBER = re.compile(r"-?[0-9]+")
+RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 Asked = TypeVar("Asked")
 
 _owners: msgspec.json.Decoder[OwnersAsked] = msgspec.json.Decoder(OwnersAsked)
@@ -120,6 +123,25 @@ def place(found: dict[str, str], layout: Layout) -> Place:
         raise _too_long(len(key))
     slot = layout.slot(key)
     return Place(layout.partition_of_slot(slot), slot, key)
+
+
+def partitions(found: dict[str, str], layout: Layout) -> Sequence[int]:
+    """The partitions that are asked for, in order: numbers and ranges with commas between. All, if none are given."""
+    text = found.get("partitions")
+    if text is None:
+        return range(layout.partitions)
+    asked: set[int] = set()
+    for part in text.split(","):
+        spelled = RANGE.fullmatch(part)
+        if spelled is None:
+            raise bad_request(
+                "partitions were wanted, such as 0,8-15", f"found {part!r:.40}", "put commas between them"
+            )
+        first, last = int(spelled[1]), int(spelled[2] or spelled[1])
+        if not first <= last < layout.partitions:
+            raise ConfigError([f"there are no partitions {part!r:.40}: they count from 0 to {layout.partitions - 1}"])
+        asked.update(range(first, last + 1))
+    return sorted(asked)
 
 
 def number(found: dict[str, str], name: str, *, default: float, most: float) -> float:

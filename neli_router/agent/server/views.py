@@ -10,7 +10,7 @@ pins, loads. Of one offset the two say the same.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from neli_router.agent.wire import (
     Cause,
@@ -21,10 +21,12 @@ from neli_router.agent.wire import (
     MoveView,
     OwnerView,
     PartitionView,
+    ShareView,
     StatusView,
     TableView,
 )
 from neli_router.leases import BaseLease
+from neli_router.protocol import Standing
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Table
 from neli_router.status.group_view import GroupView
@@ -33,12 +35,13 @@ __all__ = [
     "AGE_MAX",
     "MOVES_SHOWN",
     "age_of",
-    "lease_view",
     "led_view",
     "members_view",
     "moves_view",
     "owner_view",
     "planned_views",
+    "share_view",
+    "standing_view",
     "status_view",
     "table_view",
 ]
@@ -72,9 +75,22 @@ def led_view(lease: BaseLease, drain_timeout: float, why: str = "") -> LeaseView
     return LeaseView(lease.partition, remaining > 0, lease.member, lease.term, remaining, drain_timeout, why)
 
 
-def lease_view(partition: int, member: str, why: str, term: int = 0) -> LeaseView:
-    """A lease that this member does not have, or had under `term`."""
-    return LeaseView(partition, leads=False, member=member, term=term, why=why)
+def share_view(member: str, leases: Sequence[BaseLease], drain_timeout: float, why: str = "") -> ShareView:
+    remaining = min((lease.remaining() for lease in leases), default=0.0)
+    return ShareView(member, {lease.partition: lease.term for lease in leases}, remaining, drain_timeout, why)
+
+
+def standing_view(
+    partitions: Iterable[int], member: str, standing: Standing, drain_timeout: float, now: float
+) -> ShareView:
+    """Those of `partitions` that this member may act for, if only to finish."""
+    terms = {
+        partition: term
+        for partition in partitions
+        if (term := standing.terms.get(partition)) is not None and now < standing.end(partition, term)
+    }
+    remaining = min((standing.end(partition, term) - now for partition, term in terms.items()), default=0.0)
+    return ShareView(member, terms, remaining, drain_timeout)
 
 
 def table_view(group: GroupView, address: str, at: At) -> TableView:

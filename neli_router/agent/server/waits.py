@@ -1,19 +1,21 @@
 """Waits: the answers that take long. Each is one task that sleeps in its channel until the hub rings it.
 
     leadership         sleeps --led--> LeaseView
-    leadership/events  waiting --led--> [ acquired  renewed*  revoked?  renewed* ] --lease lost--> fenced --> waiting
-                                        '-- a block of the member: its handover waits for the end of the stream
+    leadership/events  waiting --led--> [ acquired  renewed*  revoked?  renewed* ] --all lost--> fenced --> waiting
+    share/events       the same         '-- held partitions of the member: the handover waits for the end of the stream
     watch              owner*
     events             status  changed*
 
-A client that streams `leadership/events` is a part of the member's program. As long as its stream is open, its work
-under the lease counts as going on: a revoked role is handed over when the client closes the stream, or is gone, or
-after `drain_timeout`. When the agent ends, each of these clients is told `ended`; watchers see their streams end.
+A client that streams `leadership/events` or `share/events` is a part of the member's program. As long as its stream is
+open, its work under the leases counts as going on: a revoked role is handed over when the client closes the stream, or
+is gone, or after `drain_timeout`. When the agent ends, each of these clients is told `ended`; watchers see their
+streams end. A role is a share of one partition, in words of its own.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import views
@@ -21,12 +23,12 @@ from neli_router.agent.server.channels import Channel, event
 from neli_router.agent.server.connections import connection_of
 from neli_router.agent.server.guard import answer
 from neli_router.agent.server.hub import STREAMS_MAX, Hub
-from neli_router.agent.server.requests import Place, RequestRefused, number, place, queried
-from neli_router.agent.wire import LeaseView
+from neli_router.agent.server.requests import RequestRefused, number, partitions, place, queried
+from neli_router.agent.wire import LeaseView, ShareView
 from neli_router.config import Config
-from neli_router.errors import LeaseLost, NeliError, NotLeading
-from neli_router.member.async_leading import AsyncLease
 from neli_router.member.async_member import AsyncMember
+from neli_router.member.held_partitions import HeldPartitions
+from neli_router.member.lease import Lease
 
 __all__ = ["TIMEOUT_DEFAULT", "TIMEOUT_MAX", "Waits"]
 
@@ -37,6 +39,9 @@ TIMEOUT_MAX = 3600.0
 
 EARLY = 0.9
 """A part of the time between two renewals: a ring that comes a little early renews, too."""
+
+Spell = Callable[[Sequence[Lease], str], msgspec.Struct]
+"""Makes the view of an event out of the leases that it is about, and the reason if there is one."""
 
 
 class Waits:
@@ -51,7 +56,7 @@ class Waits:
         where = place(found, self._member.layout)
         timeout = number(found, "timeout", default=TIMEOUT_DEFAULT, most=TIMEOUT_MAX)
         channel = self._channel(scope)
-        partition = where.partition
+        wanted = (where.partition,)
         self._inner.require_open()
         is_late, connection = False, channel.connection
 
@@ -64,8 +69,8 @@ class Waits:
 
         timer = asyncio.get_running_loop().call_later(timeout, give_up)
         try:
-            with self._hub.serving(channel, is_stream=False), self._hub.waiting(channel, partition, lambda: None):
-                while not (is_late or self._is_settled(channel, partition)):
+            with self._hub.serving(channel, is_stream=False), self._hub.waiting(channel, wanted, lambda: None):
+                while not (is_late or self._is_settled(channel, wanted)):
                     await channel.wait()
         finally:
             timer.cancel()
@@ -75,20 +80,26 @@ class Waits:
         lease = self._member.lease(where.role)
         if lease is None:
             self._inner.require_open()
-            raise self._inner.not_leading(partition, timeout)
+            raise self._inner.not_leading(where.partition, timeout)
         await answer(send, views.led_view(lease, self._drain_timeout))
 
     async def leadership_events(self, scope: Scope, receive: Receive, send: Send) -> None:
-        where = place(queried(scope["query_string"], ("role",)), self._member.layout)
-        channel = self._channel(scope)
-        self._inner.require_open()
-        with self._hub.serving(channel):
-            await channel.begin(send)
-            while not (channel.is_over or self._hub.is_ending):
-                if await self._wait_to_lead(channel, where.partition, send):
-                    await self._lead(channel, where, send)
-        why = self._hub.why(where.partition)
-        await channel.finish(send, event("ended", self._not_led(where.partition, why)))
+        partition = place(queried(scope["query_string"], ("role",)), self._member.layout).partition
+
+        def spell(leases: Sequence[Lease], why: str) -> LeaseView:
+            if leases:
+                return views.led_view(leases[0], self._drain_timeout, why)
+            return LeaseView(partition, leads=False, member=self._member.name, why=why)
+
+        await self._leadership_events(self._channel(scope), (partition,), spell, send)
+
+    async def share_events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = tuple(partitions(queried(scope["query_string"], ("partitions",)), self._member.layout))
+
+        def spell(leases: Sequence[Lease], why: str) -> ShareView:
+            return views.share_view(self._member.name, leases, self._drain_timeout, why)
+
+        await self._leadership_events(self._channel(scope), wanted, spell, send)
 
     async def watch(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("key", "key64", "role"))
@@ -117,57 +128,54 @@ class Waits:
                 await channel.wait()
         await channel.finish(send)
 
-    async def _wait_to_lead(self, channel: Channel, partition: int, send: Send) -> bool:
-        """Whether it is led now; if not, the stream is over, or the member is."""
+    async def _leadership_events(self, channel: Channel, wanted: Sequence[int], spell: Spell, send: Send) -> None:
+        self._inner.require_open()
+        with self._hub.serving(channel):
+            await channel.begin(send)
+            while not (channel.is_over or self._hub.is_ending):
+                await self._wait_to_lead(channel, wanted, spell, send)
+                with self._inner.hold(wanted) as holding:
+                    await self._hold(channel, holding, spell, send)
+        await channel.finish(send, event("ended", spell([], self._why(wanted))))
+
+    async def _wait_to_lead(self, channel: Channel, wanted: Sequence[int], spell: Spell, send: Send) -> None:
         told = ""
 
         def tell() -> None:
             nonlocal told
-            why = self._hub.why(partition)
-            if why != told and not self._is_settled(channel, partition):
+            why = self._why(wanted)
+            if why != told and not self._is_settled(channel, wanted):
                 told = why
-                channel.put(event("waiting", self._not_led(partition, why)))
+                channel.put(event("waiting", spell([], why)))
 
-        with self._hub.waiting(channel, partition, tell):
+        with self._hub.waiting(channel, wanted, tell):
             tell()
-            while not self._is_settled(channel, partition):
+            while not self._is_settled(channel, wanted):
                 await channel.flush(send)
                 await channel.wait()
-        return not channel.is_over and self._inner.leads(partition)
 
-    async def _lead(self, channel: Channel, where: Place, send: Send) -> None:
-        term = 0
-        try:
-            # It is led already, or not any more: all waiting is done in the hub, which has one timer for all.
-            async with self._member.leading(where.role, timeout=0) as lease:
-                term = lease.term
-                await self._hold(channel, lease, send)
-        except NotLeading:
-            pass
-        except LeaseLost as error:
-            view = self._not_led(where.partition, error.found, term)
-            channel.put(event("fenced", view))
-            await channel.flush(send)
-        except NeliError:
-            if not self._hub.is_ending:
-                raise
-
-    async def _hold(self, channel: Channel, lease: AsyncLease, send: Send) -> None:
-        """Tell the client of its lease until the stream is over. The member cancels this when the lease is lost."""
-        loop, revoked, was_told = asyncio.get_running_loop(), lease.revoked, False
-        channel.put(event("acquired", self._led(lease)))
+    async def _hold(self, channel: Channel, holding: HeldPartitions, spell: Spell, send: Send) -> None:
+        """Tell the client of its leases until all are lost, or the stream is over."""
+        if not holding.leases:
+            return  # They were lost again, or the stream is over.
+        loop = asyncio.get_running_loop()
+        channel.put(event("acquired", spell(holding.leases, "")))
         renewed_at = loop.time()
-        with self._hub.leading(channel, lambda: revoked.is_set() and not was_told):
-            while not channel.is_over:
+        with self._hub.leading(channel, holding.has_news):
+            while holding.leases and not channel.is_over:
                 await channel.flush(send)
                 await channel.wait()
-                if revoked.is_set() and not was_told and lease.holds():
-                    was_told = True
+                for why, lost in holding.lost().items():
+                    channel.put(event("fenced", spell(lost, why)))
+                if revoked := holding.revoked():
                     why = "this agent is being stopped" if self._hub.is_ending else "another member is to have it"
-                    channel.put(event("revoked", self._led(lease, why)))
-                if loop.time() - renewed_at >= EARLY * self._hub.renew_every:
+                    channel.put(event("revoked", spell(revoked, why)))
+                if more := holding.more():
+                    channel.put(event("more", spell(more, "")))
+                if holding.leases and loop.time() - renewed_at >= EARLY * self._hub.renew_every:
                     renewed_at = loop.time()
-                    channel.put(event("renewed", self._led(lease)))
+                    channel.put(event("renewed", spell(holding.leases, "")))
+        await channel.flush(send)
 
     def _channel(self, scope: Scope) -> Channel:
         if self._hub.is_full:
@@ -176,11 +184,11 @@ class Waits:
             raise RequestRefused("Crowded", "another stream was wanted", found, "close those that are not needed")
         return Channel(connection_of(scope))
 
-    def _is_settled(self, channel: Channel, partition: int) -> bool:
-        return channel.is_over or self._hub.is_ending or self._inner.leads(partition)
+    def _is_settled(self, channel: Channel, wanted: Sequence[int]) -> bool:
+        return channel.is_over or self._hub.is_ending or self._hub.leads_any(wanted)
 
-    def _led(self, lease: AsyncLease, why: str = "") -> LeaseView:
-        return views.led_view(lease, self._drain_timeout, why)
-
-    def _not_led(self, partition: int, why: str, term: int = 0) -> LeaseView:
-        return views.lease_view(partition, self._member.name, why, term)
+    def _why(self, wanted: Sequence[int]) -> str:
+        first = self._hub.why(wanted[0])
+        if len(wanted) == 1 or self._hub.is_ending:
+            return first
+        return f"none of {len(wanted)} partitions is led here; partition {wanted[0]}: {first}"

@@ -1,0 +1,84 @@
+"""Held partitions: some of a member's partitions, on which a server's client works. Each ends at its own time.
+
+    member.hold(partitions) --those that are led--> LED --revoked: told once--> FINISHING --close--> handed over
+                                                     '------ lost: told once, and let go of <--'
+
+A block of `leading` is one thread's or one task's work for one partition, and ends with it. A client of the agent may
+hold hundreds of partitions, and goes on with the others when one is lost. So the agent's stream asks a holding for news
+whenever something has changed; nothing here waits. The handover of each partition waits until the holding is closed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from neli_router.closing import Closing
+from neli_router.member.barrier import Grant, GrantState
+from neli_router.member.lease import Lease
+from neli_router.member.membership import Membership
+
+__all__ = ["HeldPartitions"]
+
+
+class HeldPartitions(Closing):
+    """Those of `partitions` that are led now. Belongs to one thread."""
+
+    def __init__(self, membership: Membership, partitions: Sequence[int]) -> None:
+        self._membership, self._partitions = membership, partitions
+        self._grants = {grant.partition: grant for grant in membership.enter(partitions)}
+        self._leases = {partition: Lease(membership, grant, partition) for partition, grant in self._grants.items()}
+        self._told_revoked: set[int] = set()
+        self._told_more: set[Grant] = set()
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        """Of all that is still held, in the order of their partitions."""
+        return [self._leases[partition] for partition in sorted(self._leases)]
+
+    def has_news(self) -> bool:
+        """Whether `revoked`, `lost` or `more` has something to tell."""
+        return bool(self._revoked() or self._lost() or self._more())
+
+    def lost(self) -> Mapping[str, Sequence[Lease]]:
+        """Why -> leases, of those that do not hold any more since this was last asked. They are let go of."""
+        told: dict[str, list[Lease]] = {}
+        for partition in self._lost():
+            lease = self._leases.pop(partition)
+            told.setdefault(lease.lost().found, []).append(lease)
+            self._membership.leave(self._grants.pop(partition))
+        return told
+
+    def revoked(self) -> Sequence[Lease]:
+        """Those that were revoked since this was last asked."""
+        revoked = self._revoked()
+        self._told_revoked.update(revoked)
+        return [self._leases[partition] for partition in revoked]
+
+    def more(self) -> Sequence[Lease]:
+        """Of the partitions that were asked for, those that came to be led since this was last asked. They are not
+        held."""
+        more = self._more()
+        self._told_more = {grant for grant in self._told_more if grant.state is GrantState.LED} | set(more)
+        return [Lease(self._membership, grant, grant.partition) for grant in more]
+
+    def close(self) -> None:
+        """Let go of all of it. Twice is fine."""
+        self._membership.leave(*self._grants.values())
+        self._grants.clear()
+        self._leases.clear()
+
+    def _revoked(self) -> Sequence[int]:
+        return [
+            partition
+            for partition, grant in self._grants.items()
+            if grant.state is GrantState.FINISHING and partition not in self._told_revoked
+        ]
+
+    def _lost(self) -> Iterable[int]:
+        return [partition for partition, lease in self._leases.items() if not lease.holds()]
+
+    def _more(self) -> Sequence[Grant]:
+        grants = [self._membership.grant(partition) for partition in self._partitions]
+        return [
+            grant
+            for grant in grants
+            if grant is not None and self._grants.get(grant.partition) is not grant and grant not in self._told_more
+        ]

@@ -1,0 +1,334 @@
+"""Shares: all partitions that a host leads, held by one stream. With a stand-in, and with the real agent."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neli_router.agent import AsyncClient, Client
+from neli_router.agent.wire import ShareView
+from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
+from neli_router.leases import BaseRight
+from neli_router.member.member import Member
+from neli_router.settings.agent_options import AgentOptions
+from tests.agent.running import LEASE, PARTITIONS, PATIENCE, Running, configured, running, until
+from tests.agent.stand_in import StandIn, eventually, standing_in, whenever
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Iterator[tuple[StandIn, Client]]:
+    with standing_in(tmp_path) as (agent, address), Client(address) as client:
+        yield agent, client
+
+
+@pytest.fixture(name="pair")
+def with_another_member(tmp_path: Path) -> Iterator[tuple[Running, Member, Client]]:
+    """An agent that leads partitions 3 and 5, its client, and a member that leads the others and can move them."""
+    socket = str(tmp_path / "agent.sock")
+    with Member(configured(tmp_path, "b")) as other:
+        until(lambda: len(other.led) == PARTITIONS)
+        other.drain("a")
+        with running(configured(tmp_path), AgentOptions(socket=socket)) as agent, Client(socket) as client:
+            agent.await_ready()
+            for partition in (3, 5):
+                other.pin(partition, "a")
+            until(lambda: {3, 5} == set(agent.agent.member.led))
+            yield agent, other, client
+
+
+# What the client makes of the news: with a stand-in
+
+
+def shares(agent: StandIn, terms: dict[int, int], *, remaining: float = 30.0) -> None:
+    """From now on the stand-in's member may act for `terms`, and says so to all that wait."""
+    agent.share = ShareView("alpha", terms, remaining, 10.0)
+    agent.say("acquired", agent.share)
+
+
+def test_a_share_waits_is_renewed_and_gives_all_of_it_back(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    with pytest.raises(NotLeading, match=r"within 0\.2 s"), client.share(timeout=0.2):
+        raise AssertionError("nothing is led yet")
+    eventually(lambda: agent.held == 0)
+    with (
+        whenever(lambda: agent.held == 1, lambda: shares(agent, {3: 7, 0: 9}, remaining=20)),
+        client.share(timeout=60) as share,
+    ):
+        assert ({0: 9, 3: 7}, "alpha", 10.0, True) == (share.terms, share.member, share.drain_timeout, share.holds())
+        assert not share.ending
+        agent.share = ShareView("alpha", {0: 9, 3: 7}, 50.0, 10.0)
+        agent.say("renewed", agent.share)
+        eventually(lambda: share.remaining() > 30)
+    eventually(lambda: agent.held == 0)
+    assert [0.0, False, False] == [share.remaining(), share.holds(), share.holds(3)]
+
+
+def test_the_rest_of_an_event_is_not_believed(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    shares(agent, {3: 7}, remaining=20)
+    with client.share() as share:
+        asked = agent.requests.count("/v1/share")
+        agent.share = ShareView("alpha")
+        agent.say("renewed", ShareView("alpha", {3: 7}, 500.0))
+        eventually(lambda: agent.requests.count("/v1/share") > asked)
+        assert share.remaining() < 20
+
+
+def test_an_answer_that_lacks_a_partition_renews_none(place: tuple[StandIn, Client]) -> None:
+    """Its loss was not told yet. Until it is, the end of the share stands."""
+    agent, client = place
+    shares(agent, {3: 7, 5: 7}, remaining=20)
+    with client.share() as share:
+        for asked, terms in enumerate(({3: 7}, {3: 7, 5: 8}), 1):
+            agent.share = ShareView("alpha", terms, 500.0)
+            agent.say("renewed", agent.share)
+            while agent.requests.count("/v1/share") == asked:
+                share.ending.wait(0.01)
+            assert share.remaining() < 20
+
+
+def test_a_revoked_share_holds_on_and_says_which_partitions_are_waited_for(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    shares(agent, {3: 7, 5: 7})
+    with client.share() as share:
+        assert not share.ending.wait(0.01)
+        agent.say("revoked", ShareView("alpha", {5: 7}, why="beta is to have it"))
+        assert (True, frozenset({5}), True) == (share.ending.wait(60), share.revoked, share.holds(5))
+        share.check()
+
+
+def test_a_share_is_lost_with_its_first_partition_and_the_others_hold_on(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    shares(agent, {3: 7, 5: 7})
+    heard = threading.Event()
+    with pytest.raises(LeaseLost, match="partition 5 was lost: expired by beta"), client.share() as share:  # noqa: PT012 - its end raises.
+        share.on_news(heard.set)
+        agent.share = ShareView("alpha", {3: 7}, 500.0)
+        agent.say("fenced", ShareView("alpha", {5: 7}, why="expired by beta"))
+        assert (True, True) == (share.ending.wait(60), heard.wait(60))
+        share.check(3)
+        for partition in (5, None):
+            with pytest.raises(LeaseLost, match="expired by beta"):
+                share.check(partition)
+        assert ({5: "expired by beta"}, 0.0) == (share.fenced, share.remaining())
+    with pytest.raises(LeaseLost, match="its block has ended"):
+        share.check(3)
+
+
+def test_a_partition_that_is_not_in_a_share_is_not_held(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    shares(agent, {3: 7})
+    with client.share() as share, pytest.raises(LeaseLost, match="it was not led here when this share began"):
+        share.check(4)
+
+
+def test_a_partition_that_comes_along_is_told_and_not_held(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    shares(agent, {3: 7})
+    with client.share() as share:
+        agent.say("more", ShareView("alpha", {4: 8}))
+        eventually(lambda: share.more)
+        assert ({4: 8}, {3: 7}, False, False) == (share.more, share.terms, share.holds(4), bool(share.ending))
+
+
+def test_after_a_broken_stream_a_share_is_what_the_agent_still_holds(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    shares(agent, {3: 7, 5: 7, 6: 7})
+    with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
+        agent.hang_up()
+        eventually(lambda: agent.requests.count("/v1/share/events") == 2)
+        share.check()
+        agent.share = ShareView("alpha", {3: 7, 5: 8, 9: 9}, 30.0)
+        agent.hang_up()
+        assert share.ending.wait(60)
+        eventually(lambda: share.more)
+        assert [True, False, False] == [share.holds(partition) for partition in (3, 5, 6)]
+        assert "it was acquired again, under term 8" == share.fenced[5]
+        assert {5: 8, 9: 9} == share.more
+
+
+def test_a_partition_that_is_fenced_before_it_is_confirmed_is_left_out(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+
+    def begin() -> None:
+        agent.share = ShareView("alpha", {3: 7}, 30.0)
+        agent.say("acquired", ShareView("alpha", {3: 7, 5: 7}, 30.0))
+        eventually(lambda: "/v1/share" in agent.requests)
+        agent.say("fenced", ShareView("alpha", {5: 7}))
+
+    with whenever(lambda: agent.held == 1, begin), client.share(timeout=60) as share:
+        assert {3: 7} == share.terms
+
+
+def test_a_share_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> None:
+    with Client(f"{tmp_path}/agent.sock") as client:
+        with standing_in(tmp_path) as (agent, _):
+            shares(agent, {3: 7, 5: 7}, remaining=6.0)
+            block = client.share()
+            share = block.__enter__()
+        assert share.holds()
+        assert share.ending.wait(60)
+        with pytest.raises(LeaseLost, match=r"the leases of partitions 3, 5 were needed.*without being renewed"):
+            block.__exit__(None, None, None)
+
+
+def test_a_forked_child_has_no_share(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    shares(agent, {3: 7})
+    with client.share() as share:
+        share._hold.pid += 1
+        with pytest.raises(Forked):
+            share.check()
+        with pytest.raises(Forked):
+            share.check(3)
+        share._hold.pid -= 1
+
+
+@pytest.mark.parametrize("partitions", [[], [-1], [True], ["3"], [2.0], range(0, 100_000, 2)])
+def test_partitions_that_cannot_be_asked_for_are_refused_at_once(
+    place: tuple[StandIn, Client], partitions: list[int]
+) -> None:
+    agent, client = place
+    with pytest.raises(ConfigError):
+        client.share(partitions)
+    assert [] == agent.requests
+
+
+def test_an_async_share_is_cancelled_when_a_partition_is_lost(tmp_path: Path) -> None:
+    async def work(agent: StandIn, address: str) -> None:
+        shares(agent, {3: 7, 5: 7})
+        async with asyncio.timeout(60), AsyncClient(address) as client:
+            with pytest.raises(LeaseLost, match="expired by beta"):  # noqa: PT012 - its end raises.
+                async with client.share([3, 5]) as share:
+                    assert {3: 7, 5: 7} == share.terms
+                    agent.say("revoked", ShareView("alpha", {3: 7}))
+                    assert await share.ending.wait(60)
+                    agent.say("fenced", ShareView("alpha", {5: 7}, why="expired by beta"))
+                    await asyncio.Event().wait()
+
+    with standing_in(tmp_path) as (agent, address):
+        asyncio.run(work(agent, address))
+
+
+# With the real agent
+
+
+def test_a_share_has_all_that_the_host_leads_under_its_terms(pair: tuple[Running, Member, Client]) -> None:
+    agent, _, client = pair
+    led = agent.agent.member.led
+    with client.share(timeout=PATIENCE) as share, client.share([0, 1, 2, 3]) as part:
+        assert ({3, 5}, {3: led[3]}) == (set(led), part.terms)
+        assert led == share.terms
+        assert 0 < share.remaining() <= LEASE
+
+
+def test_a_share_is_renewed_for_longer_than_a_lease(pair: tuple[Running, Member, Client]) -> None:
+    _, _, client = pair
+    with client.share(timeout=PATIENCE) as share:
+        until_after(share, 3 * LEASE)
+        share.check()
+
+
+def test_a_revoked_partition_waits_for_the_share_and_is_renewed_meanwhile(
+    pair: tuple[Running, Member, Client],
+) -> None:
+    """A batch takes longer than a lease; the successor waits for it all the same."""
+    _, other, client = pair
+    with client.share(timeout=PATIENCE) as share:
+        other.unpin(5)  # The agent is drained, so it goes back.
+        assert share.ending.wait(PATIENCE)
+        until_after(share, 3 * LEASE)
+        share.check()
+        assert (frozenset({5}), False) == (share.revoked, 5 in other.led)
+    until(lambda: 5 in other.led)
+    assert 3 not in other.led
+
+
+def test_a_revoked_role_is_renewed_while_it_finishes(pair: tuple[Running, Member, Client]) -> None:
+    """It once was not: its holder had what was left of a lease instead of the drain timeout."""
+    _, other, client = pair
+    with client.leading(5, timeout=PATIENCE) as lease:
+        other.unpin(5)
+        assert lease.revoked.wait(PATIENCE)
+        until_after(lease, 3 * LEASE)
+        lease.check()
+        assert 5 not in other.led
+
+
+def test_a_share_that_is_not_closed_in_time_is_fenced_for_that_partition_alone(tmp_path: Path) -> None:
+    socket = str(tmp_path / "agent.sock")
+    config = configured(tmp_path, drain_timeout=0.3)
+    with Member(configured(tmp_path, "b", drain_timeout=0.3)) as other:
+        until(lambda: len(other.led) == PARTITIONS)
+        with running(config, AgentOptions(socket=socket)) as agent, Client(socket) as client:
+            until(lambda: len(agent.agent.member.led) == PARTITIONS // 2)
+            with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
+                lost, *kept = sorted(share.terms)
+                other.pin(lost, "b")
+                until(lambda: lost in share.fenced)
+                until(lambda: lost in other.led)
+                assert [True] * len(kept) == [share.holds(partition) for partition in kept]
+                share.check()
+
+
+def test_a_partition_that_the_host_comes_to_lead_is_told_and_held_by_the_next_share(
+    pair: tuple[Running, Member, Client],
+) -> None:
+    _, other, client = pair
+    with client.share(timeout=PATIENCE) as share:
+        other.pin(6, "a")
+        until(lambda: 6 in share.more)
+        assert {3, 5} == set(share.terms)
+        with client.share() as later:
+            assert {**share.terms, **share.more} == later.terms
+
+
+def test_a_share_of_what_is_led_elsewhere_waits_and_says_why(pair: tuple[Running, Member, Client]) -> None:
+    _, other, client = pair
+    with (
+        pytest.raises(NotLeading, match="none of 2 partitions is led here; partition 0: b owns it under term"),
+        client.share([0, 1], timeout=0.3),
+    ):
+        raise AssertionError("b leads them")
+    with whenever(lambda: True, lambda: other.pin(1, "a")), client.share([0, 1], timeout=PATIENCE) as share:
+        assert {1} == set(share.terms)
+
+
+def test_partitions_that_there_are_not_are_refused(pair: tuple[Running, Member, Client]) -> None:
+    agent, _, client = pair
+    with pytest.raises(ConfigError, match="they count from 0 to 7"), client.share([PARTITIONS]):
+        raise AssertionError("there is none")
+    with agent.client() as bare:
+        for spelled in ("", "3-", "5-3", "a", "1,,2", "-1", "9" * 40):
+            assert 400 == bare.get("/v1/share", params={"partitions": spelled}).status_code
+
+
+def test_an_agent_that_ends_revokes_its_shares_and_waits_for_them(pair: tuple[Running, Member, Client]) -> None:
+    agent, other, client = pair
+    with client.share(timeout=PATIENCE) as share:
+        agent.stop()
+        assert share.ending.wait(PATIENCE)
+        until_after(share, 2 * LEASE)
+        assert (frozenset({3, 5}), False) == (share.revoked, bool({3, 5} & other.led.keys()))
+    agent.join()
+    until(lambda: len(other.led) == PARTITIONS)
+
+
+def test_shares_leave_nothing_behind_in_the_agent(pair: tuple[Running, Member, Client]) -> None:
+    agent, _, client = pair
+    for _ in range(5):
+        with client.share(timeout=PATIENCE):
+            pass
+    one = agent.agent.hub
+    until(lambda: agent.agent.traffic.streams == 0)
+    assert [0, 0] == agent.on_loop(lambda: [len(one._waiting), len(one._leading)])
+    grants = [agent.agent.member.engine.barrier.grant(partition) for partition in (3, 5)]
+    assert [0, 0] == [grant.working for grant in grants if grant is not None]
+
+
+def until_after(held: BaseRight, seconds: float) -> None:
+    """Let time pass: a lease is renewed or not by nothing else."""
+    end = held._clock() + seconds
+    until(lambda: held._clock() > end)
