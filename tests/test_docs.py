@@ -51,7 +51,7 @@ PYTHON_BLOCKS = {
     "README.md": 3,
     "docs/agent.md": 2,
     "docs/columns.md": 1,
-    "docs/fencing.md": 8,
+    "docs/fencing.md": 9,
     "docs/groups.md": 2,
     "docs/redis.md": 3,
     "docs/spark.md": 1,

@@ -14,6 +14,9 @@ receiver of the write decides: it remembers, for each *resource*, the highest te
 **Raise it before you read.** A new owner admits its term, commits, and only then reads what the fence protects. If it
 read first, the older owner could still write after that, and the new one would go on with values that are outdated.
 
+**A batch lands once.** A program that may be run again with the same input numbers its batches, and writes only if
+`admit_batch` says that this one is new. The number is remembered in the same transaction: it stands if the write does.
+
 `admit` neither commits nor rolls back. Equal terms are admitted, so an owner may write as often as it likes. It works
 with sqlite3, psycopg, psycopg2, pg8000 and, with `paramstyle`, any other driver of SQLite or PostgreSQL. For awaitable
 connections the same functions are in `neli_router.fence.asynchronous`, those that guard keys in Redis are in
@@ -37,7 +40,9 @@ from neli_router.fence.statements import (
     RESOURCE_MAX,
     TERM_MAX,
     Admission,
+    batches_of,
     checked,
+    checked_batch,
     driver_of,
     explained,
     number,
@@ -53,7 +58,9 @@ __all__ = [
     "TableUnavailable",
     "Tally",
     "admit",
+    "admit_batch",
     "admitted",
+    "admitted_batch",
     "install",
     "tally",
 ]
@@ -86,6 +93,20 @@ def admit(connection: Any, resource: str, term: int, *, paramstyle: str | None =
             raise admission.refused(cursor.fetchone())
 
 
+def admit_batch(connection: Any, resource: str, term: int, batch: int, *, paramstyle: str | None = None) -> bool:
+    """As `admit`, and then: True if `batch` is to be written now, in this transaction; False if it, or a later one,
+    was written before. Each batch of a resource is True once: in the transaction that commits.
+
+    Number batches by their place in the input, so that another process that starts again numbers them alike.
+    """
+    batch = checked_batch(checked(resource, term)[0], batch)
+    admit(connection, resource, term, paramstyle=paramstyle)
+    driver = driver_of(connection, paramstyle)
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(*driver.begin_batch(resource, batch))
+        return int(cursor.rowcount) == 1
+
+
 def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
     """The highest term admitted to `resource`, as this transaction sees it; None if there was none yet."""
     resource, _ = checked(resource, 0)
@@ -94,3 +115,12 @@ def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -
         driver.plain_rows(cursor)
         cursor.execute(*driver.admitted(resource))
         return number(cursor.fetchone())
+
+
+def admitted_batch(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
+    """The last batch of `resource` that was written, as this transaction sees it; None if there was none yet.
+
+    A new owner asks after it has raised the fence: then no older owner can write another one.
+    """
+    checked_batch(checked(resource, 0)[0], 0)
+    return admitted(connection, batches_of(resource), paramstyle=paramstyle)

@@ -11,9 +11,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from neli_router.fence.statements import Admission, Driver, checked, driver_of, explained, number
+from neli_router.fence.statements import (
+    Admission,
+    Driver,
+    batches_of,
+    checked,
+    checked_batch,
+    driver_of,
+    explained,
+    number,
+)
 
-__all__ = ["admit", "admitted", "install"]
+__all__ = ["admit", "admit_batch", "admitted", "admitted_batch", "install"]
 
 
 async def install(connection: Any, *, paramstyle: str | None = None) -> None:
@@ -34,6 +43,16 @@ async def admit(connection: Any, resource: str, term: int, *, paramstyle: str | 
             raise admission.refused(await cursor.fetchone())
 
 
+async def admit_batch(connection: Any, resource: str, term: int, batch: int, *, paramstyle: str | None = None) -> bool:
+    """As `neli_router.fence.admit_batch`."""
+    batch = checked_batch(checked(resource, term)[0], batch)
+    await admit(connection, resource, term, paramstyle=paramstyle)
+    driver = driver_of(connection, paramstyle)
+    async with _cursor(connection, driver) as cursor:
+        await cursor.execute(*driver.begin_batch(resource, batch))
+        return int(cursor.rowcount) == 1
+
+
 async def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
     """As `neli_router.fence.admitted`."""
     resource, _ = checked(resource, 0)
@@ -41,6 +60,12 @@ async def admitted(connection: Any, resource: str, *, paramstyle: str | None = N
     async with _cursor(connection, driver) as cursor:
         await cursor.execute(*driver.admitted(resource))
         return number(await cursor.fetchone())
+
+
+async def admitted_batch(connection: Any, resource: str, *, paramstyle: str | None = None) -> int | None:
+    """As `neli_router.fence.admitted_batch`."""
+    checked_batch(checked(resource, 0)[0], 0)
+    return await admitted(connection, batches_of(resource), paramstyle=paramstyle)
 
 
 @asynccontextmanager

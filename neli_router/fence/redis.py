@@ -3,6 +3,9 @@
     admit(client, "invoices", 9, ("SET", "invoice:7", "paid"))
       hash neli:fence, field invoices:  7 --9 >= 7--> 9, then SET        the answers of the commands
                                         9 --7 <  9--> Refused            and nothing was written
+    admit_batch(client, "invoices", 9, 1041, ("INCR", "paid"))
+      the same, and field invoices/batch:  1040 --< 1041--> INCR, 1041   True
+                                           1041 --not less--> nothing    False: it was written before
 
 Redis has no transaction that waits for its client, as SQL has: between an `admit` and a later SET, a process may be
 paused, and wake up as a zombie. So the writes to be fenced go *into* `admit`, as commands. Without any, it only raises
@@ -11,7 +14,8 @@ between.
 
 `client` is a redis-py client: `redis.Redis` for `admit`, `redis.asyncio.Redis` for `admit_async`. A pipeline is none,
 because it answers too late. Terms are compared as text of digits, so that 2**63 - 1 is as exact as 7. Commands run one
-after another; if one fails, Redis has no way to take back those before it, and the error is what the client raises.
+after another; if one fails, Redis has no way to take back those before it, and the error is what the client raises. The
+number of a batch is put down after its commands, so a batch that failed is not taken for one that was written.
 Without commands that name other keys, this runs on a cluster, too.
 
 A fence is as lasting as its server: a restart without AOF, or a failover, may forget the highest terms. Where that must
@@ -23,46 +27,86 @@ from collections.abc import Sequence
 from typing import Any
 
 from neli_router.fence.refusals import FenceMisused, Refused, tally
-from neli_router.fence.statements import checked
+from neli_router.fence.statements import batches_of, checked, checked_batch
 
-__all__ = ["KEY", "Command", "admit", "admit_async", "admitted", "admitted_async"]
+__all__ = [
+    "KEY",
+    "Command",
+    "admit",
+    "admit_async",
+    "admit_batch",
+    "admit_batch_async",
+    "admitted",
+    "admitted_async",
+    "admitted_batch",
+    "admitted_batch_async",
+]
 
 KEY = "neli:fence"
-"""A hash: resource -> the highest term that was admitted to it."""
+"""A hash: resource -> the highest term that was admitted to it; resource/batch -> the last batch that was written."""
 
 COMMANDS_MAX = 1000
+
+BATCH_MAX = 100_000
+"""Commands in a batch, which cannot be cut into steps. Redis serves no other client meanwhile: some 0.2 seconds."""
+
+WORDS_MAX = 1_000_000
+"""Of all commands together: Redis closes the connection of a client that sends more than 2**20."""
 
 Command = Sequence[str | bytes | int | float]
 """Such as ("SET", "key", "value")."""
 
 _ADMIT = """
-local resource, term = ARGV[1], ARGV[2]
+local function less(one, other) return #one < #other or (#one == #other and one < other) end
+local resource, term, batches, batch = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local held = redis.call('HGET', KEYS[1], resource)
-if held and (#term < #held or (#term == #held and term < held)) then return {0, held} end
+if held and less(term, held) then return {0, held} end
 if held ~= term then redis.call('HSET', KEYS[1], resource, term) end
-local answers, i = {}, 3
+if batch ~= '' then
+  local written = redis.call('HGET', KEYS[1], batches)
+  if written and not less(written, batch) then return {2, written} end
+end
+local answers, i = {}, 5
 while i <= #ARGV do
   local size = tonumber(ARGV[i])
   answers[#answers + 1] = redis.call(unpack(ARGV, i + 1, i + size))
   i = i + size + 1
 end
-return {1, term, answers}
+if batch == '' then return {1, term, answers} end
+redis.call('HSET', KEYS[1], batches, batch)
+return {1, term}
 """
+REFUSED, WRITTEN = 0, 1
 
 
 def admit(client: Any, resource: str, term: int, *commands: Command) -> list[Any]:
     """Carry out `commands` if no higher term than `term` was admitted to `resource`; their answers, as Redis gives
     them. Raises Refused, and then nothing was carried out; FenceMisused; and what the client raises."""
     resource, term = checked(resource, term)
-    answer = client.eval(_ADMIT, 1, KEY, resource, term, *_flat(commands))
-    return _judged(answer, resource, term)
+    answer = client.eval(_ADMIT, 1, KEY, resource, term, "", "", *_flat(commands, COMMANDS_MAX))
+    return list(_judged(answer, resource, term)[2])
 
 
 async def admit_async(client: Any, resource: str, term: int, *commands: Command) -> list[Any]:
     """As `admit`, for a client whose methods are awaited."""
     resource, term = checked(resource, term)
-    answer = client.eval(_ADMIT, 1, KEY, resource, term, *_flat(commands))
-    return _judged(await _awaited(answer), resource, term)
+    answer = client.eval(_ADMIT, 1, KEY, resource, term, "", "", *_flat(commands, COMMANDS_MAX))
+    return list(_judged(await _awaited(answer), resource, term)[2])
+
+
+def admit_batch(client: Any, resource: str, term: int, batch: int, *commands: Command) -> bool:
+    """As `admit`, but True if the commands were carried out, and False if `batch`, or a later one, was before.
+
+    Number batches by their place in the input, so that another process that starts again numbers them alike.
+    """
+    answer = client.eval(_ADMIT, 1, KEY, *_batch(resource, term, batch), *_flat(commands, BATCH_MAX))
+    return bool(_judged(answer, resource, term)[0] == WRITTEN)
+
+
+async def admit_batch_async(client: Any, resource: str, term: int, batch: int, *commands: Command) -> bool:
+    """As `admit_batch`, for a client whose methods are awaited."""
+    answer = client.eval(_ADMIT, 1, KEY, *_batch(resource, term, batch), *_flat(commands, BATCH_MAX))
+    return bool(_judged(await _awaited(answer), resource, term)[0] == WRITTEN)
 
 
 def admitted(client: Any, resource: str) -> int | None:
@@ -77,7 +121,24 @@ async def admitted_async(client: Any, resource: str) -> int | None:
     return _number(await _awaited(client.hget(KEY, resource)))
 
 
-def _flat(commands: Sequence[Command]) -> list[Any]:
+def admitted_batch(client: Any, resource: str) -> int | None:
+    """The last batch of `resource` that was written; None if there was none yet. Raise the fence before you ask."""
+    checked_batch(checked(resource, 0)[0], 0)
+    return _number(client.hget(KEY, batches_of(resource)))
+
+
+async def admitted_batch_async(client: Any, resource: str) -> int | None:
+    """As `admitted_batch`, for a client whose methods are awaited."""
+    checked_batch(checked(resource, 0)[0], 0)
+    return _number(await _awaited(client.hget(KEY, batches_of(resource))))
+
+
+def _batch(resource: str, term: int, batch: int) -> tuple[str, int, str, int]:
+    resource, term = checked(resource, term)
+    return resource, term, batches_of(resource), checked_batch(resource, batch)
+
+
+def _flat(commands: Sequence[Command], most: int) -> list[Any]:
     """Each command's length, and its words."""
     for command in commands:
         if isinstance(command, str | bytes) or not command:
@@ -86,21 +147,23 @@ def _flat(commands: Sequence[Command]) -> list[Any]:
                 f"found a {type(command).__name__} that is none",
                 'write ("SET", "key", "value")',
             )
-    if len(commands) > COMMANDS_MAX:
+    words = [word for command in commands for word in (len(command), *command)]
+    if len(commands) > most or len(words) > WORDS_MAX:
         raise FenceMisused(
-            f"at most {COMMANDS_MAX} commands were wanted in one step",
-            f"found {len(commands)}",
-            "use several steps: each is fenced by itself",
+            f"at most {most} commands were wanted in one step, and {WORDS_MAX} words",
+            f"found {len(commands)} and {len(words)}",
+            "use several steps, each is fenced by itself; or smaller batches, each is written whole",
         )
-    return [word for command in commands for word in (len(command), *command)]
+    return words
 
 
-def _judged(answer: Any, resource: str, term: int) -> list[Any]:
-    is_admitted, held, *answers = _answer(answer, list | tuple, "admit_async")
-    tally.count(refused=not is_admitted)
-    if not is_admitted:
-        raise Refused.of(resource, term, _number(held))
-    return list(answers[0])
+def _judged(answer: Any, resource: str, term: int) -> Sequence[Any]:
+    """The script's answer, if it is no refusal."""
+    answer = _answer(answer, list | tuple)
+    tally.count(refused=answer[0] == REFUSED)
+    if answer[0] == REFUSED:
+        raise Refused.of(resource, term, _number(answer[1]))
+    return answer  # type: ignore[no-any-return]
 
 
 async def _awaited(answer: Any) -> Any:
@@ -110,16 +173,16 @@ async def _awaited(answer: Any) -> Any:
 
 
 def _number(held: Any) -> int | None:
-    held = _answer(held, int | str | bytes | None, "admitted_async")
+    held = _answer(held, int | str | bytes | None)
     return None if held is None else int(held)
 
 
-def _answer(answer: Any, wanted: Any, function: str) -> Any:
-    """The answer itself, if it is one that `wanted` names; `function` is the form for clients that are awaited."""
+def _answer(answer: Any, wanted: Any) -> Any:
+    """The answer itself, if it is one that `wanted` names."""
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise _misused("one whose methods are awaited", f"use `{function}`")
+        raise _misused("one whose methods are awaited", "use the function with `_async`")
     if not isinstance(answer, wanted):
         raise _misused(f"one that answers with a {type(answer).__name__}, as a pipeline does", "pass the client itself")
     return answer

@@ -11,6 +11,9 @@ It is *one* statement, so nothing can come between the comparison and the change
 rolls back, and then compares with what is there *then*. PostgreSQL locks the row even if the comparison fails, so
 the admitted term that a refusal names is the one that refused.
 
+A batch is one more row, whose number may only grow: `held.term < excluded.term` changes it once for each batch. It is
+asked for in the transaction of the write, after the term, so it stands exactly if the write does.
+
 The row stays locked until the caller's transaction ends. That is what makes the fence and the write one: a newer owner
 is not admitted until the older one's transaction ended, and one that comes after the newer is refused. A connection
 in autocommit mode ends the transaction with the statement and leaves a gap for a zombie, so it is refused.
@@ -28,7 +31,9 @@ __all__ = [
     "Admission",
     "Driver",
     "Statement",
+    "batches_of",
     "checked",
+    "checked_batch",
     "driver_of",
     "explained",
     "number",
@@ -58,7 +63,10 @@ _ADMIT = (
     "INSERT INTO neli_fence AS held (resource, term) VALUES ({resource}, {term}) "
     "ON CONFLICT (resource) DO UPDATE SET term = excluded.term WHERE held.term <= excluded.term"
 )
+_BEGIN_BATCH = _ADMIT.replace("<=", "<")
 _ADMITTED = "SELECT term FROM neli_fence WHERE resource = {resource}"
+
+_BATCHES = "/batch"
 
 _POSTGRESQL = ("psycopg", "psycopg2", "pg8000")
 _SQLITE = ("sqlite3", "aiosqlite")
@@ -96,6 +104,9 @@ class Driver(NamedTuple):
 
     def admit(self, resource: str, term: int) -> Statement:
         return self._statement(_ADMIT, {"resource": resource, "term": term})
+
+    def begin_batch(self, resource: str, batch: int) -> Statement:
+        return self._statement(_BEGIN_BATCH, {"resource": batches_of(resource), "term": batch})
 
     def admitted(self, resource: str) -> Statement:
         return self._statement(_ADMITTED, {"resource": resource})
@@ -189,6 +200,28 @@ def checked(resource: object, term: object) -> tuple[str, int]:
             "pass `lease.term` as it is",
         )
     return resource, term
+
+
+def batches_of(resource: str) -> str:
+    """The name under which the highest batch of a resource is remembered, beside its term."""
+    return f"{resource}{_BATCHES}"
+
+
+def checked_batch(resource: str, batch: object) -> int:
+    """The batch, if it is one and the resource's name leaves room for its own."""
+    if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch <= TERM_MAX:
+        raise FenceMisused(
+            "a batch was wanted: a whole number of 0 to 2**63 - 1, which grows from batch to batch",
+            f"found a {type(batch).__name__} that is none",
+            "number the batches by their place in the input, such as an offset or an interval",
+        )
+    if len(batches_of(resource)) > RESOURCE_MAX:
+        raise FenceMisused(
+            f"a resource's name of at most {RESOURCE_MAX - len(_BATCHES)} characters was wanted, if it has batches",
+            f"found one of {len(resource)}",
+            "name it shorter",
+        )
+    return batch
 
 
 def number(row: Any) -> int | None:

@@ -74,6 +74,40 @@ def test_a_refusal_survives_the_way_to_another_process() -> None:
     assert str(Refused.of("invoices", 7, 9)) == str(refused)
 
 
+def test_a_batch_is_new_once_and_a_later_one_ends_all_before_it(connection: sqlite3.Connection) -> None:
+    assert fence.admitted_batch(connection, "invoices") is None
+    asked = [(7, 0), (7, 0), (7, 5), (7, 3), (9, 5), (9, 6), (9, TERM_MAX)]
+    expected = [True, False, True, False, False, True, True]
+    assert expected == [fence.admit_batch(connection, "invoices", *one) for one in asked]
+    assert (9, TERM_MAX) == (fence.admitted(connection, "invoices"), fence.admitted_batch(connection, "invoices"))
+    assert fence.admitted_batch(connection, "orders") is None
+
+
+def test_a_batch_that_was_rolled_back_is_new_again(connection: sqlite3.Connection) -> None:
+    assert fence.admit_batch(connection, "invoices", 7, 1)
+    connection.rollback()
+    assert fence.admit_batch(connection, "invoices", 7, 1)
+
+
+def test_a_batch_under_a_lower_term_is_refused_whether_it_is_new_or_not(connection: sqlite3.Connection) -> None:
+    assert fence.admit_batch(connection, "invoices", 9, 1)
+    connection.commit()
+    for batch in (1, 2):
+        with pytest.raises(Refused):
+            fence.admit_batch(connection, "invoices", 7, batch)
+        connection.rollback()
+    assert 1 == fence.admitted_batch(connection, "invoices")
+
+
+@pytest.mark.parametrize("batch", [-1, True, 1.0, "7", None, 2**63])
+def test_what_is_no_batch_is_refused_before_anything_is_written(connection: sqlite3.Connection, batch: Any) -> None:
+    with pytest.raises(FenceMisused, match="a batch was wanted"):
+        fence.admit_batch(connection, "invoices", 7, batch)
+    with pytest.raises(FenceMisused, match="at most 194 characters was wanted, if it has batches"):
+        fence.admit_batch(connection, "n" * 195, 7, 1)
+    assert fence.admitted(connection, "invoices") is None
+
+
 def test_resources_know_nothing_of_each_other(connection: sqlite3.Connection) -> None:
     fence.admit(connection, "invoices", 9)
     fence.admit(connection, "orders", 7)

@@ -122,6 +122,18 @@ def test_the_newer_owner_waits_for_an_older_write_that_is_not_committed_and_then
             write(older, 7, "zombie")
 
 
+@pytest.mark.parametrize(("end", "is_new"), [("COMMIT", False), ("ROLLBACK", True)])
+def test_of_two_that_write_one_batch_the_second_waits_and_writes_if_the_first_did_not(
+    address: str, end: str, *, is_new: bool
+) -> None:
+    with two(address) as (one, other):
+        assert fence.admit_batch(one, "notes", 7, 1)
+        with beside(lambda: fence.admit_batch(other, "notes", 7, 1)) as asking:
+            wait_until_blocked(address, other, one)
+            one.execute(end)
+            assert is_new == asking.result(PATIENCE)
+
+
 def test_a_rollback_restores_the_fence_for_who_waited(address: str) -> None:
     with two(address) as (older, newer):
         write(older, 7, "first")

@@ -236,9 +236,14 @@ def test_the_awaited_form_gives_the_same_answers(path: Path) -> None:
                 await asynchronous.admit(connection, "notes", 7, paramstyle="qmark")
             inner.rollback()
             assert await asynchronous.admitted(connection, "notes", paramstyle="qmark") is None
+            asked = [(7, 1), (7, 1), (7, 2)]
+            is_new = [await asynchronous.admit_batch(connection, "notes", *one, paramstyle="qmark") for one in asked]
+            assert [True, False, True] == is_new
+            assert 2 == await asynchronous.admitted_batch(connection, "notes", paramstyle="qmark")
+            inner.rollback()
         return caught.value
 
     before = fence.tally.admitted, fence.tally.refused
     refused = asyncio.run(script())
     assert ("notes", 7, 9) == (refused.resource, refused.term, refused.admitted)
-    assert (1, 1) == (fence.tally.admitted - before[0], fence.tally.refused - before[1])
+    assert (4, 1) == (fence.tally.admitted - before[0], fence.tally.refused - before[1])

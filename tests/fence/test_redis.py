@@ -62,6 +62,39 @@ def test_what_is_admitted_is_written_in_the_same_step(client: Any, resource: str
     assert "first!" == text(client.get(key))
 
 
+def test_a_batch_is_written_once_and_a_later_one_ends_all_before_it(client: Any, resource: str) -> None:
+    key = f"log of {resource}"
+    assert fence.admitted_batch(client, resource) is None
+    asked = [(7, 9), (7, 9), (7, 10), (7, 9), (9, 10), (9, 2**53 + 1), (9, 2**53), (9, TERM_MAX)]
+    expected = [True, False, True, False, False, True, False, True]
+    assert expected == [fence.admit_batch(client, resource, *one, ("RPUSH", key, one[1])) for one in asked]
+    assert ["9", "10", str(2**53 + 1), str(TERM_MAX)] == [text(batch) for batch in client.lrange(key, 0, -1)]
+    assert (9, TERM_MAX) == (fence.admitted(client, resource), fence.admitted_batch(client, resource))
+    with pytest.raises(Refused):
+        fence.admit_batch(client, resource, 8, TERM_MAX, ("RPUSH", key, "zombie"))
+    assert 4 == client.llen(key)
+
+
+def test_a_batch_whose_command_failed_is_still_to_be_written(client: Any, resource: str) -> None:
+    with pytest.raises(redis_py.ResponseError, match=r"Unknown Redis command|unknown command"):
+        fence.admit_batch(client, resource, 7, 1, ("NOSUCHCOMMAND", "x"))
+    assert fence.admitted_batch(client, resource) is None
+    assert fence.admit_batch(client, resource, 7, 1)
+
+
+def test_a_batch_may_have_many_commands_and_a_step_may_not(client: Any, resource: str) -> None:
+    key = f"count of {resource}"
+    assert fence.admit_batch(client, resource, 7, 1, *[("INCR", key)] * fence.BATCH_MAX)
+    assert str(fence.BATCH_MAX) == text(client.get(key))
+    client.delete(key)
+    for commands in ([("PING",)] * (fence.BATCH_MAX + 1), [("DEL", *["x"] * 5000)] * 200):
+        with pytest.raises(FenceMisused, match="smaller batches"):
+            fence.admit_batch(client, resource, 7, 2, *commands)
+    with pytest.raises(FenceMisused, match="a batch was wanted"):
+        fence.admit_batch(client, resource, 7, -1)
+    assert 1 == fence.admitted_batch(client, resource)
+
+
 def test_a_zombie_among_many_threads_never_writes_after_a_newer_owner(client: Any, redis: str, resource: str) -> None:
     key = f"log of {resource}"
 
@@ -138,6 +171,8 @@ def test_the_awaited_form_does_the_same_and_each_form_refuses_the_others_client(
             assert [b"PONG"] == await fence.admit_async(own, resource, 9, ("ECHO", "PONG"))
             with pytest.raises(Refused):
                 await fence.admit_async(own, resource, 8)
+            assert [True, False] == [await fence.admit_batch_async(own, resource, 9, 1) for _ in range(2)]
+            assert 1 == await fence.admitted_batch_async(own, resource)
             assert 9 == await fence.admitted_async(own, resource)
             with pytest.raises(FenceMisused, match="methods are awaited"):
                 fence.admit(own, resource, 9)
