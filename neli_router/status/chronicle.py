@@ -37,7 +37,7 @@ from neli_router.induction.records import (
 )
 from neli_router.status.group_view import COUNTED, Cause, GroupView, Move, Vital
 
-__all__ = ["DELAYS_MAX", "MOVES_MAX", "Chronicle"]
+__all__ = ["CAUSES", "DELAYS_MAX", "MOVES_MAX", "Chronicle"]
 
 MOVES_MAX = 1000
 """Moves that are kept. More would cost every listener's page its time; a restart of a large group fits."""
@@ -97,7 +97,7 @@ class Chronicle:
             if record is not None and state.owners is not before.owners:
                 places = [record.partition] if isinstance(record, Handover) else range(len(state.owners))
                 self._note(
-                    before, state, places, offset, now, _CAUSES.get(type(record), "other"), self._name_of(record.by)
+                    before, state, places, offset, now, CAUSES.get(type(record), "other"), self._name_of(record.by)
                 )
         self._publish(state, {key: vital for key, vital in vitals.items() if key in state.seats})
 
@@ -168,7 +168,7 @@ class Chronicle:
                 yield place, source, target
 
 
-_CAUSES: Mapping[type, Cause] = {
+CAUSES: Mapping[type, Cause] = {
     Join: "join",
     Leave: "leave",
     Expire: "expire",

@@ -1,0 +1,481 @@
+"""The annals of a group: all that the records of its ledger changed, in order.
+
+    records --fold--> states --what changed?--> lives, tenures, moves, plans     facts: exact, and the same for all
+            Beats --> time axis --> when                                          within the error that it tells
+            Beats, snapshots --> digests --> signs that something is not sound
+
+The fold says who was a member, and who owned which partition under which term. It keeps no past, and these annals do:
+a *life* for each incarnation; a *tenure* for each partition and term; a *plan* for each change of members or wishes.
+
+**Moves** are counted by name: a process that comes back under its name and keeps its partitions moves none. At each
+change of members or wishes, `assign` without loads tells the fewest moves that would even out the shares. The plan of
+the fold may have some more, for the sake of load. No more than planned may move until the next change.
+
+**The beginning.** Members trim their ledger, so its first record may be gone. Then the annals begin with the first
+snapshot of which no later record is missing, with the members and owners that it names.
+
+Each record is read once. What happened is kept, and the Beats are not, so a long history fits.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from statistics import median
+from typing import Literal, NamedTuple
+
+from neli_router.errors import LedgerUnusable
+from neli_router.induction.admission import unknown_version
+from neli_router.induction.assignment import Candidate, assign
+from neli_router.induction.fold import State, fold
+from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Record, Snapshot, decode
+from neli_router.induction.snapshots import BadSnapshot, digest_text, restore
+from neli_router.ledgers.base import Entry
+from neli_router.protocol import BEATS_PER_LEASE, DRIFT_MAX, wait_for
+from neli_router.pump import FIRST_OFFSET_MAX
+from neli_router.status.chronicle import CAUSES
+from neli_router.status.group_view import Cause, Move
+from neli_router.status.time_axis import TimeAxis
+
+__all__ = ["Annals", "End", "Ending", "Finding", "MemberLife", "Plan", "Severity", "TenureSpan"]
+
+DIGESTS_MAX = 4096
+"""Digests that are kept, one a record, to compare the members' with. A Beat delayed for longer goes unchecked."""
+
+INTERVALS_MAX = 8192
+"""Times between Beats that are kept for their median. If there are more, every other one is dropped."""
+
+Severity = Literal["broken", "warning", "note"]
+
+Ending = Literal["", "expire", "replaced", "leave", "handover"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`broken`: a promise was. `warning`: look at it. `note`: good to know."""
+
+    severity: Severity
+    kind: str
+    text: str
+    offset: int | None = None
+    time: float | None = None
+
+
+@dataclass(slots=True)
+class MemberLife:
+    """One incarnation, from its Join to its end. Times are on the audit's axis; NaN where there is none."""
+
+    incarnation: str
+    name: str
+    address: str
+    first: int
+    """The record that made it a member, or the first of the annals."""
+    settled: int | None
+    """The same, if it joined a group of none, and so owed a wait from then on."""
+    since: float = inf
+    until: float = inf
+    ended: int | None = None
+    """The record that ended it, or None."""
+    ending: Ending = ""
+    died: float = inf
+    """The middle between its last Beat and the next one that was due, if another member's record ended it."""
+    beats: int = 0
+    owned_max: int = 0
+    came_too_late: int = 0
+    """Its Beats after its end: it was alive when it was expired, or when a newer process took its name."""
+    silences: list[tuple[float, float]] = field(default_factory=list)
+    """From the end of its lease to its next Beat: it lived, and could not lead."""
+
+
+@dataclass(slots=True)
+class TenureSpan:
+    """One member owned one partition under one term: from the record `first` until the record `last`, if it ended."""
+
+    partition: int
+    term: int
+    member: str
+    incarnation: str
+    first: int
+    cause: Cause
+    last: int | None = None
+    ending: Ending = ""
+    since: float = inf
+    until: float = inf
+    led_from: float = -inf
+    led_until: float = inf
+    """When it was led, by the rules or by the notes. Not at all if that does not begin before it ends."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """A change of members or wishes, and the moves that followed until the next one."""
+
+    offset: int
+    cause: Cause
+    least: int
+    """The fewest moves to even shares."""
+    planned: int
+    """The moves of the fold's own plan: those, and some for the sake of load."""
+    moved: int = 0
+    time: float = inf
+    pending: set[int] = field(default_factory=set)
+    """Partitions that a live owner is still to hand over."""
+
+
+class End(NamedTuple):
+    """Another member's record ended this one."""
+
+    offset: int
+    life: MemberLife
+    heard: float
+    """When it sent its last Beat; or the latest time known then, if it sent none."""
+    seen: float
+    """No earlier than that: when its last record of any kind was written, at the least."""
+    held: list[TenureSpan]
+    """All that it owned."""
+
+
+class Annals:
+    """Reads a ledger's entries, in any number of calls. All else is there to be looked at."""
+
+    def __init__(self, *, drift: float = DRIFT_MAX, one_clock: bool = False) -> None:
+        self.state = State()
+        self.records = 0
+        self.first: int | None = None
+        """The offset from which on all records count; None before there is one."""
+        self.wait = 0.0
+        """How long a successor waits, under `exclusive`; `drift` is part of it."""
+        self.appended: float | None = None
+        """Seconds from the axis to the ledger's own time (Kafka), if it keeps one."""
+        self.axis = TimeAxis(drift=drift, one_clock=one_clock)
+        self.kinds: Counter[str] = Counter()
+        self.void: Counter[str] = Counter()
+        """Records that changed nothing, by kind. Snapshots are not meant to change anything."""
+        self.lives: dict[str, MemberLife] = {}
+        """By incarnation."""
+        self.tenures: defaultdict[int, list[TenureSpan]] = defaultdict(list)
+        """By partition."""
+        self.moves: list[Move] = []
+        """Without times."""
+        self.plans: list[Plan] = []
+        self.handovers: list[tuple[int, int]] = []
+        """The offsets of a plan, and of a Handover that carried a part of it out."""
+        self.ends: list[End] = []
+        self.balance: list[tuple[int, float]] = []
+        """From each offset on, the largest share over the fair one."""
+        self.joins: defaultdict[str, list[int]] = defaultdict(list)
+        """The offsets at which each name joined."""
+        self.findings: list[Finding] = []
+        self._drift = drift
+        self._waiting: list[Entry] | None = []
+        """The entries so far, while there is no beginning among them."""
+        self._beats: dict[str, float] = {}
+        """Incarnation -> the reading of its last Beat."""
+        self._seen: dict[str, float] = {}
+        """Incarnation -> a time before its last record of another kind."""
+        self._intervals: list[float] = []
+        self._held: dict[int, TenureSpan] = {}
+        self._busy: dict[int, float] = {}
+        self._peopled = -1
+        """The offset of the Join before which the group had no member."""
+        self._digests: dict[int, int] = {}
+
+    @property
+    def beat(self) -> float:
+        """The usual time between two Beats of a member."""
+        assert self.state.genesis is not None
+        return median(self._intervals) if self._intervals else self.state.genesis.lease / BEATS_PER_LEASE
+
+    def time(self, offset: int) -> float:
+        """When the record at `offset` was written, if it changed something. Raises KeyError for others."""
+        low, high = self.axis.when(offset)
+        return (low + high) / 2
+
+    def require_history(self) -> None:
+        """Raise LedgerUnusable if what was read is no group's history."""
+        if self._waiting:
+            raise LedgerUnusable(
+                "a history from its Genesis or from a snapshot on was wanted",
+                f"it begins at offset {self._waiting[0].offset}, and no snapshot follows that has what was before",
+                "try again when a member has written a snapshot, or audit a copy that has the records before",
+            )
+        if self.state.genesis is None:
+            raise LedgerUnusable(
+                "the records of a group were wanted", "there is no Genesis among them", "name the ledger of a group"
+            )
+
+    # Reading
+
+    def read(self, entries: Iterable[Entry]) -> None:
+        """Take the next entries into account. Raises LedgerUnusable, and GroupMismatch for a newer fold."""
+        for entry in entries:
+            if self._waiting is None:
+                self._take(entry)
+            else:
+                self._waiting.append(entry)
+                self._look_for_a_beginning(self._waiting, entry)
+
+    def _look_for_a_beginning(self, waiting: Sequence[Entry], entry: Entry) -> None:
+        """Begin with the first record of all, or with the first snapshot of which no later record is missing."""
+        first, record = waiting[0].offset, decode(entry.payload)
+        if first <= FIRST_OFFSET_MAX or (isinstance(record, Genesis) and record.at <= first):
+            self._begin(State(), waiting)
+        elif isinstance(record, Snapshot) and first <= record.upto <= entry.offset:
+            try:
+                self._begin(restore(record), waiting)
+            except BadSnapshot as error:
+                self._find("broken", "snapshot", f"{error}: the next one is taken", entry.offset)
+
+    def _begin(self, state: State, waiting: Sequence[Entry]) -> None:
+        self.state, self._waiting = state, None
+        if state.genesis is not None:
+            self.first = state.at
+            self.wait = wait_for(state.genesis.lease, self._drift)
+            self._digests[state.at] = state.digest
+            self.axis.mark(state.at)
+            for incarnation in state.seats:
+                self.lives[incarnation] = _life(incarnation, state, state.at)
+            for partition in range(len(state.owners)):
+                self._hold(partition, state, state.at, "other")
+            self._weigh(state, state.at)
+        for entry in waiting:
+            if entry.offset >= state.at:
+                self._take(entry)
+
+    def _take(self, entry: Entry) -> None:
+        offset, record, before = entry.offset, decode(entry.payload), self.state
+        if offset < before.at:
+            raise LedgerUnusable(
+                f"records in the order of the ledger were wanted, from offset {before.at} on",
+                f"offset {offset} came again or too late",
+                "sort the copy by offset and leave out what is there twice; if it is a ledger, it lost records",
+            )
+        if self.first is None:
+            self.first = offset
+        self.records += 1
+        self.kinds[_kind(record)] += 1
+        after = self.state = fold(before, offset, record)
+        if error := unknown_version(after):
+            raise error
+        self._suspect(before, offset, record)
+        if type(record) is Beat:
+            self._hear(entry, record)
+        else:
+            if record is not None and record.by in before.seats:
+                self._seen[record.by] = self.axis.now
+            if _is_void(before, after, record):
+                self.void[_kind(record)] += 1
+            if isinstance(record, Genesis):
+                if after.genesis is not before.genesis:
+                    self.wait = wait_for(record.lease, self._drift)
+                    self.axis.mark(offset)
+            elif record is not None and (after.seats is not before.seats or after.targets is not before.targets):
+                self._change(before, offset, record, after)
+            elif isinstance(record, Handover) and after.terms is not before.terms:
+                self._own(before, offset, record, after)
+        self._remember(after, record, offset)
+
+    def _hear(self, entry: Entry, beat: Beat) -> None:
+        offset, life = entry.offset, self.lives.get(beat.by)
+        if self.state.last_beats.get(beat.by) != offset:
+            self.void["beat"] += 1
+            if life is not None and life.ended is not None:
+                life.came_too_late += 1
+            return
+        assert life is not None, "who has a last Beat has a seat"
+        life.beats += 1
+        genesis, last = self.state.genesis, self._beats.get(beat.by)
+        assert genesis is not None
+        if last is not None:
+            self._intervals.append(beat.sent_at - last)
+            if beat.sent_at - last > genesis.lease:
+                life.silences.append((last + genesis.lease, beat.sent_at))
+        self._beats[beat.by] = beat.sent_at
+        self.axis.beat(offset, beat.by, beat.sent_at, beat.at)
+        if self.appended is None and entry.time is not None and isfinite(self.axis.now):
+            self.appended = entry.time - self.axis.now
+        if len(self._intervals) > INTERVALS_MAX:
+            self._intervals = self._intervals[::2]
+
+    # Signs that a ledger or a member is not sound
+
+    def _suspect(self, before: State, offset: int, record: Record | None) -> None:
+        if isinstance(record, Beat) and record.at > offset:
+            text = f"a Beat stands at {offset}, and its writer had read up to {record.at}: the ledger lost records"
+            self._find("broken", "rewound", text, offset)
+        if isinstance(record, Genesis) and before.genesis is not None and record.at > before.genesis_at:
+            text = (
+                f"a second Genesis stands at {offset}, whose writer had read past the first, at {before.genesis_at}, "
+                "and not found it: the ledger lost records"
+            )
+            self._find("broken", "genesis", text, offset)
+
+    def _remember(self, after: State, record: Record | None, offset: int) -> None:
+        self._digests[after.at] = after.digest
+        if len(self._digests) > DIGESTS_MAX:
+            del self._digests[next(iter(self._digests))]
+        if isinstance(record, Beat) and record.by in after.seats:
+            at, digest = record.at, record.digest
+        elif isinstance(record, Snapshot):
+            at, digest = record.upto, record.state.digest
+        else:
+            return
+        mine = self._digests.get(at)
+        if mine is not None and digest_text(mine) != digest:
+            name = self._name(record.by)
+            text = (
+                f"{name} computed another table than these records give, at offset {at}: its release or its memory is "
+                "not sound, or this copy of the ledger lacks records"
+            )
+            self._find("broken", "digest", text, offset)
+
+    def _find(self, severity: Severity, kind: str, text: str, offset: int | None = None) -> None:
+        self.findings.append(Finding(severity, kind, text, offset))
+
+    # Changes
+
+    def _change(self, before: State, offset: int, record: Record, after: State) -> None:
+        """Members, wishes or both changed, and so did the plan."""
+        gone = sorted(before.seats.keys() - after.seats.keys())
+        if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
+            if not before.seats:
+                self._peopled = offset
+            # One that had read of no member did not wait before it joined, and so owes the wait from then on.
+            settled = offset if record.at <= self._peopled else None
+            self.lives[record.by] = _life(record.by, after, offset, settled=settled)
+            self.joins[record.name].append(offset)
+        ending: Ending = _ENDINGS.get(type(record), "handover")
+        for incarnation in gone:
+            self._end(incarnation, offset, ending)
+        self._plan(before, offset, record, after, gone)
+        self._own(before, offset, record, after, ending)
+        for incarnation in gone:
+            self.axis.depart(incarnation)
+
+    def _end(self, incarnation: str, offset: int, ending: Ending) -> None:
+        life = self.lives[incarnation]
+        life.ended, life.ending = offset, ending
+        reading, last = self._beats.pop(incarnation, None), self._seen.pop(incarnation, -inf)
+        if ending == "leave":
+            return
+        beat = None if reading is None else self.axis.align(incarnation, reading)
+        heard = self.axis.now if beat is None else beat
+        held = [held for held in self._held.values() if held.incarnation == incarnation]
+        self.ends.append(End(offset, life, heard, max(heard, last), held))
+        for one in held:
+            self._busy[one.partition] = max(self._busy.get(one.partition, -inf), heard + self.wait)
+
+    def _plan(self, before: State, offset: int, record: Record, after: State, gone: Sequence[str]) -> None:
+        # As the fold does: the successor under a name is assigned what its older self had.
+        successors = dict.fromkeys(gone, record.by) if isinstance(record, Join) else {}
+        kept = [None if owner is None else successors.get(owner, owner) for owner in before.owners]
+        names = _names(before, before.owners)
+        least, planned = (_moves(names, _names(after, target)) for target in (_fewest(after, kept), after.targets))
+        pending = {
+            partition
+            for partition, (owner, target) in enumerate(zip(after.owners, after.targets, strict=True))
+            if owner != target
+        }
+        self.plans.append(Plan(offset, CAUSES.get(type(record), "other"), least, planned, pending=pending))
+
+    def _own(self, before: State, offset: int, record: Record, after: State, ending: Ending = "handover") -> None:
+        """Owners or terms changed."""
+        self.axis.mark(offset)
+        cause = CAUSES.get(type(record), "other")
+        moved: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+        places: Iterable[int] = [record.partition] if isinstance(record, Handover) else range(len(after.owners))
+        for partition in places:
+            if (
+                before.owners[partition] == after.owners[partition]
+                and before.terms[partition] == after.terms[partition]
+            ):
+                continue
+            was = self._held.pop(partition, None)
+            if was is not None:
+                was.last, was.ending = offset, ending
+            self._hold(partition, after, offset, cause)
+            now = self._held.get(partition)
+            source, target = was.member if was else None, now.member if now else None
+            if source != target:
+                moved[source, target].append(partition)
+            if isinstance(record, Handover) and self.plans and partition in self.plans[-1].pending:
+                self.plans[-1].pending.discard(partition)
+                self.handovers.append((self.plans[-1].offset, offset))
+        by = self._name(record.by)
+        for (source, target), partitions in moved.items():
+            self.moves.append(Move(offset, inf, tuple(partitions), source, target, cause, by))
+            if self.plans and source is not None and target is not None:
+                self.plans[-1].moved += len(partitions)
+        if moved or not isinstance(record, Handover):
+            self._weigh(after, offset)
+
+    def _hold(self, partition: int, state: State, offset: int, cause: Cause) -> None:
+        owner, term = state.owners[partition], state.terms[partition]
+        if owner is None:
+            return
+        past = self.tenures[partition]
+        if past and past[-1].term >= term:
+            text = f"partition {partition}: term {term} follows {past[-1].term}, and terms may only rise"
+            self._find("broken", "term", text, offset)
+        life = self.lives[owner]
+        held = TenureSpan(partition, term, life.name, owner, offset, cause, led_from=self._busy.get(partition, -inf))
+        self._held[partition] = held
+        past.append(held)
+
+    def _weigh(self, state: State, offset: int) -> None:
+        counts = Counter(owner for owner in state.owners if owner is not None)
+        for incarnation, count in counts.items():
+            self.lives[incarnation].owned_max = max(self.lives[incarnation].owned_max, count)
+        weights = {
+            seat.incarnation: state.weights.get(seat.name, seat.weight)
+            for seat in state.seats.values()
+            if seat.name not in state.drains
+        }
+        whole = sum(weights.values())
+        if whole:
+            fair = len(state.owners) / whole
+            # A member that may own one partition, and whose share is half of one, is no burden.
+            ratio = max(counts[it] / max(1.0, weight * fair) for it, weight in weights.items() if weight)
+            self.balance.append((offset, ratio))
+
+    def _name(self, incarnation: str) -> str:
+        life = self.lives.get(incarnation)
+        return incarnation if life is None else life.name
+
+
+_ENDINGS: Mapping[type[Record], Ending] = {Join: "replaced", Expire: "expire", Leave: "leave"}
+
+
+def _kind(record: Record | None) -> str:
+    return "unreadable" if record is None else type(record).__name__.lower()
+
+
+def _is_void(before: State, after: State, record: Record | None) -> bool:
+    """Whether the record changed nothing. A snapshot is not meant to."""
+    if record is None or isinstance(record, Snapshot):
+        return False
+    fields = (name for name in State.__struct_fields__ if name not in {"at", "digest"})
+    # By identity: the fold keeps what a record does not change.
+    return all(getattr(after, name) is getattr(before, name) for name in fields)
+
+
+def _life(incarnation: str, state: State, offset: int, *, settled: int | None = None) -> MemberLife:
+    seat = state.seats[incarnation]
+    return MemberLife(incarnation, seat.name, seat.address, offset, settled)
+
+
+def _names(state: State, incarnations: Sequence[str | None]) -> list[str | None]:
+    return [None if it is None else state.seats[it].name for it in incarnations]
+
+
+def _moves(before: Sequence[str | None], after: Sequence[str | None]) -> int:
+    return sum(was != now and was is not None and now is not None for was, now in zip(before, after, strict=True))
+
+
+def _fewest(state: State, kept: Sequence[str | None]) -> tuple[str | None, ...]:
+    """The target that evens out the shares of `state`'s members with the fewest moves from `kept`."""
+    candidates = [
+        Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
+        for seat in state.seats.values()
+    ]
+    return assign(candidates, kept, pins=state.pins, drains=state.drains)

@@ -1,0 +1,571 @@
+"""The audit: how a group kept its promises, by the annals of its ledger and by the notes of its members.
+
+    annals  lives, tenures, plans, ends --.
+                                           +--> who led when --> coverage, gaps, takeovers --> findings --> a verdict
+    notes   who acted when (optional) -----'--> overlaps -------------------------------------'
+
+**What a ledger proves.** Members, terms, tenures and moves are facts. So are the signs of what must not be: a ledger
+that lost records, a term that went down, a member that computed another table.
+
+**What it cannot prove.** It does not say who *acted*. An owner acts while its lease holds, and a process that breaks
+the rule leaves no record of that. So overlaps are found in the members' notes (`processes/notes.py`), or not at all,
+and the audit says which. Without notes of all, the times at which a partition was led follow from the protocol's rules:
+an owner leads until it hands over, leaves or dies; a successor leads once it owns the partition and owes no wait.
+
+    dead member   Beat . Beat . Beat . x                  it died between its last record and the next Beat that was
+    ledger                                  Expire        due: the middle is taken, off by half a beat at most
+    successor     <---- wait, from the last Beat --->|=====  led again
+
+**Clocks.** Notes are on their writers' clocks, as Beats are. A term belongs to one incarnation, and so tells by which
+clock its notes were made. On one clock the shortest overlap counts. On several, one that the clocks' error could
+explain does not.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil, inf, isfinite
+from statistics import median
+from typing import NamedTuple
+
+from neli_router.induction.fold import State
+from neli_router.ledgers.base import Entry
+from neli_router.protocol import DRIFT_MAX
+from neli_router.status.annals import Annals, Finding, MemberLife, Plan, Severity, TenureSpan
+from neli_router.status.group_view import Move
+from neli_router.status.time_axis import TOLERANCE
+
+__all__ = ["ActedSpan", "Audit", "Figures", "LeadingGap", "NotedOverlap", "Takeover", "audit", "audited", "figures"]
+
+CLOCK_ERROR = 2e-5
+"""How far two processes of one host may be apart in reading its clock (`NARROW_NS` of clock.py). No shorter overlap was
+seen by anyone."""
+
+FLAPS_MIN = 4
+FLAP_LEASES = 60.0
+"""A name that joins so often within so many leases flaps. A deployment that restarts a process twice does not."""
+
+EXAMPLES_MAX = 5
+"""Findings of one kind that are told one by one. If there are more, one more line has their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActedSpan:
+    """By its own notes, one process might act for a partition without a break, on its own clock."""
+
+    process: str
+    partition: int
+    term: int
+    since: float
+    until: float
+    again: bool = False
+    """Whether the process had noted before that it was done with this partition under this term."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """The partitions of a member that died, or was cut off, went to others."""
+
+    offset: int
+    member: str
+    incarnation: str
+    partitions: int
+    died: float
+    led: float
+    """When the last of its partitions was led again; infinite if one never was."""
+    error: float
+    """The most that `seconds` may be off if the member died."""
+
+    @property
+    def seconds(self) -> float:
+        return self.led - self.died
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingGap:
+    """No member led these partitions from `since` to `until`."""
+
+    since: float
+    until: float
+    partitions: tuple[int, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
+
+
+@dataclass(frozen=True, slots=True)
+class NotedOverlap:
+    """Two spans, by the notes, share `seconds` of time. `since` is on the audit's axis."""
+
+    partition: int
+    first: ActedSpan
+    second: ActedSpan
+    since: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The result. Times are in seconds on one axis, which `wall` takes to the wall clock."""
+
+    state: State
+    first: int
+    records: int
+    kinds: Mapping[str, int]
+    void: Mapping[str, int]
+    """Records that changed nothing, by kind."""
+    since: float
+    until: float
+    error: float
+    """The most that a time may be off because the members' clocks are several; 0 if there is one."""
+    beat: float
+    """The usual time between two Beats of a member."""
+    to_wall: float | None
+    """Seconds from the axis to the wall clock: by the ledger's own time (Kafka), or by the wall clock of the group's
+    founder at its Genesis; None if neither is known."""
+    lives: Sequence[MemberLife]
+    tenures: Sequence[TenureSpan]
+    """By partition, then in order."""
+    moves: Sequence[Move]
+    plans: Sequence[Plan]
+    takeovers: Sequence[Takeover]
+    handovers: Sequence[float]
+    """Seconds from a plan until the owner handed a partition over."""
+    gaps: Sequence[LeadingGap]
+    led: float
+    """The part of all partitions' time in which they were led, since each was first owned; 1 is always."""
+    owned: float
+    """The same for being owned."""
+    balance: Sequence[tuple[float, float]]
+    """From each time on, the largest share over the fair one; 1 is even."""
+    noted: frozenset[str]
+    """The processes that left notes."""
+    noted_whole: bool
+    """Whether every incarnation that owned anything left notes, so that `led` is by the notes."""
+    overlaps: Sequence[NotedOverlap]
+    findings: Sequence[Finding]
+
+    @property
+    def verdict(self) -> Severity:
+        """The worst of the findings."""
+        found = {finding.severity for finding in self.findings}
+        return "broken" if "broken" in found else "warning" if "warning" in found else "note"
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
+
+    @property
+    def exclusive(self) -> bool:
+        return self.state.genesis is not None and self.state.genesis.guarantee == "exclusive"
+
+    @property
+    def moved(self) -> int:
+        """How often a partition went from one member to another."""
+        return sum(len(move.partitions) for move in self.moves if move.source is not None and move.target is not None)
+
+    @property
+    def took(self) -> "Figures | None":
+        """How long takeovers took, of those that ended."""
+        return figures(it.seconds for it in self.takeovers if isfinite(it.led))
+
+    @property
+    def balance_mean(self) -> float:
+        """The largest share over the fair one, on average over time."""
+        ends = [*(since for since, _ in self.balance[1:]), self.until]
+        weights = [max(0.0, end - since) for (since, _), end in zip(self.balance, ends, strict=True)]
+        whole = sum(weights)
+        ratios = (ratio for _, ratio in self.balance)
+        return sum(ratio * weight for ratio, weight in zip(ratios, weights, strict=True)) / whole if whole else 1.0
+
+    @property
+    def needless(self) -> int:
+        """Moves beyond what the plans called for."""
+        return sum(max(0, plan.moved - plan.planned) for plan in self.plans)
+
+    def wall(self, time: float) -> float | None:
+        """`time` as seconds since 1970, if that is known."""
+        return None if self.to_wall is None else time + self.to_wall
+
+
+class Figures(NamedTuple):
+    """Of some durations, in seconds."""
+
+    number: int
+    median: float
+    p90: float
+    longest: float
+
+
+def figures(seconds: Iterable[float]) -> Figures | None:
+    """None if there are none."""
+    ordered = sorted(seconds)
+    if not ordered:
+        return None
+    return Figures(len(ordered), median(ordered), ordered[ceil(0.9 * len(ordered)) - 1], ordered[-1])
+
+
+def audited(
+    entries: Iterable[Entry], acts: Iterable[ActedSpan] = (), *, drift: float = DRIFT_MAX, one_clock: bool = False
+) -> Audit:
+    """The audit of a whole history. Raises LedgerUnusable if `entries` are no history, or their beginning is gone."""
+    annals = Annals(drift=drift, one_clock=one_clock)
+    annals.read(entries)
+    return audit(annals, acts)
+
+
+def audit(annals: Annals, acts: Iterable[ActedSpan] = ()) -> Audit:
+    """The audit of all that `annals` have read, which are used up by it. Raises LedgerUnusable if it is no history."""
+    annals.require_history()
+    assert annals.state.genesis is not None
+    assert annals.first is not None
+    return _Examination(annals, list(acts)).result()
+
+
+class _Examination:
+    """Of one history. Its parts are told in the order in which they need each other."""
+
+    def __init__(self, annals: Annals, spans: Sequence[ActedSpan]) -> None:
+        genesis = annals.state.genesis
+        assert genesis is not None
+        self._annals, self._axis, self._spans = annals, annals.axis, spans
+        self._lease, self._exclusive, self._beat = genesis.lease, genesis.guarantee == "exclusive", annals.beat
+        self._until = annals.axis.now if isfinite(annals.axis.now) else 0.0
+        self._owned = {(it.partition, it.term): it for past in annals.tenures.values() for it in past}
+        self._findings = list(annals.findings)
+
+    def result(self) -> Audit:
+        annals, axis, state = self._annals, self._axis, self._annals.state
+        self._tell_times()
+        self._compare_notes()
+        noted_whole = self._lead_by_notes()
+        overlaps = self._overlaps()
+        self._judge_overlaps(overlaps)
+        self._judge_order()
+        self._judge_lives()
+        self._judge_axis()
+        silences = {} if noted_whole else {life.incarnation: life.silences for life in annals.lives.values()}
+        gaps, led, owned = _coverage(annals.tenures, silences, self._until, open_ended=not state.seats)
+        self._judge_gaps(gaps)
+        assert annals.first is not None
+        tenures = [it for partition in sorted(annals.tenures) for it in annals.tenures[partition]]
+        return Audit(
+            state=state,
+            first=annals.first,
+            records=annals.records,
+            kinds=dict(annals.kinds),
+            void=dict(annals.void),
+            since=min((it.since for it in tenures), default=self._until),
+            until=self._until,
+            error=axis.error,
+            beat=self._beat,
+            to_wall=self._to_wall(),
+            lives=list(annals.lives.values()),
+            tenures=tenures,
+            moves=[replace(move, read_at=annals.time(move.offset)) for move in annals.moves],
+            plans=annals.plans,
+            takeovers=list(self._takeovers()),
+            handovers=[max(0.0, annals.time(end) - annals.time(start)) for start, end in annals.handovers],
+            gaps=gaps,
+            led=led,
+            owned=owned,
+            balance=[(annals.time(offset), ratio) for offset, ratio in annals.balance],
+            noted=frozenset(span.process for span in self._spans),
+            noted_whole=noted_whole,
+            overlaps=overlaps,
+            findings=self._told(),
+        )
+
+    # Times
+
+    def _to_wall(self) -> float | None:
+        annals, genesis = self._annals, self._annals.state.genesis
+        assert annals.first is not None
+        assert genesis is not None
+        if annals.appended is not None or annals.state.genesis_at < annals.first:
+            return annals.appended
+        return genesis.base / 1e6 - annals.time(annals.state.genesis_at)
+
+    def _tell_times(self) -> None:
+        """Give lives, tenures and plans their times, and say by the rules when each tenure was led."""
+        annals = self._annals
+        ends = {end.life.incarnation: end for end in annals.ends}
+        for life in annals.lives.values():
+            life.since = annals.time(life.first)
+            life.until = self._until if life.ended is None else annals.time(life.ended)
+            if (end := ends.get(life.incarnation)) is not None:
+                earliest = max(life.since, end.seen)
+                life.died = min((earliest + max(earliest, end.heard + self._beat)) / 2, life.until)
+            shift = self._axis.align(life.incarnation, 0.0)
+            life.silences = [] if shift is None else [(low + shift, high + shift) for low, high in life.silences]
+        for held in self._owned.values():
+            life = annals.lives[held.incarnation]
+            held.since = annals.time(held.first)
+            held.until = self._until if held.last is None else annals.time(held.last)
+            free_at = held.led_from
+            if life.settled is not None:
+                free_at = max(free_at, annals.time(life.settled) + annals.wait)
+            held.led_from = max(held.since, free_at) if self._exclusive else held.since
+            held.led_until = min(held.until, life.died)
+        for plan in annals.plans:
+            plan.time = annals.time(plan.offset)
+
+    def _aligned(self, span: ActedSpan) -> tuple[float, float]:
+        """When the span began and ended, on the axis."""
+        held = self._owned.get((span.partition, span.term))
+        shift = None if held is None else self._axis.align(held.incarnation, 0.0)
+        return (span.since, span.until) if shift is None else (span.since + shift, span.until + shift)
+
+    # Notes
+
+    def _compare_notes(self) -> None:
+        """Whoever acted must have owned the partition under that term, by the ledger, and be one member."""
+        oldest = min((past[0].term for past in self._annals.tenures.values()), default=0)
+        members: defaultdict[str, set[str]] = defaultdict(set)
+        actors: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
+        for span in self._spans:
+            held = self._owned.get((span.partition, span.term))
+            if held is not None:
+                members[span.process].add(held.member)
+                actors[span.partition, span.term].add(span.process)
+            elif span.term >= oldest:  # A lower one was given before these annals begin.
+                self._find(
+                    "broken",
+                    "unowned",
+                    f"partition {span.partition}: {span.process} acted under term {span.term}, which the ledger gave "
+                    "to no member",
+                )
+            if span.again:
+                self._find(
+                    "broken",
+                    "again",
+                    f"partition {span.partition}: {span.process} acted again under term {span.term}, after it had "
+                    "noted to be done with it",
+                )
+        for process, names in sorted(members.items()):
+            if len(names) > 1:
+                self._find("broken", "unowned", f"{process} acted under terms of {_listed(names)}: it is one member")
+        for (partition, term), processes in sorted(actors.items()):
+            if len(processes) > 1:
+                text = f"partition {partition}: {_listed(processes)} acted under one term, {term}"
+                self._find("broken", "unowned", text, self._owned[partition, term].first)
+
+    def _lead_by_notes(self) -> bool:
+        """If there are notes of all who led, say by them when each tenure was led. They know better than any rule."""
+        noted: defaultdict[tuple[int, int], list[ActedSpan]] = defaultdict(list)
+        for span in self._spans:
+            noted[span.partition, span.term].append(span)
+        heard = {held.incarnation for place, held in self._owned.items() if place in noted}
+        # One that owned for a moment may never have got to act, so it is not missed.
+        missed = {it.incarnation for it in self._owned.values() if it.led_until > it.led_from + self._lease} - heard
+        if not self._spans:
+            self._find("note", "notes", "who acted is not in a ledger: without notes, overlaps cannot be looked for")
+        elif missed:
+            names = {self._annals.lives[it].name for it in missed}
+            text = f"{len(missed)} incarnations of {_listed(names)} left no notes: leading is told by the rules"
+            self._find("note", "notes", text)
+        if missed or not self._spans:
+            return False
+        for place, held in self._owned.items():
+            times = [self._aligned(span) for span in noted[place]]
+            held.led_from = min((since for since, _ in times), default=inf)
+            last = max((until for _, until in times), default=-inf)
+            held.led_until = min(last, self._annals.lives[held.incarnation].died)
+        return True
+
+    def _overlaps(self) -> list[NotedOverlap]:
+        tolerance = max(CLOCK_ERROR, 2 * self._axis.error)  # Each of two clocks may be off.
+        by_partition: defaultdict[int, list[tuple[float, float, ActedSpan]]] = defaultdict(list)
+        for span in self._spans:
+            if not span.again:
+                by_partition[span.partition].append((*self._aligned(span), span))
+        found: list[NotedOverlap] = []
+        for partition, times in sorted(by_partition.items()):
+            going_on: list[tuple[float, float, ActedSpan]] = []
+            for since, until, span in sorted(times, key=lambda it: it[0]):
+                going_on = [it for it in going_on if it[1] - since > tolerance]
+                found += [
+                    NotedOverlap(partition, other, span, since, min(end, until) - since)
+                    for _, end, other in going_on
+                    if (other.process, other.term) != (span.process, span.term) and until > since
+                ]
+                going_on.append((since, until, span))
+        return found
+
+    # Judgements
+
+    def _judge_overlaps(self, overlaps: Sequence[NotedOverlap]) -> None:
+        for it in overlaps if self._exclusive else ():
+            self._find(
+                "broken",
+                "overlap",
+                f"partition {it.partition}: {it.first.process} under term {it.first.term} and {it.second.process} "
+                f"under term {it.second.term} acted at once, {1e3 * it.seconds:.1f} ms",
+            )
+        if overlaps and not self._exclusive:
+            longest = max(overlaps, key=lambda it: it.seconds)
+            self._find(
+                "note",
+                "overlap",
+                f"{_times(len(overlaps))} two processes acted for one partition at once, at most for "
+                f"{1e3 * longest.seconds:.1f} ms (partition {longest.partition}): `available` allows that",
+            )
+
+    def _judge_order(self) -> None:
+        """Along time, the terms that were acted under may only rise."""
+        highest: dict[int, ActedSpan] = {}
+        for span in sorted(self._spans, key=lambda it: self._aligned(it)[0]):
+            before = highest.get(span.partition)
+            if before is None or span.term > before.term:
+                highest[span.partition] = span
+            # Under `available`, an owner goes on for a while after its successor began; on several clocks, who began
+            # first is not known to within their error. Both were compared as overlaps already.
+            elif span.term < before.term and not span.again and self._exclusive and self._axis.error == 0:
+                self._find(
+                    "broken",
+                    "term",
+                    f"partition {span.partition}: {span.process} began to act under term {span.term} after "
+                    f"{before.process} had under term {before.term}",
+                )
+
+    def _judge_lives(self) -> None:
+        for life in self._annals.lives.values():
+            if life.came_too_late and life.ending == "expire":
+                self._find(
+                    "note",
+                    "alive",
+                    f"{life.name} was expired at offset {life.ended} and wrote on ({life.came_too_late} Beats): it was "
+                    "stopped, cut off or too slow, not dead; fences refuse the terms that it had",
+                    life.ended,
+                )
+            if life.silences:
+                longest = max(heard - quiet for quiet, heard in life.silences) + self._lease
+                self._find(
+                    "note",
+                    "silence",
+                    f"{life.name} stayed a member and {_times(len(life.silences))} did not beat for over a lease, "
+                    f"{longest:.2f} s at most",
+                    life.first,
+                )
+        for name, joins in sorted(self._annals.joins.items()):
+            times = [self._annals.time(offset) for offset in joins]
+            spans = [last - first for first, last in zip(times, times[FLAPS_MIN - 1 :], strict=False)]
+            if spans and min(spans) <= FLAP_LEASES * self._lease:
+                place = spans.index(min(spans))
+                self._find(
+                    "warning",
+                    "flapping",
+                    f"{name} flaps: it joined {len(joins)} times, {FLAPS_MIN} of them within {min(spans):.1f} s; look "
+                    "at its log and its host",
+                    joins[place],
+                )
+
+    def _judge_axis(self) -> None:
+        for offset in self._axis.breaks:
+            text = f"no member lived through the time before offset {offset}, so its length is not known"
+            self._find("note", "break", text, offset)
+        for offset, incarnation in self._axis.jumps:
+            name = self._annals.lives[incarnation].name
+            self._find("note", "clock", f"the clock of {name} jumped before offset {offset}, or its host slept", offset)
+
+    def _judge_gaps(self, gaps: Sequence[LeadingGap]) -> None:
+        for gap in gaps:
+            if gap.until >= self._until and gap.seconds > self._beat:
+                text = f"{len(gap.partitions)} partitions were led by no member at the end, for {gap.seconds:.2f} s"
+                self._find("warning", "gap", text)
+
+    def _find(self, severity: Severity, kind: str, text: str, offset: int | None = None) -> None:
+        self._findings.append(Finding(severity, kind, text, offset))
+
+    def _told(self) -> list[Finding]:
+        """The worst first, with their times; of many of one kind, some and how many more there are."""
+        by_kind: defaultdict[tuple[int, str], list[Finding]] = defaultdict(list)
+        for finding in self._findings:
+            by_kind[_SEVERITIES.index(finding.severity), finding.kind].append(finding)
+        told: list[Finding] = []
+        for (severity, kind), its in sorted(by_kind.items()):
+            told += [replace(finding, time=self._when(finding.offset)) for finding in its[:EXAMPLES_MAX]]
+            if len(its) > EXAMPLES_MAX:
+                told.append(Finding(_SEVERITIES[severity], kind, f"and {len(its) - EXAMPLES_MAX} more of this kind"))
+        return told
+
+    def _when(self, offset: int | None) -> float | None:
+        try:
+            return None if offset is None else self._annals.time(offset)
+        except KeyError:  # It changed nothing, so its time was not kept.
+            return None
+
+    def _takeovers(self) -> Iterator[Takeover]:
+        for offset, life, _, _, held in self._annals.ends:
+            if not held:
+                continue
+            low, high = self._axis.when(offset)
+            led = max(self._led_after(one) for one in held)
+            doubt = (high - low) / 2 if led <= high else 0.0
+            error = self._beat / 2 + self._axis.error + TOLERANCE + doubt
+            yield Takeover(offset, life.name, life.incarnation, len(held), life.died, led, error)
+
+    def _led_after(self, former: TenureSpan) -> float:
+        """When the partition was led again after `former` ended."""
+        past = self._annals.tenures[former.partition]
+        later = past[bisect_left(past, former.term, key=lambda it: it.term) + 1 :]
+        return next((it.led_from for it in later if it.led_until > it.led_from), inf)
+
+
+_SEVERITIES: Sequence[Severity] = ("broken", "warning", "note")
+
+
+def _coverage(
+    tenures: Mapping[int, Sequence[TenureSpan]],
+    silences: Mapping[str, Sequence[tuple[float, float]]],
+    until: float,
+    *,
+    open_ended: bool,
+) -> tuple[list[LeadingGap], float, float]:
+    """The gaps, and the parts of all partitions' time in which they were led, and owned.
+
+    With `open_ended`, the group has no member at the end, and that is no gap.
+    """
+    gaps: defaultdict[tuple[float, float], list[int]] = defaultdict(list)
+    whole = unled = unowned = 0.0
+    for partition, past in tenures.items():
+        began = past[0].since
+        whole += until - began
+        unowned += sum(max(0.0, later.since - former.until) for former, later in pairwise(past))
+        unowned += 0.0 if past[-1].last is None else until - past[-1].until
+        covered = began
+        for low, high in [*_led(past, silences), (until, until)]:
+            if low > covered:
+                gaps[covered, low].append(partition)
+                unled += low - covered
+            covered = max(covered, min(high, until))
+    found = [LeadingGap(since, end, tuple(its)) for (since, end), its in sorted(gaps.items())]
+    if open_ended:
+        found = [gap for gap in found if gap.until < until]
+    return found, 1 - unled / whole if whole else 1.0, 1 - unowned / whole if whole else 1.0
+
+
+def _led(
+    past: Sequence[TenureSpan], silences: Mapping[str, Sequence[tuple[float, float]]]
+) -> Iterator[tuple[float, float]]:
+    """When one partition was led, in order."""
+    pieces = []
+    for held in past:
+        low = held.led_from
+        for quiet, heard in silences.get(held.incarnation, ()):
+            if low < heard and quiet < held.led_until:
+                pieces.append((low, min(quiet, held.led_until)))
+                low = max(low, heard)
+        pieces.append((low, held.led_until))
+    return iter(sorted(piece for piece in pieces if piece[1] > piece[0]))
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

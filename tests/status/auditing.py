@@ -1,0 +1,99 @@
+"""What audits are tried on: small ledgers that are written by hand, and groups of the simulator.
+
+    written(...)     records one after the other, Beats with their times and the digests that belong to them
+    simulated(seed)  a whole group under faults on a virtual clock, which knows the true time of every record
+
+Incarnations of written ledgers are single letters. A lease is a second there, and a beat a fifth of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from neli_router.errors import NeliError
+from neli_router.induction.fold import State, fold
+from neli_router.induction.records import Beat, Record, decode, encode
+from neli_router.induction.snapshots import digest_text
+from neli_router.ledgers.base import Entry
+from neli_router.sim.group import SimulatedGroup
+from neli_router.sim.options import RunOptions, Weather
+from neli_router.sim.process import Process
+from neli_router.sim.simulate import _run
+from neli_router.sim.world import LocalClock, World
+
+__all__ = ["START", "Simulated", "beat", "entries", "simulated", "written"]
+
+
+def written(*records: Record | tuple[str, float], first: int = 0) -> list[Record]:
+    """The records; a pair of an incarnation and a time becomes its Beat, sent when it had read all before."""
+    state, found = State(), list[Record]()
+    for place, given in enumerate(records, start=first):
+        record = beat(*given, state) if isinstance(given, tuple) else given
+        state = fold(state, place, record)
+        found.append(record)
+    return found
+
+
+def beat(by: str, sent_at: float, state: State) -> Beat:
+    """A Beat of one who has read up to `state`."""
+    return Beat(by=by, sent_at=sent_at, at=state.at, digest=digest_text(state.digest))
+
+
+def entries(records: Sequence[Record], *, first: int = 0) -> list[Entry]:
+    return [Entry(offset, encode(record)) for offset, record in enumerate(records, start=first)]
+
+
+START = 1000.0
+"""The one clock's reading at the beginning."""
+
+
+class Simulated(NamedTuple):
+    """The ledger of a simulated group."""
+
+    options: RunOptions
+    entries: list[Entry]
+    times: dict[int, float]
+    """Offset -> when the record was appended."""
+    states: dict[int, State]
+    """Offset -> the referee's state just before the record there."""
+    deaths: dict[str, float]
+    """Incarnation -> when its process was killed."""
+
+
+def simulated(
+    seed: int, *, weather: Weather = "foul", one_clock: bool = False, drift: float | None = None
+) -> Simulated:
+    """Run `seed`. With `one_clock`, all members are on one host."""
+    world = World(seed)
+    options = RunOptions.draw(seed, world.random, guarantee=None, weather=weather)
+    if drift is not None:
+        options = replace(options, drift=drift)
+    group = SimulatedGroup(world, options)
+    if one_clock:
+        clock = LocalClock(START, [(0.0, 1.0)])
+        group.draw_clock = lambda: clock  # type: ignore[method-assign]
+    found: list[Entry] = []
+    times: dict[int, float] = {}
+    deaths: dict[str, float] = {}
+    tell, end = group.log.on_append, group.on_end
+
+    def append(offset: int, payload: bytes, who: str) -> None:
+        tell(offset, payload, who)
+        found.append(Entry(offset, payload))
+        times[offset] = world.now
+
+    def on_end(process: Process, *, killed: bool, error: NeliError | None) -> None:
+        if killed and (incarnation := group.incarnation_of(process)) is not None:
+            deaths[incarnation] = world.now
+        end(process, killed=killed, error=error)
+
+    group.log.on_append, group.on_end = append, on_end  # type: ignore[method-assign]
+    _run(world, group, options)
+    # The referee keeps the state below each offset at which a reader can stand; records may leave offsets out.
+    states, state = {}, State()
+    for entry in found:
+        states[entry.offset] = state
+        state = fold(state, entry.offset, decode(entry.payload))
+        assert group.referee.states[state.at] == state
+    states[state.at] = state
+    return Simulated(options, found, times, states, deaths)

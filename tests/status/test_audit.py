@@ -1,0 +1,344 @@
+"""The audit: small histories whose truth is known by heart, and simulated groups whose referee knows it.
+
+In the small ones, a lease is 6 s, the group has four partitions, its base is 1000, and incarnations are single letters.
+"""
+
+from math import isnan
+
+import pytest
+from msgspec.structs import replace
+
+from neli_router.errors import LedgerUnusable
+from neli_router.induction.records import Beat, Drain, Handover, Leave, Load, Record, encode
+from neli_router.induction.snapshots import snapshot
+from neli_router.ledgers.base import Entry
+from neli_router.processes.history import history_of
+from neli_router.protocol import wait_for
+from neli_router.status.audit import ActedSpan, Audit, LeadingGap, audited
+from tests.induction.scenes import expire, folded, genesis, join
+from tests.status.auditing import START, entries, simulated, written
+
+LEASE = 6.0
+WAIT = wait_for(LEASE)
+
+
+def beats(by: str, *times: float) -> list[tuple[str, float]]:
+    return [(by, time) for time in times]
+
+
+ALICE_DIES: list[Record | tuple[str, float]] = [
+    *(genesis(), join("a", "alice", at=1), ("a", 0.0), ("a", 1.0), join("b", "bob", at=4), ("b", 1.5)),
+    *(Handover(by="a", partition=1, term=1001), Handover(by="a", partition=3, term=1001)),
+    *(("a", 2.0), ("b", 2.5), ("a", 3.0), ("b", 3.5)),
+    *(("b", 4.5), ("b", 5.5), ("b", 6.5), ("b", 7.5), ("b", 8.5), ("b", 9.5)),
+    *(expire("b", "a", 10), ("b", 10.5)),
+]
+"""The last Beat of alice was sent at 3.0 and stands at 10; bob expires it at offset 18, and waits until 9 and a bit."""
+
+
+def kinds(found: Audit, severity: str = "broken") -> list[str]:
+    return [finding.kind for finding in found.findings if finding.severity == severity]
+
+
+def test_members_and_tenures_are_told_by_name_and_term() -> None:
+    found = audited(entries(written(*ALICE_DIES)))
+    assert [("alice", "expire"), ("bob", "")] == [(life.name, life.ending) for life in found.lives]
+    assert [
+        (0, 1001, "alice", "expire"),
+        (0, 1018, "bob", ""),
+        (1, 1001, "alice", "handover"),
+        (1, 1006, "bob", ""),
+    ] == [(it.partition, it.term, it.member, it.ending) for it in found.tenures][:4]
+
+
+def test_a_takeover_lasts_from_the_death_until_the_successor_has_waited() -> None:
+    (takeover,) = audited(entries(written(*ALICE_DIES))).takeovers
+    # It beat every second and died somewhere between 3.0 and 4.0. The wait is counted from the Beat at 3.0, but the
+    # Expire came later still: between 9.5 and 10.5.
+    assert ("alice", 2, 3.5, 10.0) == (takeover.member, takeover.partitions, takeover.died, takeover.led)
+    assert takeover.seconds == pytest.approx(6.5)
+    assert takeover.error == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_successor_that_expires_sooner_still_owes_the_wait() -> None:
+    history = written(*ALICE_DIES[:12], ("b", 4.5), expire("b", "a", 10), ("b", 5.5), ("b", 10.5))
+    (takeover,) = audited(entries(history)).takeovers
+    assert takeover.led == pytest.approx(3.0 + WAIT)
+
+
+def test_under_available_it_owes_none() -> None:
+    history = written(genesis(guarantee="available"), *ALICE_DIES[1:12], ("b", 4.5), expire("b", "a", 10), ("b", 5.5))
+    (takeover,) = audited(entries(history)).takeovers
+    assert 5.0 == takeover.led
+
+
+def test_a_time_without_a_leader_is_a_gap() -> None:
+    """As the founder, alice owed a wait until 6 and a bit, and died before; bob was handed 1 and 3, and owed none."""
+    found = audited(entries(written(*ALICE_DIES)))
+    assert [LeadingGap(0.0, 1.5, (1, 3)), LeadingGap(0.0, 10.0, (0, 2))] == found.gaps
+    assert (1 - (2 * 1.5 + 2 * 10.0) / (4 * 10.5), 1.0) == pytest.approx((found.led, found.owned))
+
+
+def test_a_founder_owes_a_wait_before_it_leads_at_all() -> None:
+    found = audited(entries(written(genesis(), join("a", at=1), *beats("a", *map(float, range(10))))))
+    assert [LeadingGap(0.0, WAIT, (0, 1, 2, 3))] == found.gaps
+    assert 1.0 == found.owned
+
+
+def test_a_member_that_does_not_beat_for_a_lease_does_not_lead_meanwhile() -> None:
+    found = audited(entries(written(genesis(), join("a", at=1), *beats("a", *map(float, range(10)), 20.0, 21.0))))
+    assert [(0.0, WAIT), (15.0, 20.0)] == [(gap.since, gap.until) for gap in found.gaps]
+    assert ["notes", "silence"] == kinds(found, "note")
+
+
+def test_a_group_that_ends_in_good_order_has_no_gap_at_its_end() -> None:
+    found = audited(entries(written(genesis(), join("a", at=1), *beats("a", 0.0, 1.0, 2.0), Leave(by="a"))))
+    assert [] == [gap for gap in found.gaps if gap.until >= found.until and gap.since > 0]
+    assert "note" == found.verdict
+
+
+def test_moves_are_counted_by_name_beside_the_least() -> None:
+    found = audited(entries(written(*ALICE_DIES)))
+    assert [(0, 0, 0), (2, 2, 2), (2, 2, 2)] == [(plan.moved, plan.planned, plan.least) for plan in found.plans]
+    assert (4, 0) == (found.moved, found.needless)
+
+
+def test_a_process_that_comes_back_under_its_name_moves_nothing() -> None:
+    history = written(genesis(), join("a", "alice", at=1), ("a", 0.0), join("b", "alice", at=3), ("b", 1.0))
+    found = audited(entries(history))
+    assert (0, ["replaced", ""]) == (found.moved, [life.ending for life in found.lives])
+
+
+def test_moves_for_the_sake_of_load_are_beyond_the_least() -> None:
+    records = written(*ALICE_DIES[:12], Load(by="x", loads={0: 90.0, 2: 70.0, 1: 1.0, 3: 1.0}), ("a", 4.0))
+    found = audited(entries(records))
+    assert (0, 2) == (found.plans[-1].least, found.plans[-1].planned)
+
+
+def test_a_handover_took_from_its_plan_until_its_record() -> None:
+    found = audited(entries(written(*ALICE_DIES[:12])))
+    assert 2 == len(found.handovers)
+    assert all(0 <= seconds <= 1.0 for seconds in found.handovers)
+
+
+def test_the_balance_is_the_largest_share_over_the_fair_one() -> None:
+    found = audited(entries(written(*ALICE_DIES)))
+    assert [1.0, 2.0, 1.5, 1.0, 1.0] == [ratio for _, ratio in found.balance]
+
+
+def test_who_is_drained_counts_for_nothing_in_the_balance() -> None:
+    history = written(
+        *ALICE_DIES[:12], Drain(by="x", name="alice"), Handover(by="a", partition=0, term=1001), ("a", 4.0)
+    )
+    assert 0.75 == audited(entries(history)).balance[-1][1]
+
+
+def test_a_member_that_joins_again_and_again_flaps() -> None:
+    records: list[Record | tuple[str, float]] = [genesis(), join("z", "zoe", at=1), ("z", 0.0)]
+    for place, incarnation in enumerate("abcd"):
+        records += [join(incarnation, "alice", at=len(records)), (incarnation, 1.0 + place), ("z", 1.5 + place)]
+    found = audited(entries(written(*records)))
+    assert ("flapping", "warning") == (kinds(found, "warning")[0], found.verdict)
+
+
+def test_beats_after_its_end_show_that_the_expired_was_alive() -> None:
+    records = written(*ALICE_DIES)
+    found = audited(entries([*records, Beat(by="a", sent_at=11.0, at=10, digest="0" * 16)]))
+    assert ["alive", "notes"] == kinds(found, "note")
+    assert {"beat": 1} == found.void
+
+
+def test_void_records_and_unreadable_bytes_are_counted() -> None:
+    history = [*entries(written(*ALICE_DIES)), Entry(90, b"junk"), Entry(91, encode(expire("b", "a", 10)))]
+    found = audited(history)
+    assert ({"expire": 1}, 1) == (found.void, found.kinds["unreadable"])
+
+
+# Signs that something is not sound
+
+
+def test_a_second_genesis_by_one_that_had_read_past_the_first_is_proof_of_lost_records() -> None:
+    found = audited(entries([*written(*ALICE_DIES), genesis("x", at=15)]))
+    assert (["genesis"], "broken") == (kinds(found), found.verdict)
+
+
+def test_a_second_genesis_in_the_race_to_found_the_group_is_none() -> None:
+    found = audited(entries(written(genesis(), genesis("b"), *ALICE_DIES[1:2], ("a", 1.0))))
+    assert [] == kinds(found)
+
+
+def test_a_beat_whose_writer_had_read_further_than_its_own_place_is_proof_too() -> None:
+    records = written(*ALICE_DIES)
+    found = audited(entries([*records, Beat(by="b", sent_at=11.0, at=500, digest="0" * 16)]))
+    assert ["rewound"] == kinds(found)
+
+
+def test_a_member_that_computed_another_table_is_named() -> None:
+    records = written(*ALICE_DIES)
+    found = audited(entries([*records, Beat(by="b", sent_at=11.0, at=len(records), digest="0" * 16)]))
+    assert ["digest"] == kinds(found)
+    assert "bob computed another table" in found.findings[0].text
+
+
+def test_a_copy_that_lacks_a_record_is_found_by_the_digests() -> None:
+    history = entries(written(*ALICE_DIES))
+    del history[7]  # A Handover.
+    assert {"digest"} == set(kinds(audited(history)))
+
+
+def test_of_many_findings_of_one_kind_some_are_told_and_how_many_more() -> None:
+    records: list[Record] = written(*ALICE_DIES)
+    records += [Beat(by="b", sent_at=11.0 + it, at=9000, digest="0" * 16) for it in range(20)]
+    found = audited(entries(records))
+    assert (6, "and 15 more of this kind") == (len(kinds(found)), found.findings[5].text)
+
+
+def test_a_copy_that_is_out_of_order_is_refused() -> None:
+    history = entries(written(*ALICE_DIES))
+    with pytest.raises(LedgerUnusable, match="sort the copy by offset"):
+        audited([*history, history[3]])
+
+
+def test_a_ledger_without_a_group_is_refused() -> None:
+    with pytest.raises(LedgerUnusable, match="there is no Genesis"):
+        audited([Entry(1, b"junk")])
+
+
+# A ledger whose beginning is gone
+
+
+def test_a_trimmed_ledger_is_audited_from_its_first_whole_snapshot_on() -> None:
+    records = written(*ALICE_DIES)
+    state = folded(*records[:8])
+    later = [*records[8:], snapshot("b", state)]
+    whole, trimmed = audited(entries(records)), audited(entries(later, first=8))
+    assert 8 == trimmed.first
+    assert {(it.partition, it.term, it.member) for it in whole.tenures if it.last is None or it.last >= 8} == {
+        (it.partition, it.term, it.member) for it in trimmed.tenures
+    }
+    assert (2, None) == (trimmed.moved, trimmed.to_wall)
+
+
+def test_a_trimmed_ledger_without_a_snapshot_is_refused() -> None:
+    with pytest.raises(LedgerUnusable, match="it begins at offset 8"):
+        audited(entries(written(*ALICE_DIES)[8:], first=8))
+
+
+def test_times_are_taken_to_the_wall_clock_by_the_founders_or_by_kafkas() -> None:
+    history = entries(written(*ALICE_DIES))
+    found = audited(history)
+    assert 0.001 == found.wall(found.since)
+    kept = [entry._replace(time=50_000.0 + place) for place, entry in enumerate(history)]
+    assert 50_002.0 == audited(kept).wall(0.0)
+
+
+# Notes
+
+
+def acted(process: str, partition: int, term: int, since: float, until: float, *, again: bool = False) -> ActedSpan:
+    return ActedSpan(process, partition, term, since, until, again)
+
+
+SOUND = [
+    *(acted("alice.1", partition, 1001, 0.1, 9.0) for partition in (0, 2)),
+    *(acted("alice.1", partition, 1001, 0.1, 1.2) for partition in (1, 3)),
+    *(acted("bob.1", partition, term, 1.6, 14.0) for partition, term in ((1, 1006), (3, 1007))),
+    *(acted("bob.1", partition, 1018, 10.2, 14.0) for partition in (0, 2)),
+]
+
+
+def test_notes_that_fit_are_sound_and_tell_better_when_all_was_led() -> None:
+    found = audited(entries(written(*ALICE_DIES)), SOUND)
+    assert ([], True, []) == (found.overlaps, found.noted_whole, list(found.findings))
+    assert (3.5, 10.2) == (found.takeovers[0].died, found.takeovers[0].led)
+
+
+def test_an_overlap_in_the_notes_is_a_broken_promise() -> None:
+    found = audited(entries(written(*ALICE_DIES)), [*SOUND[:-1], acted("bob.1", 2, 1018, 8.9, 14.0)])
+    assert [(2, "alice.1", "bob.1")] == [(it.partition, it.first.process, it.second.process) for it in found.overlaps]
+    assert found.overlaps[0].seconds == pytest.approx(0.1)
+    assert (["overlap"], "broken") == (kinds(found), found.verdict)
+
+
+def test_under_available_an_overlap_is_found_and_allowed() -> None:
+    history = written(genesis(guarantee="available"), *ALICE_DIES[1:])
+    found = audited(entries(history), [*SOUND[:-1], acted("bob.1", 2, 1018, 8.9, 14.0)])
+    assert (1, ["overlap"], "note") == (len(found.overlaps), kinds(found, "note"), found.verdict)
+
+
+def test_on_several_clocks_an_overlap_that_their_error_explains_is_none() -> None:
+    def far(record: Record) -> Record:
+        if not isinstance(record, Beat) or record.by != "b":
+            return record
+        return replace(record, sent_at=record.sent_at + 500)
+
+    history = [far(record) for record in written(*ALICE_DIES)]
+    notes = [
+        it if it.process == "alice.1" else acted(it.process, it.partition, it.term, it.since + 500, it.until + 500)
+        for it in SOUND
+    ]
+    short = [*notes[:-1], acted("bob.1", 2, 1018, 508.9, 514.0)]
+    long = [*notes[:-1], acted("bob.1", 2, 1018, 505.0, 514.0)]
+    assert 0.5 <= audited(entries(history), notes).error <= 0.6
+    assert ([], 1) == (audited(entries(history), short).overlaps, len(audited(entries(history), long).overlaps))
+
+
+def test_to_act_under_a_term_that_no_member_was_given_is_a_broken_promise() -> None:
+    found = audited(entries(written(*ALICE_DIES)), [*SOUND, acted("bob.1", 1, 1017, 15.0, 16.0)])
+    assert ["unowned"] == kinds(found)
+
+
+def test_a_term_from_before_the_annals_is_not_judged() -> None:
+    found = audited(entries(written(*ALICE_DIES)), [*SOUND, acted("old.1", 1, 12, -9.0, -8.0)])
+    assert [] == kinds(found)
+
+
+def test_one_term_is_not_for_two_processes_and_one_process_is_not_two_members() -> None:
+    found = audited(entries(written(*ALICE_DIES)), [*SOUND, acted("bob.1", 0, 1001, 0.0, 0.05)])
+    assert ["unowned", "unowned"] == kinds(found)
+
+
+def test_to_act_again_after_being_done_is_a_broken_promise() -> None:
+    found = audited(entries(written(*ALICE_DIES)), [*SOUND, acted("alice.1", 1, 1001, 1.4, 1.5, again=True)])
+    assert ["again"] == kinds(found)
+
+
+def test_to_begin_under_a_lower_term_after_a_higher_one_is_a_broken_promise() -> None:
+    found = audited(entries(written(*ALICE_DIES)), [*SOUND[:2], *SOUND[3:], acted("alice.1", 1, 1001, 14.5, 15.0)])
+    assert ["term"] == kinds(found)
+
+
+def test_notes_of_some_members_only_leave_leading_to_the_rules() -> None:
+    found = audited(entries(written(*ALICE_DIES)), SOUND[:4])
+    assert (False, ["notes"], 10.0) == (found.noted_whole, kinds(found, "note"), found.takeovers[0].led)
+
+
+# Groups of the simulator
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_members_terms_tenures_and_moves_are_the_referees(seed: int) -> None:
+    run = simulated(seed, weather="fair" if seed % 2 else "foul")
+    found, history = audited(run.entries, drift=run.options.drift), history_of(run.entries)
+    expected: set[tuple[int, int, str, int]] = set()
+    members: set[tuple[str, str]] = set()
+    for state in run.states.values():
+        members |= {(seat.incarnation, seat.name) for seat in state.seats.values()}
+        for partition, (owner, term) in enumerate(zip(state.owners, state.terms, strict=True)):
+            if owner is not None:
+                expected.add((partition, term, owner, term - (state.genesis.base if state.genesis else 0)))
+    assert expected == {(it.partition, it.term, it.incarnation, it.first) for it in found.tenures}
+    assert members == {(life.incarnation, life.name) for life in found.lives}
+    assert (history.moves, history.state) == (found.moved, found.state)
+    assert ([], 0) == (kinds(found), found.needless)
+    assert not any(isnan(it.since) or isnan(it.until) for it in found.tenures)
+
+
+@pytest.mark.parametrize("seed", range(20, 28))
+def test_takeovers_of_one_host_are_timed_to_within_a_beat(seed: int) -> None:
+    """The simulator knows when a process was killed. On its own, a member that died is expired, or replaced."""
+    run = simulated(seed, weather="fair", one_clock=True)
+    found = audited(run.entries, drift=run.options.drift, one_clock=True)
+    deaths = {incarnation: START + at for incarnation, at in run.deaths.items()}
+    timed = [(it, deaths[it.incarnation]) for it in found.takeovers if it.incarnation in deaths]
+    assert [] == [(it, died) for it, died in timed if abs(it.died - died) > found.beat]

@@ -1,0 +1,124 @@
+"""The time axis: times that only Beats carry, of one clock and of several."""
+
+from math import inf
+
+import pytest
+
+from neli_router.induction.records import Beat, decode
+from neli_router.status.time_axis import TimeAxis
+from tests.status.auditing import START, simulated
+
+ROUNDING = 1e-6
+
+
+def test_a_record_was_written_after_the_beat_before_it_and_before_one_whose_writer_had_read_it() -> None:
+    axis = TimeAxis()
+    axis.beat(1, "a", 10.0, 1)
+    axis.mark(2)
+    axis.beat(3, "a", 10.2, 2)  # It had not read 2 when it sent this.
+    axis.beat(4, "a", 10.4, 4)
+    assert (10.0, 10.4) == axis.when(2)
+
+
+def test_the_members_of_one_host_are_on_one_clock() -> None:
+    axis = TimeAxis()
+    for round_ in range(5):
+        axis.beat(2 * round_, "a", 10.0 + round_, 2 * round_)
+        axis.beat(2 * round_ + 1, "b", 10.5 + round_, 2 * round_ + 1)
+    assert (0.0, 12.25) == (axis.error, axis.align("b", 12.25))
+
+
+def test_another_clock_is_told_to_within_half_a_round() -> None:
+    axis = TimeAxis(drift=0.0)
+    for round_ in range(5):
+        axis.beat(2 * round_, "a", 10.0 + round_, 2 * round_)
+        axis.beat(2 * round_ + 1, "b", 510.3 + round_, 2 * round_ + 1)  # In truth at 10.3.
+    aligned = axis.align("b", 510.3)
+    assert aligned is not None
+    assert (True, 0.5) == (abs(aligned - 10.3) <= axis.error, axis.error)
+
+
+def test_a_member_of_which_nothing_was_read_has_no_clock() -> None:
+    axis = TimeAxis()
+    axis.beat(0, "a", 10.0, 0)
+    axis.beat(1, "b", 99.0, 0)
+    assert (10.0, None, None) == (axis.now, axis.align("b", 99.0), axis.align("c", 1.0))
+
+
+def test_the_axis_goes_on_when_the_reference_dies() -> None:
+    axis = TimeAxis(drift=0.0)
+    for round_ in range(3):
+        axis.beat(2 * round_, "a", 10.0 + round_, 2 * round_)
+        axis.beat(2 * round_ + 1, "b", 510.5 + round_, 2 * round_ + 1)
+    axis.depart("a")
+    axis.beat(6, "b", 514.5, 6)
+    assert (14.5, []) == (axis.now, axis.breaks)
+
+
+def test_where_no_member_lived_through_a_time_the_axis_breaks() -> None:
+    axis = TimeAxis()
+    axis.beat(0, "a", 10.0, 0)
+    axis.depart("a")
+    axis.mark(1)
+    axis.beat(2, "b", 90000.0, 2)
+    axis.beat(3, "b", 90001.0, 3)
+    assert ([2], 11.0, (10.0, 10.0)) == (axis.breaks, axis.now, axis.when(1))
+
+
+def test_on_one_host_the_time_without_members_is_known() -> None:
+    axis = TimeAxis(one_clock=True)
+    axis.beat(0, "a", 10.0, 0)
+    axis.depart("a")
+    axis.beat(1, "b", 90.0, 1)
+    assert ([], 90.0) == (axis.breaks, axis.now)
+
+
+def test_after_a_reboot_of_the_one_host_the_axis_breaks_too() -> None:
+    axis = TimeAxis(one_clock=True)
+    axis.beat(0, "a", 10.0, 0)
+    axis.depart("a")
+    axis.beat(1, "b", 2.0, 1)
+    axis.beat(2, "b", 3.0, 2)
+    assert ([1], 11.0) == (axis.breaks, axis.now)
+
+
+def test_a_clock_that_jumped_is_measured_anew() -> None:
+    axis = TimeAxis(drift=0.0)
+    readings = [510.5, 511.5, 812.5, 813.5, 814.5]
+    for round_, reading in enumerate(readings):
+        axis.beat(2 * round_, "a", 10.0 + round_, 2 * round_)
+        axis.beat(2 * round_ + 1, "b", reading, 2 * round_ + 1)
+    assert [(6, "b")] == axis.jumps
+    assert axis.align("b", 813.5) == pytest.approx(13.5, abs=0.5)
+
+
+def test_before_the_first_beat_there_is_no_time() -> None:
+    axis = TimeAxis()
+    axis.mark(0)
+    assert (-inf, -inf) == axis.when(0)
+    axis.beat(1, "a", 10.0, 1)
+    assert (10.0, 10.0) == axis.when(0)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_on_one_clock_no_record_was_written_outside_of_its_bounds(seed: int) -> None:
+    run = simulated(seed, one_clock=True)
+    axis, beaten, read, members = TimeAxis(one_clock=True), [], 0, set[str]()
+    for offset, payload, *_ in run.entries:
+        for gone in members - run.states[offset].seats.keys():
+            axis.depart(gone)
+        members, record = set(run.states[offset].seats), decode(payload)
+        axis.mark(offset)
+        if isinstance(record, Beat) and record.by in members:
+            axis.beat(offset, record.by, record.sent_at, record.at)
+            beaten.append(offset)
+            read = max(read, record.at)
+    assert (0.0, []) == (axis.error, axis.jumps)
+    # Records before the first Beat, and those that no member told to have read, have no bounds on one side.
+    true = {offset: START + run.times[offset] for offset in run.times if beaten[0] < offset < read}
+    assert len(true) > 30
+    assert [] == [offset for offset, time in true.items() if not _is_within(time, axis.when(offset))]
+
+
+def _is_within(time: float, bounds: tuple[float, float]) -> bool:
+    return bounds[0] - ROUNDING <= time <= bounds[1] + ROUNDING
