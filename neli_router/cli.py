@@ -23,6 +23,7 @@ __all__ = ["COMMANDS", "completion_command", "main"]
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "agent": ("agent", "agent_command", "Be a member of the group for all programs of this host."),
+    "audit": ("audit", "audit_command", "Say what a group did, and whether it kept its promises."),
     "completion": ("", "completion_command", "Print the shell's completion of these commands."),
     "config": ("configuration", "config_command", "Show the effective configuration, and where each value comes from."),
     "demo": ("proofs", "demo_command", "Start real processes that share partitions, and kill one."),

@@ -1,0 +1,311 @@
+"""`neli audit`: what a group did, by its ledger, and whether it kept its promises.
+
+    LEDGER --all retained records--> annals --.
+    --notes: a folder of *.notes -----------> audit --> a summary, or JSON
+
+It only reads, and the group does not notice it. Members trim their ledgers, so it begins with the oldest snapshot whose
+records are still there. A copy that Spark keeps goes back further: `dags/jobs/audit_ownership.py` audits that.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+
+import click
+import msgspec
+
+from neli_router import config as configuration
+from neli_router.commands.configuration import resolved_or_exit
+from neli_router.commands.conventions import output_option, print_rows, print_views, shown
+from neli_router.commands.exit_codes import EXIT_BROKEN
+from neli_router.config import Config
+from neli_router.errors import LedgerTrimmed, NeliError
+from neli_router.ledgers.base import Entry, Ledger, Promise
+from neli_router.processes.notes import NoteReader
+from neli_router.processes.referee import Life
+from neli_router.status.annals import Annals, Finding
+from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures
+from neli_router.status.history import between, patiently
+
+__all__ = ["AuditView", "FiguresView", "FindingView", "audit_command"]
+
+TRIES_MAX = 3
+"""How often to begin anew when members trimmed the records that were to be read next."""
+
+TELL_EVERY = 0.2
+
+WORDS = {"broken": "BROKEN", "warning": "LOOK", "note": "SOUND"}
+SAID = {
+    "broken": "a promise was broken",
+    "warning": "something is worth a look; no promise was broken",
+    "note": "no promise was broken",
+}
+MARKS = {"broken": "broken", "warning": "look", "note": "note"}
+COLOURS = {"broken": "red", "warning": "yellow", "note": "green"}
+
+
+class FindingView(msgspec.Struct, frozen=True):
+    severity: str
+    kind: str
+    text: str
+    offset: int | None
+    seconds: float | None
+    """After the beginning."""
+
+    @classmethod
+    def of(cls, found: Finding, since: float) -> "FindingView":
+        seconds = None if found.time is None else found.time - since
+        return cls(found.severity, found.kind, found.text, found.offset, seconds)
+
+
+class FiguresView(msgspec.Struct, frozen=True):
+    count: int
+    median: float
+    p90: float
+    longest: float
+
+    @classmethod
+    def of(cls, found: Figures | None) -> "FiguresView | None":
+        return None if found is None else cls(*found)
+
+
+class AuditView(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds."""
+
+    ledger: str
+    verdict: str
+    guarantee: str
+    lease: float
+    partitions: int
+    first_offset: int
+    end_offset: int
+    records: int
+    void: int
+    unreadable: int
+    began_at: str | None
+    seconds: float
+    clock_error: float
+    members: list[str]
+    joins: int
+    leaves: int
+    expired: int
+    replaced: int
+    tenures: int
+    led: float
+    owned: float
+    gaps: FiguresView | None
+    takeovers: FiguresView | None
+    takeover_error: float
+    handovers: FiguresView | None
+    moves: int
+    planned: int
+    least: int
+    needless: int
+    balance_mean: float
+    balance_worst: float
+    noted: int
+    overlaps: int | None
+    """None without notes: then nobody looked."""
+    overlap_longest: float | None
+    findings: list[FindingView]
+
+    @classmethod
+    def of(cls, address: str, found: Audit) -> "AuditView":
+        genesis = found.state.genesis
+        assert genesis is not None, "there is no audit without one"
+        endings = [life.ending for life in found.lives]
+        return cls(
+            ledger=address,
+            verdict=WORDS[found.verdict].lower(),
+            guarantee=genesis.guarantee,
+            lease=genesis.lease,
+            partitions=genesis.layout.partitions,
+            first_offset=found.first,
+            end_offset=found.state.at,
+            records=found.records,
+            void=sum(found.void.values()),
+            unreadable=found.kinds.get("unreadable", 0),
+            began_at=_wall(found, found.since),
+            seconds=found.seconds,
+            clock_error=found.error,
+            members=sorted({life.name for life in found.lives}),
+            joins=found.kinds.get("join", 0) - found.void.get("join", 0),
+            leaves=endings.count("leave"),
+            expired=endings.count("expire"),
+            replaced=endings.count("replaced"),
+            tenures=len(found.tenures),
+            led=found.led,
+            owned=found.owned,
+            gaps=FiguresView.of(figures(gap.seconds for gap in found.gaps)),
+            takeovers=FiguresView.of(found.took),
+            takeover_error=max((it.error for it in found.takeovers), default=0.0),
+            handovers=FiguresView.of(figures(found.handovers)),
+            moves=found.moved,
+            planned=sum(plan.planned for plan in found.plans),
+            least=sum(plan.least for plan in found.plans),
+            needless=found.needless,
+            balance_mean=found.balance_mean,
+            balance_worst=max((ratio for _, ratio in found.balance), default=1.0),
+            noted=len(found.noted),
+            overlaps=len(found.overlaps) if found.noted else None,
+            overlap_longest=max((it.seconds for it in found.overlaps), default=None),
+            findings=[FindingView.of(it, found.since) for it in found.findings],
+        )
+
+
+@click.command("audit")
+@click.argument("ledger", required=False)
+@click.option("--config", "config_file", metavar="FILE", help="The file that names the ledger, if LEDGER does not.")
+@click.option(
+    "--notes",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder of the members' notes of when they acted (*.notes). Without it, nobody can look for overlaps.",
+)
+@output_option
+def audit_command(ledger: str | None, config_file: str | None, notes: Path | None, output: str) -> None:
+    """Say what a group did, and whether it kept its promises, by all records that LEDGER still has.
+
+    LEDGER is an address such as sqlite:///var/lib/jobs/ledger.db or kafka://host:9092/jobs; by default, the one that
+    the configuration names. Nothing is appended.
+
+    Exits with 0 if no promise was broken; 1 if one was, or the ledger cannot be read or has no group; 2 if the
+    configuration is not usable.
+    """
+    config = resolved_or_exit({"ledger": ledger}, config_file).config
+    try:
+        address, annals = _read(config)
+        found = audit(annals, _acts(notes))
+    except (NeliError, OSError) as error:
+        click.echo(f"neli: {error}", err=True)
+        raise SystemExit(EXIT_BROKEN) from None
+    view = AuditView.of(address, found)
+    if output == "json":
+        print_views([view])
+    else:
+        _print(view, found.verdict)
+    if found.verdict == "broken":
+        raise SystemExit(EXIT_BROKEN)
+
+
+def _read(config: Config) -> tuple[str, Annals]:
+    """Where the ledger is, and all that it still has."""
+    handle = configuration.open(config, create=False)
+    try:
+        for left in reversed(range(TRIES_MAX)):
+            annals = Annals(one_clock=Promise.MULTI_HOST not in handle.promises)
+            try:
+                annals.read(_told(handle))
+            except LedgerTrimmed:
+                if left:
+                    continue
+                raise
+            return handle.address, annals
+    finally:
+        handle.close()
+    raise AssertionError("the last try returned or raised")
+
+
+def _told(ledger: Ledger) -> Iterator[Entry]:
+    """All entries up to the tip of now. A terminal is told how far that is."""
+    start, tip = patiently(ledger.start), patiently(ledger.tip)
+    told_at, terminal = time.monotonic(), sys.stderr.isatty()
+    for entry in between(ledger, start, tip):
+        yield entry
+        if terminal and time.monotonic() >= told_at + TELL_EVERY:
+            told_at = time.monotonic()
+            part = (entry.offset - start) / max(1, tip - start)
+            click.echo(f"\rreading offset {entry.offset:,} of {tip:,} ({part:.0%}) ", nl=False, err=True)
+    if terminal:
+        click.echo(f"\r{'':60}\r", nl=False, err=True)
+
+
+def _acts(folder: Path | None) -> Iterator[ActedSpan]:
+    for path in sorted(folder.glob("*.notes")) if folder is not None else ():
+        life = Life(path.stem)
+        try:
+            for note in NoteReader(path).fresh():
+                life.hear(note)
+        except msgspec.DecodeError:
+            raise NeliError(
+                "a member's notes were wanted, a line of JSON each",
+                f"{path} has another kind of line",
+                "name a folder in which all *.notes are notes of members",
+            ) from None
+        for span in life.spans:
+            yield ActedSpan(life.label, span.partition, span.term, span.since, span.until)
+        for span in life.relapses:
+            yield ActedSpan(life.label, span.partition, span.term, span.since, span.until, again=True)
+
+
+def _print(view: AuditView, verdict: str) -> None:
+    click.echo(shown(view.ledger))
+    since = f", from {view.began_at}" if view.began_at else ""
+    click.echo(f"{view.guarantee}, lease {view.lease:g} s, {view.partitions} partitions; {_long(view.seconds)}{since}")
+    as_far = "" if view.noted or verdict == "broken" else ", as far as a ledger can tell"
+    click.echo(f"\n{click.style(WORDS[verdict], fg=COLOURS[verdict], bold=True)}  {SAID[verdict]}{as_far}\n")
+    clock = "one clock" if view.clock_error == 0 else f"several clocks, aligned to ± {_short(view.clock_error)}"
+    void = f", {view.void} void" if view.void else ""
+    unreadable = f", {view.unreadable} unreadable" if view.unreadable else ""
+    ends = f"{view.joins} joined, {view.leaves} left, {view.expired} expired, {view.replaced} replaced by a newer one"
+    lines = [
+        ("records", f"{view.records:,} from {view.first_offset:,} to {view.end_offset:,}{void}{unreadable}; {clock}"),
+        ("members", f"{len(view.members)} names; {ends}"),
+        ("coverage", f"led {view.led:.3%} of the time, owned {view.owned:.3%}; gaps: {_figures(view.gaps)}"),
+        ("takeovers", f"{_figures(view.takeovers)}{_give(view)}"),
+        ("handovers", _figures(view.handovers)),
+        ("moves", f"{view.moves:,} in {view.tenures:,} tenures; {view.planned:,} planned, {view.least:,} the least"),
+        ("balance", f"largest share over the fair one: mean {view.balance_mean:.2f}, at most {view.balance_worst:.2f}"),
+        ("overlaps", _overlaps(view)),
+    ]
+    for name, text in lines:
+        click.echo(f"{name:<10}  {text}")
+    if view.findings:
+        click.echo()
+        print_rows(
+            ("finding", "kind", "at s", "what was found"),
+            ((MARKS[it.severity], it.kind, _at(it), it.text) for it in view.findings),
+        )
+
+
+def _overlaps(view: AuditView) -> str:
+    if view.overlaps is None:
+        return "not looked for: without the members' notes, nobody knows who acted"
+    if view.overlap_longest is None:
+        return f"none in the notes of {view.noted} processes"
+    return f"{view.overlaps} in the notes of {view.noted} processes, the longest {_short(view.overlap_longest)}"
+
+
+def _give(view: AuditView) -> str:
+    return "" if view.takeovers is None else f" (± {_short(view.takeover_error)})"
+
+
+def _figures(found: FiguresView | None) -> str:
+    if found is None:
+        return "none"
+    return f"{found.count:,}, median {_short(found.median)}, p90 {_short(found.p90)}, longest {_short(found.longest)}"
+
+
+def _at(finding: FindingView) -> str:
+    return "" if finding.seconds is None else f"{finding.seconds:.1f}"
+
+
+def _short(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms" if seconds < 0.9995 else f"{seconds:.2f} s"
+
+
+def _long(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
+
+
+def _wall(found: Audit, time: float) -> str | None:
+    wall = found.wall(time)
+    return (
+        None if wall is None or not isfinite(wall) else datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds")
+    )

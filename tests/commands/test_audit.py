@@ -1,0 +1,108 @@
+"""`neli audit`: its summary, its JSON and its exit codes, for ledgers of a file."""
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from neli_router.cli import main
+from neli_router.induction.records import Beat, Record, encode
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.processes.notes import Acts, Notebook
+from tests.induction.scenes import expire, genesis, join
+from tests.status.auditing import written
+
+
+def history() -> list[Record]:
+    """Offsets in a file begin with 1. A lease is 6 s; alice dies, and bob takes over."""
+    alice = [("a", float(second)) for second in range(8)]
+    bob = [("b", 7.5 + second) for second in range(8)]
+    joins = join("a", "alice", at=2), join("b", "bob", at=11)
+    last = ("b", 15.5), ("b", 16.5)
+    return written(genesis(), joins[0], *alice, joins[1], *bob, expire("b", "a", 10), *last, first=1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def fill(path: Path, records: Sequence[Record]) -> None:
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.append([encode(record) for record in records])
+
+
+def run(path: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["audit", f"sqlite://{path}", *arguments], env={"NELI_CONFIG": None})
+
+
+def test_a_summary_says_in_plain_words_what_the_group_did(path: Path) -> None:
+    fill(path, history())
+    result = run(path)
+    assert 0 == result.exit_code, result.output
+    lines = result.stdout.splitlines()
+    assert [f"sqlite:{path}", "exclusive, lease 6 s, 4 partitions; 16 s, from 1970-01-01T00:00:00+00:00"] == lines[:2]
+    assert "SOUND  no promise was broken, as far as a ledger can tell" == lines[3]
+    told = {line[:10].strip(): line[12:] for line in lines[5:13]}
+    assert "2 names; 2 joined, 0 left, 1 expired, 0 replaced by a newer one" == told["members"]
+    assert told["takeovers"].startswith("1, median 7.50 s, p90 7.50 s, longest 7.50 s (± ")
+    assert told["overlaps"].startswith("not looked for")
+
+
+def test_its_json_has_the_same_in_numbers(path: Path) -> None:
+    fill(path, history())
+    told = json.loads(run(path, "--output", "json").stdout)
+    assert ("sound", ["alice", "bob"], 4, 6) == (told["verdict"], told["members"], told["moves"], told["least"])
+    assert (1, 7.5) == (told["takeovers"]["count"], told["takeovers"]["median"])
+    assert (None, 0, ["notes"]) == (told["overlaps"], told["noted"], [it["kind"] for it in told["findings"]])
+
+
+def test_a_broken_promise_ends_it_with_1(path: Path) -> None:
+    records = history()
+    fill(path, [*records, Beat(by="b", sent_at=17.5, at=len(records) + 1, digest="0" * 16)])
+    result = run(path)
+    assert (1, True) == (result.exit_code, "BROKEN  a promise was broken\n" in result.stdout)
+    assert "bob computed another table than these records give" in result.stdout
+
+
+def test_an_overlap_in_the_notes_is_found(path: Path, tmp_path: Path) -> None:
+    fill(path, history())
+    Notebook(tmp_path / "alice.1.notes").write(Acts(6.1, 13.0, {0: 1002}))
+    Notebook(tmp_path / "bob.1.notes").write(Acts(12.5, 20.0, {0: 1020}))
+    result = run(path, "--notes", str(tmp_path))
+    assert (1, True) == (result.exit_code, "acted at once, 500.0 ms" in result.stdout), result.stdout
+
+
+def test_notes_that_are_none_are_refused(path: Path, tmp_path: Path) -> None:
+    fill(path, history())
+    (tmp_path / "diary.notes").write_text("dear diary\n", encoding="utf-8")
+    result = run(path, "--notes", str(tmp_path))
+    assert (1, True) == (result.exit_code, "has another kind of line" in result.stderr)
+
+
+def test_names_cannot_move_the_cursor(path: Path) -> None:
+    fill(path, written(genesis(), join("a", "\x1b[2Jalice", at=2), ("a", 0.0), first=1))
+    flapping = [join(letter, "\x1b[2Jalice", at=9) for letter in "bcdef"]
+    fill(path, flapping)
+    result = run(path)
+    assert (0, False) == (result.exit_code, "\x1b" in result.stdout), result.output
+    assert "\\x1b[2Jalice flaps" in result.stdout
+
+
+def test_a_ledger_that_is_not_there_is_not_made(path: Path) -> None:
+    result = run(path)
+    assert (1, False) == (result.exit_code, path.exists())
+
+
+def test_a_ledger_without_a_group_is_refused(path: Path) -> None:
+    fill(path, [])
+    result = run(path)
+    assert (1, True) == (result.exit_code, "there is no Genesis among them" in result.stderr)
+
+
+def test_an_address_that_is_none_is_a_mistake_of_usage() -> None:
+    result = CliRunner().invoke(main, ["audit", "ftp://host"], env={"NELI_CONFIG": None})
+    assert (2, True) == (result.exit_code, "ftp is no known kind of ledger" in result.output)
