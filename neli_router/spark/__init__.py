@@ -1,6 +1,8 @@
 """Spark: a job works on exactly the keys that its host owns, and a job that was deposed cannot write.
 
     session()                                a SparkSession: Java and Python found, loopback where it is local
+    append_rows(rows, table, terms, batch)   a DataFrame into a fenced Delta table (`stage_rows`: in two steps)
+    read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
 
 Any SparkSession will do for all the rest: one of `spark-submit`, of a notebook, or of a cluster. The names come from
 modules that need packages of the extra `spark`, so each is imported when it is asked for.
@@ -10,15 +12,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from neli_router.spark.fenced import append_rows, read_table, stage_rows
     from neli_router.spark.runtime import SparkUnusable, java_home
     from neli_router.spark.sessions import session
 
-__all__ = ["SparkUnusable", "java_home", "session"]
+__all__ = ["SparkUnusable", "append_rows", "java_home", "read_table", "session", "stage_rows"]
 
 _HOMES = {
     "SparkUnusable": "runtime",
+    "append_rows": "fenced",
     "java_home": "runtime",
+    "read_table": "fenced",
     "session": "sessions",
+    "stage_rows": "fenced",
 }
 """Name -> its module. A module may not have the name of what it offers, or it would be found in its place."""
 

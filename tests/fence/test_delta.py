@@ -335,3 +335,17 @@ def test_files_are_found_by_partition_and_by_version(table: FencedTable) -> None
     assert {"partition=2"} == {Path(file).parent.name for file in table.files([2, 5])}
     assert 2 == len(table.files(version=1))
     assert [] == table.files([])
+
+
+def test_a_table_may_lie_in_a_folder_with_any_name(tmp_path: Path) -> None:
+    for name in ("a lake", "ein Müller-See", "a=b", "a+b#c"):
+        table = FencedTable.create(tmp_path / name / "prices", SCHEMA, LAYOUT)
+        table.append(rows(1), {1: 7}, 0)
+        assert [True] == [Path(file).is_file() for file in table.files()]
+        assert [(1, 1.0)] == prices(table)
+        assert [] == orphans(table)
+
+
+def test_a_path_that_the_library_takes_for_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableMismatch, match="without a percent sign"):
+        FencedTable.create(tmp_path / "a%20lake", SCHEMA, LAYOUT)

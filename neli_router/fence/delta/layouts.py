@@ -77,7 +77,7 @@ class Format:
 
     @classmethod
     def made(cls, schema: Any, layout: Layout, first_batch: int) -> "Format":
-        """The format of a table to be made. `schema` is pyarrow's or deltalake's, with or without the partition."""
+        """The format of a table to be made. `schema` is as in `FencedTable.create`."""
         if type(first_batch) is not int or first_batch < 0:
             raise ConfigError([f"first_batch={first_batch!r} must be a whole number of at least 0"])
         fields = _fields(schema)
@@ -101,6 +101,10 @@ class Format:
     def arrow(self) -> pa.Schema:
         """The columns inside a file: all but the partition."""
         return pa.schema([field for field in pa.schema(self.schema.to_arrow()) if field.name != PARTITION])
+
+    def spark_schema(self) -> dict[str, Any]:
+        """All columns, as Spark's `StructType.fromJson` takes them."""
+        return dict(json.loads(self.schema.to_json()))
 
     def configuration(self) -> dict[str, str | None]:
         return {
@@ -147,7 +151,7 @@ def format_of(handle: DeltaTable, place: Path) -> Format:
 
 
 def columns_of(schema: Any) -> Columns:
-    """The columns of a schema of pyarrow's or deltalake's."""
+    """The columns of a schema of pyarrow's, deltalake's or Spark's."""
     return {field["name"]: _bare(field["type"]) for field in _fields(schema)}
 
 
@@ -189,12 +193,32 @@ def local_path(path: str | PathLike[str]) -> Path:
             f"found an address of {text.partition(':')[0]!r}",
             "put the table where files can be renamed; docs/fencing.md says why an object store is not safe yet",
         )
-    return Path(text).absolute()
+    path = Path(text).absolute()
+    if "%" in str(path):
+        raise TableMismatch(
+            "a path without a percent sign was wanted",
+            f"found {str(path)!r}",
+            "choose another: deltalake takes 'a%20b' for 'a b' when it reads the log, and finds another table there",
+        )
+    return path
 
 
 def _fields(schema: Any) -> list[dict[str, Any]]:
-    delta = schema if isinstance(schema, Schema) else Schema.from_arrow(schema)
-    fields: list[dict[str, Any]] = json.loads(delta.to_json())["fields"]
+    """The columns in Delta's JSON, which is Spark's own."""
+    if isinstance(schema, Schema):
+        text = schema.to_json()
+    elif callable(getattr(schema, "json", None)):  # Spark's StructType, without importing Spark.
+        text = schema.json()
+    else:
+        try:
+            text = Schema.from_arrow(schema).to_json()
+        except Exception as error:  # noqa: BLE001 - the library has no class of its own for this.
+            raise TableMismatch(
+                "a schema was wanted that Delta can hold",
+                f"found {str(error).partition(chr(10))[0]}",
+                "cast the columns that it names to types that Delta has",
+            ) from None
+    fields: list[dict[str, Any]] = json.loads(text)["fields"]
     return fields
 
 

@@ -119,8 +119,12 @@ class Staging:
         """Stage `rows`; their column `partition` says which file they go to. May be called again and again.
 
         Raises TableMismatch if the columns are not the table's, and FenceMisused for a row of a partition without a
-        term.
+        term, and once it was counted or committed.
         """
+        if self._files is not None:
+            raise FenceMisused(
+                "rows to stage were wanted before the commit", "found some after it", "begin another step for them"
+            )
         require_columns(self.made.columns, columns_of(rows.schema), "the rows")
         schema = self.made.arrow
         for partition in pc.unique(rows[PARTITION]).to_pylist():
@@ -131,15 +135,17 @@ class Staging:
             pq.write_table(some, path)
             self._written += 1
 
+    def count(self) -> int:
+        """The rows that are staged. No more may be staged after this, for each file is looked at once."""
+        return sum(file.rows for file in self._looked_at())
+
     def place(self, partitions: Iterable[int]) -> list[AddAction | RemoveAction]:
         """Give the staged files of `partitions` their names in the table, safe from a loss of power; what the log must
         say of them. May be called again, also after it failed.
 
         Raises TableMismatch if a file is not the table's, TableUnavailable if one that was placed is gone, and OSError.
         """
-        if self._files is None:  # All of them are looked at before the first one is moved, and never again.
-            self._files = [_File.staged(self, *found) for found in self._staged()]
-        files = [file for file in self._files if file.rows and file.partition in set(partitions)]
+        files = [file for file in self._looked_at() if file.rows and file.partition in set(partitions)]
         folders = {(self._root / file.name).parent for file in files if not file.is_placed}
         if new := [folder for folder in folders if not folder.exists()]:
             for folder in new:
@@ -158,6 +164,11 @@ class Staging:
             if landed is not None and file.name not in landed:
                 (self._root / file.name).unlink(missing_ok=True)
         shutil.rmtree(self._home, ignore_errors=True)
+
+    def _looked_at(self) -> list["_File"]:
+        if self._files is None:  # All of them are looked at before the first one is moved, and never again.
+            self._files = [_File.staged(self, *found) for found in self._staged()]
+        return self._files
 
     def _staged(self) -> Iterator[tuple[int, Path, int]]:
         if not (self._home / STEP).exists():

@@ -117,8 +117,9 @@ class FencedTable:
     def create(cls, path: str | PathLike[str], schema: Any, layout: Layout, *, first_batch: int = 0) -> "FencedTable":
         """Make the table, or open the one that is there if it is the same. Any number may do so at once.
 
-        `schema` is pyarrow's or deltalake's; the column `partition` is added to it. All columns may be null. Each
-        partition stands at batch `first_batch` - 1 before its first one. Raises TableMismatch and ConfigError.
+        `schema` is pyarrow's, deltalake's or Spark's; a column `partition` is added if it has none, and all columns may
+        be null. Each partition stands at batch `first_batch` - 1 before its first one. Raises TableMismatch and
+        ConfigError.
         """
         root, made = local_path(path), Format.made(schema, layout, first_batch)
         # Refused by the library when another program makes it at the same moment; opened below, in either case.
@@ -172,10 +173,12 @@ class FencedTable:
         with self._lock:
             self._look(sure=True)
             handle = self._handle if version is None else DeltaTable(str(self._root), version=version)
-            if partitions is None:
-                return sorted(handle.file_uris())
-            wanted = sorted({str(partition) for partition in partitions})
-            return sorted(handle.file_uris(file_pruning_predicate=[(PARTITION, "in", wanted)])) if wanted else []
+            wanted = None if partitions is None else sorted({str(partition) for partition in partitions})
+            if wanted is None:
+                found = handle.file_uris()
+            else:  # The library takes an empty list for no condition at all.
+                found = handle.file_uris(file_pruning_predicate=[(PARTITION, "in", wanted)]) if wanted else []
+            return sorted(unquote(file) for file in found)  # They are written as in an address: a space as %20.
 
     # What moves the fence
 

@@ -1,0 +1,201 @@
+"""DataFrames in fenced tables: what Spark writes lands as one step, and is read by the table's own list of files."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, lit, raise_error, when
+
+import neli_router
+from neli_router.fence import FenceMisused, Refused, TableMismatch, TableUnavailable
+from neli_router.fence.delta import FencedTable, Progress, Staging
+from neli_router.keyspace import Layout
+from neli_router.spark import append_rows, read_table, stage_rows
+
+pytestmark = pytest.mark.spark
+
+LAYOUT = Layout(partitions=8)
+ALL = dict.fromkeys(range(8), 7)
+RETRIED_MAX = 240.0
+
+RETRIED = """
+import json, sys
+from pyspark import TaskContext
+from pyspark.sql.functions import col, udf
+from neli_router.fence.delta import FencedTable
+from neli_router.spark import append_rows, session
+
+def fails_once(number):
+    if number == 79 and TaskContext.get().attemptNumber() == 0:
+        raise RuntimeError("the first attempt of the task that has the last row")
+    return number
+
+with session("retried", master="local[2,3]", settings={"spark.driver.memory": "1g"}) as spark:
+    table = FencedTable(sys.argv[1])
+    rows = spark.range(80, numPartitions=4).select(
+        udf(fails_once, "long")("id").alias("id"), (col("id") % 8).cast("int").alias("partition")
+    )
+    once = append_rows(rows, table, dict.fromkeys(range(8), 7), 0)
+    print(json.dumps([once.version, len(once.landed)]))
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path, spark: SparkSession) -> FencedTable:
+    return FencedTable.create(tmp_path / "a lake" / "prices", ticks(spark, 0).schema, LAYOUT)
+
+
+def ticks(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(count).select("id", (col("id") % 8).cast("int").alias("partition"))
+
+
+def ids(rows: DataFrame) -> list[int]:
+    return sorted(row.id for row in rows.collect())
+
+
+def names(table: FencedTable) -> set[str]:
+    """Every file and folder of the table but its log."""
+    found = (path.relative_to(table.path) for path in table.path.rglob("*"))
+    return {str(path) for path in found if path.parts[0] != "_delta_log"}
+
+
+def test_a_batch_of_spark_lands_with_one_file_a_partition(spark: SparkSession, table: FencedTable) -> None:
+    commit = append_rows(ticks(spark, 80), table, ALL, 0)
+    assert (1, tuple(range(8))) == (commit.version, commit.landed)
+    assert list(range(80)) == ids(read_table(spark, table))
+    placed = {str(Path(file).relative_to(table.path)) for file in table.files()}
+    assert 8 == len(placed)
+    assert placed | {f"partition={number}" for number in range(8)} | {"_neli"} == names(table)
+    assert 80 == DeltaTable(str(table.path)).count()
+
+
+def test_a_batch_that_is_repeated_lands_once(spark: SparkSession, table: FencedTable) -> None:
+    append_rows(ticks(spark, 8), table, ALL, 0)
+    assert tuple(range(8)) == append_rows(ticks(spark, 8), table, ALL, 0).skipped
+    assert list(range(8)) == ids(read_table(spark, table))
+    assert 8 == len([name for name in names(table) if name.endswith("parquet")])
+
+
+def test_a_driver_that_was_deposed_while_spark_wrote_is_refused(spark: SparkSession, table: FencedTable) -> None:
+    rival = FencedTable(table.path)
+    with table.stage(ALL, 0) as staging:
+        assert 8 == stage_rows(ticks(spark, 8), staging)
+        rival.raise_terms(dict.fromkeys(range(8), 9))
+        with pytest.raises(Refused, match="term 9"):
+            table.commit(staging)
+    assert 0 == read_table(spark, table).count()
+    assert {"_neli"} == names(table)
+
+
+def test_columns_that_differ_are_named_before_spark_starts(spark: SparkSession, table: FencedTable) -> None:
+    other = ticks(spark, 8).select(col("id").cast("string"), raise_error(lit("it was run")).alias("size"))
+    with pytest.raises(TableMismatch) as mismatch:
+        append_rows(other, table, ALL, 0)
+    for word in ("partition is missing", "size is not in the table", "id is string instead of long"):
+        assert word in mismatch.value.found
+    assert {"_neli"} == names(table)
+
+
+@pytest.mark.parametrize("partition", ["5", "null"])
+def test_rows_that_belong_to_no_partition_that_is_held_are_refused(
+    spark: SparkSession, table: FencedTable, partition: str
+) -> None:
+    rows = spark.sql(f"SELECT 1L AS id, CAST({partition} AS INT) AS partition")
+    with pytest.raises(FenceMisused, match="drop rows without a key"):
+        append_rows(rows, table, {1: 7}, 0)
+    assert {1: Progress(None, -1)} == table.progress([1])
+    assert {"_neli"} == names(table)
+
+
+def test_a_batch_without_rows_takes_the_step(spark: SparkSession, table: FencedTable) -> None:
+    assert (1, 2) == append_rows(ticks(spark, 0), table, {1: 7, 2: 7}, 0).landed
+    assert {2: Progress(7, 0)} == table.progress([2])
+
+
+def test_files_that_the_driver_does_not_see_never_land_as_an_empty_batch(
+    spark: SparkSession, table: FencedTable
+) -> None:
+    class Elsewhere(Staging):
+        """As on a machine whose disk the executors of other machines cannot write to."""
+
+        def count(self) -> int:
+            for path in self.folder.glob("partition=3/*"):
+                path.unlink()
+            return super().count()
+
+    with table.stage(ALL, 0) as staging:
+        staging.__class__ = Elsewhere
+        with pytest.raises(TableUnavailable, match=r"the 80 rows that Spark wrote .* the driver sees 70"):
+            stage_rows(ticks(spark, 80), staging)
+
+
+def test_a_job_that_failed_leaves_nothing_in_the_table(spark: SparkSession, table: FencedTable) -> None:
+    rows = ticks(spark, 80).withColumn("id", when(col("id") == 79, raise_error(lit("no"))).otherwise(col("id")))
+    with table.stage(ALL, 0) as staging:
+        with pytest.raises(Exception, match="no"):
+            stage_rows(rows, staging)
+        (staging.folder / "_temporary").mkdir(parents=True, exist_ok=True)  # As a job that is still running has it.
+        with pytest.raises(TableUnavailable, match="_temporary"):
+            table.commit(staging)
+    assert {"_neli"} == names(table)
+
+
+def test_a_task_that_ran_twice_leaves_no_row_twice(spark: SparkSession, table: FencedTable) -> None:
+    root = Path(neli_router.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", RETRIED, str(table.path)],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=RETRIED_MAX,
+        check=False,
+    )
+    assert "the first attempt of the task" in done.stderr
+    assert [1, 8] == json.loads(done.stdout.splitlines()[-1]), done.stderr
+    assert list(range(80)) == ids(read_table(spark, table))
+
+
+def test_a_partition_is_read_from_its_own_files_alone(spark: SparkSession, table: FencedTable) -> None:
+    append_rows(ticks(spark, 80), table, ALL, 0)
+    whole, some = read_table(spark, table), read_table(spark, table, partitions=[3])
+    assert [3, 11, 19] == ids(some)[:3]
+    assert {"partition=3"} == {Path(urlparse(file).path).parent.name for file in some.inputFiles()}
+    assert ids(some) == ids(whole.where("partition = 3"))
+    assert 0 == read_table(spark, table, partitions=[]).count()
+
+
+def test_a_table_is_read_at_a_version(spark: SparkSession, table: FencedTable) -> None:
+    append_rows(ticks(spark, 8), table, ALL, 0)
+    before = read_table(spark, table)
+    append_rows(ticks(spark, 16), table, ALL, 1)
+    assert (8, 8, 24) == (
+        before.count(),
+        read_table(spark, table, version=1).count(),
+        read_table(spark, table).count(),
+    )
+
+
+def test_values_of_every_type_are_the_same_to_spark_and_to_other_engines(spark: SparkSession, tmp_path: Path) -> None:
+    text = (
+        "SELECT 1 AS partition, CAST(1 AS TINYINT) a, CAST(2 AS SMALLINT) b, 3 c, CAST(1.5 AS FLOAT) d, 2.5D e, 'x' f, "
+        "X'00ff' g, true h, DATE '9999-12-31' i, TIMESTAMP '9999-12-31 23:59:59.123456' j, 1.25BD k, array(1, null) l, "
+        "named_struct('at', TIMESTAMP '2026-01-02 03:04:05.678901', 'n', 'y') m, map('k', 1) n, CAST(null AS LONG) o"
+    )
+    rows = spark.sql(text)
+    table = FencedTable.create(tmp_path / "types", rows.schema, LAYOUT)
+    append_rows(rows, table, {1: 7}, 0)
+    assert rows.select(*sorted(rows.columns)).collect() == (
+        read_table(spark, table).select(*sorted(rows.columns)).collect()
+    )
+    found = DeltaTable(str(table.path)).to_pyarrow_table().to_pylist()[0]
+    assert datetime(9999, 12, 31, 23, 59, 59, 123456, UTC) == found["j"]
+    assert (date(9999, 12, 31), Decimal("1.25"), b"\x00\xff") == (found["i"], found["k"], found["g"])
+    assert {"at": datetime(2026, 1, 2, 3, 4, 5, 678901, UTC), "n": "y"} == found["m"]
