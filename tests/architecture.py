@@ -35,7 +35,7 @@ __all__ = [
 PROJECT = "neli_router"
 
 BASE = ("closing", "errors", "keyspace", "leases", "protocol")
-GROUND = (*BASE, "cancellation", "clock", "logs")
+GROUND = (*BASE, "cancellation", "clock", "exit_codes", "logs")
 """Modules that stand on nothing but each other, and that every room may know if it is not pure."""
 PROTOCOLS = ("consumer_group", "electors", "induction")
 PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})

@@ -20,8 +20,8 @@ from typing import Any
 import click
 
 from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options
-from neli_router.commands.exit_codes import EXIT_USAGE
 from neli_router.errors import how_to_install
+from neli_router.exit_codes import EXIT_USAGE
 from neli_router.logs import logger
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reloaded, Reloader

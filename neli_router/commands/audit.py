@@ -20,9 +20,9 @@ import msgspec
 from neli_router import config as configuration
 from neli_router.commands.configuration import resolved_or_exit
 from neli_router.commands.conventions import output_option, print_rows, print_views, shown
-from neli_router.commands.exit_codes import EXIT_BROKEN
 from neli_router.config import Config
 from neli_router.errors import LedgerTrimmed, NeliError
+from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.ledgers.base import Entry, Ledger, Promise
 from neli_router.processes.notes import NoteReader
 from neli_router.processes.referee import Life

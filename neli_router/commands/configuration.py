@@ -21,9 +21,9 @@ import click
 
 from neli_router.agent.address import default_address
 from neli_router.commands.conventions import output_option
-from neli_router.commands.exit_codes import EXIT_USAGE
 from neli_router.config import Config
 from neli_router.errors import ConfigError
+from neli_router.exit_codes import EXIT_USAGE
 from neli_router.keyspace import Layout
 from neli_router.settings.options import OPTIONS
 from neli_router.settings.resolve import Resolved, resolve

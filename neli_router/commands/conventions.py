@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from neli_router.commands.exit_codes import (
+from neli_router.errors import BadKey, ConfigError, LeaseLost, NeliError, NoAgent, NoOwner, NotLeading
+from neli_router.exit_codes import (
     EXIT_BROKEN,
     EXIT_INTERRUPTED,
     EXIT_LOST,
@@ -26,7 +27,6 @@ from neli_router.commands.exit_codes import (
     EXIT_REFUSED,
     EXIT_USAGE,
 )
-from neli_router.errors import BadKey, ConfigError, LeaseLost, NeliError, NoAgent, NoOwner, NotLeading
 from neli_router.keyspace import Key, Role
 from neli_router.settings.file import Unreadable
 from neli_router.settings.token import read_token

@@ -32,7 +32,6 @@ from neli_router.agent.server.sockets import listen_tcp
 from neli_router.clock import host_clock
 from neli_router.commands.configuration import resolve_here, with_options
 from neli_router.commands.conventions import output_option
-from neli_router.commands.exit_codes import EXIT_BROKEN
 from neli_router.commands.measurements import (
     Diagnosis,
     Trips,
@@ -46,6 +45,7 @@ from neli_router.commands.measurements import (
 )
 from neli_router.config import Config
 from neli_router.errors import ConfigError, LedgerError, LedgerMissing, NeliError
+from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
 from neli_router.protocol import BEATS_PER_LEASE

@@ -31,8 +31,8 @@ from neli_router.commands.conventions import (
     role_of,
     shown,
 )
-from neli_router.commands.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
 from neli_router.errors import NoOwner
+from neli_router.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
 from neli_router.keyspace import Key
 
 if TYPE_CHECKING:

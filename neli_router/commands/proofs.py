@@ -19,7 +19,7 @@ from typing import cast
 import click
 
 from neli_router import demo
-from neli_router.commands.exit_codes import EXIT_BROKEN
+from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.protocol import Guarantee
 from neli_router.sim.explore import Report, explore, transcript
 from neli_router.sim.miniature import Bounds

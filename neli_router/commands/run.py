@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neli_router.commands.conventions import agent_options, asking, complain, role_of
-from neli_router.commands.exit_codes import EXIT_CANNOT_START, EXIT_LOST, EXIT_NOT_EXECUTABLE
 from neli_router.commands.guardian import Guardian, guardian
 from neli_router.errors import NoAgent
+from neli_router.exit_codes import EXIT_CANNOT_START, EXIT_LOST, EXIT_NOT_EXECUTABLE
 from neli_router.keyspace import Role
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from neli_router.commands.conventions import agent_options, asking, output_option, print_rows, print_views
-from neli_router.commands.exit_codes import EXIT_BROKEN
+from neli_router.exit_codes import EXIT_BROKEN
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client

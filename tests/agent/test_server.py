@@ -17,8 +17,9 @@ import httpx
 import pytest
 
 from neli_router.agent.server.hub import HANGS_AFTER
-from neli_router.agent.server.server import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, Agent, run
+from neli_router.agent.server.server import Agent, run
 from neli_router.errors import ConfigError, LedgerUnusable, NeliError, Replaced
+from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reloaded

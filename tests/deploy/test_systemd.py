@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 import neli_router
-from neli_router.commands.exit_codes import EXIT_USAGE
+from neli_router.exit_codes import EXIT_USAGE
 from neli_router.settings.resolve import Resolved, resolve
 from tests.deploy.tools import output_of, tool
 

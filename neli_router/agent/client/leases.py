@@ -209,10 +209,16 @@ class _Told(BaseRight):
         """Seconds that a successor waits for us, from when a partition is revoked."""
         return self._hold.drain_timeout
 
-    def on_news(self, listener: Callable[[], object]) -> None:
+    def on_news(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Call `listener` whenever something was renewed, revoked or lost, on a thread of the client. It must not wait,
-        and is not called for what merely runs out."""
-        self._hold.listeners += (listener,)
+        and is not called for what merely runs out. The answer takes it back."""
+        hold = self._hold
+        hold.listeners += (listener,)
+
+        def forget() -> None:
+            hold.listeners = tuple(other for other in hold.listeners if other is not listener)
+
+        return forget
 
     def _end(self) -> float:
         return self._hold.until()

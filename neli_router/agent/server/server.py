@@ -35,6 +35,7 @@ from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.sockets import BACKLOG, listen_tcp, listen_unix
 from neli_router.config import Config
 from neli_router.errors import Closed, ConfigError, NeliError
+from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.protocol import Event, Fenced
@@ -43,10 +44,7 @@ from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload
 from neli_router.status.chronicle import Chronicle
 
-__all__ = ["EXIT_DONE", "EXIT_REFUSED", "EXIT_USAGE", "Agent", "run"]
-
-EXIT_DONE, EXIT_USAGE, EXIT_REFUSED = 0, 2, 5
-"""As in commands/exit_codes.py."""
+__all__ = ["Agent", "run"]
 
 FAREWELL_MAX = 2
 """Seconds for clients to read their last event, before their connections are closed."""

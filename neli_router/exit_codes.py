@@ -1,4 +1,4 @@
-"""Exit codes: a script can rely on their meaning.
+"""Exit codes of `neli`, and of jobs that Spark runs: a script can rely on their meaning.
 
     0 done   1 something is broken   2 not usable   3 no owner   4 no agent   5 refused   75 lost meanwhile
 
@@ -8,6 +8,7 @@ They are a part of the interface, as the names of commands are: a code keeps its
 __all__ = [
     "EXIT_BROKEN",
     "EXIT_CANNOT_START",
+    "EXIT_DONE",
     "EXIT_INTERRUPTED",
     "EXIT_LOST",
     "EXIT_NOT_EXECUTABLE",
@@ -16,6 +17,8 @@ __all__ = [
     "EXIT_REFUSED",
     "EXIT_USAGE",
 ]
+
+EXIT_DONE = 0
 
 EXIT_BROKEN = 1
 """A promise was broken, or a check failed; the output shows how."""
@@ -33,7 +36,8 @@ EXIT_REFUSED = 5
 """The agent, or the ledger, refused."""
 
 EXIT_LOST = 75
-"""`neli run`: the role was lost while the command ran, which was stopped. sysexits' EX_TEMPFAIL: run it again."""
+"""The role, or a part of a share, was lost while the command or the job ran, which was stopped. sysexits' EX_TEMPFAIL:
+run it again."""
 
 EXIT_NOT_EXECUTABLE = 126
 """`neli run`: the command is there and cannot be executed, as a shell says it."""
