@@ -70,6 +70,7 @@ ROOMS = (
     *(Room((name,), imports=(*BASE, name), packages=PURE_PACKAGES, pure=True) for name in PROTOCOLS),
     Room(("cancellation",), imports=("leases",)),
     Room(("clock",), imports=("errors",)),
+    Room(("exit_codes",)),
     Room(("logs",), packages=frozenset({"structlog"})),
     Room(("ledgers.base",), imports=("errors",)),
     Room(
