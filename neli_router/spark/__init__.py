@@ -3,6 +3,7 @@
     session()                                a SparkSession: Java and Python found, loopback where it is local
     append_rows(rows, table, terms, batch)   a DataFrame into a fenced Delta table (`stage_rows`: in two steps)
     read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
+    SqlReceiver, RedisReceiver               writes from executors: each batch of a partition lands once
 
 Any SparkSession will do for all the rest: one of `spark-submit`, of a notebook, or of a cluster. The names come from
 modules that need packages of the extra `spark`, so each is imported when it is asked for.
@@ -13,13 +14,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neli_router.spark.fenced import append_rows, read_table, stage_rows
+    from neli_router.spark.receivers import Landing, RedisReceiver, SqlReceiver
     from neli_router.spark.runtime import SparkUnusable, java_home
     from neli_router.spark.sessions import session
 
-__all__ = ["SparkUnusable", "append_rows", "java_home", "read_table", "session", "stage_rows"]
+__all__ = [
+    "Landing",
+    "RedisReceiver",
+    "SparkUnusable",
+    "SqlReceiver",
+    "append_rows",
+    "java_home",
+    "read_table",
+    "session",
+    "stage_rows",
+]
 
 _HOMES = {
+    "Landing": "receivers",
+    "RedisReceiver": "receivers",
     "SparkUnusable": "runtime",
+    "SqlReceiver": "receivers",
     "append_rows": "fenced",
     "java_home": "runtime",
     "read_table": "fenced",
