@@ -1,16 +1,26 @@
 """A fenced Delta table: what lands, what is refused, and what is left behind."""
 
+import os
 import pickle
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from neli_router.errors import ConfigError
 from neli_router.fence import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
-from neli_router.fence.delta import FencedTable, Progress
+from neli_router.fence.delta import FencedTable, Progress, Staging
 from neli_router.keyspace import Layout
 
 LAYOUT = Layout(partitions=8)
@@ -163,6 +173,15 @@ def test_a_skipped_batch_raises_the_fence_if_its_term_is_higher(table: FencedTab
         table.append(rows(1), {1: 7}, 1)
 
 
+def test_a_skipped_batch_raises_the_fence_although_a_sweep_took_its_files(table: FencedTable) -> None:
+    with table.stage({1: 9}, 0) as staging:
+        staging.write(rows(1))
+        FencedTable(table.path).append(rows(1), {1: 7}, 0)
+        table.sweep()
+        assert (1,) == table.commit(staging).skipped
+    assert {1: Progress(9, 0)} == table.progress([1])
+
+
 def test_two_under_one_term_land_a_batch_once(table: FencedTable) -> None:
     """A driver was started anew under the same lease, while the older one still runs."""
     twin = FencedTable(table.path)
@@ -226,7 +245,7 @@ def test_a_file_with_other_columns_is_refused(table: FencedTable) -> None:
     with table.stage({1: 7}, 0) as staging:
         folder = staging.folder / "partition=1"
         folder.mkdir(parents=True)
-        pa.parquet.write_table(pa.table({"instrument": ["NELI"]}), folder / "a.parquet")
+        pq.write_table(pa.table({"instrument": ["NELI"]}), folder / "a.parquet")
         with pytest.raises(TableMismatch, match="price is missing"):
             table.commit(staging)
     assert [] == orphans(table)
@@ -302,6 +321,59 @@ def test_a_column_type_that_not_every_reader_knows_is_refused(tmp_path: Path) ->
 # Answers that are lost, and files
 
 
+@pytest.mark.parametrize("has_landed", [True, False])
+@pytest.mark.parametrize("error", [DeltaError("the answer was lost"), OSError("the disk is full")])
+def test_the_log_says_what_became_of_a_commit_and_not_the_answer(
+    monkeypatch: pytest.MonkeyPatch, table: FencedTable, error: Exception, has_landed: bool
+) -> None:
+    write = DeltaTable.create_write_transaction
+    failed: list[Exception] = []
+
+    def failing(*arguments: Any, **named: Any) -> None:
+        if failed or has_landed:
+            write(*arguments, **named)
+        if not failed:
+            failed.append(error)
+            raise error
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", failing)
+    commit = table.append(rows(1, 2), {1: 7, 2: 7}, 0)
+    assert (1, (1, 2), [error]) == (commit.version, commit.landed, failed)
+    assert [(1, 1.0), (2, 1.0)] == prices(table)
+    assert [] == orphans(table)
+
+
+def test_a_table_that_cannot_be_written_says_so_and_stays_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, table: FencedTable
+) -> None:
+    def failing(*arguments: Any, **named: Any) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", failing)
+        with pytest.raises(TableUnavailable, match=r"each of 6 tries failed \(OSError\)"):
+            table.append(rows(1), {1: 7}, 0)
+    assert [] == orphans(table)
+    assert (1,) == table.append(rows(1), {1: 7}, 0).landed
+
+
+def test_a_rename_that_fails_halfway_is_taken_up_where_it_stopped(
+    monkeypatch: pytest.MonkeyPatch, table: FencedTable
+) -> None:
+    rename = Path.rename
+    failed: list[Path] = []
+
+    def failing(path: Path, target: Path) -> Path:
+        if target.name.endswith("-1.parquet") and not failed:
+            failed.append(path)
+            raise OSError("the server is away")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    assert (1, 2, 3) == table.append(rows(1, 2, 3), {1: 7, 2: 7, 3: 7}, 0).landed
+    assert [(1, 1.0), (2, 1.0), (3, 1.0)] == prices(table)
+
+
 def test_a_placed_file_that_is_gone_is_never_committed(table: FencedTable) -> None:
     with table.stage({1: 7}, 0) as staging:
         staging.write(rows(1))
@@ -349,3 +421,161 @@ def test_a_table_may_lie_in_a_folder_with_any_name(tmp_path: Path) -> None:
 def test_a_path_that_the_library_takes_for_another_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TableMismatch, match="without a percent sign"):
         FencedTable.create(tmp_path / "a%20lake", SCHEMA, LAYOUT)
+
+
+# A long life
+
+
+def test_a_handle_that_slept_while_the_log_was_cut_begins_with_the_newest_version(table: FencedTable) -> None:
+    asleep = FencedTable(table.path)
+    for batch in range(3):
+        table.append(rows(1), {1: 7}, batch)
+    table.maintain()
+    for version in range(3):
+        (table.path / "_delta_log" / f"{version:020}.json").unlink()
+    assert {1: Progress(7, 2)} == asleep.progress([1])
+    other = FencedTable(table.path)
+    table.append(rows(1), {1: 7}, 3)
+    (table.path / "_delta_log" / f"{3:020}.json").unlink()
+    assert (1,) == other.append(rows(1), {1: 7}, 4).landed
+    assert 5 == len(prices(table))
+
+
+def test_checkpoints_come_by_themselves_and_keep_the_terms(table: FencedTable) -> None:
+    for batch in range(20):
+        table.append(rows(1), {1: 7}, batch)
+    assert [f"{19:020}.checkpoint.parquet"] == [path.name for path in table.path.rglob("*.checkpoint.parquet")]
+    assert {1: Progress(7, 19), 2: Progress(None, -1)} == FencedTable(table.path).progress([1, 2])
+    with pytest.raises(Refused):
+        FencedTable(table.path).append(rows(1), {1: 6}, 20)
+
+
+def test_compaction_by_another_engine_harms_neither_a_step_nor_the_fence(table: FencedTable) -> None:
+    for batch in range(3):
+        table.append(rows(1), {1: 7}, batch)
+    with table.stage({1: 7}, 3) as staging:
+        staging.write(rows(1))
+        staging.place([1])
+        DeltaTable(str(table.path)).optimize.compact()
+        assert (1,) == table.commit(staging).landed
+    assert 4 == len(prices(table))
+    assert 2 == len(table.files())
+    table.maintain()
+    assert 3 == len(table.files(version=3))
+    assert [True] * 3 == [Path(file).is_file() for file in table.files(version=3)]
+
+
+def test_a_vacuum_of_ours_never_removes_what_a_commit_in_flight_has_placed(table: FencedTable) -> None:
+    with table.stage({1: 7}, 0) as staging:
+        staging.write(rows(1))
+        staging.place([1])
+        for path in table.path.glob("partition=1/*"):
+            os.utime(path, (0, 0))
+        table.maintain()
+        assert (1,) == table.commit(staging).landed
+    assert [(1, 1.0)] == prices(table)
+
+
+def test_any_number_may_make_the_table_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = [pool.submit(FencedTable.create, tmp_path / "prices", SCHEMA, LAYOUT) for _ in range(8)]
+        assert 1 == len({one.result().made.identity for one in made})
+
+
+def test_threads_that_share_a_table_take_turns(table: FencedTable) -> None:
+    def work(partition: int) -> list[tuple[int, ...]]:
+        return [table.append(rows(partition), {partition: 7}, batch).landed for batch in range(5)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [[(partition,)] * 5 for partition in range(4)] == list(pool.map(work, range(4)))
+    assert 20 == len(prices(table))
+
+
+# Two writers and a sweep, in any order
+
+
+class Writers(RuleBasedStateMachine):
+    """Two writers, one partition. The model is what the essay of `table` says of each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory()
+        self.tables = [FencedTable.create(Path(self.folder.name) / "prices", SCHEMA, LAYOUT) for _ in range(2)]
+        self.terms = [1, 2]
+        self.staged: list[tuple[ExitStack, Staging, int, int] | None] = [None, None]
+        self.term, self.batch = 0, -1
+        self.landed: list[int] = []
+
+    @rule(who=st.integers(0, 1))
+    def acquire(self, who: int) -> None:
+        self.terms[who] = max(self.terms) + 1
+
+    @rule(who=st.integers(0, 1))
+    def raise_term(self, who: int) -> None:
+        if self.terms[who] < self.term:
+            with pytest.raises(Refused):
+                self.tables[who].raise_terms({1: self.terms[who]})
+        else:
+            self.tables[who].raise_terms({1: self.terms[who]})
+            self.term = self.terms[who]
+
+    @precondition(lambda self: None in self.staged)
+    @rule(ahead=st.integers(0, 1))
+    def stage(self, ahead: int) -> None:
+        """The next batch, or the last one again."""
+        who, batch = self.staged.index(None), max(0, self.batch + ahead)
+        with ExitStack() as stack:
+            try:
+                staging = stack.enter_context(self.tables[who].stage({1: self.terms[who]}, batch))
+            except Refused:
+                assert self.terms[who] < self.term
+                return
+            staging.write(rows(1, price=batch))
+            self.staged[who] = (stack.pop_all(), staging, self.terms[who], batch)
+
+    @rule(who=st.integers(0, 1))
+    def place(self, who: int) -> None:
+        if (staged := self.staged[who]) is not None:
+            with suppress(TableUnavailable):  # It was swept.
+                staged[1].place([1])
+
+    @rule(who=st.integers(0, 1))
+    def commit(self, who: int) -> None:
+        if (staged := self.staged[who]) is None:
+            return
+        stack, staging, term, batch = staged
+        self.staged[who] = None
+        with stack:
+            if term < self.term:
+                with pytest.raises(Refused):
+                    self.tables[who].commit(staging)
+                return
+            commit = self.tables[who].commit(staging)
+            if batch <= self.batch:
+                assert ((), (1,)) == (commit.landed, commit.skipped)
+            else:
+                assert ((1,), ()) == (commit.landed, commit.skipped)
+                self.batch = batch
+                self.landed.append(batch)
+            self.term = term
+
+    @rule(who=st.integers(0, 1))
+    def sweep(self, who: int) -> None:
+        self.tables[who].sweep()
+
+    @invariant()
+    def holds_what_the_model_holds(self) -> None:
+        for table in self.tables:
+            assert {1: Progress(self.term or None, self.batch)} == table.progress([1])
+        assert [(1, float(batch)) for batch in self.landed] == prices(self.tables[0])
+
+    def teardown(self) -> None:
+        for staged in self.staged:
+            if staged is not None:
+                staged[0].close()
+        assert [] == orphans(self.tables[0])
+        self.folder.cleanup()
+
+
+TestWriters = Writers.TestCase
+TestWriters.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)

@@ -295,7 +295,8 @@ class FencedTable:
                 return self._answer(step, verdict, version)
             try:
                 self._handle.create_write_transaction(
-                    place(verdict.landed),
+                    # With nothing to land, the attempt may be swept already: only its higher term counts.
+                    place(verdict.landed) if verdict.landed else [],
                     "append",
                     self._made.schema,
                     partition_by=[PARTITION],
