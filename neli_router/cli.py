@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "drain": ("wishes", "drain_command", "Let a member own nothing."),
     "explore": ("proofs", "explore_command", "Walk every interleaving of a small group."),
     "group": ("group", "group_command", "Delete a group that is no longer used."),
+    "load": ("wishes", "load_command", "Let partitions count with the loads that were measured."),
     "members": ("lookups", "members_command", "Print the members of the group."),
     "owner": ("lookups", "owner_command", "Print which member owns each key."),
     "pin": ("wishes", "pin_command", "Give a partition to a certain member."),

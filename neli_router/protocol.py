@@ -44,6 +44,7 @@ from neli_router.keyspace import Layout
 __all__ = [
     "BEATS_PER_LEASE",
     "DRIFT_MAX",
+    "LOAD_MAX",
     "NAME_MAX",
     "NO_STANDING",
     "STAGGER_RANKS",
@@ -72,6 +73,9 @@ NAME_MAX = 256
 
 WEIGHT_MAX = 1_000_000
 """Weights are whole numbers, so that every member divides the partitions alike; a million is fine enough."""
+
+LOAD_MAX = 1e15
+"""The most that one partition may be as load: a sum of loads is then exact to far more digits than any measurement."""
 
 BEATS_PER_LEASE = 6
 """More beats a lease make false suspicions rarer and cost records; fewer than four, and one lost Beat would be enough

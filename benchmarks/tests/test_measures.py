@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import failover, memory
+from benchmarks import columns, failover, load, memory
 
 
 @pytest.mark.process
@@ -37,3 +37,23 @@ def test_memory_counts_its_beats(ledger: str) -> None:
     beats = figures["beats"]
     assert isinstance(beats, int)
     assert beats >= 5600
+
+
+def test_columns_finds_no_key_with_another_hash_than_in_mmh3() -> None:
+    figures = columns.run(["--keys", "1000", "--rounds", "1", "--random", "2000"])
+    assert {"mismatches": 0, "random_keys_equal": 4000, "keys": 1000}.items() <= figures.items()
+    assert {"keys_per_second", "over_list", "arrow_over_list", "pandas_owners_over_list"} <= figures.keys()
+
+
+@pytest.mark.process
+def test_load_is_even_after_few_moves() -> None:
+    figures = load.run(["--sets", "1", "--keys", "20000"])
+    assert {"is_even": True, "moves_a_change_allowed": 16, "members": 4}.items() <= figures.items()
+    before, after, moves = (
+        figures[name] for name in ("load_over_mean_before_max", "load_over_mean_after_max", "moves_a_change_max")
+    )
+    assert isinstance(before, float)
+    assert isinstance(after, float)
+    assert isinstance(moves, int)
+    assert before > 1.1 >= after >= 1.0
+    assert 16 >= moves > 0

@@ -14,6 +14,7 @@
     GET  /v1/status                              StatusView     all of it, for the page
     GET  /v1/events                              a stream: status (StatusView) first, then changed (StatusView)
     POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
+    POST /v1/load             LoadAsked          LoadView       the same for loads, with how evenly they lie on members
     GET  /health  /ready  /metrics               for those who watch processes
 
 A client that streams `leadership/events` *holds* the role from `acquired` on: it is handed over only when the stream
@@ -40,6 +41,7 @@ import msgspec
 
 from neli_router import errors
 from neli_router.errors import ConfigError, NeliError
+from neli_router.keyspace import Layout
 
 __all__ = [
     "BODY_MAX",
@@ -47,6 +49,8 @@ __all__ = [
     "STATUS_OF",
     "Cause",
     "LeaseView",
+    "LoadAsked",
+    "LoadView",
     "MemberView",
     "MembersView",
     "MoveView",
@@ -223,6 +227,25 @@ class WishView(_View, frozen=True):
 
     done: bool
     moves: list[MoveView]
+
+
+class LoadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`loads` is partition -> load; 0 forgets one. With a `layout`, the agent refuses those of another group."""
+
+    loads: dict[int, float]
+    layout: Layout | None = None
+    preview: bool = False
+
+
+class LoadView(WishView, frozen=True):
+    """How evenly loads lie: the largest load over weight, as a multiple of what is fair. 1 is even."""
+
+    before: float
+    """Where partitions are now."""
+    after: float
+    """Where they are to be, once all is handed over."""
+    share: float
+    """The largest part of the whole load that is fair for a member."""
 
 
 class Refusal(_View, frozen=True):

@@ -2,32 +2,42 @@
 
     wish --preview--> the moves it would cause --asked, or --yes--> wish --> what it moves
                                '-- --dry-run: no further
+    a load profile ----> how evenly loads lie, before and after
 
 A wish is a record in the ledger, and stays until it is taken back, whichever members come and go. To say it twice does
 no harm. The moves happen afterwards, one handover at a time: `neli table` shows how far they are.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from neli_router.commands.conventions import agent_options, asking, output_option, print_rows, print_views
-from neli_router.exit_codes import EXIT_BROKEN
+from neli_router.commands.conventions import agent_options, asking, complain, output_option, print_rows, print_views
+from neli_router.errors import ConfigError
+from neli_router.exit_codes import EXIT_BROKEN, EXIT_USAGE
+from neli_router.loads import LoadProfile
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
-    from neli_router.agent.wire import WishView
+    from neli_router.agent.wire import LoadView, WishView
 
-__all__ = ["drain_command", "pin_command", "undrain_command", "unpin_command", "weigh_command"]
+__all__ = ["drain_command", "load_command", "pin_command", "undrain_command", "unpin_command", "weigh_command"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Wish = Callable[["Client", bool], "WishView"]
+Remarks = Callable[[Any], Iterable[str]]
 
 NUMBERS_SHOWN = 8
 """Partitions of one move that are named; the rest is counted."""
+
+EVEN = 1.1
+"""Up to this multiple of what is fair, loads count as even: measurements differ by more from one day to the next."""
+
+HOT_SHOWN = 5
+"""Slots that are named, each more than a member should carry. Members could not be even with a single one."""
 
 
 def _wish_options(command: Command) -> Command:
@@ -138,21 +148,89 @@ def weigh_command(name: str, weight: str, **options: Any) -> None:
     _wish(lambda client, preview: client.weigh(name, number, preview=preview), question, **options)
 
 
+@click.command("load")
+@click.argument("profile", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@click.option("--forget", is_flag=True, help="Forget all loads, in place of a PROFILE: partitions count alike again.")
+@_wish_options
+def load_command(profile: Path | None, forget: bool, **options: Any) -> None:
+    """Let partitions count with the loads in the file PROFILE, so that members carry equal work.
+
+    A profile is measured where the work is: see docs/load.md. Members keep how many partitions they own, and exchange
+    hot ones for cold ones, at most 16 partitions at a time. It says how even loads are, as a multiple of what is fair
+    for the member that carries most. If they are not even then, say it again, once these are handed over.
+
+    \b
+    Examples:
+      neli load profile.json --dry-run
+      neli load profile.json --yes
+      neli load --forget
+
+    \b
+    Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
+    """
+    if forget == (profile is not None):
+        raise click.UsageError("either a PROFILE or --forget was wanted")
+    if profile is None:
+
+        def forgotten(client: "Client", preview: bool) -> "LoadView":
+            every = range(len(client.table().partitions))
+            return client.load(dict.fromkeys(every, 0.0), preview=preview)
+
+        _wish(forgotten, "Forget all loads?", **options)
+        return
+    try:
+        measured = LoadProfile.read(profile)
+        loads = measured.loads()
+    except ConfigError as error:
+        complain(error)
+        raise SystemExit(EXIT_USAGE) from None
+    _wish(
+        lambda client, preview: client.load(loads, layout=measured.layout, preview=preview),
+        f"Let partitions count with these loads, {measured.total:g} in all?",
+        remarks=lambda view: _evenness(view, measured),
+        **options,
+    )
+
+
+def _evenness(view: "LoadView", profile: LoadProfile) -> Iterable[str]:
+    """How even loads are, and why they are no more even."""
+    yield f"The busiest member carries {view.before:.2f} times what is fair, and {view.after:.2f} times after this."
+    if view.after <= EVEN:
+        return
+    fair = view.share * profile.total
+    for slot, load in profile.hottest(HOT_SHOWN):
+        if load > fair:
+            yield (
+                f"Slot {slot} (partition {profile.layout.partition_of_slot(slot)}) alone is {load / fair:.2f} times "
+                "what is fair: loads cannot be even, whichever member has it."
+            )
+    if view.moves:
+        yield "Say it again when these are handed over: more may be exchanged then."
+
+
 def _wish(
-    wish: Wish, question: str, *, dry_run: bool, yes: bool, agent: str | None, token_file: Path | None, output: str
+    wish: Wish,
+    question: str,
+    *,
+    remarks: Remarks = lambda _: (),
+    dry_run: bool,
+    yes: bool,
+    agent: str | None,
+    token_file: Path | None,
+    output: str,
 ) -> None:
     with asking(agent, token_file) as client:
         if dry_run:
-            _print(wish(client, True), output, "would move")  # noqa: FBT003 - the one argument is named in `Wish`.
+            _print(wish(client, True), output, "would move", remarks)  # noqa: FBT003 - the argument is named in `Wish`.
             return
         if not yes and sys.stdin.isatty():
-            _print(wish(client, True), "text", "would move")  # noqa: FBT003 - as above.
+            _print(wish(client, True), "text", "would move", remarks)  # noqa: FBT003 - as above.
             if not click.confirm(question, err=True):
                 raise SystemExit(EXIT_BROKEN)
-        _print(wish(client, False), output, "to move")  # noqa: FBT003 - as above.
+        _print(wish(client, False), output, "to move", remarks)  # noqa: FBT003 - as above.
 
 
-def _print(view: "WishView", output: str, what: str) -> None:
+def _print(view: "WishView", output: str, what: str, remarks: Remarks) -> None:
     if output == "json":
         print_views([view])
         return
@@ -163,6 +241,8 @@ def _print(view: "WishView", output: str, what: str) -> None:
             ["FROM", "TO", "COUNT", "PARTITIONS"],
             [(move.source, move.target, len(move.partitions), _numbers(move.partitions)) for move in view.moves],
         )
+    for remark in remarks(view):
+        click.echo(remark)
 
 
 def _numbers(partitions: list[int]) -> str:

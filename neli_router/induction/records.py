@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from neli_router.keyspace import Layout
-from neli_router.protocol import NAME_MAX, WEIGHT_MAX, Guarantee, Notice
+from neli_router.protocol import LOAD_MAX, NAME_MAX, WEIGHT_MAX, Guarantee, Notice
 
 __all__ = [
     "RECORD_VERSION",
@@ -63,7 +63,7 @@ Version = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
 Place = Annotated[int, Meta(ge=-1, le=WHOLE_MAX)]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 Weight = Annotated[int, Meta(ge=0, le=WEIGHT_MAX)]
-Amount = Annotated[float, Meta(ge=0, le=1e15)]
+Amount = Annotated[float, Meta(ge=0, le=LOAD_MAX)]
 
 
 class _Record(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=str.lower):

@@ -17,14 +17,12 @@ from neli_router.errors import ConfigError, LedgerUnavailable
 from neli_router.induction.fold import State
 from neli_router.induction.records import Drain, Load, Pin, Record, Undrain, Unpin, Weigh
 from neli_router.keyspace import Layout
-from neli_router.protocol import NAME_MAX, WEIGHT_MAX
+from neli_router.protocol import LOAD_MAX, NAME_MAX, WEIGHT_MAX
 
 __all__ = ["WISH_MAX", "CheckedWish", "drain", "load", "pin", "undrain", "unheard", "unpin", "weigh"]
 
 WISH_MAX = 10.0
 """How long to wait until a wish is read back: several tries of a ledger that is hardly there."""
-
-LOAD_MAX = 1e15
 
 
 @dataclass(frozen=True, slots=True)

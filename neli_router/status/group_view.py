@@ -1,7 +1,8 @@
 """The view of a group: all that people are shown of it, as of one offset.
 
     Chronicle --group--> GroupView: members, owners, targets, pins, loads, moves, counts
-                             '--moves_by(a wish)--> the partitions that the wish would move
+                             |--moves_by(a wish)----> the partitions that the wish would move
+                             '--balance_by(a wish)--> how evenly loads lie on the members, before and after
 
 A view never changes, so any thread may take it, and all that it says was true at one and the same offset. Only here is
 the protocol's state turned into words for people: a page, a metric and the wire ask the view and know no protocol.
@@ -23,7 +24,7 @@ from typing import Literal, NamedTuple
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Record
 
-__all__ = ["COUNTED", "Cause", "GroupView", "MemberStatus", "Move", "Vital"]
+__all__ = ["COUNTED", "Balance", "Cause", "GroupView", "MemberStatus", "Move", "Vital"]
 
 Cause = Literal["join", "leave", "expire", "handover", "drain", "undrain", "pin", "unpin", "weigh", "load", "other"]
 
@@ -90,6 +91,17 @@ class MemberStatus(NamedTuple):
     lag: int | None
     drained: bool
     joined: int
+
+
+class Balance(NamedTuple):
+    """How evenly loads lie on the members. 1 is even, 2 means that one carries twice what is fair for its weight."""
+
+    before: float
+    """Where partitions are now."""
+    after: float
+    """Where they are to be: once the wish is granted and every handover has happened."""
+    share: float
+    """The largest part of the whole load that is fair for a member. A load above it cannot be evened out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +209,29 @@ class GroupView:
             for partition, (target, owner, planned) in places
             if target not in (planned, owner)
         ]
+
+    def balance_by(self, wish: Record) -> Balance:
+        """How evenly loads lie, by the loads and weights that count once `wish` is granted."""
+        state = fold(self.state, self.state.at, wish)
+        counting = [seat for seat in state.seats.values() if seat.name not in state.drains] or [*state.seats.values()]
+        weights = {seat.incarnation: state.weights.get(seat.name, seat.weight) for seat in counting}
+        if not any(weights.values()):
+            weights = dict.fromkeys(weights, 1)
+        # As assignment has it: a partition whose load is not known counts as the mean of the others.
+        known = state.loads.values()
+        mean = sum(known) / len(known) if known else 1.0
+        loads = [state.loads.get(partition, mean) for partition in range(len(state.owners))]
+        fair = sum(loads) / (sum(weights.values()) or 1)
+
+        def largest(owners: Sequence[str | None]) -> float:
+            carried = dict.fromkeys(weights, 0.0)
+            for owner, load in zip(owners, loads, strict=True):
+                if owner in carried:
+                    carried[owner] += load
+            return max((carried[one] / weight / fair for one, weight in weights.items() if weight), default=1.0)
+
+        share = max(weights.values(), default=1) / (sum(weights.values()) or 1)
+        return Balance(largest(self.state.owners), largest(state.targets), share)
 
     def looks_like(self, other: "GroupView") -> bool:
         """Whether people would see the same of both, apart from leases and what was counted."""

@@ -25,6 +25,8 @@ from neli_router.agent.client import leading
 from neli_router.agent.wire import (
     STATUS_OF,
     LeaseView,
+    LoadAsked,
+    LoadView,
     MembersView,
     MemberView,
     MoveView,
@@ -51,6 +53,8 @@ class StandIn:
     def __init__(self) -> None:
         self.requests: list[str] = []
         self.wishes: list[tuple[str, WishAsked]] = []
+        self.loads: list[LoadAsked] = []
+        self.balance = (1.5, 1.02, 0.5)
         self.lease = LeaseView(0, False, "alpha", why="beta leads it")
         self.share = ShareView("alpha", why="beta leads them")
         self.token = ""
@@ -116,10 +120,12 @@ class StandIn:
                 return _json(MembersView([_ALPHA], 9, 0.1))
             case "status":
                 return _json(StatusView("alpha", "1", "exclusive", 3.0, "member", _TABLE, [_ALPHA], []))
+            case "load":
+                self.loads.append(msgspec.json.decode(await request.body(), type=LoadAsked))
+                return _json(LoadView(not self.loads[-1].preview, [_MOVED], *self.balance))
             case wish:
                 self.wishes.append((wish, msgspec.json.decode(await request.body(), type=WishAsked)))
-                moved = MoveView(10, 0.0, [0], "alpha", "beta", "drain", "alpha")
-                return _json(WishView(not self.wishes[-1][1].preview, [moved]))
+                return _json(WishView(not self.wishes[-1][1].preview, [_MOVED]))
 
     def _leadership(self) -> tuple[str, msgspec.Struct]:
         return ("acquired" if self.lease.leads else "waiting", self.lease)
@@ -217,6 +223,7 @@ def eventually(ready: Callable[[], object]) -> None:
 
 
 _ALPHA = MemberView("alpha", "http://alpha:1", "", 100, "i1", 1, 0.0, 2.5, 0, False, 3)
+_MOVED = MoveView(10, 0.0, [0], "alpha", "beta", "drain", "alpha")
 _TABLE = TableView("memory://x", 16, [PartitionView(0, 4, 0), PartitionView(None, 0, None)], 9, 0.1)
 
 

@@ -10,6 +10,7 @@ from neli_router.agent import wire
 from neli_router.agent.wire import (
     KEY_MAX,
     LeaseView,
+    LoadView,
     MembersView,
     MovesView,
     OwnersView,
@@ -276,6 +277,65 @@ def test_a_wish_that_makes_no_sense_is_refused(
 def test_what_is_taken_back_need_not_be_known(agent: Running) -> None:
     with agent.client() as client:
         assert 200 == client.post("/v1/undrain", json={"name": "long-gone"}).status_code
+
+
+# Loads
+
+
+def told(client: httpx.Client, **asked: object) -> LoadView:
+    answer = client.post("/v1/load", json=asked)
+    assert 200 == answer.status_code, answer.text
+    return msgspec.json.decode(answer.content, type=LoadView)
+
+
+def test_loads_are_previewed_then_granted_then_forgotten(agent: Running) -> None:
+    loads = {str(partition): 2.5 for partition in range(PARTITIONS)}
+    state = agent.agent.member
+    with agent.client() as client:
+        assert not told(client, loads=loads, preview=True).done
+        assert {} == state.state.loads
+        view = told(client, loads=loads, layout=msgspec.to_builtins(LAYOUT))
+        assert (True, [], 1.0, 1.0, 1.0) == (view.done, view.moves, view.before, view.after, view.share)
+        assert dict.fromkeys(range(PARTITIONS), 2.5) == state.state.loads
+        assert 2.5 == client.get("/v1/table").json()["partitions"][3]["load"]
+        told(client, loads=dict.fromkeys(loads, 0.0))
+    assert {} == state.state.loads
+
+
+def test_loads_said_again_are_said_in_another_unit(agent: Running) -> None:
+    """Or nothing would change, and assignment would not go on."""
+    with agent.client() as client:
+        told(client, loads={"0": 3.0, "1": 1.0})
+        told(client, loads={"0": 3.0})
+        assert {0: 6.0, 1: 2.0} == agent.agent.member.state.loads
+        told(client, loads={"0": 1e15})
+        told(client, loads={"0": 1e15})
+        assert {0: 5e14, 1: 1.0} == agent.agent.member.state.loads
+        told(client, loads={"0": 0.0, "1": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({"loads": {}}, "load needs the load of at least one partition: give some"),
+        ({"loads": {"8": 1.0}}, "there is no partition 8: they count from 0 to 7"),
+        ({"loads": {"-1": 1.0}}, "there is no partition -1: they count from 0 to 7"),
+        ({"loads": {"1": -0.5}}, "the load of partition 1 must be a number from 0 to 1e+15, got -0.5"),
+        ({"loads": {"1": 1e16}}, "the load of partition 1 must be a number from 0 to 1e+15, got 1e+16"),
+        ({"loads": {"1": 1.0}, "layout": {"partitions": 4}}, "these loads are of another layout than the group's: "),
+        ({"loads": {"1": None}}, "Expected `float`, got `null` - at `$.loads[...]`"),
+        ({"loads": {"one": 1.0}}, "Expected `int`, got `str`"),
+        ({}, "Object missing required field `loads`"),
+    ],
+)
+def test_loads_that_cannot_be_meant_are_refused_before_anything_is_written(
+    agent: Running, body: dict[str, object], problem: str
+) -> None:
+    with agent.client() as client:
+        tip = agent.agent.member.state.loads
+        found = refused(client.post("/v1/load", json=body))
+    assert problem in f"{found.found} {found.remedy}"
+    assert tip == agent.agent.member.state.loads
 
 
 # Unknown paths

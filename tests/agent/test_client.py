@@ -11,8 +11,9 @@ import pytest
 
 from neli_router.agent import Client, NoAgent
 from neli_router.agent.client.streams import EVENT_MAX, Events
-from neli_router.agent.wire import LeaseView, Refusal, WishAsked
+from neli_router.agent.wire import LeaseView, LoadAsked, Refusal, WishAsked
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
+from neli_router.keyspace import Layout
 from tests.agent.stand_in import StandIn, eventually, standing_in, whenever
 
 
@@ -83,6 +84,14 @@ def test_wishes_and_previews_are_told_apart(place: tuple[StandIn, Client]) -> No
         ("pin", WishAsked(name="b", partition=3)),
         ("weigh", WishAsked(name="c")),
     ] == agent.wishes
+
+
+def test_loads_are_told_with_their_layout(place: tuple[StandIn, Client]) -> None:
+    agent, client = place
+    view = client.load({3: 2.5, 4: 1.0}, layout=Layout(), preview=True)
+    client.load({3: 0.0})
+    assert [LoadAsked({3: 2.5, 4: 1.0}, Layout(), preview=True), LoadAsked({3: 0.0})] == agent.loads
+    assert (False, (1.5, 1.02, 0.5)) == (view.done, (view.before, view.after, view.share))
 
 
 def test_a_watch_tells_each_change_until_it_is_closed_from_another_thread(place: tuple[StandIn, Client]) -> None:

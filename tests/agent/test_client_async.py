@@ -37,6 +37,7 @@ def test_it_asks_what_the_other_form_asks(tmp_path: Path) -> None:
         assert ["alpha"] == [member.name for member in (await client.members()).members]
         assert "alpha" == (await client.status()).agent
         assert [False, True] == [(await client.drain("a", preview=True)).done, (await client.unpin(3)).done]
+        assert 1.5 == (await client.load({0: 1.0})).before
         with pytest.raises(NoOwner):
             await client.owner("nobody")
         assert None is await client.lease("nightly")

@@ -42,7 +42,7 @@ ROUTES: dict[bytes, dict[bytes, tuple[bytes, ...]]] = {
         b"/v1/status": (),
         b"/v1/events": (),
     },
-    b"POST": {f"/v1/{name}".encode(): () for name in ("owners", "drain", "undrain", "pin", "unpin", "weigh")},
+    b"POST": {f"/v1/{name}".encode(): () for name in ("owners", "drain", "undrain", "pin", "unpin", "weigh", "load")},
 }
 OTHER = [b"/", b"/health", b"/ready", b"/metrics", b"/assets/main.js", b"/assets/../x", b"/v1", b"//", b"*", b"/%00"]
 NOISE = st.binary(max_size=12).map(lambda noise: b"/" + b"".join(b"%%%02x" % byte for byte in noise))
@@ -53,10 +53,13 @@ WRITTEN = st.sampled_from(
 # None of these names is the agent's own member, which would not lead any more.
 NAMES = st.sampled_from(["", "b", "nobody", "x" * 5000, "\0", "é", "a b"]) | st.none()
 VALUES = NAMES | st.integers() | st.floats() | st.booleans() | st.lists(NAMES | st.integers(), max_size=3)
-FIELDS = st.sampled_from(["keys", "keys64", "name", "partition", "weight", "preview", "other"])
+FIELDS = st.sampled_from(["keys", "keys64", "name", "partition", "weight", "preview", "loads", "layout", "other"])
 BODIES = (
     st.dictionaries(FIELDS, VALUES, max_size=4).map(lambda said: json.dumps(said).encode())
     | st.lists(st.text(max_size=5), max_size=5).map(lambda keys: json.dumps({"keys": keys}).encode())
+    | st.dictionaries(st.integers(-1, 9), st.floats() | VALUES, max_size=3).map(
+        lambda loads: json.dumps({"loads": loads, "preview": True}).encode()
+    )
     | st.binary(max_size=40)
     | st.sampled_from([b"", b"[" * 5000, b"null", b'{"keys": ["\\ud800"]}'])
 )

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 
 from neli_router.induction.fold import State
-from neli_router.induction.records import Drain, Handover, Pin, Record, Undrain, Unpin, Weigh
+from neli_router.induction.records import Drain, Handover, Load, Pin, Record, Undrain, Unpin, Weigh
 from neli_router.status.group_view import GroupView
 from tests.induction.scenes import Plot, folded, founded, join, plots, story
 
@@ -76,6 +76,42 @@ def test_a_preview_changes_nothing() -> None:
     before = PAIR.digest
     moves_of(PAIR, Drain(by="x", name="alice"))
     assert before == PAIR.digest
+
+
+# Balance
+
+
+def balance_of(*records: Record, loads: dict[int, float] | None = None) -> tuple[float, float, float]:
+    state = folded(*records, state=PAIR)
+    before, after, share = GroupView(state).balance_by(Load(by="x", loads=loads or {}))
+    return round(before, 3), round(after, 3), round(share, 3)
+
+
+def test_the_busiest_member_is_told_as_a_multiple_of_what_is_fair() -> None:
+    assert (1.0, 1.0, 0.5) == balance_of()
+    assert (1.8, 1.0, 0.5) == balance_of(loads={0: 9.0, 1: 1.0, 2: 9.0, 3: 1.0})
+    assert (1.5, 1.5, 0.5) == balance_of(loads={0: 8.0, 1: 2.0, 2: 1.0, 3: 1.0})  # The hot one is too hot for any.
+
+
+def test_what_is_fair_goes_by_weight() -> None:
+    heavy = Weigh(by="x", name="alice", weight=3)
+    assert (2.0, 1.0, 0.75) == balance_of(heavy)  # bob still has half of all, and a quarter would be fair.
+    assert (1.0, 1.0, 0.5) == balance_of(*[Weigh(by="x", name=name, weight=0) for name in ("alice", "bob")])
+
+
+def test_a_drained_member_counts_for_nothing_unless_all_are_drained() -> None:
+    drained = Drain(by="x", name="bob")
+    assert (0.5, 1.0, 1.0) == balance_of(drained)
+    assert (1.0, 1.0, 0.5) == balance_of(drained, Drain(by="x", name="alice"))
+
+
+def test_a_partition_without_a_load_weighs_as_much_as_the_mean() -> None:
+    assert (1.25, 1.0, 0.5) == balance_of(loads={0: 3.0, 1: 1.0})  # The others count as 2.
+    assert (1.0, 1.0, 0.5) == balance_of(loads={0: 3.0, 2: 1.0})
+
+
+def test_a_group_without_members_is_even() -> None:
+    assert (1.0, 1.0, 1.0) == GroupView(founded()).balance_by(Load(by="x", loads={0: 1.0}))
 
 
 @LAW

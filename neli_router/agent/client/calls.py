@@ -25,6 +25,8 @@ from neli_router.agent.wire import (
     BODY_MAX,
     KEY_MAX,
     LeaseView,
+    LoadAsked,
+    LoadView,
     MembersView,
     MovesView,
     OwnersAsked,
@@ -51,6 +53,7 @@ __all__ = [
     "batches",
     "leadership",
     "lease",
+    "load",
     "moves",
     "named",
     "no_agent",
@@ -167,6 +170,10 @@ def moves(limit: int) -> Call[MovesView]:
 
 def wish(what: str, asked: WishAsked) -> Call[WishView]:
     return Call("POST", f"/v1/{what}", WishView, msgspec.json.encode(asked), WISH_TIMEOUT)
+
+
+def load(asked: LoadAsked) -> Call[LoadView]:
+    return Call("POST", "/v1/load", LoadView, msgspec.json.encode(asked), WISH_TIMEOUT)
 
 
 # Answers

@@ -23,7 +23,7 @@ Both forms ask the same calls and share all that is made of the answers. After a
 own; blocks of `leading` belong to the parent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -34,9 +34,19 @@ from neli_router.agent.client.leading import AsyncLeadingBlock, LeadingBlock, as
 from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, AsyncShare, Share
 from neli_router.agent.client.streams import AsyncStream, Stream
 from neli_router.agent.client.transport import AsyncTransport, Transport
-from neli_router.agent.wire import MembersView, MovesView, OwnerView, StatusView, TableView, WishAsked, WishView
+from neli_router.agent.wire import (
+    LoadAsked,
+    LoadView,
+    MembersView,
+    MovesView,
+    OwnerView,
+    StatusView,
+    TableView,
+    WishAsked,
+    WishView,
+)
 from neli_router.clock import host_clock
-from neli_router.keyspace import Key, Role
+from neli_router.keyspace import Key, Layout, Role
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -135,6 +145,14 @@ class Client(Transport):
         """`name` counts with `weight` from now on; None lets it count with its own."""
         return self.call(calls.wish("weigh", WishAsked(name=name, weight=weight, preview=preview)))
 
+    def load(self, loads: Mapping[int, float], *, layout: Layout | None = None, preview: bool = False) -> LoadView:
+        """Partition -> how much work it is, in any unit that is the same for all; 0 forgets it.
+
+        Only some partitions move for it: the protocol says how many. Say it again, when they are handed over, for more.
+        With a `layout`, it is refused if the group has another.
+        """
+        return self.call(calls.load(LoadAsked(dict(loads), layout, preview)))
+
 
 class AsyncClient(AsyncTransport):
     """A Client for one event loop of asyncio, to which all of it belongs. Client documents the methods."""
@@ -207,6 +225,11 @@ class AsyncClient(AsyncTransport):
 
     async def weigh(self, name: str, weight: int | None, *, preview: bool = False) -> WishView:
         return await self.call(calls.wish("weigh", WishAsked(name=name, weight=weight, preview=preview)))
+
+    async def load(
+        self, loads: Mapping[int, float], *, layout: Layout | None = None, preview: bool = False
+    ) -> LoadView:
+        return await self.call(calls.load(LoadAsked(dict(loads), layout, preview)))
 
     # The end
 

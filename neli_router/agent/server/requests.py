@@ -4,6 +4,7 @@
     partitions=0,8-15        --> partitions          that there are; all, if none are given
     timeout=S  limit=N       --> a number            in its bounds
     {"name": ...}            --> WishAsked           only what this wish knows
+    {"loads": ...}           --> LoadAsked
 
 A request comes from another program. It is taken as it was meant or refused, and never quietly changed: the usual way
 to decode a query would replace a byte that is no text by a question mark, and name the owner of another key. No refusal
@@ -22,7 +23,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from neli_router.agent.wire import KEY_MAX, OwnersAsked, Refusal, WishAsked
+from neli_router.agent.wire import KEY_MAX, LoadAsked, OwnersAsked, Refusal, WishAsked
 from neli_router.errors import BadKey, ConfigError, NeliError
 from neli_router.keyspace import Key, Layout, Role
 
@@ -31,6 +32,7 @@ __all__ = [
     "RequestRefused",
     "bad_request",
     "keys_of",
+    "load_asked",
     "number",
     "owners_asked",
     "partitions",
@@ -51,6 +53,7 @@ Asked = TypeVar("Asked")
 
 _owners: msgspec.json.Decoder[OwnersAsked] = msgspec.json.Decoder(OwnersAsked)
 _wishes: msgspec.json.Decoder[WishAsked] = msgspec.json.Decoder(WishAsked)
+_loads: msgspec.json.Decoder[LoadAsked] = msgspec.json.Decoder(LoadAsked)
 
 
 class RequestRefused(Exception):
@@ -181,6 +184,13 @@ def wish_asked(body: bytes, kind: str) -> WishAsked:
     ]
     if problems:
         raise ConfigError(problems)
+    return asked
+
+
+def load_asked(body: bytes) -> LoadAsked:
+    asked = _decoded(_loads, body, '{"loads": {"17": 2.5}}')
+    if not asked.loads:
+        raise ConfigError(["load needs the load of at least one partition: give some"])
     return asked
 
 

@@ -1,4 +1,4 @@
-"""Wishes over HTTP: drain, undrain, pin, unpin and weigh, and what each would move.
+"""Wishes over HTTP: drain, undrain, pin, unpin, weigh and load, and what each would move.
 
     POST --WishAsked--> is there such a member? --> what it would move --preview--> told, and nothing done
                                                             '--> said to the group, read back, told
@@ -7,6 +7,10 @@ The group takes a wish for a member that is not there, and keeps it until one of
 drained while it is down. But a person who types an unknown name has more often made a slip. So an agent refuses names
 that no member has now, and names the nearest; only taking a wish back works for every name. A program that wants to
 name absent members uses a Member.
+
+**Loads said again.** Assignment moves only so many partitions at one change for the sake of load, and a record that
+changes nothing is no change. So if the group knows these loads already, all that it knows are said twice as large: that
+is the same in another unit, and assignment goes on from where it came to.
 """
 
 from difflib import SequenceMatcher
@@ -15,17 +19,19 @@ from starlette.types import Send
 
 from neli_router.agent.server import views
 from neli_router.agent.server.guard import answer
-from neli_router.agent.server.requests import wish_asked
-from neli_router.agent.wire import Cause, WishAsked, WishView
+from neli_router.agent.server.requests import load_asked, wish_asked
+from neli_router.agent.wire import Cause, LoadAsked, LoadView, WishAsked, WishView
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.wishes import CheckedWish
+from neli_router.protocol import LOAD_MAX
 from neli_router.status.chronicle import Chronicle
+from neli_router.status.group_view import GroupView
 
 __all__ = ["KINDS", "Wishes", "require_member"]
 
-KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh")
+KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh", "load")
 
 NAMES_SHOWN = 10
 
@@ -39,20 +45,39 @@ class Wishes:
         self._member, self._chronicle = member, chronicle
 
     async def say(self, kind: Cause, body: bytes, send: Send) -> None:
-        member, asked = self._member, wish_asked(body, kind)
-        wish = self._checked(kind, asked)
-        group = self._chronicle.group
+        member, group = self._member, self._chronicle.group
+        asked: WishAsked | LoadAsked
+        if kind == "load":
+            asked = load_asked(body)
+            wish = self._load(asked, group)
+        else:
+            asked = wish_asked(body, kind)
+            wish = self._checked(kind, asked)
         if not group.is_founded:
             raise StaleTable(
                 f"{wish.what} was wanted", "no group was read from the ledger yet", "wait until the agent is ready"
             )
-        if asked.name is not None and kind not in TAKES_BACK:
+        if isinstance(asked, WishAsked) and asked.name is not None and kind not in TAKES_BACK:
             require_member(asked.name, group.names)
-        plan = group.moves_by(wish.record(member.incarnation))
-        moves = views.planned_views(plan, group.at, kind, member.name)
+        record = wish.record(member.incarnation)
+        moves = views.planned_views(group.moves_by(record), group.at, kind, member.name)
         if not asked.preview:
             await member.wish(wish)
-        await answer(send, WishView(done=not asked.preview, moves=moves))
+        done = not asked.preview
+        await answer(
+            send, LoadView(done, moves, *group.balance_by(record)) if kind == "load" else WishView(done, moves)
+        )
+
+    def _load(self, asked: LoadAsked, group: GroupView) -> CheckedWish:
+        layout = self._member.layout
+        if asked.layout is not None and (unequal := asked.layout.difference(layout)):
+            raise ConfigError([f"these loads are of another layout than the group's: {unequal}"])
+        wish = wishes.load(asked.loads, layout)
+        if not wish.shown(group.state):
+            return wish
+        loads = {**asked.loads, **group.loads}
+        factor = 2.0 if max(loads.values()) <= LOAD_MAX / 2 else 0.5
+        return wishes.load({partition: factor * load for partition, load in loads.items()}, layout)
 
     def _checked(self, kind: Cause, asked: WishAsked) -> CheckedWish:
         name, partition, layout = asked.name or "", asked.partition or 0, self._member.layout

@@ -1,0 +1,129 @@
+"""How even a Zipf load is on four members before and after they are told a profile of it, and what that moves.
+
+    keys, each with its part of the load --LoadProfile--> loads --Member.load--> a real group --handovers--> even
+
+For each of some sets of keys, a group of real members on an SQLite ledger joins and settles, is told the profile, and
+again for as long as loads are not even and something moves. A load over mean is that of the busiest member, over the
+mean of all; figures after a change are of owners, not of targets, so every handover has happened.
+
+`moves_a_change_max` is to be at most what assignment allows for the sake of load. If a slot alone is more than the mean
+of a member, loads cannot be even: `hottest_slot_over_mean` is then above 1, and `hottest_slot` says which it is.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from statistics import median
+from time import perf_counter
+
+import polars as pl
+
+from benchmarks import Figures
+from neli_router.config import Config
+from neli_router.induction.assignment import LOAD_MOVES_MAX
+from neli_router.induction.records import Load
+from neli_router.keyspace import Layout
+from neli_router.loads import LoadProfile
+from neli_router.member.member import Member
+from neli_router.status.group_view import GroupView
+
+__all__ = ["run"]
+
+EVEN = 1.1  # As the command has it.
+CHANGES_MAX = 20
+WAIT_MAX = 60.0
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks load", description=__doc__)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--exponent", type=float, default=1.1, help="of the Zipf distribution")
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--partitions", type=int, default=Layout().partitions)
+    parser.add_argument("--sets", type=int, default=5, help="sets of keys, each with a group of its own")
+    chosen = parser.parse_args(options)
+    layout = Layout(partitions=chosen.partitions)
+    before: list[float] = []
+    after: list[float] = []
+    moves: list[list[int]] = []
+    milliseconds: list[float] = []
+    hottest: tuple[float, int] = (0.0, 0)
+    for number in range(max(1, chosen.sets)):
+        profile = _profile(chosen.keys, chosen.exponent, number, layout)
+        slot, load = profile.hottest(1)[0]
+        hottest = max(hottest, (load * chosen.members / profile.total, slot))
+        with ExitStack() as stack:
+            members = _group(stack, chosen.members, layout)
+            started = perf_counter()
+            balances, made = _evened_out(members[0], profile)
+            milliseconds.append((perf_counter() - started) * 1000)
+        before.append(balances[0])
+        after.append(balances[-1])
+        moves.append(made)
+    return {
+        "load_over_mean_before_median": median(before),
+        "load_over_mean_before_max": max(before),
+        "load_over_mean_after_median": median(after),
+        "load_over_mean_after_max": max(after),
+        "is_even": max(after) <= EVEN,
+        "moves_median": median(sum(made) for made in moves),
+        "moves_max": max(sum(made) for made in moves),
+        "moves_a_change_max": max(max(made, default=0) for made in moves),
+        "moves_a_change_allowed": LOAD_MOVES_MAX,
+        "changes_max": max(map(len, moves)),
+        "until_handed_over_ms_median": median(milliseconds),
+        "hottest_slot_over_mean": hottest[0],
+        "hottest_slot": hottest[1],
+        "members": chosen.members,
+        "partitions": chosen.partitions,
+        "keys": chosen.keys,
+        "sets": len(moves),
+    }
+
+
+def _profile(keys: int, exponent: float, number: int, layout: Layout) -> LoadProfile:
+    ranks = range(1, max(1, keys) + 1)
+    names = pl.Series([f"instrument-{number}-{rank}" for rank in ranks])
+    return LoadProfile.of_columns(names, layout, weights=pl.Series([rank**-exponent for rank in ranks]))
+
+
+def _group(stack: ExitStack, size: int, layout: Layout) -> list[Member]:
+    """Members that all have joined, and own what they are to own."""
+    ledger = f"sqlite:{stack.enter_context(tempfile.TemporaryDirectory())}/ledger.db"
+    members = [
+        stack.enter_context(Member(Config(ledger, name=f"member-{number}", layout=layout, lease=1.0)))
+        for number in range(max(1, size))
+    ]
+    _await_handovers(members[0], len(members))
+    return members
+
+
+def _await_handovers(member: Member, size: int) -> None:
+    give_up_at = perf_counter() + WAIT_MAX
+    with member.router.watch() as watch:
+        while len((state := member.state).seats) < size or state.owners != state.targets:
+            assert perf_counter() < give_up_at, "the group did not settle"
+            watch.take(timeout=0.01)
+
+
+def _evened_out(member: Member, profile: LoadProfile) -> tuple[list[float], list[int]]:
+    """The busiest member's load over the mean, before and after each change, and what each moved."""
+    balances: list[float] = []
+    moves: list[int] = []
+    loads = profile.loads()
+    for _ in range(CHANGES_MAX):
+        view = GroupView(member.state)
+        wish = Load(by="benchmark", loads=loads)
+        if not balances:
+            balances.append(view.balance_by(wish).before)
+        planned = len(view.moves_by(wish))
+        if balances[-1] <= EVEN or not planned:
+            break
+        owners = member.state.owners
+        member.load(loads)
+        _await_handovers(member, len(member.state.seats))
+        moves.append(sum(was != now for was, now in zip(owners, member.state.owners, strict=True)))
+        balances.append(GroupView(member.state).balance_by(wish).before)
+        loads = {partition: 2 * load for partition, load in loads.items()}  # The same in another unit: see the agent's.
+    return balances, moves
