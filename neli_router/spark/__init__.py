@@ -1,6 +1,7 @@
 """Spark: a job works on exactly the keys that its host owns, and a job that was deposed cannot write.
 
     session()                                a SparkSession: Java and Python found, loopback where it is local
+    with_slot, with_partition                the slot and the partition of every key, as a column
     append_rows(rows, table, terms, batch)   a DataFrame into a fenced Delta table (`stage_rows`: in two steps)
     read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
     SqlReceiver, RedisReceiver               writes from executors: each batch of a partition lands once
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from neli_router.spark.receivers import Landing, RedisReceiver, SqlReceiver
     from neli_router.spark.runtime import SparkUnusable, java_home
     from neli_router.spark.sessions import session
+    from neli_router.spark.slots import with_partition, with_partition_of_role, with_slot
 
 __all__ = [
     "Landing",
@@ -28,6 +30,9 @@ __all__ = [
     "read_table",
     "session",
     "stage_rows",
+    "with_partition",
+    "with_partition_of_role",
+    "with_slot",
 ]
 
 _HOMES = {
@@ -40,6 +45,9 @@ _HOMES = {
     "read_table": "fenced",
     "session": "sessions",
     "stage_rows": "fenced",
+    "with_partition": "slots",
+    "with_partition_of_role": "slots",
+    "with_slot": "slots",
 }
 """Name -> its module. A module may not have the name of what it offers, or it would be found in its place."""
 

@@ -1,0 +1,270 @@
+"""The slot and the partition of every key as a column, in Spark's own SQL: bit by bit what `Layout` says of one key.
+
+    bytes of the key, zeros up to a multiple of 4 --hash(START, ...)--> undo the finish --> undo the last round --.
+                                                                                            if it had zeros in it |
+    partition <--mod M-- slot <--mod S-- finish as the standard says, with the true length <----------------------'
+
+There is no Python worker and no jar, so it also holds over Spark Connect, and Spark compiles it with the rest of the
+query. Spark's `hash()` is murmur3, too, but not quite the standard one that all our members use:
+
+- It starts from 42, and we from 0. It takes several columns, and what it has after one is where it starts the next. So
+  a first column, a number whose hash is 0, makes it start the key from 0.
+- It takes the last one to three bytes in a way of its own. So they get zeros behind them and are a round of four, which
+  is what the standard makes of them, but for the end of a round: a turn and a multiplication. These are undone, and the
+  finish, which counts the length with the zeros, before them. Every step of murmur3 can be undone: a multiplication by
+  an odd number is, modulo 2^32, by that number's inverse.
+
+**Numbers** stay below 2^32 in a BIGINT. The factors are signed, so that no product leaves 64 bits: with ANSI mode, an
+overflow is an error. **One column a step**, each over the one before it, because each step reads it two or three times.
+One expression would hold a hundred hashes; Spark's compiler would take long and then give up. For the same reason, see
+`_left_here`, no filter on the result may be pushed down into the steps.
+
+**No key, no slot**: a null has a null, as is the custom in columns. Text counts by its UTF-8 bytes, whatever its
+collation, and bytes as they are. Every other type is refused before anything is read.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.types import BinaryType, CharType, DataType, IntegralType, StringType, StructField, VarcharType
+
+from neli_router.errors import BadKey, ConfigError
+from neli_router.keyspace import Layout
+
+__all__ = ["column_of", "new_name", "quoted", "with_partition", "with_partition_of_role", "with_slot"]
+
+BITS = 2**32
+MASK = BITS - 1
+
+FIRST, SECOND = 0xCC9E2D51, 0x1B873593  # What a round multiplies a word of the key by ...
+FIVE, ADDED = 5, 0xE6546B64  # ... and what it does to the state in the end, after a turn by 13 bits.
+FINISH_FIRST, FINISH_SECOND = 0x85EBCA6B, 0xC2B2AE35
+
+INT_MAX = 2**31
+"""A column of INT holds numbers below this; only a layout with more slots takes a BIGINT."""
+
+KEY_TYPES = (StringType, VarcharType, CharType, BinaryType)
+SCRATCH = "_neli"
+
+
+def with_slot(df: DataFrame, key: str, layout: Layout, *, name: str = "slot") -> DataFrame:
+    """`df` with a last column `name`: the slot of each key in the column `key`, as `layout.slot` has it; INT.
+
+    Use it by `df.transform(with_slot, "key", layout)`. Nothing is read before the result is. Text and binary are keys;
+    a null has a null slot. Raises BadKey for a column of another type, and ConfigError if `key` is missing or `name` is
+    there already.
+    """
+    return _hashed(df, key, layout.tags, name, lambda hashed: _typed(_mod(hashed, layout.slots), layout.slots))
+
+
+def with_partition(df: DataFrame, key: str, layout: Layout, *, name: str = "partition") -> DataFrame:
+    """`df` with a last column `name`: the partition of each key in the column `key`; else as `with_slot`."""
+
+    def partition(hashed: Column) -> Column:
+        # Where M divides S, as it mostly does, the slot on the way changes nothing.
+        slot = hashed if layout.slots % layout.partitions == 0 else _mod(hashed, layout.slots)
+        return _typed(_mod(slot, layout.partitions), layout.partitions)
+
+    return _hashed(df, key, layout.tags, name, partition)
+
+
+def with_partition_of_role(df: DataFrame, role: str, layout: Layout, *, name: str = "partition") -> DataFrame:
+    """`df` with the partition that fills each role: role j, a whole number, is filled by partition j mod M.
+
+    A column of names is one of keys. It has a function of its own because a number may be a role or a key: as a key, 7
+    is hashed as some text or bytes, and only the program knows which. Raises as `with_slot` does.
+    """
+    field = column_of(df, role)
+    if not isinstance(field.dataType, IntegralType):
+        return with_partition(df, role, layout, name=name)
+    filled = sql.pmod(sql.col(quoted(field.name)).cast("bigint"), _bigint(layout.partitions))
+    return df.withColumn(new_name(df, name), _typed(filled, layout.partitions))
+
+
+def column_of(df: DataFrame, name: str) -> StructField:
+    """The one column of `df` that Spark finds under `name`, whatever stands in the name. Raises ConfigError."""
+    fold = _fold(df)
+    found = [field for field in df.schema.fields if fold(field.name) == fold(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError([f"column {name!r} must be there once, and is there {len(found)} times: rename the others"])
+    there = ", ".join(map(repr, df.columns)) or "none"
+    raise ConfigError([f"column {name!r} is missing; there are {there} (a field of a struct must be made a column)"])
+
+
+def new_name(df: DataFrame, name: str) -> str:
+    """`name`, which is that of no column yet: a user's column is never replaced in silence. Raises ConfigError."""
+    fold = _fold(df)
+    if fold(name) in map(fold, df.columns):
+        raise ConfigError([f"column {name!r} is there already, so it cannot be added: pass another name, or drop it"])
+    return name
+
+
+def quoted(name: str) -> str:
+    """`name` as Spark reads a column's name: in backticks, dots and all."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _fold(df: DataFrame) -> Callable[[str], str]:
+    sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    return (lambda name: name) if sensitive else str.lower
+
+
+def _hashed(df: DataFrame, key: str, tags: bool, name: str, result: Callable[[Column], Column]) -> DataFrame:
+    """`df` with `result` of the keys' unsigned murmur3 as the column `name`."""
+    field = column_of(df, key)
+    _require_key(field.name, field.dataType)
+    new_name(df, name)
+    steps = _Steps(df, name)
+    # To text without a look at the bytes, so that one way serves all kinds of keys; and out of any collation, because
+    # `hash` may count what the collation calls equal as equal.
+    text = sql.col(quoted(field.name)).cast("string")
+    if tags:
+        text = _tag(steps, text)
+    size = steps.column("size", sql.octet_length(text))
+    hashed = steps.column("hash", _unsigned(sql.hash(sql.lit(START), _padded(text, size)).cast("bigint")))
+    for step in STEPS:
+        hashed = steps.column("hash", step(hashed, size))
+    return steps.done(name, _left_here(result(_shifted(hashed, 16)), hashed))
+
+
+class _Steps:
+    """Columns over columns, under names that no column of the user's has; all of them gone in the end."""
+
+    def __init__(self, df: DataFrame, name: str) -> None:
+        self._df, self._names = df, dict[str, None]()
+        self._prefix = SCRATCH
+        while any(column.lower().startswith(self._prefix) for column in (name, *df.columns)):
+            self._prefix = f"_{self._prefix}"
+
+    def column(self, name: str, column: Column) -> Column:
+        """`column` worked out once for all its readers; an older one of this name is gone."""
+        name = f"{self._prefix}_{name}"
+        self._df = self._df.withColumn(name, column)
+        self._names[name] = None
+        return sql.col(name)
+
+    def done(self, name: str, column: Column) -> DataFrame:
+        return self._df.withColumn(name, column).drop(*self._names)
+
+
+# What is hashed
+
+
+def _tag(steps: _Steps, text: Column) -> Column:
+    """What is between the first `{` and the first `}` after it, if there is anything; else all of `text`.
+
+    Places are counted in bytes. Functions that count characters lose their way in bytes that are no UTF-8.
+    """
+    before = sql.octet_length(sql.substring_index(text, "{", 1))  # All of it, if there is no `{`.
+    rest = steps.column("rest", sql.substring(text.cast("binary"), before + 2, sql.lit(2**31 - 1)).cast("string"))
+    tag = steps.column("tag", sql.substring_index(rest, "}", 1))
+    closed = sql.octet_length(tag).between(1, sql.octet_length(rest) - 1)
+    return steps.column("tag", sql.when(closed, tag).otherwise(text))
+
+
+def _padded(text: Column, size: Column) -> Column:
+    """`text` with zeros up to a multiple of four bytes. One that has that length already is not copied."""
+    odd = _last_bytes(size)
+    added = {left: sql.concat(text, sql.lit("\0" * (4 - left))) for left in (1, 2, 3)}
+    return sql.when(odd == 0, text).when(odd == 1, added[1]).when(odd == 2, added[2]).otherwise(added[3])
+
+
+# Murmur3, there and back. A state is a BIGINT from 0 to 2^32 - 1.
+
+
+def _last_bytes(size: Column) -> Column:
+    return size.bitwiseAND(sql.lit(3))
+
+
+def _unsigned(column: Column) -> Column:
+    return column.bitwiseAND(_bigint(MASK))
+
+
+def _times(state: Column, factor: int) -> Column:
+    return _unsigned(state * _bigint(factor if factor < BITS // 2 else factor - BITS))
+
+
+def _shifted(state: Column, *bits: int) -> Column:
+    """`state`, with itself moved down by so many bits taken off (or on: it is the same) by XOR."""
+    return reduce(Column.bitwiseXOR, [sql.shiftrightunsigned(state, count) for count in bits], state)
+
+
+def _inverse(factor: int) -> int:
+    return pow(factor, -1, BITS)
+
+
+def _without_zeros(state: Column, size: Column) -> Column:
+    """The end of the last round undone, if the round held zeros of ours; and the true length counted."""
+    turned = _times(state - _bigint(ADDED), _inverse(FIVE))
+    before = _unsigned(sql.shiftrightunsigned(turned, 13).bitwiseOR(sql.shiftleft(turned, 32 - 13)))
+    return sql.when(_last_bytes(size) == 0, state).otherwise(before).bitwiseXOR(size.cast("bigint"))
+
+
+STEPS: tuple[Callable[[Column, Column], Column], ...] = (
+    # Spark's finish undone: x ^ x >> 16 undoes itself, and x ^ x >> 13 takes one term more, as 2 * 13 is below 32.
+    lambda state, _: _times(_shifted(state, 16), _inverse(FINISH_SECOND)),
+    lambda state, _: _times(_shifted(state, 13, 26), _inverse(FINISH_FIRST)),
+    lambda state, size: _shifted(state, 16).bitwiseXOR((size + 3).bitwiseAND(sql.lit(-4)).cast("bigint")),
+    _without_zeros,
+    # The standard's finish, but for the last x ^ x >> 16, which goes with what is made of the hash.
+    lambda state, _: _times(_shifted(state, 16), FINISH_FIRST),
+    lambda state, _: _times(_shifted(state, 13), FINISH_SECOND),
+)
+"""From what Spark's `hash` gives to what the standard gives: the state and the key's size in, the next state out."""
+
+
+def _start() -> int:
+    """The number, as a signed INT, whose hash in Spark is 0: murmur3 of one word from 42, undone from its end.
+
+    The finish makes 0 of 0 only, and it counts a length of 4, so the state before it was 4.
+    """
+    turned = (4 - ADDED) * _inverse(FIVE) % BITS
+    word = _turned((_turned(turned, 32 - 13) ^ 42) * _inverse(SECOND) % BITS, 32 - 15) * _inverse(FIRST) % BITS
+    return word if word < BITS // 2 else word - BITS
+
+
+def _turned(word: int, bits: int) -> int:
+    return (word << bits | word >> (32 - bits)) % BITS
+
+
+START = _start()
+
+
+# What is made of the hash
+
+
+def _mod(column: Column, size: int) -> Column:
+    """`column`, which is not negative, mod `size`: the lowest bits where they will do, as a division takes long."""
+    return column.bitwiseAND(_bigint(size - 1)) if BITS % size == 0 else column % _bigint(size)
+
+
+def _typed(column: Column, size: int) -> Column:
+    return column.cast("int" if size <= INT_MAX else "bigint")
+
+
+def _left_here(result: Column, state: Column) -> Column:
+    """`result`, marked so that Spark does not work it out anew for a filter below.
+
+    Spark moves a filter down through every column that it reads, and puts in its place how that column is made. Step by
+    step, the filter would become the one expression with a hundred hashes. It leaves a filter where it is if the column
+    is expensive to make, and the one sign that it takes for it is a function like RLIKE. So there is one, where no row
+    comes to: no state is negative (for a null it is a null, too).
+    """
+    return sql.when(state >= 0, result).otherwise(sql.rlike(state.cast("string"), sql.lit("-")).cast("int"))
+
+
+def _bigint(number: int) -> Column:
+    return sql.lit(number).cast("bigint")
+
+
+def _require_key(name: str, kind: DataType) -> None:
+    if not isinstance(kind, KEY_TYPES):
+        raise BadKey(
+            f"a column of keys, string or binary, was wanted in {name!r}",
+            f"found {kind.simpleString()}",
+            "make it text or bytes as every program of the group does, such as by .cast('string') for str(number)",
+        )

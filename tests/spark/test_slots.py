@@ -1,0 +1,260 @@
+"""Slots as a column: they are those of the keyspace, for every key, and they fit into any DataFrame."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import col, lit
+
+from neli_router.errors import BadKey, ConfigError
+from neli_router.keyspace import SLOTS_MAX, Key, Layout
+from neli_router.spark import with_partition, with_partition_of_role, with_slot
+
+pytestmark = pytest.mark.spark
+
+LAYOUT = Layout()
+EDGES: Sequence[str] = (
+    *("", "\0", "\0\0\0\0", "a", "ab", "abc", "abcd", "abcde", "a\0", "a\0\0\0", "\0a", "abcd\0\0\0", "abc\0"),
+    *("Zoë", "€", "日本語", "\U0001f600", "\U0010ffff", "é", "e\u0301", " ", "  a  ", "\n", "\ufeffa", "\x7f", "\x80"),
+    *("{", "}", "{}", "{a}", "{a}b", "b{a}", "{}{a}", "{{a}}", "}{a}", "{a", "a}", "{\0}", "{Zoë}x", "a{b}{c}", "{a}}"),
+    *("x" * length for length in range(70)),
+    *("ÿ" * length for length in range(35)),
+    *("a" * 4093, "b" * 100_001),
+)
+WIDTHS = (range(1, 0x80), range(0x80, 0x800), range(0x800, 0xD800), range(0xE000, 0x10000), range(0x10000, 0x110000))
+"""The code points that take one, two, three, three and four bytes; the hole is of surrogates, which are no text."""
+
+
+def random_texts(count: int, chance: random.Random) -> Iterator[str]:
+    for _ in range(count):
+        widths = chance.sample(WIDTHS, chance.randint(1, 5))
+        yield "".join(chr(chance.choice(chance.choice([*widths, b"\0{}"]))) for _ in range(chance.randint(0, 64)))
+
+
+def random_binaries(count: int, chance: random.Random) -> Iterator[bytes]:
+    """Few of them are UTF-8. Half have braces, so that tags fall among broken characters."""
+    for number in range(count):
+        binary = chance.randbytes(chance.randint(0, 64))
+        yield bytes(chance.choice(b"{}" + binary[:6]) for _ in binary) if number % 2 else binary
+
+
+def slots_of(df: DataFrame, layout: Layout) -> list[tuple[int, int]]:
+    both = df.transform(with_slot, "key", layout).transform(with_partition, "key", layout)
+    return [(row.slot, row.partition) for row in both.select("slot", "partition").collect()]
+
+
+def expected(keys: Sequence[Key], layout: Layout) -> list[tuple[int, int]]:
+    return [(layout.slot(key), layout.partition(key)) for key in keys]
+
+
+def texts(spark: SparkSession, keys: Sequence[str]) -> DataFrame:
+    return spark.createDataFrame([(key,) for key in keys], "key string")
+
+
+def binaries(spark: SparkSession, keys: Sequence[bytes]) -> DataFrame:
+    return spark.createDataFrame([(key,) for key in keys], "key binary")
+
+
+# The same slots as everywhere
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        LAYOUT,
+        Layout(tags=True),
+        Layout(slots=1000, partitions=7),
+        Layout(slots=1001, partitions=64, tags=True),
+        Layout(slots=1, partitions=1),
+        Layout(slots=2**31, partitions=2**20),
+        Layout(slots=2**31 + 1, partitions=2**31 + 1),
+        Layout(slots=SLOTS_MAX, partitions=256),
+        Layout(slots=SLOTS_MAX, partitions=SLOTS_MAX),
+    ],
+    ids=Layout.spelled,
+)
+def test_every_key_has_the_slot_and_the_partition_of_its_layout(spark: SparkSession, layout: Layout) -> None:
+    chance = random.Random(layout.slots)
+    keys = [*EDGES, *random_texts(1500, chance)]
+    assert expected(keys, layout) == slots_of(texts(spark, keys), layout)
+    raw = [*(key.encode() for key in EDGES), *random_binaries(1500, chance)]
+    assert expected(raw, layout) == slots_of(binaries(spark, raw), layout)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("spark.sql.ansi.enabled", "false"),
+        ("spark.sql.codegen.wholeStage", "false"),
+        ("spark.sql.codegen.factoryMode", "NO_CODEGEN"),
+        ("spark.sql.subexpressionElimination.enabled", "false"),
+        ("spark.sql.function.concatBinaryAsString", "true"),
+        ("spark.sql.legacy.collationAwareHashFunctions", "true"),
+    ],
+    ids=lambda setting: setting[0],
+)
+def test_no_setting_of_spark_changes_a_slot(spark: SparkSession, setting: tuple[str, str]) -> None:
+    name, value = setting
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        keys = [*EDGES, *random_texts(100, random.Random(7))]
+        assert expected(keys, LAYOUT) == slots_of(texts(spark, keys), LAYOUT)
+    finally:
+        spark.conf.set(name, str(before))
+
+
+def test_text_counts_by_its_bytes_whatever_its_collation(spark: SparkSession) -> None:
+    keys = ["abc", "ABC", "Zoë", "ZOË", "a ", "a"]
+    for collation in ("UTF8_LCASE", "UNICODE_CI_AI", "UTF8_BINARY_RTRIM"):
+        df = texts(spark, keys).selectExpr(f"collate(key, '{collation}') AS key")
+        assert expected(keys, LAYOUT) == slots_of(df, LAYOUT), collation
+
+
+def test_columns_of_char_and_varchar_are_text(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
+    try:
+        df = spark.sql("SELECT CAST('ab' AS CHAR(4)) AS fixed, CAST('ab' AS VARCHAR(4)) AS varying")
+        slots = df.transform(with_slot, "fixed", LAYOUT, name="a").transform(with_slot, "varying", LAYOUT, name="b")
+        assert [Row(fixed="ab  ", varying="ab", a=LAYOUT.slot("ab  "), b=LAYOUT.slot("ab"))] == slots.collect()
+    finally:
+        spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
+
+
+def test_no_key_has_no_slot(spark: SparkSession) -> None:
+    df = spark.createDataFrame([("a",), (None,)], "key string")
+    for layout in (LAYOUT, Layout(tags=True)):
+        assert [(layout.slot("a"), layout.partition("a")), (None, None)] == slots_of(df, layout)
+
+
+def test_a_role_is_filled_by_the_partition_of_its_number_or_of_its_name(spark: SparkSession) -> None:
+    numbers = [0, 1, 255, 256, 257, -1, -257, 2**31, 2**62]
+    layout = Layout(partitions=100)
+    df = spark.createDataFrame([(number,) for number in numbers], "role bigint")
+    rows = df.transform(with_partition_of_role, "role", layout).collect()
+    assert [Row(role=number, partition=layout.partition_of_role(number)) for number in numbers] == rows
+    named = texts(spark, ["nightly"]).transform(with_partition_of_role, "key", layout).collect()
+    assert [Row(key="nightly", partition=layout.partition_of_role("nightly"))] == named
+
+
+# It fits into any DataFrame
+
+
+@pytest.mark.parametrize(
+    "name", ["a.b", "`", "a`b", "``", " ", "Größe", "select", "1", "a b", "*", "_neli", "_neli_hash"]
+)
+def test_a_column_may_have_any_name(spark: SparkSession, name: str) -> None:
+    df = spark.createDataFrame([("k", 1)], "key string, other int").toDF(name, "_NELI_size")
+    slots = df.transform(with_slot, name, LAYOUT, name="slot.of `it`")
+    assert [name, "_NELI_size", "slot.of `it`"] == slots.columns
+    assert [("k", 1, LAYOUT.slot("k"))] == [tuple(row) for row in slots.collect()]
+
+
+def test_a_column_is_found_as_spark_finds_it(spark: SparkSession) -> None:
+    df = texts(spark, ["k"])
+    assert [LAYOUT.slot("k")] == [row.slot for row in df.transform(with_slot, "KEY", LAYOUT).collect()]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        with pytest.raises(ConfigError, match="'KEY' is missing"):
+            with_slot(df, "KEY", LAYOUT)
+        both = df.withColumn("KEY", lit("other")).withColumn("Slot", lit(1)).transform(with_slot, "KEY", LAYOUT)
+        assert [Row(key="k", KEY="other", Slot=1, slot=LAYOUT.slot("other"))] == both.collect()
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", "false")
+
+
+def test_the_other_columns_are_left_as_they_are(spark: SparkSession) -> None:
+    """Two of one name, a struct, and a column with notes in its metadata."""
+    df = spark.sql("SELECT 'k' AS key, 1 AS twice, 2 AS twice, struct('x' AS key) AS inner")
+    df = df.withMetadata("key", {"note": "a"})
+    slots = df.transform(with_slot, "key", LAYOUT, name="s").transform(with_partition, "key", LAYOUT, name="p")
+    assert df.schema.fields == slots.schema.fields[:4]
+    assert [("k", 1, 2, Row(key="x"), LAYOUT.slot("k"), LAYOUT.partition("k"))] == [
+        tuple(row) for row in slots.collect()
+    ]
+
+
+def test_the_type_holds_every_slot(spark: SparkSession) -> None:
+    df = texts(spark, ["k"])
+    types = {
+        slots: dict(df.transform(with_slot, "key", Layout(slots=slots, partitions=1)).dtypes)["slot"]
+        for slots in (1, 16384, 2**31, 2**31 + 1, SLOTS_MAX)
+    }
+    assert {1: "int", 16384: "int", 2**31: "int", 2**31 + 1: "bigint", SLOTS_MAX: "bigint"} == types
+
+
+# Refused, before anything is read
+
+
+def unread(spark: SparkSession) -> DataFrame:
+    """A DataFrame that fails as soon as anything of it is read."""
+    return spark.sql("SELECT raise_error('read') AS key, 1 AS number, map('a', 1) AS map, 1.0D AS real, true AS truth")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("number", "int"), ("map", "map<string,int>"), ("real", "double")])
+def test_a_column_that_cannot_be_a_key_is_refused(spark: SparkSession, name: str, kind: str) -> None:
+    for add in (with_slot, with_partition):
+        with pytest.raises(BadKey) as caught:
+            unread(spark).transform(add, name, LAYOUT)
+        assert f"found {kind}" == caught.value.found
+        assert "cast('string')" in caught.value.remedy
+
+
+def test_truth_is_no_role(spark: SparkSession) -> None:
+    with pytest.raises(BadKey):
+        with_partition_of_role(unread(spark), "truth", LAYOUT)
+
+
+def test_a_missing_column_and_a_field_of_a_struct_are_refused(spark: SparkSession) -> None:
+    df = spark.sql("SELECT struct('k' AS key) AS outer")
+    for name in ("key", "outer.key", "", "*"):
+        with pytest.raises(ConfigError, match="is missing; there are 'outer'"):
+            with_slot(df, name, LAYOUT)
+
+
+def test_a_name_that_stands_for_two_columns_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="is there 2 times"):
+        with_slot(spark.sql("SELECT 'a' AS key, 'b' AS KEY"), "key", LAYOUT)
+
+
+def test_a_column_of_the_users_is_never_replaced(spark: SparkSession) -> None:
+    df = texts(spark, ["k"]).withColumn("Slot", lit("mine")).withColumn("partition", lit("mine"))
+    for add in (with_slot, with_partition, with_partition_of_role):
+        with pytest.raises(ConfigError, match="is there already"):
+            df.transform(add, "key", LAYOUT)
+
+
+# Plans
+
+
+def test_spark_compiles_all_steps_into_one_stage(spark: SparkSession) -> None:
+    """A star and a number stand before each operator that was compiled, and an operator without stops the stage."""
+    plan = executed(spark.range(10).selectExpr("CAST(id AS STRING) AS key").transform(with_slot, "key", LAYOUT))
+    assert "Project" in plan
+    assert [] == [line for line in plan.splitlines() if line.strip() and "*(1)" not in line]
+
+
+def test_a_filter_or_a_join_by_slot_does_not_repeat_the_steps(spark: SparkSession) -> None:
+    df = spark.createDataFrame([("k",)], "key string").transform(with_slot, "key", LAYOUT)
+    other = spark.sql("SELECT 1 AS slot")
+    for query in (
+        df.filter("slot = 1"),
+        df.filter("slot IS NOT NULL"),
+        df.join(other, "slot"),
+        df.groupBy("slot").count(),
+    ):
+        assert 1 == executed(query).count("hash(")
+
+
+def test_filters_on_other_columns_still_reach_the_files(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = str(tmp_path_factory.mktemp("pushed") / "rows")
+    spark.sql("SELECT 'k' AS key, 1 AS day").write.parquet(path)
+    df = spark.read.parquet(path).transform(with_slot, "key", LAYOUT)
+    assert "PushedFilters: [IsNotNull(day), EqualTo(day,1)]" in executed(df.filter(col("day") == 1))
+
+
+def executed(df: DataFrame) -> str:
+    return str(df._jdf.queryExecution().executedPlan().toString())
