@@ -189,7 +189,7 @@ class Annals:
     def time(self, offset: int) -> float:
         """When the record at `offset` was written, if it changed something. Raises KeyError for others."""
         low, high = self.axis.when(offset)
-        return (low + high) / 2
+        return (low + high) / 2 if isfinite(high) else 0.0  # Without any Beat, there is no time.
 
     def require_history(self) -> None:
         """Raise LedgerUnusable if what was read is no group's history."""

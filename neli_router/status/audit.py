@@ -134,6 +134,8 @@ class Audit:
     takeovers: Sequence[Takeover]
     handovers: Sequence[float]
     """Seconds from a plan until the owner handed a partition over."""
+    handover_error: float
+    """The median of what each of them may be off: both times lie between two Beats."""
     gaps: Sequence[LeadingGap]
     led: float
     """The part of all partitions' time in which they were led, since each was first owned; 1 is always."""
@@ -175,7 +177,7 @@ class Audit:
     @property
     def balance_mean(self) -> float:
         """The largest share over the fair one, on average over time."""
-        ends = [*(since for since, _ in self.balance[1:]), self.until]
+        ends = [*(since for since, _ in self.balance), self.until][1:]
         weights = [max(0.0, end - since) for (since, _), end in zip(self.balance, ends, strict=True)]
         whole = sum(weights)
         ratios = (ratio for _, ratio in self.balance)
@@ -269,6 +271,7 @@ class _Examination:
             plans=annals.plans,
             takeovers=list(self._takeovers()),
             handovers=[max(0.0, annals.time(end) - annals.time(start)) for start, end in annals.handovers],
+            handover_error=median(self._handover_errors()) if annals.handovers else 0.0,
             gaps=gaps,
             led=led,
             owned=owned,
@@ -507,6 +510,11 @@ class _Examination:
             doubt = (high - low) / 2 if led <= high else 0.0
             error = self._beat / 2 + self._axis.error + TOLERANCE + doubt
             yield Takeover(offset, life.name, life.incarnation, len(held), life.died, led, error)
+
+    def _handover_errors(self) -> Iterator[float]:
+        for offsets in self._annals.handovers:
+            (first, by_first), (last, by_last) = (self._axis.when(offset) for offset in offsets)
+            yield min((by_first - first + by_last - last) / 2, by_last - first)
 
     def _led_after(self, former: TenureSpan) -> float:
         """When the partition was led again after `former` ended."""

@@ -1,0 +1,566 @@
+"""The report of an audit: one HTML file with pictures, for a person to read at a glance.
+
+    Audit --> verdict, facts, findings
+         '--> pictures over time: who owned each partition | the members' shares | how even they were
+         '--> takeovers, as a histogram; the members
+
+It needs no other file and no network, so it can be mailed and kept. The pictures are SVG in the document; a script adds
+tooltips and zooming. It looks like the status page, whose style sheet it carries, in light and dark.
+
+**A colour stays with a name**: names get looks in the order in which they first joined. Names come from the ledger, so
+from anyone who may write there: they are text everywhere, never markup. The document forbids, by a policy of its own,
+every script but the one whose hash it names.
+
+**Bounds.** A history may have millions of tenures, and a screen has some two thousand columns. So of each partition's
+tenures that begin in one column, only the longest is drawn; and the columns are fewer, the more partitions there are.
+"""
+
+import base64
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from importlib import resources
+from itertools import zip_longest
+from math import isfinite
+from statistics import median
+from typing import Any, get_args
+
+from neli_router.status.annals import Ending, TenureSpan
+from neli_router.status.audit import Audit, figures
+from neli_router.status.group_view import Cause
+
+__all__ = ["html_of"]
+
+WIDTH = 100_000
+"""Units of the time axis in all pictures. A zoom by fifty still has two thousand of them."""
+
+COLUMNS_MAX = 3000
+TENURES_MAX = 300_000
+"""The most tenures that are drawn, and so, about 15 MB. More would be slow to open, and not be told apart."""
+
+HUES, TINTS = 8, 5
+
+SHARE_COLUMNS = 700
+OVERLAPS_MAX = 4000
+BARS = 40
+
+CAUSES: Sequence[str] = get_args(Cause)
+ENDINGS: Sequence[str] = tuple(
+    name for part in get_args(Ending) for name in (get_args(part) or (part,)) if isinstance(name, str)
+)
+
+VERDICTS = {
+    "broken": "A promise was broken",
+    "warning": "No promise was broken, and there is something to look at",
+    "note": "No promise was broken",
+}
+
+SIGNS = {
+    "broken": '<path d="M12 3 22 20H2Z"/><path d="M12 9v5M12 17v.2"/>',
+    "warning": '<circle cx="12" cy="12" r="9.5"/><path d="M12 7v6M12 16.6v.2"/>',
+    "note": '<circle cx="12" cy="12" r="9.5"/><path d="m7.5 12.5 3 3 6-6.5"/>',
+}
+
+ENDED = {"expire": "expired", "replaced": "replaced", "leave": "left"}
+
+
+def html_of(audit: Audit, address: str) -> str:
+    """The whole document. `address` says where the ledger is, without secrets."""
+    drawing = _Drawing(audit)
+    script, told = _asset("report/report.js"), drawing.told()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; base-uri 'none'"
+    )
+    genesis = audit.state.genesis
+    assert genesis is not None, "there is no audit without one"
+    settings = f"{genesis.guarantee}, lease {genesis.lease:g} s, {genesis.layout.partitions} partitions"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Audit of {_text(address)}</title>
+<style>
+{_asset("page/page.css")}
+{_asset("report/report.css")}
+</style>
+</head>
+<body>
+<header class="bar">
+  <svg class="mark" viewBox="0 0 24 24" aria-hidden="true">
+    <rect x="2" y="2" width="9" height="9" rx="2.5"/><rect x="13" y="2" width="9" height="9" rx="2.5" class="faint"/>
+    <rect x="2" y="13" width="9" height="9" rx="2.5" class="faint"/><rect x="13" y="13" width="9" height="9" rx="2.5"/>
+  </svg>
+  <div class="who">
+    <h1>Audit of {_text(address)}</h1>
+    <p class="note">{settings} &middot; {_period(audit)}</p>
+  </div>
+  <div class="tools">
+    <button type="button" id="theme" class="quiet" hidden title="Light, dark, or as the system says"></button>
+  </div>
+</header>
+<main>
+{_verdict(audit)}
+{_facts(audit)}
+<div class="wide">
+{drawing.times()}
+{drawing.members()}
+</div>
+<div class="side">
+{_findings(audit)}
+{_takeovers(audit)}
+{_plainly(audit)}
+</div>
+</main>
+<div class="tip" hidden></div>
+<script type="application/json" id="told">{told}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+class _Drawing:
+    """The pictures over time, which share one scale."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        genesis = audit.state.genesis
+        assert genesis is not None
+        self._partitions, self._base = genesis.layout.partitions, genesis.base
+        self._seconds = max(audit.seconds, 1e-9)
+        self._names = list(dict.fromkeys(life.name for life in audit.lives))
+        self._place = {name: place for place, name in enumerate(self._names)}
+        by_partition: defaultdict[int, list[TenureSpan]] = defaultdict(list)
+        for tenure in audit.tenures:
+            by_partition[tenure.partition].append(tenure)
+        columns = min(COLUMNS_MAX, max(1, TENURES_MAX // self._partitions))
+        self._column = self._seconds / columns
+        self._drawn = {partition: _visible(its, WIDTH // columns, self._x) for partition, its in by_partition.items()}
+
+    def _x(self, time: float) -> int:
+        return round(min(max((time - self._audit.since) / self._seconds, 0.0), 1.0) * WIDTH)
+
+    def look(self, name: str) -> str:
+        """The classes that page.css draws."""
+        place = self._place[name]
+        return f"hue-{place % HUES} tint-{place // HUES % TINTS}"
+
+    def told(self) -> str:
+        """What the script wants to know, so that no name could end the element it stands in."""
+        rows = [[self._row(it) for it in self._drawn.get(partition, ())] for partition in range(self._partitions)]
+        told = {
+            "width": WIDTH,
+            "seconds": self._seconds,
+            "began": self._audit.wall(self._audit.since),
+            "partitions": self._partitions,
+            "base": self._base,
+            "names": [_plain(name) for name in self._names],
+            "looks": [self.look(name) for name in self._names],
+            "causes": CAUSES,
+            "endings": ENDINGS,
+            "tenures": rows,
+        }
+        return json.dumps(told, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
+
+    def _row(self, tenure: TenureSpan) -> list[float | None]:
+        return [
+            self._x(tenure.since),
+            None if tenure.last is None else self._x(tenure.until),
+            self._place[tenure.member],
+            tenure.term - self._base,
+            CAUSES.index(tenure.cause),
+            ENDINGS.index(tenure.ending),
+            round(tenure.led_from - tenure.since, 3) if tenure.led_until > tenure.led_from else None,
+        ]
+
+    def times(self) -> str:
+        """All pictures over time, one below the other."""
+        tall = min(620, max(150, round(2.4 * self._partitions)))
+        rows = [0, self._partitions // 4, self._partitions // 2, 3 * self._partitions // 4, self._partitions]
+        labels = "".join(
+            f'<span style="top:{100 * row / self._partitions:.2f}%">{row}</span>' for row in sorted({*rows})
+        )
+        names = "".join(
+            f'<li><button type="button" aria-pressed="false" data-name="{place}">'
+            f'<span class="cell sample {self.look(name)}"></span><bdi>{_text(name)}</bdi></button></li>'
+            for place, name in enumerate(self._names)
+        )
+        unled = "light: not led &middot; " if self._audit.gaps else ""
+        overlaps = "red: two acted at once &middot; " if self._audit.overlaps else ""
+        worst = max((ratio for _, ratio in self._audit.balance), default=1.0)
+        top = max(2.0, worst) * 1.05
+        events = _picture("strip-events", "Joins and ends of members", 1, self._events())
+        owners = _picture("owners", "Owners of partitions over time", self._partitions, self._owners())
+        shares = _picture("shares", "Partitions of each member over time", self._partitions, self._shares())
+        ratio = _picture("ratio", "How even the shares were, over time", top, self._ratio(top))
+        even, twice = (f"{100 * (1 - at / top):.1f}%" for at in (1, 2))
+        return f"""<section class="panel partitions" aria-labelledby="owners-title">
+<div class="title"><h2 id="owners-title">Who owned each partition, when</h2>
+<span class="note">{unled}{overlaps}drag to zoom
+<button type="button" id="whole" class="quiet small" hidden>All of it</button></span></div>
+<div class="times" style="--tall:{tall}px">
+<div class="y"></div>{events}
+<div class="y">{labels}</div>{owners}
+<p class="caption">Partitions of each member</p>
+<div class="y"><span style="top:4%">{self._partitions}</span><span style="top:96%">0</span></div>{shares}
+<p class="caption">The largest share over the fair one: {self._audit.balance_mean:.2f} on average,
+{worst:.2f} at most</p>
+<div class="y"><span style="top:{even}">1</span><span style="top:{twice}">2</span></div>{ratio}
+<div class="y"></div>
+<div class="ticks" aria-hidden="true"></div>
+<div class="cursor" hidden></div><div class="choice" hidden></div>
+</div>
+<ul class="names" aria-label="Members">{names}</ul>
+</section>"""
+
+    def _events(self) -> str:
+        kinds: defaultdict[str, set[int]] = defaultdict(set)
+        for life in self._audit.lives:
+            kinds["join"].add(self._x(life.since))
+            if life.ended is not None:
+                kinds["leave" if life.ending == "leave" else "end"].add(self._x(life.until))
+        return "".join(
+            f'<path class="{kind}" d="{"".join(f"M{x} 0V1" for x in sorted(kinds[kind]))}"/>'
+            for kind in ("join", "leave", "end")
+            if kinds[kind]
+        )
+
+    def _owners(self) -> str:
+        boxes: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        for partition, tenures in self._drawn.items():
+            for tenure, later in zip_longest(tenures, tenures[1:]):
+                start, end = self._x(tenure.since), self._x(tenure.until)
+                if later is not None and tenure.until >= later.since - self._column:
+                    end = self._x(later.since)  # Those between that are not drawn leave no hole.
+                boxes[tenure.member].append((start, end, partition))
+        drawn = "".join(
+            f'<path class="{self.look(name)}" data-name="{self._place[name]}" d="{_boxes(boxes[name])}"/>'
+            for name in self._names
+            if boxes[name]
+        )
+        gaps = [
+            (self._x(gap.since), self._x(gap.until), partition)
+            for gap in self._audit.gaps
+            for partition in gap.partitions
+        ]
+        if gaps:
+            drawn += f'<path class="unled" d="{_boxes(gaps)}"/>'
+        if self._audit.overlaps:
+            longest = sorted(self._audit.overlaps, key=lambda it: it.seconds, reverse=True)[:OVERLAPS_MAX]
+            spans = [(self._x(it.since), self._x(it.since + it.seconds), it.partition) for it in longest]
+            drawn += f'<path class="overlaps" d="{_boxes(spans)}"/>'
+        return drawn
+
+    def _shares(self) -> str:
+        """Steps, one above the other; each column shows how it was at its end."""
+        changes: list[tuple[int, int, int]] = []
+        for tenure in self._audit.tenures:
+            place = self._place[tenure.member]
+            changes.append((self._x(tenure.since), place, 1))
+            if tenure.last is not None:
+                changes.append((self._x(tenure.until), place, -1))
+        changes.sort()
+        counts, columns, at = [0] * len(self._names), [], 0
+        for column in range(SHARE_COLUMNS):
+            edge = (column + 1) * WIDTH // SHARE_COLUMNS
+            # What happens at the very end is the members' leaving, and would leave nothing to see.
+            while at < len(changes) and changes[at][0] < edge:
+                _, place, step = changes[at]
+                counts[place] += step
+                at += 1
+            columns.append(tuple(counts))
+        below = [0] * SHARE_COLUMNS
+        drawn = ""
+        for place, name in enumerate(self._names):
+            boxes = []
+            start = 0
+            for column in range(SHARE_COLUMNS):
+                is_last = column + 1 == SHARE_COLUMNS
+                here = below[column], columns[column][place]
+                if not is_last and here == (below[column + 1], columns[column + 1][place]):
+                    continue
+                if here[1]:
+                    x, end = start * WIDTH // SHARE_COLUMNS, (column + 1) * WIDTH // SHARE_COLUMNS
+                    boxes.append(f"M{x} {self._partitions - here[0]}H{end}v{-here[1]}H{x}z")
+                start = column + 1
+            below = [low + columns[column][place] for column, low in enumerate(below)]
+            if boxes:
+                drawn += f'<path class="{self.look(name)}" data-name="{place}" d="{"".join(boxes)}"/>'
+        return drawn
+
+    def _ratio(self, top: float) -> str:
+        step = WIDTH // SHARE_COLUMNS
+        columns: dict[int, list[float]] = {}
+        for time, ratio in self._audit.balance:
+            columns.setdefault(self._x(time) // step, []).append(ratio)
+        # Each column up to its worst, then back to how it ended.
+        path = "".join(
+            f"{'H' if place else 'M'}{column * step}{'' if not place else 'V'}"
+            f"{'' if place else ' '}{top - max(ratios):.3f}V{top - ratios[-1]:.3f}"
+            for place, (column, ratios) in enumerate(sorted(columns.items()))
+        )
+        lines = "".join(f'<line x1="0" x2="{WIDTH}" y1="{top - at:.3f}" y2="{top - at:.3f}"/>' for at in (1, 2))
+        return f'{lines}<path d="{path}H{WIDTH}"/>' if path else lines
+
+    def members(self) -> str:
+        """A row for each name."""
+        lives = defaultdict(list)
+        for life in self._audit.lives:
+            lives[life.name].append(life)
+        longest: defaultdict[str, list[float]] = defaultdict(list)
+        for takeover in self._audit.takeovers:
+            if isfinite(takeover.led):
+                longest[takeover.member].append(takeover.seconds)
+        rows = []
+        for name in self._names:
+            its = lives[name]
+            ends = {kind: sum(life.ending == kind for life in its) for kind in ENDED}
+            present = sum(life.until - life.since for life in its) / self._seconds
+            took = figures(longest[name])
+            cells = [
+                len(its),
+                *ends.values(),
+                f"{min(present, 1.0):.1%}",
+                max(life.owned_max for life in its),
+                f"{sum(life.beats for life in its):,}",
+                "&ndash;" if took is None else f"{_short(took.median)} / {_short(took.longest)}",
+            ]
+            numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
+            rows.append(
+                f'<tr><th scope="row"><span class="named"><span class="cell sample {self.look(name)}"></span>'
+                f"<bdi>{_text(name)}</bdi></span></th>{numbers}</tr>"
+            )
+        heads = ("joined", *ENDED.values(), "present", "most owned", "Beats", "taken over in, median / longest")
+        head = "".join(f'<th scope="col" class="number note">{name}</th>' for name in heads)
+        return f"""<section class="panel members" aria-labelledby="members-title">
+<div class="title"><h2 id="members-title">Members</h2>
+<span class="note">by name; each time that one joined is a new incarnation</span></div>
+<div class="scroll"><table><thead><tr><th scope="col" class="note">name</th>{head}</tr></thead>
+<tbody>{"".join(rows)}</tbody></table></div></section>"""
+
+
+def _visible(tenures: Iterable[TenureSpan], step: int, x: Any) -> list[TenureSpan]:
+    """Of the tenures that begin in one column of `step` units, the longest."""
+    found: list[TenureSpan] = []
+    for tenure in tenures:
+        if found and x(tenure.since) // step == x(found[-1].since) // step:
+            if tenure.until - tenure.since > found[-1].until - found[-1].since:
+                found[-1] = tenure
+        else:
+            found.append(tenure)
+    return found
+
+
+def _boxes(boxes: Iterable[tuple[int, int, int]]) -> str:
+    """A path of boxes (start, end, row); neighbours of one time become one box."""
+    by_time: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for start, end, row in boxes:
+        by_time[start, max(end, start + 1)].append(row)
+    drawn = []
+    for (start, end), rows in sorted(by_time.items()):
+        rows.sort()
+        starts = [row for before, row in zip([None, *rows], rows, strict=False) if before is None or row > before + 1]
+        ends = [row for row, after in zip_longest(rows, rows[1:]) if after is None or after > row + 1]
+        for first, last in zip(starts, ends, strict=True):
+            drawn.append(f"M{start} {first}h{end - start}v{last - first + 1}h{start - end}z")
+    return "".join(drawn)
+
+
+def _verdict(audit: Audit) -> str:
+    said = {"broken": "broken", "warning": "to look at", "note": "to know"}
+    counts = {name: sum(it.severity == name for it in audit.findings) for name in said}
+    found = ", ".join(f"{count} {said[name]}" for name, count in counts.items() if count) or "nothing found"
+    notes = (
+        f"by the ledger and by the notes of {len(audit.noted)} processes"
+        if audit.noted
+        else "by the ledger alone, which does not say who acted"
+    )
+    return f"""<section class="verdict" data-is="{audit.verdict}" aria-label="Verdict">
+<svg viewBox="0 0 24 24" aria-hidden="true">{SIGNS[audit.verdict]}</svg>
+<div><strong>{VERDICTS[audit.verdict]}</strong><p>{found}; {notes}</p></div></section>"""
+
+
+def _facts(audit: Audit) -> str:
+    took, gaps, handed = audit.took, figures(gap.seconds for gap in audit.gaps), figures(audit.handovers)
+    planned = sum(plan.planned for plan in audit.plans)
+    overlaps: object = f"{len(audit.overlaps):,}" if audit.noted else "not known"
+    error = median([it.error for it in audit.takeovers]) if audit.takeovers else 0.0
+    facts = [
+        ("led", f"{audit.led:.2%}", "of the time", False),
+        ("longest gap", "none" if gaps is None else _short(gaps.longest), "", False),
+        ("takeovers", "none" if took is None else f"{took.number:,}", "", False),
+        (
+            "median takeover",
+            "&ndash;" if took is None else _short(took.median),
+            f"&plusmn; {_short(error)}" if took else "",
+            False,
+        ),
+        (
+            "handovers",
+            "none" if handed is None else f"{handed.number:,}",
+            "" if handed is None else f"median {_short(handed.median)}",
+            False,
+        ),
+        ("moves", f"{audit.moved:,}", f"of {planned:,} planned", bool(audit.needless)),
+        ("balance", f"{audit.balance_mean:.2f}", "max / fair, mean", False),
+        ("overlaps", overlaps, "", bool(audit.overlaps) and audit.exclusive),
+        ("tenures", f"{len(audit.tenures):,}", "", False),
+        ("records", f"{audit.records:,}", f"{sum(audit.void.values()):,} void", False),
+    ]
+    cells = "".join(
+        f"<div{' class=alarms' if alarming else ''}><dt>{name}</dt><dd>{value} <small>{more}</small></dd></div>"
+        for name, value, more, alarming in facts
+    )
+    return f'<dl class="facts" aria-label="The history at a glance">{cells}</dl>'
+
+
+def _findings(audit: Audit) -> str:
+    items = []
+    for it in audit.findings:
+        wall = None if it.time is None else audit.wall(it.time)
+        place = [it.kind, *([f"offset {it.offset:,}"] if it.offset is not None else [])]
+        if it.time is not None:
+            place.append(_clock(wall) if wall is not None else f"after {it.time - audit.since:.1f} s")
+        items.append(
+            f'<li><span class="sign" data-is="{it.severity}" role="img" aria-label="{it.severity}"></span>'
+            f'<span>{_text(it.text)}</span><span class="note">{" &middot; ".join(place)}</span></li>'
+        )
+    listed = "".join(items) or '<li><span class="sign"></span><span>Nothing was found.</span></li>'
+    return _panel("findings", "Findings", "", f'<ul class="findings-list scrolled">{listed}</ul>')
+
+
+def _takeovers(audit: Audit) -> str:
+    """A histogram of those that ended."""
+    times = sorted(it.seconds for it in audit.takeovers if isfinite(it.led))
+    never = len(audit.takeovers) - len(times)
+    took = figures(times)
+    if took is None:
+        return _panel("takeovers", "Takeovers", "", '<p class="note">No member died or was cut off.</p>')
+    genesis = audit.state.genesis
+    assert genesis is not None
+    step = _step(max(took.longest, genesis.lease) / BARS * 2)
+    high = max(step * (int(took.longest / step) + 1), genesis.lease * 1.2)
+    bars: defaultdict[int, int] = defaultdict(int)
+    for time in times:
+        bars[int(max(0.0, time) / step)] += 1
+    most = max(bars.values())
+
+    def x(time: float) -> float:
+        return 300 * time / high
+
+    drawn = "".join(
+        f'<rect x="{x(bar * step) + 0.4:.2f}" y="{118 - 100 * count / most:.2f}" width="{max(1.0, x(step) - 0.8):.2f}" '
+        f'height="{100 * count / most:.2f}" rx="1">'
+        f"<title>{_short(bar * step)} to {_short((bar + 1) * step)}: {count}</title></rect>"
+        for bar, count in sorted(bars.items())
+    )
+    side = "end" if x(took.median) > 150 else "start"
+    shift = -5 if side == "end" else 5
+    marks = "".join(
+        f'<text x="{x(at):.1f}" y="134" text-anchor="middle">{_short(at) if at else "0"}</text>' for at in _marks(high)
+    )
+    unled = f", {never} never led again" if never else ""
+    middle = x(took.median)
+    said = (
+        f'<text class="said" x="{middle + shift:.1f}" y="11" text-anchor="{side}">median {_short(took.median)}</text>'
+    )
+    body = f"""<svg class="bars" viewBox="0 0 300 138" role="img" aria-label="Takeovers by how long they took">
+<line x1="0" x2="300" y1="118.5" y2="118.5"/>{drawn}{marks}
+<line class="middle" x1="{middle:.1f}" x2="{middle:.1f}" y1="4" y2="118"/>{said}</svg>
+<p class="note">p90 {_short(took.p90)}, longest {_short(took.longest)}; the lease is {_short(genesis.lease)}.
+A member dies somewhere between two Beats, {_short(audit.beat)} apart: the middle is taken.</p>"""
+    return _panel("takeovers", "Takeovers", f"from death to led again{unled}", body)
+
+
+def _plainly(audit: Audit) -> str:
+    clocks = (
+        "All members are on one clock."
+        if audit.error == 0
+        else f"The members have several clocks, which their Beats align to within {_short(audit.error)}."
+    )
+    led = (
+        "When partitions were led is by the members' own notes."
+        if audit.noted_whole
+        else "When partitions were led follows from the rules: an owner leads until it hands over, leaves or dies; a "
+        "successor leads once it owns the partition and owes no wait."
+    )
+    overlaps = (
+        "Overlaps are by the members' notes of when they acted."
+        if audit.noted
+        else "A ledger does not say who acted. Overlaps cannot be found without the members' notes."
+    )
+    facts = (
+        f"Members, terms, tenures and moves are facts: every reader of the ledger, from offset {audit.first:,} to "
+        f"{audit.state.at:,}, comes to the same. Their times come from the members' Beats. {clocks}"
+    )
+    said = "".join(f"<p>{text}</p>" for text in (facts, led, overlaps))
+    return _panel("plainly", "How this is known", "", f'<div class="said-plainly">{said}</div>')
+
+
+def _panel(name: str, title: str, note: str, body: str) -> str:
+    aside = f'<span class="note">{note}</span>' if note else ""
+    return f"""<section class="panel" aria-labelledby="{name}-title">
+<div class="title"><h2 id="{name}-title">{title}</h2>{aside}</div>
+{body}</section>"""
+
+
+def _picture(kind: str, label: str, height: float, drawn: str) -> str:
+    """One of the pictures over time."""
+    box = f'viewBox="0 0 {WIDTH} {height:.4g}" preserveAspectRatio="none"'
+    return f'<svg class="{kind}" {box} role="img" aria-label="{label}">{drawn}</svg>'
+
+
+def _period(audit: Audit) -> str:
+    start, end = audit.wall(audit.since), audit.wall(audit.until)
+    if start is None or end is None:
+        return f"{_long(audit.seconds)}"
+    first, last = _clock(start, day=True), _clock(end, day=True)
+    last = last[11:] if first[:10] == last[:10] else last
+    return f"{first} to {last} UTC, {_long(audit.seconds)}"
+
+
+def _clock(wall: float, *, day: bool = False) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M:%S" if day else "%H:%M:%S UTC")
+
+
+def _step(least: float) -> float:
+    """A round number of at least `least`."""
+    unit = 10.0 ** int(f"{least:e}".partition("e")[2])
+    return next(unit * times for times in (1, 2, 5, 10) if unit * times >= least)
+
+
+def _marks(high: float) -> list[float]:
+    step = _step(high / 5)
+    return [step * place for place in range(int(high * 0.97 / step) + 1)]
+
+
+def _short(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms" if seconds < 0.9995 else f"{seconds:.3g} s" if seconds < 100 else _long(seconds)
+
+
+def _long(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s"))
+    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
+
+
+def _plain(text: str) -> str:
+    """In one line, and nothing that turns the direction of the text around it."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def _text(text: str) -> str:
+    return escape(_plain(text))
+
+
+def _asset(name: str) -> str:
+    return resources.files("neli_router.status").joinpath(name).read_text(encoding="utf-8")

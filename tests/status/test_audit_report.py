@@ -1,0 +1,149 @@
+"""The report of an audit: one file that holds all, in which a name stays text; and the report in a real browser."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from neli_router.induction.records import Record
+from neli_router.status import audit_report
+from neli_router.status.audit import ActedSpan, Audit, audited
+from neli_router.status.audit_report import html_of
+from tests.induction.scenes import expire, genesis, join
+from tests.status.auditing import entries, written
+
+ATTACK = '</script><script>window.attacked=1</script><img src=x onerror="window.attacked=1">\u202e'
+ADDRESS = "sqlite:/var/lib/jobs/ledger.db"
+
+
+def history(alice: str) -> list[Record]:
+    """Alice founds the group and dies; bob takes over. A lease is 6 s."""
+    hers = [("a", float(second)) for second in range(8)]
+    his = [("b", 7.5 + second) for second in range(8)]
+    last = ("b", 15.5), ("b", 16.5)
+    return written(genesis(), join("a", alice, at=1), *hers, join("b", "bob", at=10), *his, expire("b", "a", 9), *last)
+
+
+def audit_of(alice: str = "alice", *, overlap: bool = False) -> Audit:
+    hers = [ActedSpan("alice.1", partition, 1001, 6.1, 13.0) for partition in range(4)]
+    his = [ActedSpan("bob.1", partition, 1019, 12.5 if overlap else 15.2, 17.0) for partition in range(4)]
+    return audited(entries(history(alice)), [*hers, *his], one_clock=True)
+
+
+def script_of(document: str) -> str:
+    found = re.search(r"<script>(.*)</script>", document, flags=re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+def test_one_file_holds_all_and_asks_for_no_other() -> None:
+    document = html_of(audit_of(), ADDRESS)
+    assert [] == re.findall(r"(?:src|href)=|url\(|@import|https?://", document)
+
+
+def test_a_name_is_text_wherever_it_stands() -> None:
+    document = html_of(audit_of(ATTACK), ADDRESS)
+    assert (2, 2) == (document.count("<script"), document.count("</script>"))
+    assert [] == re.findall("<img|\u202e", document)
+    assert "&lt;/script&gt;&lt;script&gt;window.attacked=1" in document
+
+
+def test_so_is_the_address() -> None:
+    assert "<h1>Audit of sqlite:/a&lt;b&gt;&amp;c</h1>" in html_of(audit_of(), "sqlite:/a<b>&c")
+
+
+def test_the_policy_lets_no_script_run_but_the_one_in_the_file() -> None:
+    document = html_of(audit_of(), ADDRESS)
+    digest = base64.b64encode(hashlib.sha256(script_of(document).encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in document
+
+
+def test_the_verdict_stands_at_the_top() -> None:
+    assert "<strong>No promise was broken</strong>" in html_of(audit_of(), ADDRESS)
+    document = html_of(audit_of(overlap=True), ADDRESS)
+    assert '<section class="verdict" data-is="broken"' in document
+    assert "<strong>A promise was broken</strong>" in document
+
+
+def test_a_colour_belongs_to_a_name_in_every_picture() -> None:
+    document = html_of(audit_of(), ADDRESS)
+    looks = dict(re.findall(r'<path class="(hue-\d tint-\d)" data-name="(\d)"', document))
+    assert {"hue-0 tint-0": "0", "hue-1 tint-0": "1"} == looks
+    assert 2 == document.count('data-name="0" d="') == document.count('data-name="1" d="')
+
+
+def test_the_script_is_told_every_tenure() -> None:
+    document = html_of(audit_of(), ADDRESS)
+    told = json.loads(document.partition('id="told">')[2].partition("</script>")[0])
+    assert (["alice", "bob"], 1000, 4) == (told["names"], told["base"], len(told["tenures"]))
+    assert [[0, 1], [1, 19]] == [[name, term] for _, _, name, term, *_ in told["tenures"][0]]
+
+
+def test_of_tenures_that_begin_in_one_column_the_longest_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen has some two thousand columns, and a history may have millions of tenures."""
+    monkeypatch.setattr(audit_report, "COLUMNS_MAX", 1)
+    document = html_of(audit_of(), ADDRESS)
+    told = json.loads(document.partition('id="told">')[2].partition("</script>")[0])
+    assert [[0]] * 4 == [[name for _, _, name, *_ in row] for row in told["tenures"]]
+
+
+def test_a_history_of_nothing_much_can_be_reported() -> None:
+    document = html_of(audited(entries(written(genesis()))), ADDRESS)
+    assert "No member died or was cut off." in document
+
+
+# In a browser
+
+
+@pytest.fixture
+def shown(browser: webdriver.Chrome, tmp_path: Path) -> webdriver.Chrome:
+    """A report with an attack in it."""
+    path = tmp_path / "report.html"
+    path.write_text(html_of(audit_of(ATTACK, overlap=True), ADDRESS), encoding="utf-8")
+    browser.get_log("browser")  # type: ignore[no-untyped-call]
+    browser.get(path.as_uri())
+    return browser
+
+
+@pytest.mark.browser
+def test_nothing_in_it_runs_but_its_script(shown: webdriver.Chrome) -> None:
+    assert shown.execute_script("return window.attacked === undefined")
+    assert [] == shown.get_log("browser")  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.browser
+def test_pointing_at_the_map_tells_owner_partition_and_term(shown: webdriver.Chrome) -> None:
+    picture = shown.find_element(By.CSS_SELECTOR, ".owners")
+    right = int(picture.size["width"] * 0.48)
+    webdriver.ActionChains(shown).move_to_element_with_offset(picture, right, 2).perform()
+    tip = shown.find_element(By.CSS_SELECTOR, ".tip").text.splitlines()
+    assert ["bob", "partition 2, term 1019"] == tip[:2]
+    assert "began by expire" in tip
+
+
+@pytest.mark.browser
+def test_dragging_zooms_all_pictures_and_a_button_takes_it_back(shown: webdriver.Chrome) -> None:
+    def boxes() -> set[str]:
+        pictures = shown.find_elements(By.CSS_SELECTOR, ".times svg")
+        return {str(picture.get_dom_attribute("viewBox")).split()[2] for picture in pictures}
+
+    picture = shown.find_element(By.CSS_SELECTOR, ".owners")
+    whole = boxes()
+    chain = webdriver.ActionChains(shown).move_to_element_with_offset(picture, 0, 0).click_and_hold()
+    chain.move_by_offset(picture.size["width"] // 4, 0).release().perform()
+    zoomed = boxes()
+    assert (1, 1, True) == (len(whole), len(zoomed), float(zoomed.pop()) < 0.3 * float(whole.copy().pop()))
+    shown.find_element(By.ID, "whole").click()
+    assert whole == boxes()
+
+
+@pytest.mark.browser
+def test_a_name_in_the_legend_lights_its_member_alone(shown: webdriver.Chrome) -> None:
+    shown.find_elements(By.CSS_SELECTOR, ".names button")[1].click()
+    lit = shown.find_elements(By.CSS_SELECTOR, ".owners .lit")
+    assert ["1"] == [path.get_dom_attribute("data-name") for path in lit]
