@@ -105,6 +105,8 @@ ROOMS = (
     ),
     # What one group is and did, for people: folded from the records that a member reads anyway.
     Room(("status",), imports=(*GROUND, "induction", "ledgers.base", "pump", "status")),
+    # The rows of an audit, as tables of Arrow and Delta.
+    Room(("status.audit_table",), imports=(*GROUND, "status"), packages=frozenset({"deltalake", "pyarrow"})),
     Room(("fence",), imports=("errors", "fence")),
     # A Delta table refuses lower terms, too; its commits are made without Spark.
     Room(("fence.delta",), imports=(*GROUND, "fence"), packages=frozenset({"deltalake", "pyarrow"})),

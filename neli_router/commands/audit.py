@@ -2,6 +2,7 @@
 
     LEDGER --all retained records--> annals --.
     --notes: a folder of *.notes -----------> audit --> a summary, or JSON
+                                                '--> --report: one HTML file      --table: Delta tables
 
 It only reads, and the group does not notice it. Members trim their ledgers, so it begins with the oldest snapshot whose
 records are still there. A copy that Spark keeps goes back further: `dags/jobs/audit_ownership.py` audits that.
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
+from statistics import median
 
 import click
 import msgspec
@@ -30,7 +32,7 @@ from neli_router.status.annals import Annals, Finding
 from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures
 from neli_router.status.history import between, patiently
 
-__all__ = ["AuditView", "FiguresView", "FindingView", "audit_command"]
+__all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "audit_command"]
 
 TRIES_MAX = 3
 """How often to begin anew when members trimmed the records that were to be read next."""
@@ -99,7 +101,9 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     gaps: FiguresView | None
     takeovers: FiguresView | None
     takeover_error: float
+    """The median of what each of them may be off."""
     handovers: FiguresView | None
+    handover_error: float
     moves: int
     planned: int
     least: int
@@ -141,8 +145,9 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
             owned=found.owned,
             gaps=FiguresView.of(figures(gap.seconds for gap in found.gaps)),
             takeovers=FiguresView.of(found.took),
-            takeover_error=max((it.error for it in found.takeovers), default=0.0),
+            takeover_error=median([it.error for it in found.takeovers]) if found.takeovers else 0.0,
             handovers=FiguresView.of(figures(found.handovers)),
+            handover_error=found.handover_error,
             moves=found.moved,
             planned=sum(plan.planned for plan in found.plans),
             least=sum(plan.least for plan in found.plans),
@@ -161,11 +166,22 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--config", "config_file", metavar="FILE", help="The file that names the ledger, if LEDGER does not.")
 @click.option(
     "--notes",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     help="A folder of the members' notes of when they acted (*.notes). Without it, nobody can look for overlaps.",
 )
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a report with pictures, as HTML."
+)
+@click.option("--table", type=click.Path(file_okay=False, path_type=Path), help="Write Delta tables into this folder.")
 @output_option
-def audit_command(ledger: str | None, config_file: str | None, notes: Path | None, output: str) -> None:
+def audit_command(
+    ledger: str | None,
+    config_file: str | None,
+    notes: Path | None,
+    report: Path | None,
+    table: Path | None,
+    output: str,
+) -> None:
     """Say what a group did, and whether it kept its promises, by all records that LEDGER still has.
 
     LEDGER is an address such as sqlite:///var/lib/jobs/ledger.db or kafka://host:9092/jobs; by default, the one that
@@ -177,7 +193,15 @@ def audit_command(ledger: str | None, config_file: str | None, notes: Path | Non
     config = resolved_or_exit({"ledger": ledger}, config_file).config
     try:
         address, annals = _read(config)
-        found = audit(annals, _acts(notes))
+        found = audit(annals, () if notes is None else acts_in(notes))
+        if report is not None:
+            from neli_router.status.audit_report import html_of  # noqa: PLC0415 - most audits want none.
+
+            report.write_text(html_of(found, address), encoding="utf-8")
+        if table is not None:
+            from neli_router.status.audit_table import write_tables  # noqa: PLC0415 - Delta may not be installed.
+
+            write_tables(found, table)
     except (NeliError, OSError) as error:
         click.echo(f"neli: {error}", err=True)
         raise SystemExit(EXIT_BROKEN) from None
@@ -186,6 +210,8 @@ def audit_command(ledger: str | None, config_file: str | None, notes: Path | Non
         print_views([view])
     else:
         _print(view, found.verdict)
+        for path in filter(None, (report, table)):
+            click.echo(f"written: {path}")
     if found.verdict == "broken":
         raise SystemExit(EXIT_BROKEN)
 
@@ -222,8 +248,12 @@ def _told(ledger: Ledger) -> Iterator[Entry]:
         click.echo(f"\r{'':60}\r", nl=False, err=True)
 
 
-def _acts(folder: Path | None) -> Iterator[ActedSpan]:
-    for path in sorted(folder.glob("*.notes")) if folder is not None else ():
+def acts_in(folder: Path) -> Iterator[ActedSpan]:
+    """What the notes in `folder` say of when members acted. Raises NeliError."""
+    paths = sorted(folder.glob("*.notes"))
+    if not paths:
+        raise NeliError("a folder of notes was wanted", f"{folder} has no *.notes", "name the folder that has them")
+    for path in paths:
         life = Life(path.stem)
         try:
             for note in NoteReader(path).fresh():
@@ -254,8 +284,8 @@ def _print(view: AuditView, verdict: str) -> None:
         ("records", f"{view.records:,} from {view.first_offset:,} to {view.end_offset:,}{void}{unreadable}; {clock}"),
         ("members", f"{len(view.members)} names; {ends}"),
         ("coverage", f"led {view.led:.3%} of the time, owned {view.owned:.3%}; gaps: {_figures(view.gaps)}"),
-        ("takeovers", f"{_figures(view.takeovers)}{_give(view)}"),
-        ("handovers", _figures(view.handovers)),
+        ("takeovers", f"{_figures(view.takeovers)}{_give(view.takeovers, view.takeover_error)}"),
+        ("handovers", f"{_figures(view.handovers)}{_give(view.handovers, view.handover_error)}"),
         ("moves", f"{view.moves:,} in {view.tenures:,} tenures; {view.planned:,} planned, {view.least:,} the least"),
         ("balance", f"largest share over the fair one: mean {view.balance_mean:.2f}, at most {view.balance_worst:.2f}"),
         ("overlaps", _overlaps(view)),
@@ -278,8 +308,8 @@ def _overlaps(view: AuditView) -> str:
     return f"{view.overlaps} in the notes of {view.noted} processes, the longest {_short(view.overlap_longest)}"
 
 
-def _give(view: AuditView) -> str:
-    return "" if view.takeovers is None else f" (± {_short(view.takeover_error)})"
+def _give(found: FiguresView | None, error: float) -> str:
+    return "" if found is None else f" (± {_short(error)})"
 
 
 def _figures(found: FiguresView | None) -> str:

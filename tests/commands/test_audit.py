@@ -83,6 +83,22 @@ def test_notes_that_are_none_are_refused(path: Path, tmp_path: Path) -> None:
     assert (1, True) == (result.exit_code, "has another kind of line" in result.stderr)
 
 
+def test_a_folder_without_notes_is_refused(path: Path, tmp_path: Path) -> None:
+    fill(path, history())
+    result = run(path, "--notes", str(tmp_path / "nowhere"))
+    assert (1, True) == (result.exit_code, "nowhere has no *.notes" in result.stderr)
+
+
+def test_a_report_and_tables_are_written_where_they_are_wanted(path: Path, tmp_path: Path) -> None:
+    fill(path, history())
+    result = run(path, "--report", str(tmp_path / "report.html"), "--table", str(tmp_path / "tables"))
+    assert (0, True) == (result.exit_code, f"written: {tmp_path / 'report.html'}\n" in result.stdout)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert {"findings", "members", "moves", "takeovers", "tenures"} == {
+        it.name for it in (tmp_path / "tables").iterdir()
+    }
+
+
 def test_names_cannot_move_the_cursor(path: Path) -> None:
     fill(path, written(genesis(), join("a", "\x1b[2Jalice", at=2), ("a", 0.0), first=1))
     flapping = [join(letter, "\x1b[2Jalice", at=9) for letter in "bcdef"]
