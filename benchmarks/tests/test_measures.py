@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import columns, failover, load, memory
+from benchmarks import columns, failover, fenced_table, load, memory
 
 
 @pytest.mark.process
@@ -57,3 +57,9 @@ def test_load_is_even_after_few_moves() -> None:
     assert isinstance(moves, int)
     assert before > 1.1 >= after >= 1.0
     assert 16 >= moves > 0
+
+
+def test_fenced_table_times_both_tables() -> None:
+    figures = fenced_table.run(["--commits", "20", "--rounds", "12", "--partitions", "4"])
+    assert {"commits": 20, "few_commits": 10, "partitions": 4, "rounds": 12}.items() <= figures.items()
+    assert {"commit_ms_p50", "commit_ms_p50_at_few", "many_over_few", "partitions_commit_ms_p50"} <= figures.keys()

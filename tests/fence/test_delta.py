@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -439,6 +440,30 @@ def test_a_handle_that_slept_while_the_log_was_cut_begins_with_the_newest_versio
     (table.path / "_delta_log" / f"{3:020}.json").unlink()
     assert (1,) == other.append(rows(1), {1: 7}, 4).landed
     assert 5 == len(prices(table))
+
+
+def test_a_zombie_that_slept_while_the_log_was_cut_is_refused(table: FencedTable) -> None:
+    zombie = FencedTable(table.path)
+    zombie.append(rows(1), {1: 7}, 0)
+    table.raise_terms({1: 9})
+    table.append(rows(1), {1: 9}, 1)
+    table.maintain()
+    for version in range(4):
+        (table.path / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(Refused, match="term 9"):
+        zombie.append(rows(1), {1: 7}, 1)
+    assert 2 == len(prices(table))
+
+
+def test_versions_older_than_the_history_are_forgotten_and_the_terms_are_not(tmp_path: Path) -> None:
+    table = FencedTable.create(tmp_path / "prices", SCHEMA, LAYOUT, history=timedelta(hours=1))
+    for batch in range(30):
+        table.append(rows(1), {1: 7}, batch)
+        for path in (table.path / "_delta_log").iterdir():
+            os.utime(path, (0, 0))
+    table.append(rows(1), {1: 7}, 30)
+    assert 30 > len([*(table.path / "_delta_log").glob("*.json")])
+    assert {1: Progress(7, 30)} == FencedTable(table.path).progress([1])
 
 
 def test_checkpoints_come_by_themselves_and_keep_the_terms(table: FencedTable) -> None:

@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -106,8 +107,9 @@ class Format:
         """All columns, as Spark's `StructType.fromJson` takes them."""
         return dict(json.loads(self.schema.to_json()))
 
-    def configuration(self) -> dict[str, str | None]:
+    def configuration(self, history: timedelta) -> dict[str, str | None]:
         return {
+            "delta.logRetentionDuration": f"interval {int(history.total_seconds())} seconds",
             "neli.format": FORMAT,
             "neli.slots": str(self.layout.slots),
             "neli.partitions": str(self.layout.partitions),

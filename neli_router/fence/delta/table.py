@@ -42,6 +42,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from neli_router.errors import NeliError
 from neli_router.fence.delta.layouts import PARTITION, Format, format_of, local_path, require_columns
-from neli_router.fence.delta.staging import Staging, Step, abandoned, clear
+from neli_router.fence.delta.staging import Staging, Step, abandoned, clear, flush
 from neli_router.fence.refusals import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
 from neli_router.fence.statements import checked
 from neli_router.keyspace import Layout
@@ -114,11 +115,20 @@ class FencedTable:
             )
 
     @classmethod
-    def create(cls, path: str | PathLike[str], schema: Any, layout: Layout, *, first_batch: int = 0) -> "FencedTable":
+    def create(
+        cls,
+        path: str | PathLike[str],
+        schema: Any,
+        layout: Layout,
+        *,
+        first_batch: int = 0,
+        history: timedelta = timedelta(days=7),
+    ) -> "FencedTable":
         """Make the table, or open the one that is there if it is the same. Any number may do so at once.
 
         `schema` is pyarrow's, deltalake's or Spark's; a column `partition` is added if it has none, and all columns may
-        be null. Each partition stands at batch `first_batch` - 1 before its first one. Raises TableMismatch and
+        be null. Each partition stands at batch `first_batch` - 1 before its first one. Versions older than `history`
+        may be forgotten: each commit lists the log, so it takes longer the longer that is. Raises TableMismatch and
         ConfigError.
         """
         root, made = local_path(path), Format.made(schema, layout, first_batch)
@@ -129,7 +139,7 @@ class FencedTable:
                 made.schema,
                 mode="ignore",
                 partition_by=[PARTITION],
-                configuration=made.configuration(),
+                configuration=made.configuration(history),
                 raise_if_key_not_exists=False,
             )
         table = cls(root, layout=layout)
@@ -316,6 +326,9 @@ class FencedTable:
         ) from failure
 
     def _answer(self, step: Step, verdict: _Verdict, version: int | None) -> Commit:
+        if version is not None:  # An answer that a loss of power takes back would be worse than none.
+            flush(self._path_of(version))
+            flush(self._log)
         for _ in verdict.landed:
             tally.count(refused=False)
         for partition, admitted in verdict.lost.items():

@@ -1,0 +1,104 @@
+"""What a commit to a fenced Delta table takes, at 10 commits in the table and at 1,000, and with many partitions.
+
+    append(rows of one partition)   = stage a Parquet file + commit
+    commit                          = look, place and flush the files, one entry of the log, look
+
+A commit lists the log several times, so it grows with the number of entries there: that is the ratio. Both tables are
+written in turn, so that a machine which grows busy slows both. The small table is made anew every ten commits.
+
+`partitions_...` are steps of a whole host: as many partitions at once as it may hold. All take one row each; writing
+the rows is not what is measured here, and `stage_ms` tells it apart.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+
+from benchmarks import Figures
+from neli_router.fence.delta import FencedTable
+from neli_router.keyspace import Layout
+
+__all__ = ["run"]
+
+LAYOUT = Layout()
+SCHEMA = pa.schema([("instrument", pa.string()), ("at", pa.timestamp("us", "UTC")), ("price", pa.float64())])
+FEW = 10
+TERM = 7
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks fenced_table",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--commits", type=int, default=1000, help="in the large table")
+    parser.add_argument("--rounds", type=int, default=100, help="commits that are timed")
+    parser.add_argument("--partitions", type=int, default=32, help="in one step of a host that holds many")
+    chosen = parser.parse_args(options)
+    with tempfile.TemporaryDirectory(prefix="neli-") as folder:
+        home = Path(folder)
+        large = _Filled(home / "large", chosen.commits, 1)
+        small = _Filled(home / "small-0", FEW, 1)
+        for number in range(chosen.rounds):
+            if number % FEW == 0 and number:
+                small = _Filled(home / f"small-{number}", FEW, 1, like=small)
+            small.commit()
+            large.commit()
+        wide = _Filled(home / "wide", FEW, chosen.partitions)
+        for _ in range(FEW):
+            wide.commit()
+    return {
+        "commit_ms_p50": median(large.took),
+        "commit_ms_p50_at_few": median(small.took),
+        "many_over_few": median(large.took) / median(small.took),
+        "commit_ms_max": max(large.took),
+        "stage_ms_p50": median(large.staged),
+        "partitions_commit_ms_p50": median(wide.took),
+        "partitions_stage_ms_p50": median(wide.staged),
+        "commits": chosen.commits,
+        "few_commits": FEW,
+        "partitions": chosen.partitions,
+        "rounds": chosen.rounds,
+        "busy": os.getloadavg()[0],
+    }
+
+
+class _Filled:
+    """A table that has some commits already, and the milliseconds that further ones take."""
+
+    def __init__(self, path: Path, commits: int, partitions: int, *, like: "_Filled | None" = None) -> None:
+        self._table = FencedTable.create(path, SCHEMA, LAYOUT)
+        self._terms = dict.fromkeys(range(partitions), TERM)
+        self._rows = pa.table(
+            {
+                "instrument": ["NELI"] * partitions,
+                "at": pa.array([0] * partitions, pa.timestamp("us", "UTC")),
+                "price": [1.0] * partitions,
+                "partition": range(partitions),
+            }
+        )
+        self._batch = 0
+        self.took: list[float] = []
+        self.staged: list[float] = []
+        self._table.raise_terms(self._terms)
+        for _ in range(commits - 1):
+            self.commit()
+        self.took, self.staged = (like.took, like.staged) if like else ([], [])
+
+    def commit(self) -> None:
+        began = time.perf_counter()
+        with self._table.stage(self._terms, self._batch) as staging:
+            staging.write(self._rows)
+            staged = time.perf_counter()
+            self._table.commit(staging)
+            committed = time.perf_counter()
+        self._batch += 1
+        self.staged.append((staged - began) * 1000)
+        self.took.append((committed - staged) * 1000)
