@@ -291,6 +291,14 @@ def test_a_place_without_a_table_is_refused(tmp_path: Path) -> None:
         FencedTable(tmp_path)
 
 
+def test_a_place_where_no_table_can_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "prices"):
+        with pytest.raises((TableMismatch, TableUnavailable), match="a fenced table was wanted at") as refused:
+            FencedTable.create(path, SCHEMA, LAYOUT)
+        assert isinstance(refused.value.__cause__, DeltaError)
+
+
 @pytest.mark.parametrize("path", ["s3://lake/prices", "hdfs://name/prices", "abfss://c@a/prices", "dbfs:/prices"])
 def test_a_place_where_files_cannot_be_renamed_is_refused(path: str) -> None:
     with pytest.raises(TableMismatch, match=r"in a local or shared file system was wanted, but found an address"):
@@ -407,6 +415,8 @@ def test_files_are_found_by_partition_and_by_version(table: FencedTable) -> None
     assert 4 == len(table.files())
     assert {"partition=2"} == {Path(file).parent.name for file in table.files([2, 5])}
     assert 2 == len(table.files(version=1))
+    with pytest.raises(TableMismatch, match="at version 9, but it has none such"):
+        table.files(version=9)
     assert [] == table.files([])
 
 

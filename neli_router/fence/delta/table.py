@@ -132,8 +132,8 @@ class FencedTable:
         ConfigError.
         """
         root, made = local_path(path), Format.made(schema, layout, first_batch)
-        # Refused by the library when another program makes it at the same moment; opened below, in either case.
-        with suppress(DeltaError):
+        failure: DeltaError | None = None
+        try:
             DeltaTable.create(
                 str(root),
                 made.schema,
@@ -142,7 +142,12 @@ class FencedTable:
                 configuration=made.configuration(history),
                 raise_if_key_not_exists=False,
             )
-        table = cls(root, layout=layout)
+        except DeltaError as error:  # As when another program makes it at the same moment: then it can be opened.
+            failure = error
+        try:
+            table = cls(root, layout=layout)
+        except NeliError as error:
+            raise error from failure or error.__cause__
         require_columns(table._made.columns, made.columns, "the schema given")
         if table.first_batch != first_batch:
             raise TableMismatch(
@@ -182,7 +187,7 @@ class FencedTable:
         """The absolute path of every file of `partitions`, now or at `version`: for engines that know no Delta."""
         with self._lock:
             self._look(sure=True)
-            handle = self._handle if version is None else DeltaTable(str(self._root), version=version)
+            handle = self._handle if version is None else self._opened(version)
             wanted = None if partitions is None else sorted({str(partition) for partition in partitions})
             if wanted is None:
                 found = handle.file_uris()
@@ -214,6 +219,7 @@ class FencedTable:
             return verdict
 
         with self._lock:
+            self._look(sure=True)  # If nothing is left to raise, no commit would find out that this look was outdated.
             step = Step.drawn(terms, self._made.start, self._made.start, self._handle.version())
             return self._land(step, judge, lambda _: [])
 
@@ -422,15 +428,21 @@ class FencedTable:
 
     # The log
 
-    def _open(self) -> None:
+    def _opened(self, version: int | None = None) -> DeltaTable:
+        wanted = f"a fenced table was wanted at {self._root}"
         try:
-            handle = DeltaTable(str(self._root))
+            return DeltaTable(str(self._root), version=version)
         except TableNotFoundError as error:
-            raise TableMismatch(
-                f"a fenced table was wanted at {self._root}",
-                "there is no Delta table",
-                "make it with FencedTable.create, or correct the path",
-            ) from error
+            remedy = "make it with FencedTable.create, or correct the path"
+            raise TableMismatch(wanted, "there is no Delta table", remedy) from error
+        except DeltaError as error:
+            if version is not None:
+                remedy = "name one from the table's history; old ones are forgotten"
+                raise TableMismatch(f"{wanted}, at version {version}", "it has none such", remedy) from error
+            raise TableUnavailable(wanted, "its log cannot be read", "look at the error that caused this") from error
+
+    def _open(self) -> None:
+        handle = self._opened()
         made = format_of(handle, self._root)
         if made.identity != getattr(self, "_made", made).identity:
             raise TableMismatch(
@@ -465,7 +477,7 @@ class FencedTable:
                         case {"metaData": _} | {"protocol": _}:
                             self._made = format_of(self._handle, self._root)
         except (FileNotFoundError, DeltaError):
-            self._open()  # The log between was removed, as is done after a month: begin with the newest version.
+            self._open()  # The entries between were removed for their age: begin with the newest version.
         return found
 
     def _path_of(self, version: int) -> Path:
