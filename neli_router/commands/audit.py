@@ -29,7 +29,7 @@ from neli_router.ledgers.base import Entry, Ledger, Promise
 from neli_router.processes.notes import NoteReader
 from neli_router.processes.referee import Life
 from neli_router.status.annals import Annals, Finding
-from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures
+from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures, lasting
 from neli_router.status.history import between, patiently
 
 __all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "audit_command"]
@@ -273,10 +273,12 @@ def acts_in(folder: Path) -> Iterator[ActedSpan]:
 def _print(view: AuditView, verdict: str) -> None:
     click.echo(shown(view.ledger))
     since = f", from {view.began_at}" if view.began_at else ""
-    click.echo(f"{view.guarantee}, lease {view.lease:g} s, {view.partitions} partitions; {_long(view.seconds)}{since}")
+    click.echo(
+        f"{view.guarantee}, lease {view.lease:g} s, {view.partitions} partitions; {lasting(view.seconds)}{since}"
+    )
     as_far = "" if view.noted or verdict == "broken" else ", as far as a ledger can tell"
     click.echo(f"\n{click.style(WORDS[verdict], fg=COLOURS[verdict], bold=True)}  {SAID[verdict]}{as_far}\n")
-    clock = "one clock" if view.clock_error == 0 else f"several clocks, aligned to ± {_short(view.clock_error)}"
+    clock = "one clock" if view.clock_error == 0 else f"several clocks, aligned to ± {lasting(view.clock_error)}"
     void = f", {view.void} void" if view.void else ""
     unreadable = f", {view.unreadable} unreadable" if view.unreadable else ""
     ends = f"{view.joins} joined, {view.leaves} left, {view.expired} expired, {view.replaced} replaced by a newer one"
@@ -305,33 +307,23 @@ def _overlaps(view: AuditView) -> str:
         return "not looked for: without the members' notes, nobody knows who acted"
     if view.overlap_longest is None:
         return f"none in the notes of {view.noted} processes"
-    return f"{view.overlaps} in the notes of {view.noted} processes, the longest {_short(view.overlap_longest)}"
+    return f"{view.overlaps} in the notes of {view.noted} processes, the longest {lasting(view.overlap_longest)}"
 
 
 def _give(found: FiguresView | None, error: float) -> str:
-    return "" if found is None else f" (± {_short(error)})"
+    return "" if found is None else f" (± {lasting(error)})"
 
 
 def _figures(found: FiguresView | None) -> str:
     if found is None:
         return "none"
-    return f"{found.count:,}, median {_short(found.median)}, p90 {_short(found.p90)}, longest {_short(found.longest)}"
+    return (
+        f"{found.count:,}, median {lasting(found.median)}, p90 {lasting(found.p90)}, longest {lasting(found.longest)}"
+    )
 
 
 def _at(finding: FindingView) -> str:
     return "" if finding.seconds is None else f"{finding.seconds:.1f}"
-
-
-def _short(seconds: float) -> str:
-    return f"{1e3 * seconds:.0f} ms" if seconds < 0.9995 else f"{seconds:.2f} s"
-
-
-def _long(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
-    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
 
 
 def _wall(found: Audit, time: float) -> str | None:

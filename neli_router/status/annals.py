@@ -423,9 +423,10 @@ class Annals:
         past.append(held)
 
     def _weigh(self, state: State, offset: int) -> None:
-        counts = Counter(owner for owner in state.owners if owner is not None)
-        for incarnation, count in counts.items():
-            self.lives[incarnation].owned_max = max(self.lives[incarnation].owned_max, count)
+        counts = Counter(state.owners)
+        for incarnation in state.seats:
+            life = self.lives[incarnation]
+            life.owned_max = max(life.owned_max, counts[incarnation])
         weights = {
             seat.incarnation: state.weights.get(seat.name, seat.weight)
             for seat in state.seats.values()

@@ -37,7 +37,18 @@ from neli_router.status.annals import Annals, Finding, MemberLife, Plan, Severit
 from neli_router.status.group_view import Move
 from neli_router.status.time_axis import TOLERANCE
 
-__all__ = ["ActedSpan", "Audit", "Figures", "LeadingGap", "NotedOverlap", "Takeover", "audit", "audited", "figures"]
+__all__ = [
+    "ActedSpan",
+    "Audit",
+    "Figures",
+    "LeadingGap",
+    "NotedOverlap",
+    "Takeover",
+    "audit",
+    "audited",
+    "figures",
+    "lasting",
+]
 
 CLOCK_ERROR = 2e-5
 """How far two processes of one host may be apart in reading its clock (`NARROW_NS` of clock.py). No shorter overlap was
@@ -208,6 +219,19 @@ def figures(seconds: Iterable[float]) -> Figures | None:
     if not ordered:
         return None
     return Figures(len(ordered), median(ordered), ordered[ceil(0.9 * len(ordered)) - 1], ordered[-1])
+
+
+def lasting(seconds: float) -> str:
+    """A duration, for people: "470 ms", "3.9 s", "10 min 2 s", "3 d 4 h"."""
+    if seconds < 0.9995:
+        return f"{1e3 * seconds:.0f} ms"
+    if seconds < 99.5:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [f"{count} {unit}" for count, unit in ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")) if count]
+    return " ".join(parts[:2])
 
 
 def audited(

@@ -13,6 +13,7 @@ every script but the one whose hash it names.
 
 **Bounds.** A history may have millions of tenures, and a screen has some two thousand columns. So of each partition's
 tenures that begin in one column, only the longest is drawn; and the columns are fewer, the more partitions there are.
+Gaps, overlaps and names have a bound each, and the longest are shown.
 """
 
 import base64
@@ -23,13 +24,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from math import isfinite
 from statistics import median
 from typing import Any, get_args
 
 from neli_router.status.annals import Ending, TenureSpan
-from neli_router.status.audit import Audit, figures
+from neli_router.status.audit import Audit, figures, lasting
 from neli_router.status.group_view import Cause
 
 __all__ = ["html_of"]
@@ -44,7 +45,12 @@ TENURES_MAX = 300_000
 HUES, TINTS = 8, 5
 
 SHARE_COLUMNS = 700
-OVERLAPS_MAX = 4000
+GAPS_MAX, OVERLAPS_MAX = 100_000, 4000
+"""The most times without a leader, for one partition each, and the most overlaps that are drawn: the longest."""
+
+NAMES_MAX = 200
+"""The most names in the legend and the table: those that were members for longest. A longer list would not be read."""
+
 BARS = 40
 
 CAUSES: Sequence[str] = get_args(Cause)
@@ -137,6 +143,11 @@ class _Drawing:
         self._seconds = max(audit.seconds, 1e-9)
         self._names = list(dict.fromkeys(life.name for life in audit.lives))
         self._place = {name: place for place, name in enumerate(self._names)}
+        present: defaultdict[str, float] = defaultdict(float)
+        for life in audit.lives:
+            present[life.name] += life.until - life.since
+        longest = set(sorted(self._names, key=present.__getitem__, reverse=True)[:NAMES_MAX])
+        self._told_names = [name for name in self._names if name in longest]
         by_partition: defaultdict[int, list[TenureSpan]] = defaultdict(list)
         for tenure in audit.tenures:
             by_partition[tenure.partition].append(tenure)
@@ -188,9 +199,9 @@ class _Drawing:
             f'<span style="top:{100 * row / self._partitions:.2f}%">{row}</span>' for row in sorted({*rows})
         )
         names = "".join(
-            f'<li><button type="button" aria-pressed="false" data-name="{place}">'
+            f'<li><button type="button" aria-pressed="false" data-name="{self._place[name]}">'
             f'<span class="cell sample {self.look(name)}"></span><bdi>{_text(name)}</bdi></button></li>'
-            for place, name in enumerate(self._names)
+            for name in self._told_names
         )
         unled = "light: not led &middot; " if self._audit.gaps else ""
         overlaps = "red: two acted at once &middot; " if self._audit.overlaps else ""
@@ -245,16 +256,14 @@ class _Drawing:
             for name in self._names
             if boxes[name]
         )
-        gaps = [
-            (self._x(gap.since), self._x(gap.until), partition)
-            for gap in self._audit.gaps
-            for partition in gap.partitions
-        ]
+        longest = sorted(self._audit.gaps, key=lambda it: it.seconds, reverse=True)
+        boxes_of_gaps = ((self._x(it.since), self._x(it.until), row) for it in longest for row in it.partitions)
+        gaps = list(islice(boxes_of_gaps, GAPS_MAX))
         if gaps:
             drawn += f'<path class="unled" d="{_boxes(gaps)}"/>'
         if self._audit.overlaps:
-            longest = sorted(self._audit.overlaps, key=lambda it: it.seconds, reverse=True)[:OVERLAPS_MAX]
-            spans = [(self._x(it.since), self._x(it.since + it.seconds), it.partition) for it in longest]
+            overlaps = sorted(self._audit.overlaps, key=lambda it: it.seconds, reverse=True)[:OVERLAPS_MAX]
+            spans = [(self._x(it.since), self._x(it.since + it.seconds), it.partition) for it in overlaps]
             drawn += f'<path class="overlaps" d="{_boxes(spans)}"/>'
         return drawn
 
@@ -319,7 +328,7 @@ class _Drawing:
             if isfinite(takeover.led):
                 longest[takeover.member].append(takeover.seconds)
         rows = []
-        for name in self._names:
+        for name in self._told_names:
             its = lives[name]
             ends = {kind: sum(life.ending == kind for life in its) for kind in ENDED}
             present = sum(life.until - life.since for life in its) / self._seconds
@@ -330,18 +339,20 @@ class _Drawing:
                 f"{min(present, 1.0):.1%}",
                 max(life.owned_max for life in its),
                 f"{sum(life.beats for life in its):,}",
-                "&ndash;" if took is None else f"{_short(took.median)} / {_short(took.longest)}",
+                "&ndash;" if took is None else f"{lasting(took.median)} / {lasting(took.longest)}",
             ]
             numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
             rows.append(
                 f'<tr><th scope="row"><span class="named"><span class="cell sample {self.look(name)}"></span>'
                 f"<bdi>{_text(name)}</bdi></span></th>{numbers}</tr>"
             )
+        left_out = len(self._names) - len(self._told_names)
+        more = f"; {left_out:,} names that were members for shorter are left out" if left_out else ""
         heads = ("joined", *ENDED.values(), "present", "most owned", "Beats", "taken over in, median / longest")
         head = "".join(f'<th scope="col" class="number note">{name}</th>' for name in heads)
         return f"""<section class="panel members" aria-labelledby="members-title">
 <div class="title"><h2 id="members-title">Members</h2>
-<span class="note">by name; each time that one joined is a new incarnation</span></div>
+<span class="note">by name; each time that one joined is a new incarnation{more}</span></div>
 <div class="scroll"><table><thead><tr><th scope="col" class="note">name</th>{head}</tr></thead>
 <tbody>{"".join(rows)}</tbody></table></div></section>"""
 
@@ -394,18 +405,18 @@ def _facts(audit: Audit) -> str:
     error = median([it.error for it in audit.takeovers]) if audit.takeovers else 0.0
     facts = [
         ("led", f"{audit.led:.2%}", "of the time", False),
-        ("longest gap", "none" if gaps is None else _short(gaps.longest), "", False),
+        ("longest gap", "none" if gaps is None else lasting(gaps.longest), "", False),
         ("takeovers", "none" if took is None else f"{took.number:,}", "", False),
         (
             "median takeover",
-            "&ndash;" if took is None else _short(took.median),
-            f"&plusmn; {_short(error)}" if took else "",
+            "&ndash;" if took is None else lasting(took.median),
+            f"&plusmn; {lasting(error)}" if took else "",
             False,
         ),
         (
             "handovers",
             "none" if handed is None else f"{handed.number:,}",
-            "" if handed is None else f"median {_short(handed.median)}",
+            "" if handed is None else f"median {lasting(handed.median)}",
             False,
         ),
         ("moves", f"{audit.moved:,}", f"of {planned:,} planned", bool(audit.needless)),
@@ -458,24 +469,24 @@ def _takeovers(audit: Audit) -> str:
     drawn = "".join(
         f'<rect x="{x(bar * step) + 0.4:.2f}" y="{118 - 100 * count / most:.2f}" width="{max(1.0, x(step) - 0.8):.2f}" '
         f'height="{100 * count / most:.2f}" rx="1">'
-        f"<title>{_short(bar * step)} to {_short((bar + 1) * step)}: {count}</title></rect>"
+        f"<title>{lasting(bar * step)} to {lasting((bar + 1) * step)}: {count}</title></rect>"
         for bar, count in sorted(bars.items())
     )
     side = "end" if x(took.median) > 150 else "start"
     shift = -5 if side == "end" else 5
     marks = "".join(
-        f'<text x="{x(at):.1f}" y="134" text-anchor="middle">{_short(at) if at else "0"}</text>' for at in _marks(high)
+        f'<text x="{x(at):.1f}" y="134" text-anchor="middle">{lasting(at) if at else "0"}</text>' for at in _marks(high)
     )
     unled = f", {never} never led again" if never else ""
     middle = x(took.median)
     said = (
-        f'<text class="said" x="{middle + shift:.1f}" y="11" text-anchor="{side}">median {_short(took.median)}</text>'
+        f'<text class="said" x="{middle + shift:.1f}" y="11" text-anchor="{side}">median {lasting(took.median)}</text>'
     )
     body = f"""<svg class="bars" viewBox="0 0 300 138" role="img" aria-label="Takeovers by how long they took">
 <line x1="0" x2="300" y1="118.5" y2="118.5"/>{drawn}{marks}
 <line class="middle" x1="{middle:.1f}" x2="{middle:.1f}" y1="4" y2="118"/>{said}</svg>
-<p class="note">p90 {_short(took.p90)}, longest {_short(took.longest)}; the lease is {_short(genesis.lease)}.
-A member dies somewhere between two Beats, {_short(audit.beat)} apart: the middle is taken.</p>"""
+<p class="note">p90 {lasting(took.p90)}, longest {lasting(took.longest)}; the lease is {lasting(genesis.lease)}.
+A member dies somewhere between two Beats, {lasting(audit.beat)} apart: the middle is taken.</p>"""
     return _panel("takeovers", "Takeovers", f"from death to led again{unled}", body)
 
 
@@ -483,7 +494,7 @@ def _plainly(audit: Audit) -> str:
     clocks = (
         "All members are on one clock."
         if audit.error == 0
-        else f"The members have several clocks, which their Beats align to within {_short(audit.error)}."
+        else f"The members have several clocks, which their Beats align to within {lasting(audit.error)}."
     )
     led = (
         "When partitions were led is by the members' own notes."
@@ -520,10 +531,10 @@ def _picture(kind: str, label: str, height: float, drawn: str) -> str:
 def _period(audit: Audit) -> str:
     start, end = audit.wall(audit.since), audit.wall(audit.until)
     if start is None or end is None:
-        return f"{_long(audit.seconds)}"
+        return lasting(audit.seconds)
     first, last = _clock(start, day=True), _clock(end, day=True)
     last = last[11:] if first[:10] == last[:10] else last
-    return f"{first} to {last} UTC, {_long(audit.seconds)}"
+    return f"{first} to {last} UTC, {lasting(audit.seconds)}"
 
 
 def _clock(wall: float, *, day: bool = False) -> str:
@@ -539,18 +550,6 @@ def _step(least: float) -> float:
 def _marks(high: float) -> list[float]:
     step = _step(high / 5)
     return [step * place for place in range(int(high * 0.97 / step) + 1)]
-
-
-def _short(seconds: float) -> str:
-    return f"{1e3 * seconds:.0f} ms" if seconds < 0.9995 else f"{seconds:.3g} s" if seconds < 100 else _long(seconds)
-
-
-def _long(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s"))
-    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
 
 
 def _plain(text: str) -> str:

@@ -9,6 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router.errors import LedgerUnusable
+from neli_router.induction.digest import difference
+from neli_router.induction.fold import State
 from neli_router.induction.records import Beat, Drain, Handover, Leave, Load, Record, encode
 from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.base import Entry
@@ -184,6 +186,15 @@ def test_a_copy_that_lacks_a_record_is_found_by_the_digests() -> None:
     history = entries(written(*ALICE_DIES))
     del history[7]  # A Handover.
     assert {"digest"} == set(kinds(audited(history)))
+
+
+def test_a_term_that_goes_down_is_a_broken_promise() -> None:
+    """No fold gives one. A snapshot that says otherwise comes from another ledger, or from a member gone wrong."""
+    state = folded(*written(*ALICE_DIES)[:6])
+    forged = replace(state, terms=(1001, 9000, 1001, 1001), digest=0)
+    forged = replace(forged, digest=difference(State(), forged))
+    later = [*written(*ALICE_DIES)[6:], snapshot("b", forged)]
+    assert "term" in kinds(audited(entries(later, first=6)))
 
 
 def test_of_many_findings_of_one_kind_some_are_told_and_how_many_more() -> None:

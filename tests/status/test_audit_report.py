@@ -92,6 +92,12 @@ def test_of_tenures_that_begin_in_one_column_the_longest_is_drawn(monkeypatch: p
     assert [[0]] * 4 == [[name for _, _, name, *_ in row] for row in told["tenures"]]
 
 
+def test_of_very_many_names_those_are_listed_that_were_members_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_report, "NAMES_MAX", 1)
+    document = html_of(audit_of(), ADDRESS)
+    assert (["alice"], True) == (re.findall(r"<bdi>(\w+)</bdi></button>", document), "1 names that were" in document)
+
+
 def test_a_history_of_nothing_much_can_be_reported() -> None:
     document = html_of(audited(entries(written(genesis()))), ADDRESS)
     assert "No member died or was cut off." in document
