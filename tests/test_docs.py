@@ -56,7 +56,7 @@ PYTHON_BLOCKS = {
     "docs/groups.md": 2,
     "docs/load.md": 1,
     "docs/redis.md": 3,
-    "docs/spark.md": 3,
+    "docs/spark.md": 4,
 }
 """Page -> how many of them the test of that page executes."""
 
@@ -140,6 +140,13 @@ def check_export(words: list[str]) -> None:
     assert {word.partition("=")[0] for word in words} <= ours | {"JAVA_HOME"}
 
 
+def check_spark_submit(words: list[str]) -> None:
+    """The job is there and has the options; tests/spark runs it."""
+    command = [sys.executable, str(ROOT / words[0]), "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert [] == [word for word in words if word.startswith("--") and word not in done.stdout]
+
+
 CHECKERS: dict[str, Callable[[list[str]], None]] = {
     "export": check_export,
     "make": check_make,
@@ -147,6 +154,7 @@ CHECKERS: dict[str, Callable[[list[str]], None]] = {
     "pip": check_pip,
     "python": check_python,
     "python3": check_python,
+    "spark-submit": check_spark_submit,
 }
 
 
@@ -188,6 +196,8 @@ def test_every_command_in_a_sentence_is_one(page: str, words: list[str]) -> None
         "pip install '.[agents]'",
         "python -m benchmarks failovers",
         "python -m benchmarks failover --rivals",
+        "spark-submit dags/jobs/profile_loads.py",
+        "spark-submit dags/jobs/profile_load.py --colour blue",
         "export NELI_LEESE=1",
         "serf members",
     ],
@@ -382,6 +392,7 @@ def test_spark() -> None:
         exec(block, names)  # noqa: S102
     assert 1000 == names["count"]
     assert (["XS0001"], 0) == ([row.instrument for row in names["mine"].collect()], names["before"].count())
+    assert [("ACME", 15.5), ("GLOBEX", 1.2)] == [(row["key"], row["load"]) for row in names["hot"]]
 
 
 # docs/load.md

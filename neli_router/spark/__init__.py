@@ -4,6 +4,7 @@
     with_slot, with_partition                the slot and the partition of every key, as a column
     append_rows(rows, table, terms, batch)   a DataFrame into a fenced Delta table (`stage_rows`: in two steps)
     read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
+    load_profile(rows, "key", layout)        how much work slots and partitions are, for `neli load`; `hot_keys`
     SqlReceiver, RedisReceiver               writes from executors: each batch of a partition lands once
 
 Any SparkSession will do for all the rest: one of `spark-submit`, of a notebook, or of a cluster. The names come from
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neli_router.spark.fenced import append_rows, read_table, stage_rows
+    from neli_router.spark.load import hot_keys, load_profile
     from neli_router.spark.receivers import Landing, RedisReceiver, SqlReceiver
     from neli_router.spark.runtime import SparkUnusable, java_home
     from neli_router.spark.sessions import session
@@ -26,7 +28,9 @@ __all__ = [
     "SparkUnusable",
     "SqlReceiver",
     "append_rows",
+    "hot_keys",
     "java_home",
+    "load_profile",
     "read_table",
     "session",
     "stage_rows",
@@ -41,7 +45,9 @@ _HOMES = {
     "SparkUnusable": "runtime",
     "SqlReceiver": "receivers",
     "append_rows": "fenced",
+    "hot_keys": "load",
     "java_home": "runtime",
+    "load_profile": "load",
     "read_table": "fenced",
     "session": "sessions",
     "stage_rows": "fenced",

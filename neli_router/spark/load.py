@@ -1,0 +1,96 @@
+"""The load of slots and partitions, measured by Spark where the data is.
+
+    rows --slot of the key--> sum of weights by slot --persisted--> by partition --.
+                                     |                                             |--> LoadProfile, for `neli load`
+                                     '---------------the hottest slots-------------'
+    rows of some slots --sum of weights by slot and key--> the hottest keys, for those who may see keys
+
+The rows are read once: of the sums by slot there are no more than slots, so Spark keeps them for the two questions that
+follow. Only the answers come to the driver: a number for each partition, and one for each of the hottest slots.
+
+Keys never leave the executors for a profile. `hot_keys` is asked for on purpose, and answers with a DataFrame.
+"""
+
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sql
+from pyspark.sql.types import NumericType
+
+from neli_router.errors import ConfigError
+from neli_router.keyspace import Layout
+from neli_router.loads import SLOTS_KEPT, LoadProfile
+from neli_router.spark.slots import column_of, quoted, with_slot
+
+__all__ = ["hot_keys", "load_profile"]
+
+SLOT, LOAD = "_neli_slot", "_neli_load"  # No column of keys has such a name.
+KEYS_SHOWN = 10
+"""Of each slot. One or two keys make a slot hot; with many of them, it would not be."""
+
+
+def load_profile(df: DataFrame, key: str, layout: Layout, *, weight: str | None = None) -> LoadProfile:
+    """How much work each slot and each partition of `layout` is, by the rows of `df`.
+
+    A row counts as 1, or as what its column `weight` says: a number of at least 0. A row whose key is null counts for
+    nothing. Reads `df` once, and returns when that is done. Raises BadKey for a column of another type than string and
+    binary, and ConfigError for a column that is missing and for weights that are null, negative or not finite.
+    """
+    rows = _rows(df, key, layout, weight)
+    load = sql.col(LOAD)
+    is_bad = load.isNull() | sql.isnan(load) | (load < 0) | (load == float("inf"))
+    sums = rows.groupBy(SLOT).agg(sql.sum(load).alias("load"), sql.count_if(is_bad).alias("bad")).persist()
+    try:
+        partition = sql.pmod(SLOT, sql.lit(layout.partitions)).alias("partition")
+        partitions = sums.groupBy(partition).agg(sql.sum("load").alias("load"), sql.sum("bad").alias("bad")).collect()
+        if bad := sum(row["bad"] for row in partitions):
+            raise ConfigError(
+                [f"{bad} rows have a {weight!r} that is missing, negative or not finite: give numbers of at least 0"]
+            )
+        known = sums.where(sql.col(SLOT).isNotNull()).orderBy(sql.desc("load"), SLOT)
+        slots = [(row[SLOT], row["load"]) for row in known.limit(SLOTS_KEPT).collect()]
+    finally:
+        sums.unpersist()
+    return LoadProfile.of(
+        layout, slots, {row["partition"]: row["load"] for row in partitions if row["partition"] is not None}
+    )
+
+
+def hot_keys(
+    df: DataFrame,
+    key: str,
+    layout: Layout,
+    slots: Iterable[int],
+    *,
+    weight: str | None = None,
+    count: int = KEYS_SHOWN,
+) -> DataFrame:
+    """The `count` hottest keys of each of `slots`, the hottest of all first: columns `slot`, `key`, `load`.
+
+    `profile.hottest(5)` names slots to ask for. Keys may be personal data: mind where you show them. Nothing is read
+    before the result is. Raises as `load_profile` does, but does not look at the weights.
+    """
+    rows = _rows(df, key, layout, weight).where(sql.col(SLOT).isin(*slots))
+    named = sql.col(quoted(column_of(df, key).name)).alias("key")
+    loads = rows.groupBy(sql.col(SLOT).alias("slot"), named).agg(sql.sum(LOAD).alias("load"))
+    order = Window.partitionBy("slot").orderBy(sql.desc("load"), "key")
+    ranked = loads.withColumn("rank", sql.row_number().over(order)).where(sql.col("rank") <= count)
+    return ranked.drop("rank").orderBy(sql.desc("load"), "slot", "key")
+
+
+def _rows(df: DataFrame, key: str, layout: Layout, weight: str | None) -> DataFrame:
+    """The keys under their own name, which a message may tell, with their slots and their loads."""
+    load = _load(df, weight)
+    rows = df.select(sql.col(quoted(column_of(df, key).name)), load.alias(LOAD))
+    return with_slot(rows, key, layout, name=SLOT)
+
+
+def _load(df: DataFrame, weight: str | None) -> Column:
+    if weight is None:
+        return sql.lit(1.0)
+    field = column_of(df, weight)
+    if not isinstance(field.dataType, NumericType):
+        raise ConfigError(
+            [f"column {weight!r} is of type {field.dataType.simpleString()}: a number was wanted as weight"]
+        )
+    return sql.col(quoted(field.name)).cast("double")
