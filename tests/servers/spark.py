@@ -1,0 +1,122 @@
+"""A standalone Spark cluster for tests: a master and its workers, from the jars within PySpark, on loopback.
+
+    bin/spark-class Master                spark://127.0.0.1:4711
+                    Worker, Worker        a core and 512 MB each, which start the executors of a job
+
+    with Spark.started(workers=2) as spark:
+        session(master=spark.master)          a driver of one's own; tests start it as a process
+
+The workers have different names of one host: Spark runs a task a second time on another host only.
+
+`python -m tests.servers.spark [WORKERS]` starts one for trying things out, until Ctrl-C.
+"""
+
+import http.client
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+import pyspark
+
+from neli_router.spark import java_home
+from tests.servers.process import ServerProcess, free_port, until_asked_to_end
+
+__all__ = ["Spark"]
+
+HOSTS = ("127.0.0.1", "localhost")
+MEMORY = "512m"
+"""Of a worker, and so of its executor. Spark refuses less than 450 MB."""
+
+START_MAX = 120.0
+PAUSE = 0.1
+
+
+class Spark:
+    """One master, and workers with a core each."""
+
+    def __init__(self, folder: Path, *, workers: int) -> None:
+        self._port, self._pages = free_port(), free_port()
+        self._folder = folder
+        self._master = ServerProcess(folder / "master.log")
+        self._workers = [ServerProcess(folder / f"worker-{number}.log") for number in range(workers)]
+
+    @property
+    def master(self) -> str:
+        return f"spark://127.0.0.1:{self._port}"
+
+    @classmethod
+    @contextmanager
+    def started(cls, *, workers: int = 2) -> Iterator[Self]:
+        """A cluster whose workers are ready, gone at the end."""
+        with tempfile.TemporaryDirectory(prefix="neli-spark-") as folder:
+            spark = cls(Path(folder), workers=workers)
+            try:
+                spark.start()
+                yield spark
+            finally:
+                # A worker's executors are in its group of processes, and end with it.
+                for process in (*spark._workers, spark._master):
+                    process.kill()
+
+    def start(self) -> None:
+        self._master.begin(
+            self._command(
+                "master.Master",
+                *("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._pages)),
+            )
+        )
+        for number, worker in enumerate(self._workers):
+            worker.begin(
+                self._command(
+                    "worker.Worker",
+                    *("--host", HOSTS[number % len(HOSTS)], "--cores", "1", "--memory", MEMORY),
+                    *("--webui-port", "0", "--work-dir", str(self._folder / f"work-{number}"), self.master),
+                )
+            )
+        self._wait()
+
+    def log(self) -> str:
+        """The end of what each process said."""
+        return "\n".join(process.log() for process in (self._master, *self._workers))
+
+    def _command(self, role: str, *arguments: str) -> list[str]:
+        environment = {
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            # The C1 compiler alone starts sooner and leaves the cores to the tests.
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            **({"JAVA_HOME": home} if (home := java_home()) else {}),
+        }
+        program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        assigned = [f"{name}={value}" for name, value in environment.items()]
+        return ["env", *assigned, str(program), f"org.apache.spark.deploy.{role}", *arguments]
+
+    def _wait(self) -> None:
+        """Until the master knows all workers."""
+        give_up_at = time.monotonic() + START_MAX
+        while time.monotonic() < give_up_at:
+            connection = http.client.HTTPConnection("127.0.0.1", self._pages, timeout=5)
+            with suppress(OSError, http.client.HTTPException, ValueError):
+                connection.request("GET", "/json/")
+                if json.loads(connection.getresponse().read())["aliveworkers"] == len(self._workers):
+                    connection.close()
+                    return
+            connection.close()
+            time.sleep(PAUSE)
+        raise AssertionError(f"Spark's cluster did not start within {START_MAX} s:\n{self.log()}")
+
+
+def main() -> None:
+    with until_asked_to_end(), Spark.started(workers=int(sys.argv[1]) if len(sys.argv) > 1 else 2) as spark:
+        print(f"Spark {pyspark.__version__} at {spark.master} (Ctrl-C ends it)", flush=True)  # noqa: T201
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""One job, unchanged, on this machine and on a cluster, where an executor is killed and tasks run twice."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from neli_router import fence
+from tests.fence.server import postgresql
+from tests.servers.spark import Spark
+from tests.spark.prices_job import PARTITIONS, ROWS
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgresql, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 120.0
+ALL = list(range(PARTITIONS))
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with postgresql() as address:
+        with psycopg.connect(address) as connection:
+            connection.execute("CREATE TABLE prices (batch INTEGER, instrument TEXT, price REAL)")
+            fence.install(connection)
+        yield address
+
+
+@contextmanager
+def job(log: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The job under way; what Spark says goes into `log`."""
+    with (
+        log.open("w") as said,
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "spark" / "prices_job.py"), *arguments],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str], log: Path) -> object:
+    assert process.stdout is not None
+    told = process.stdout.readline()
+    assert told, log.read_text()[-5000:]
+    return json.loads(told)
+
+
+def landed(address: str) -> dict[int, tuple[int, int]]:
+    """Batch -> its rows in the table, and its instruments: each row landed once if both are ROWS."""
+    with psycopg.connect(address) as connection:
+        asked = "SELECT batch, count(*), count(DISTINCT instrument) FROM prices GROUP BY batch"
+        return {batch: (rows, instruments) for batch, rows, instruments in connection.execute(asked).fetchall()}
+
+
+def take_over(address: str, partition: int) -> None:
+    with psycopg.connect(address) as connection:
+        fence.admit(connection, f"prices/{partition}", 200)
+
+
+def executor_of(daemon: str) -> int:
+    """The executor that started a daemon of Python workers."""
+
+    def asked(column: str, process: str) -> str:
+        ps = shutil.which("ps")
+        assert ps, "Spark's own scripts need it"
+        return subprocess.check_output([ps, "-ww", "-o", f"{column}=", "-p", process], text=True).strip()
+
+    parent = asked("ppid", daemon)
+    command = asked("args", parent)
+    assert "CoarseGrainedExecutorBackend" in command, command
+    return int(parent)
+
+
+def test_the_job_runs_on_this_machine_alone(address: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with job(log, "local[2]", address) as process:
+        for batch in range(1, 4):
+            assert {str(batch): ALL} == line(process, log)
+        take_over(address, 5)
+        process.communicate("go on\n", timeout=PATIENCE)
+    kept = ROWS - ROWS // PARTITIONS
+    assert {1: (ROWS, ROWS), 2: (ROWS, ROWS), 3: (ROWS, ROWS), 4: (kept, kept)} == landed(address)
+
+
+def test_on_a_cluster_whose_executors_die_and_whose_tasks_run_twice_every_row_lands_once(
+    address: str, tmp_path: Path
+) -> None:
+    log, mishaps = tmp_path / "log", tmp_path / "mishaps"
+    mishaps.mkdir()
+    with Spark.started(workers=2) as cluster, job(log, cluster.master, address, str(mishaps)) as process:
+        os.kill(executor_of(written(mishaps / "process", process, log)), signal.SIGKILL)
+        for batch in range(1, 4):
+            assert {str(batch): ALL} == line(process, log)
+        assert {"again", "failed", "process"} == {path.name for path in mishaps.iterdir()}
+        assert {1: (ROWS, ROWS), 2: (ROWS, ROWS), 3: (ROWS, ROWS)} == landed(address)
+        take_over(address, 5)
+        told, _ = process.communicate("go on\n", timeout=PATIENCE)
+        assert ["prices/5", 105, 200] == json.loads(told)
+        kept = ROWS - ROWS // PARTITIONS
+        assert (kept, kept) == landed(address)[4]
+
+
+def written(path: Path, process: subprocess.Popen[str], log: Path) -> str:
+    """The first line of a file, once it is there."""
+    give_up_at = time.monotonic() + PATIENCE
+    while not (path.exists() and path.read_text().endswith("\n")):
+        assert process.poll() is None, log.read_text()[-5000:]
+        assert time.monotonic() < give_up_at, log.read_text()[-5000:]
+        time.sleep(0.02)
+    return path.read_text().strip()
