@@ -2,6 +2,7 @@
 
     session()                                a SparkSession: Java and Python found, loopback where it is local
     with_slot, with_partition                the slot and the partition of every key, as a column
+    owned(df, key, partitions, layout)       the rows of the partitions that this host leads, and no other file read
     append_rows(rows, table, terms, batch)   a DataFrame into a fenced Delta table (`stage_rows`: in two steps)
     read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
     load_profile(rows, "key", layout)        how much work slots and partitions are, for `neli load`; `hot_keys`
@@ -17,21 +18,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from neli_router.spark.fenced import append_rows, read_table, stage_rows
     from neli_router.spark.load import hot_keys, load_profile
+    from neli_router.spark.placement import FilesRead, files_read, laid_out, owned, repartition_by_owner
     from neli_router.spark.receivers import Landing, RedisReceiver, SqlReceiver
     from neli_router.spark.runtime import SparkUnusable, java_home
     from neli_router.spark.sessions import session
     from neli_router.spark.slots import with_partition, with_partition_of_role, with_slot
 
 __all__ = [
+    "FilesRead",
     "Landing",
     "RedisReceiver",
     "SparkUnusable",
     "SqlReceiver",
     "append_rows",
+    "files_read",
     "hot_keys",
     "java_home",
+    "laid_out",
     "load_profile",
+    "owned",
     "read_table",
+    "repartition_by_owner",
     "session",
     "stage_rows",
     "with_partition",
@@ -40,15 +47,20 @@ __all__ = [
 ]
 
 _HOMES = {
+    "FilesRead": "placement",
     "Landing": "receivers",
     "RedisReceiver": "receivers",
     "SparkUnusable": "runtime",
     "SqlReceiver": "receivers",
     "append_rows": "fenced",
+    "files_read": "placement",
     "hot_keys": "load",
     "java_home": "runtime",
+    "laid_out": "placement",
     "load_profile": "load",
+    "owned": "placement",
     "read_table": "fenced",
+    "repartition_by_owner": "placement",
     "session": "sessions",
     "stage_rows": "fenced",
     "with_partition": "slots",

@@ -23,7 +23,7 @@ One expression would hold a hundred hashes; Spark's compiler would take long and
 collation, and bytes as they are. Every other type is refused before anything is read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -33,7 +33,17 @@ from pyspark.sql.types import BinaryType, CharType, DataType, IntegralType, Stri
 from neli_router.errors import BadKey, ConfigError
 from neli_router.keyspace import Layout
 
-__all__ = ["column_of", "new_name", "quoted", "with_partition", "with_partition_of_role", "with_slot"]
+__all__ = [
+    "NOTE",
+    "column_of",
+    "noted",
+    "noted_as",
+    "quoted",
+    "unused_name",
+    "with_partition",
+    "with_partition_of_role",
+    "with_slot",
+]
 
 BITS = 2**32
 MASK = BITS - 1
@@ -47,6 +57,9 @@ INT_MAX = 2**31
 
 KEY_TYPES = (StringType, VarcharType, CharType, BinaryType)
 SCRATCH = "_neli"
+
+NOTE = "neli.layout"
+"""Where a column's metadata holds the layout by which it was made. Spark keeps it in tables and in files of Parquet."""
 
 
 def with_slot(df: DataFrame, key: str, layout: Layout, *, name: str = "slot") -> DataFrame:
@@ -67,7 +80,7 @@ def with_partition(df: DataFrame, key: str, layout: Layout, *, name: str = "part
         slot = hashed if layout.slots % layout.partitions == 0 else _mod(hashed, layout.slots)
         return _typed(_mod(slot, layout.partitions), layout.partitions)
 
-    return _hashed(df, key, layout.tags, name, partition)
+    return noted(_hashed(df, key, layout.tags, name, partition), name, layout)
 
 
 def with_partition_of_role(df: DataFrame, role: str, layout: Layout, *, name: str = "partition") -> DataFrame:
@@ -80,7 +93,19 @@ def with_partition_of_role(df: DataFrame, role: str, layout: Layout, *, name: st
     if not isinstance(field.dataType, IntegralType):
         return with_partition(df, role, layout, name=name)
     filled = sql.pmod(sql.col(quoted(field.name)).cast("bigint"), _bigint(layout.partitions))
-    return df.withColumn(new_name(df, name), _typed(filled, layout.partitions))
+    return df.withColumn(_new_name(df, name), _typed(filled, layout.partitions))
+
+
+def noted(df: DataFrame, name: str, layout: Layout) -> DataFrame:
+    """`df` with `layout` noted in the metadata of the column `name`."""
+    metadata = {**column_of(df, name).metadata, NOTE: noted_as(layout)}
+    # Not `withMetadata`, which reads a dot in a name as a way into a struct.
+    return df.withColumn(name, sql.col(quoted(name)).alias(name, metadata=metadata))
+
+
+def noted_as(layout: Layout) -> dict[str, int | bool]:
+    """`layout` as columns note it."""
+    return {"slots": layout.slots, "partitions": layout.partitions, "tags": layout.tags}
 
 
 def column_of(df: DataFrame, name: str) -> StructField:
@@ -95,11 +120,19 @@ def column_of(df: DataFrame, name: str) -> StructField:
     raise ConfigError([f"column {name!r} is missing; there are {there} (a field of a struct must be made a column)"])
 
 
-def new_name(df: DataFrame, name: str) -> str:
+def _new_name(df: DataFrame, name: str) -> str:
     """`name`, which is that of no column yet: a user's column is never replaced in silence. Raises ConfigError."""
     fold = _fold(df)
     if fold(name) in map(fold, df.columns):
         raise ConfigError([f"column {name!r} is there already, so it cannot be added: pass another name, or drop it"])
+    return name
+
+
+def unused_name(taken: Collection[str], purpose: str) -> str:
+    """A name for a column that is dropped again: none of `taken`, in whatever case."""
+    lower, name = {column.lower() for column in taken}, f"{SCRATCH}_{purpose}"
+    while name in lower:
+        name = f"_{name}"
     return name
 
 
@@ -117,8 +150,8 @@ def _hashed(df: DataFrame, key: str, tags: bool, name: str, result: Callable[[Co
     """`df` with `result` of the keys' unsigned murmur3 as the column `name`."""
     field = column_of(df, key)
     _require_key(field.name, field.dataType)
-    new_name(df, name)
-    steps = _Steps(df, name)
+    _new_name(df, name)
+    steps = _Steps(df, (*df.columns, name))
     # To text without a look at the bytes, so that one way serves all kinds of keys; and out of any collation, because
     # `hash` may count what the collation calls equal as equal.
     text = sql.col(quoted(field.name)).cast("string")
@@ -134,21 +167,17 @@ def _hashed(df: DataFrame, key: str, tags: bool, name: str, result: Callable[[Co
 class _Steps:
     """Columns over columns, under names that no column of the user's has; all of them gone in the end."""
 
-    def __init__(self, df: DataFrame, name: str) -> None:
-        self._df, self._names = df, dict[str, None]()
-        self._prefix = SCRATCH
-        while any(column.lower().startswith(self._prefix) for column in (name, *df.columns)):
-            self._prefix = f"_{self._prefix}"
+    def __init__(self, df: DataFrame, taken: Collection[str]) -> None:
+        self._df, self._taken, self._names = df, taken, dict[str, str]()
 
     def column(self, name: str, column: Column) -> Column:
         """`column` worked out once for all its readers; an older one of this name is gone."""
-        name = f"{self._prefix}_{name}"
-        self._df = self._df.withColumn(name, column)
-        self._names[name] = None
-        return sql.col(name)
+        scratch = self._names.setdefault(name, unused_name(self._taken, name))
+        self._df = self._df.withColumn(scratch, column)
+        return sql.col(scratch)
 
     def done(self, name: str, column: Column) -> DataFrame:
-        return self._df.withColumn(name, column).drop(*self._names)
+        return self._df.withColumn(name, column).drop(*self._names.values())
 
 
 # What is hashed

@@ -1,0 +1,263 @@
+"""Rows by owner: the files of a table, those that an owner reads, and the tasks that rows come to."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, count, input_file_name, lit, spark_partition_id
+
+from neli_router.errors import BadKey, ConfigError
+from neli_router.fence import TableMismatch
+from neli_router.keyspace import Layout
+from neli_router.spark import FilesRead, files_read, laid_out, owned, repartition_by_owner, with_partition
+
+pytestmark = pytest.mark.spark
+
+LAYOUT = Layout(partitions=16)
+KEYS = 400
+
+
+def customers(spark: SparkSession) -> DataFrame:
+    return spark.range(KEYS).selectExpr("concat('customer-', id) AS key", "id AS number")
+
+
+def keys_of(partitions: Sequence[int], layout: Layout = LAYOUT) -> list[str]:
+    keys = [f"customer-{number}" for number in range(KEYS)]
+    return sorted(key for key in keys if layout.partition(key) in partitions)
+
+
+def keys(df: DataFrame) -> list[str]:
+    return sorted(row.key for row in df.select("key").collect())
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 16 partitions, laid out by us."""
+    path = tmp_path_factory.mktemp("lake") / "customers"
+    written(customers(spark).transform(laid_out, "key", LAYOUT), path)
+    return path
+
+
+@pytest.fixture
+def table(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.read.parquet(str(folder))
+
+
+def written(df: DataFrame, path: Path, *, column: str = "partition") -> None:
+    df.write.partitionBy(column).parquet(str(path))
+
+
+def without_notes(table: DataFrame) -> DataFrame:
+    """The same files as if another program than ours had written them."""
+    return table.select(*(col(name).alias(name, metadata={}) for name in table.columns))
+
+
+def files_that_spark_read(df: DataFrame) -> int:
+    """Spark's own count, after it has read for the first time: a plan that runs again counts none."""
+    df.collect()
+    plan = df._jdf.queryExecution().executedPlan()
+    scans = [node for node in nodes(plan) if "FileSourceScan" in node.getClass().getSimpleName()]
+    assert 1 == len(scans)
+    return int(scans[0].metrics().apply("numFiles").value())
+
+
+def nodes(plan: Any) -> list[Any]:
+    children = plan.children()
+    return [plan, *(node for at in range(children.size()) for node in nodes(children.apply(at)))]
+
+
+# Laid out
+
+
+def test_each_partition_has_one_file_and_no_file_holds_two(table: DataFrame, folder: Path) -> None:
+    assert 16 == len(list(folder.glob("partition=*/part-*.parquet"))) == len(list(folder.rglob("*.parquet")))
+    rows = table.select("key", "partition", input_file_name().alias("file")).collect()
+    assert [LAYOUT.partition(row.key) for row in rows] == [row.partition for row in rows]
+    assert 16 == len({row.file for row in rows}) == len({(row.file, row.partition) for row in rows})
+
+
+def test_fewer_tasks_still_hold_whole_partitions(spark: SparkSession) -> None:
+    rows = customers(spark).transform(laid_out, "key", LAYOUT, tasks=3)
+    places = rows.select("partition", spark_partition_id().alias("task")).distinct().collect()
+    assert [(number, number % 3) for number in range(16)] == sorted((row.partition, row.task) for row in places)
+
+
+def test_a_row_without_a_key_is_not_laid_out(spark: SparkSession, tmp_path: Path) -> None:
+    df = customers(spark).unionByName(spark.sql("SELECT CAST(NULL AS STRING) AS key, 1L AS number"))
+    with pytest.raises(PySparkException, match="column 'key' has a row without a key"):
+        written(laid_out(df, "key", LAYOUT), tmp_path / "refused")
+
+
+def test_the_note_is_in_the_files(folder: Path) -> None:
+    schema = parquet.read_schema(next(folder.rglob("*.parquet")))
+    fields = json.loads(schema.metadata[b"org.apache.spark.sql.parquet.row.metadata"])["fields"]
+    expected = {"neli.layout": {"slots": 16384, "partitions": 16, "tags": False}}
+    assert [expected, {}] == [field["metadata"] for field in fields]
+
+
+# Owned
+
+
+def test_an_owner_of_an_eighth_of_the_partitions_reads_an_eighth_of_the_files(table: DataFrame) -> None:
+    mine = owned(table, "key", (3, 11), LAYOUT)
+    assert keys_of((3, 11)) == keys(mine)
+    assert FilesRead(2, 16) == files_read(table, (3, 11))
+    assert "2 of 16 files" == str(files_read(table, (3, 11)))
+    assert 2 == files_that_spark_read(mine)
+    assert 16 == files_that_spark_read(table)
+    assert table.columns == mine.columns
+
+
+def test_a_filter_on_the_computed_partition_alone_reads_every_file(table: DataFrame) -> None:
+    """This is why `owned` filters by the stored column, too."""
+    computed = with_partition(table, "key", LAYOUT, name="computed").filter(col("computed").isin(3, 11))
+    assert keys_of((3, 11)) == keys(computed)
+    assert 16 == files_that_spark_read(computed)
+
+
+def test_owners_read_every_row_once_and_nothing_without_partitions(table: DataFrame) -> None:
+    shares = [owned(table, "key", range(member, 16, 3), LAYOUT) for member in range(3)]
+    assert keys_of(range(16)) == sorted(key for share in shares for key in keys(share))
+    assert [] == keys(owned(table, "key", [], LAYOUT))
+    assert {3: 7}.keys() == {row.partition for row in owned(table, "key", {3: 7}, LAYOUT).collect()}
+
+
+def test_filters_of_the_users_prune_and_reach_the_files_as_well(table: DataFrame) -> None:
+    mine = owned(table, "key", range(8), LAYOUT).filter("partition = 3 AND number = 7")
+    assert 1 == files_that_spark_read(mine)
+    assert "EqualTo(number,7)" in mine._jdf.queryExecution().executedPlan().toString()
+
+
+def test_a_table_that_is_not_laid_out_is_filtered_by_its_keys(spark: SparkSession) -> None:
+    df = customers(spark)
+    assert keys_of((3, 11)) == keys(df.transform(owned, "key", (3, 11), LAYOUT, stored=None))
+    assert df.columns == df.transform(owned, "key", (3,), LAYOUT, stored=None).columns
+    assert FilesRead(0, 0) == files_read(df.withColumn("partition", lit(1)), (3, 11))
+
+
+def test_rows_without_a_key_are_nobodys(spark: SparkSession) -> None:
+    df = spark.createDataFrame([("a",), (None,)], "key string")
+    assert ["a"] == keys(df.transform(owned, "key", range(16), LAYOUT, stored=None))
+
+
+def test_columns_may_have_any_names(spark: SparkSession, tmp_path: Path) -> None:
+    name = "a.b `c` ö=%"
+    df = customers(spark).withColumnRenamed("key", "the.key")
+    written(df.transform(laid_out, "the.key", LAYOUT, name=name), tmp_path / "odd", column=name)
+    table = spark.read.parquet(str(tmp_path / "odd"))
+    mine = owned(table, "the.key", (3,), LAYOUT, stored=name)
+    assert keys_of((3,)) == sorted(row["the.key"] for row in mine.collect())
+    assert FilesRead(1, 16) == files_read(table, (3,), stored=name)
+    assert 1 == files_that_spark_read(owned(table, "the.key", (3,), LAYOUT, stored=name))
+
+
+# Another layout
+
+
+@pytest.mark.parametrize("layout", [Layout(partitions=8), Layout(partitions=32), Layout(slots=512, partitions=16)])
+def test_a_table_that_notes_another_layout_is_refused_before_it_is_read(table: DataFrame, layout: Layout) -> None:
+    with pytest.raises(TableMismatch) as caught:
+        owned(table, "key", (3,), layout)
+    assert layout.spelled() in caught.value.wanted
+    assert "'partitions': 16" in caught.value.found
+
+
+def test_folders_that_the_layout_does_not_have_are_refused_before_they_are_read(table: DataFrame) -> None:
+    """Without this, half of the rows of partition 3 would be missing, and no row would show it."""
+    with pytest.raises(TableMismatch, match="it has the partitions 8, 9, 10, 11, 12 and 3 more"):
+        owned(without_notes(table), "key", (3,), Layout(partitions=8))
+
+
+def test_rows_of_another_partition_stop_the_job(table: DataFrame) -> None:
+    mine = owned(without_notes(table), "key", (3,), Layout(partitions=32))
+    with pytest.raises(PySparkException, match="has a key of another partition, or none: read it with the layout"):
+        mine.collect()
+    with pytest.raises(PySparkException, match="has a key of another partition"):
+        mine.agg(count("*")).collect()
+
+
+def test_the_note_of_a_new_partition_column_outranks_that_of_the_old_table(table: DataFrame) -> None:
+    other = Layout(partitions=8)
+    again = table.drop("partition").transform(with_partition, "key", other)
+    assert keys_of((3,), other) == keys(owned(again, "key", (3,), other))
+    with pytest.raises(TableMismatch):
+        owned(again, "key", (3,), LAYOUT)
+
+
+def test_a_catalog_keeps_the_note(spark: SparkSession) -> None:
+    customers(spark).transform(laid_out, "key", LAYOUT).createOrReplaceTempView("noted")
+    with pytest.raises(TableMismatch):
+        owned(spark.table("noted"), "key", (3,), Layout(partitions=8))
+
+
+# Refused before anything is read
+
+
+def test_what_cannot_be_owned_is_refused(table: DataFrame) -> None:
+    with pytest.raises(BadKey, match="string or binary, was wanted in 'number', but found bigint"):
+        owned(table, "number", (3,), LAYOUT)
+    with pytest.raises(ConfigError, match="column 'customer' is missing"):
+        owned(table, "customer", (3,), LAYOUT)
+    with pytest.raises(ConfigError, match="column 'day' is missing"):
+        owned(table, "key", (3,), LAYOUT, stored="day")
+    with pytest.raises(ConfigError, match="must hold numbers of partitions, and holds string"):
+        owned(table, "key", (3,), LAYOUT, stored="key")
+    with pytest.raises(ConfigError, match="from 0 to 15, and have -1, 16"):
+        owned(table, "key", (-1, 3, 16), LAYOUT)
+
+
+# Tasks
+
+
+def tasks(df: DataFrame) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for row in df.select("partition", spark_partition_id().alias("task")).distinct().collect():
+        found.setdefault(row.partition, set()).add(row.task)
+    return found
+
+
+def test_all_rows_of_a_partition_come_to_a_task_of_its_own(spark: SparkSession) -> None:
+    rows = customers(spark).transform(with_partition, "key", LAYOUT)
+    assert {number: {number} for number in range(16)} == tasks(repartition_by_owner(rows, range(16)))
+    few = rows.transform(repartition_by_owner, range(16)).filter("partition IN (3, 7)")
+    mine = rows.filter("partition IN (3, 7, 12)").transform(repartition_by_owner, {12: 1, 3: 1, 7: 2})
+    assert {3: {0}, 7: {1}, 12: {2}} == tasks(mine)
+    assert 3 == mine.rdd.getNumPartitions()
+    assert {3: {3}, 7: {7}} == tasks(few)
+
+
+def test_hashing_the_column_would_put_several_partitions_into_one_task(spark: SparkSession) -> None:
+    """This is why the tasks are numbered."""
+    hashed = customers(spark).transform(with_partition, "key", LAYOUT).repartition(16, "partition")
+    assert 16 > len({task for found in tasks(hashed).values() for task in found})
+
+
+def test_an_owner_has_one_task_for_all_of_its_partitions(spark: SparkSession) -> None:
+    rows = customers(spark).transform(with_partition, "key", LAYOUT)
+    owners = {number: ("alpha", "bravo", "charlie")[number % 3] for number in range(16)}
+    by_owner = repartition_by_owner(rows, range(16), owners=owners)
+    assert {number: {number % 3} for number in range(16)} == tasks(by_owner)
+    assert Counter(keys_of(range(16))) == Counter(keys(by_owner))
+
+
+def test_a_row_that_has_no_task_fails_the_job(spark: SparkSession) -> None:
+    rows = customers(spark).transform(with_partition, "key", LAYOUT)
+    for df in (rows, rows.withColumn("partition", lit(None).cast("int")), rows.withColumn("partition", lit(-1))):
+        with pytest.raises(PySparkException, match="a row of a partition that is not among those wanted"):
+            repartition_by_owner(df, (3, 7)).collect()
+
+
+def test_a_task_is_wanted_for_something(spark: SparkSession) -> None:
+    rows = customers(spark).transform(with_partition, "key", LAYOUT)
+    with pytest.raises(ConfigError, match="must be one or more"):
+        repartition_by_owner(rows, [])
+    with pytest.raises(ConfigError, match="has none for 3"):
+        repartition_by_owner(rows, (2, 3), owners={2: "alpha"})
+    with pytest.raises(ConfigError, match="must hold numbers of partitions"):
+        repartition_by_owner(rows, (2, 3), name="key")
