@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -325,6 +325,18 @@ def test_a_table_that_was_made_anew_is_told_from_the_one_that_was_opened(tmp_pat
 def test_a_column_type_that_not_every_reader_knows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TableMismatch, match="found others: at"):
         FencedTable.create(tmp_path / "prices", pa.schema([("at", pa.timestamp("ns"))]), LAYOUT)
+
+
+def test_a_partition_column_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableMismatch, match="found the type string"):
+        FencedTable.create(tmp_path / "prices", SCHEMA.append(pa.field("partition", pa.string())), LAYOUT)
+
+
+def test_timestamps_without_a_zone_are_columns_as_others(tmp_path: Path) -> None:
+    table = FencedTable.create(tmp_path / "prices", pa.schema([("at", pa.timestamp("us"))]), LAYOUT)
+    at = datetime(9999, 12, 31, 23, 59)  # noqa: DTZ001 - that is what is tested.
+    table.append(pa.table({"at": pa.array([at], pa.timestamp("us")), "partition": [1]}), {1: 7}, 0)
+    assert [at] == DeltaTable(str(table.path)).to_pyarrow_table()["at"].to_pylist()
 
 
 # Answers that are lost, and files

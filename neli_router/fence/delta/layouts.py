@@ -88,6 +88,12 @@ class Format:
                 f"found others: {', '.join(unknown)}",
                 "choose whole numbers, floats, decimals, text, bytes, dates, or timestamps of microseconds",
             )
+        if (kind := columns_of(schema).get(PARTITION, "integer")) not in WHOLE:
+            raise TableMismatch(
+                f"whole numbers were wanted in the column {PARTITION!r}",
+                f"found the type {_spelled(kind)}",
+                "give that column another name: this one says where a row belongs",
+            )
         kept = [field | {"nullable": True} for field in fields if field["name"] != PARTITION]
         kept.append({"name": PARTITION, "type": "integer", "nullable": True, "metadata": {}})
         whole = Schema.from_json(json.dumps({"type": "struct", "fields": kept}))
