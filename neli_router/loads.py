@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from neli_router.errors import ConfigError
+from neli_router.errors import ConfigError, NeliError, how_to_install
 from neli_router.keyspace import Layout
 from neli_router.protocol import LOAD_MAX
 
@@ -52,7 +52,7 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     partitions: list[Load]
     """The load of each partition, all slots counted."""
     slots: dict[Slot, Load]
-    """The load of the hottest slots, the hottest first, at most SLOTS_KEPT."""
+    """The load of the hottest slots, at most SLOTS_KEPT."""
 
     def __post_init__(self) -> None:
         if problems := self._problems():
@@ -61,7 +61,7 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     @classmethod
     def of(cls, layout: Layout, slots: Iterable[tuple[int, float]], partitions: Mapping[int, float]) -> Self:
         """The profile of these loads, in any order; a partition that is not named has none. Raises ConfigError."""
-        ranked = sorted(slots, key=lambda one: (-one[1], one[0]))[:SLOTS_KEPT]
+        ranked = sorted(slots, key=_by_heat)[:SLOTS_KEPT]
         return cls(
             layout=layout,
             partitions=[_rounded(partitions.get(partition, 0.0)) for partition in range(layout.partitions)],
@@ -75,12 +75,16 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Each key counts as 1, or as what stands at its place in the column `weights`: a number of at least 0. A missing
         key counts for nothing. Needs the extra `columns`. Raises BadKey, ConfigError.
         """
-        from neli_router.columns import partitions_of  # noqa: PLC0415 - it needs packages that others need not have.
+        try:
+            import polars as pl  # noqa: PLC0415 - it comes with an extra, and files are read without it.
+        except ImportError:
+            raise NeliError(
+                "a load profile of columns was wanted", "polars is missing", how_to_install("columns")
+            ) from None
+        from neli_router.columns import partitions_of  # noqa: PLC0415 - as above.
 
         # With as many partitions as there are slots, a key's partition is its slot.
         slots = partitions_of(keys, replace(layout, partitions=layout.slots))
-        import polars as pl  # noqa: PLC0415
-
         frame = pl.DataFrame({"slot": pl.Series(slots, dtype=pl.Int64)})
         if weights is None:
             loads = frame.drop_nulls().group_by("slot").agg(load=pl.len().cast(pl.Float64))
@@ -107,8 +111,8 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return {partition: _rounded(max(load, total * FLOOR) / unit) for partition, load in enumerate(self.partitions)}
 
     def hottest(self, count: int) -> list[tuple[int, float]]:
-        """The slots with the highest loads, and these."""
-        return list(self.slots.items())[:count]
+        """The slots with the highest loads, and these; the hottest first."""
+        return sorted(self.slots.items(), key=_by_heat)[:count]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, as a whole or not at all."""
@@ -151,6 +155,11 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             if not 0 <= load < float("inf")
         ][:1]
         return found
+
+
+def _by_heat(one: tuple[int, float]) -> tuple[float, int]:
+    slot, load = one
+    return -load, slot
 
 
 def _rounded(load: float) -> float:

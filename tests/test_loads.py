@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neli_router.errors import BadKey, ConfigError
+from neli_router.errors import BadKey, ConfigError, NeliError
 from neli_router.induction.assignment import LOAD_MOVES_MAX
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Genesis, Handover, Join, Load, Record
@@ -85,6 +86,12 @@ def test_weights_that_are_none_are_refused(weights: list[Any], problem: str) -> 
 def test_a_column_of_numbers_has_no_profile() -> None:
     with pytest.raises(BadKey, match="found a column of Int64"):
         LoadProfile.of_columns(pl.Series([1]), LAYOUT)
+
+
+def test_columns_need_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(NeliError, match=r"polars is missing: .*'\.\[columns\]'"):
+        LoadProfile.of_columns(pa.array(["a"]), LAYOUT)
 
 
 def test_no_key_is_in_a_profile_or_its_file(tmp_path: Path) -> None:

@@ -304,13 +304,23 @@ def test_loads_are_previewed_then_granted_then_forgotten(agent: Running) -> None
 
 def test_loads_said_again_are_said_in_another_unit(agent: Running) -> None:
     """Or nothing would change, and assignment would not go on."""
+    state = agent.agent.member
+    with agent.client() as client:
+        for expected in ({0: 3.0, 1: 1.0}, {0: 6.0, 1: 2.0}, {0: 3.0, 1: 1.0}):
+            told(client, loads={"0": 3.0, "1": 1.0})
+            assert expected == state.state.loads
+        told(client, loads={"0": 1e15, "1": 1.0})
+        told(client, loads={"0": 1e15, "1": 1.0})
+        assert {0: 5e14, 1: 0.5} == state.state.loads
+        told(client, loads={"0": 0.0, "1": 0.0})
+        assert {} == state.state.loads
+
+
+def test_some_loads_said_again_leave_the_unit_of_the_others(agent: Running) -> None:
     with agent.client() as client:
         told(client, loads={"0": 3.0, "1": 1.0})
         told(client, loads={"0": 3.0})
-        assert {0: 6.0, 1: 2.0} == agent.agent.member.state.loads
-        told(client, loads={"0": 1e15})
-        told(client, loads={"0": 1e15})
-        assert {0: 5e14, 1: 1.0} == agent.agent.member.state.loads
+        assert {0: 3.0, 1: 1.0} == agent.agent.member.state.loads
         told(client, loads={"0": 0.0, "1": 0.0})
 
 

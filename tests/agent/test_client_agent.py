@@ -101,6 +101,29 @@ def test_a_pin_moves_a_role_once_its_block_has_finished(folder: Path) -> None:
             assert later.remaining() <= 1.0
 
 
+def test_loads_exchange_hot_partitions_for_cold_ones(folder: Path) -> None:
+    def handed_over() -> bool:
+        table = client.table()
+        return len(client.members().members) == 2 and all(one.owner == one.target for one in table.partitions)
+
+    with ExitStack() as stack:
+        for name in ("alpha", "beta"):
+            stack.enter_context(agent(folder, name))
+        client = stack.enter_context(Client(f"{folder}/alpha.sock"))
+        eventually(lambda: sum(one.partitions == 2 for one in client.members().members) == 2 and handed_over())
+        owners = [one.owner for one in client.table().partitions]
+        loads = {partition: 9.0 if owner == owners[0] else 1.0 for partition, owner in enumerate(owners)}
+        planned = client.load(loads, layout=Layout(slots=16, partitions=4), preview=True)
+        assert owners == [one.target for one in client.table().partitions]
+        done = client.load(loads, layout=Layout(slots=16, partitions=4))
+        assert (1.8, 1.0, 0.5) == (planned.before, planned.after, planned.share)
+        assert [(move.source, move.target, move.partitions) for move in planned.moves] == [
+            (move.source, move.target, move.partitions) for move in done.moves
+        ]
+        eventually(lambda: {member.load for member in client.members().members} == {10.0})
+        assert 2 == sum(len(move.partitions) for move in done.moves)
+
+
 def test_a_lease_is_renewed_for_longer_than_it_is(folder: Path) -> None:
     async def work() -> None:
         async with AsyncClient(f"{folder}/alpha.sock") as client, client.leading("nightly", timeout=30) as lease:

@@ -9,8 +9,8 @@ that no member has now, and names the nearest; only taking a wish back works for
 name absent members uses a Member.
 
 **Loads said again.** Assignment moves only so many partitions at one change for the sake of load, and a record that
-changes nothing is no change. So if the group knows these loads already, all that it knows are said twice as large: that
-is the same in another unit, and assignment goes on from where it came to.
+changes nothing is no change. So if these are the very loads that the group knows, they are said twice as large: that is
+the same in another unit, and assignment goes on from where it came to.
 """
 
 from difflib import SequenceMatcher
@@ -73,11 +73,11 @@ class Wishes:
         if asked.layout is not None and (unequal := asked.layout.difference(layout)):
             raise ConfigError([f"these loads are of another layout than the group's: {unequal}"])
         wish = wishes.load(asked.loads, layout)
-        if not wish.shown(group.state):
+        # Of all that is known: else the others' loads would be in another unit from now on.
+        if not wish.shown(group.state) or group.loads.keys() - asked.loads.keys():
             return wish
-        loads = {**asked.loads, **group.loads}
-        factor = 2.0 if max(loads.values()) <= LOAD_MAX / 2 else 0.5
-        return wishes.load({partition: factor * load for partition, load in loads.items()}, layout)
+        factor = 2.0 if max(asked.loads.values()) <= LOAD_MAX / 2 else 0.5
+        return wishes.load({partition: factor * load for partition, load in asked.loads.items()}, layout)
 
     def _checked(self, kind: Cause, asked: WishAsked) -> CheckedWish:
         name, partition, layout = asked.name or "", asked.partition or 0, self._member.layout
