@@ -5,9 +5,9 @@
     random texts and bytes of every length ---partitions_of--= mmh3, one by one, or the benchmark fails
 
 All kinds of columns are timed between two runs over the list, again and again, and a ratio is the median of these. So a
-machine that grows busy halfway slows both. Keys per second are those of the fastest round: what slows the others down is
-not ours. `owners_of` is timed beside `partitions_of`, since that is what answers the
-list's question. The keys are in no order, as in `lookup`.
+machine that grows busy halfway slows both. Keys per second are those of the fastest round: what slows the others down
+is not ours. `owners_of` is timed beside `partitions_of`, since that is what answers the list's question. The keys are
+in no order, as in `lookup`.
 
 The routers' table is static: neither a ledger nor a member takes part in a look-up.
 """
