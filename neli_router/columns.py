@@ -190,7 +190,9 @@ def _of_pandas(column: Any, layout: Layout) -> Any:
         raise _no_column(f"found a {type(column).__name__}")
     kind, values = column.dtype, cast("Any", column.array)
     if isinstance(kind, pd.CategoricalDtype):
-        distinct = _of_pandas(pd.Series(kind.categories), layout).array
+        # If all keys are missing, pandas takes the categories for numbers.
+        keys = pd.Series(kind.categories) if len(kind.categories) else pd.Series([], dtype="object")
+        distinct = _of_pandas(keys, layout).array
         answers = distinct.take(column.cat.codes, allow_fill=True)  # The code of a missing key is -1.
     elif isinstance(kind, pd.ArrowDtype):
         answers = pd.array(_of_arrow(values.__arrow_array__(), layout), dtype="int64[pyarrow]")

@@ -116,7 +116,15 @@ def test_objects_may_be_texts_and_bytes_and_missing_in_all_ways_of_pandas() -> N
     assert [partition, partition, None, None, None, None] == plain(partitions_of(keys, Layout()))
 
 
-@pytest.mark.parametrize("column", [pl.Series([None, None]), pa.nulls(2), pd.Series([None, None], dtype="object")])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series([None, None]),
+        pa.nulls(2),
+        pd.Series([None, None], dtype="object"),
+        pd.Series([None, None], dtype="category"),
+    ],
+)
 def test_a_column_of_missing_keys_has_missing_partitions(column: Any) -> None:
     assert [None, None] == plain(partitions_of(column, Layout()))
 
