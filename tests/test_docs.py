@@ -33,7 +33,9 @@ from neli_router.cli import main
 from neli_router.fence import RESOURCE_MAX
 from neli_router.ledgers.addresses import problems_of
 from neli_router.loads import LoadProfile
+from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.options import OPTIONS
+from tests.agent.running import configured, running
 from tests.conftest import require
 from tests.fence.server import postgresql
 from tests.servers.redis import Redis, missing
@@ -56,7 +58,7 @@ PYTHON_BLOCKS = {
     "docs/groups.md": 2,
     "docs/load.md": 1,
     "docs/redis.md": 3,
-    "docs/spark.md": 4,
+    "docs/spark.md": 5,
 }
 """Page -> how many of them the test of that page executes."""
 
@@ -386,13 +388,17 @@ def test_more_than_one_owner(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_spark() -> None:
+def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     for block in blocks("docs/spark.md", "python"):
         exec(block, names)  # noqa: S102
     assert 1000 == names["count"]
     assert (["XS0001"], 0) == ([row.instrument for row in names["mine"].collect()], names["before"].count())
     assert [("ACME", 15.5), ("GLOBEX", 1.2)] == [(row["key"], row["load"]) for row in names["hot"]]
+    socket = str(tmp_path / "agent.sock")
+    monkeypatch.setenv("NELI_AGENT", socket)
+    with running(configured(tmp_path, lease=3.0), AgentOptions(socket=socket)):
+        names["job"]()
 
 
 # docs/load.md

@@ -42,8 +42,9 @@ class HeldPartitions(Closing):
         told: dict[str, list[Lease]] = {}
         for partition in self._lost():
             lease = self._leases.pop(partition)
-            told.setdefault(lease.lost().found, []).append(lease)
-            self._membership.leave(self._grants.pop(partition))
+            grant = self._grants.pop(partition)
+            told.setdefault(grant.reason or lease.lost().found, []).append(lease)
+            self._membership.leave(grant)
         return told
 
     def revoked(self) -> Sequence[Lease]:

@@ -7,6 +7,8 @@
     read_table(spark, table)                 the rows of a fenced table, or of some partitions, at any version
     load_profile(rows, "key", layout)        how much work slots and partitions are, for `neli load`; `hot_keys`
     SqlReceiver, RedisReceiver               writes from executors: each batch of a partition lands once
+    guarded(spark, share)                    a block whose Spark jobs are cancelled once its lease is lost
+    run_job(job)                             the end of a program: exit code 75 if its lease was lost
 
 Any SparkSession will do for all the rest: one of `spark-submit`, of a notebook, or of a cluster. The names come from
 modules that need packages of the extra `spark`, so each is imported when it is asked for.
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neli_router.spark.fenced import append_rows, read_table, stage_rows
+    from neli_router.spark.guard import LeaseGuard, guarded, run_job
     from neli_router.spark.load import hot_keys, load_profile
     from neli_router.spark.placement import FilesRead, files_read, laid_out, owned, repartition_by_owner
     from neli_router.spark.receivers import Landing, RedisReceiver, SqlReceiver
@@ -27,11 +30,13 @@ if TYPE_CHECKING:
 __all__ = [
     "FilesRead",
     "Landing",
+    "LeaseGuard",
     "RedisReceiver",
     "SparkUnusable",
     "SqlReceiver",
     "append_rows",
     "files_read",
+    "guarded",
     "hot_keys",
     "java_home",
     "laid_out",
@@ -39,6 +44,7 @@ __all__ = [
     "owned",
     "read_table",
     "repartition_by_owner",
+    "run_job",
     "session",
     "stage_rows",
     "with_partition",
@@ -49,11 +55,13 @@ __all__ = [
 _HOMES = {
     "FilesRead": "placement",
     "Landing": "receivers",
+    "LeaseGuard": "guard",
     "RedisReceiver": "receivers",
     "SparkUnusable": "runtime",
     "SqlReceiver": "receivers",
     "append_rows": "fenced",
     "files_read": "placement",
+    "guarded": "guard",
     "hot_keys": "load",
     "java_home": "runtime",
     "laid_out": "placement",
@@ -61,6 +69,7 @@ _HOMES = {
     "owned": "placement",
     "read_table": "fenced",
     "repartition_by_owner": "placement",
+    "run_job": "guard",
     "session": "sessions",
     "stage_rows": "fenced",
     "with_partition": "slots",

@@ -1,0 +1,305 @@
+"""The guard: while a Spark job runs in a driver, its lease is watched, and its loss ends the job at once.
+
+    with client.share() as share, guarded(spark, share) as guard:
+        for batch in batches:
+            if guard.ending:                 another member shall have a partition: finish, and leave the block
+                break
+            guard.check()                    raises LeaseLost once another member may act
+            work(batch)                      its Spark jobs are cancelled if the lease is lost meanwhile
+
+    WATCHING --revoked--> ENDING ---------------------------- the block ends --> OVER
+        |                   |    '-- streaming queries end with the batch that they are at
+        '--fenced, or run out--> LOST: jobs are cancelled and queries stopped, again and again
+                                   |-- the block ends, however --> LeaseLost
+                                   '-- it does not, for END_MAX --> the process ends, with exit code 75
+
+It hears of a loss from the client's thread, at the moment that the agent tells it, and of a lease that runs out by its
+own clock: the agent may be dead, or this process may have been stopped. A thread of its own does nothing but that, so a
+driver that hangs in Spark, or a Spark that does not answer, cannot keep it from ending the process.
+
+**Cancelling is courtesy.** A job may swallow the error, a task may have written already, a stopped process knows
+nothing. So all that the job writes carries its term, and the fence of the table or the database refuses it
+(`neli_router.fence`). The guard only makes a lost job stop soon, and leave the machine to others.
+
+**Which jobs.** Measured on Spark 4.2, cancelling from another thread than the job's:
+
+    SparkSession.interruptTag       nothing, in silence: in classic, it knows the tags of its own thread alone
+    SparkContext.cancelJobsWithTag  SQL and RDDs, of the tagged thread and of threads that inherit from it
+    SparkSession.interruptAll       SQL of the session, from any thread; no RDDs; over Connect, there is nothing else
+
+So it does all that there is: the block's thread is tagged, and besides, the whole session is interrupted. Give the
+guard a session of its own (`spark.newSession()`) if other work shall go on. A job on RDDs in a thread of a plain pool
+is only reached by the end of the process; start such threads as `pyspark.InheritableThread`. Whatever is started after
+the loss is cancelled, too, for as long as the block lasts.
+
+A program that holds Python's lock for ever can only be ended from outside: `neli run -- spark-submit ...` does that,
+for a role.
+
+`run_job` makes a program of a job: it turns the loss into exit code 75, with the reason on standard error.
+"""
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import NoReturn, Self
+from uuid import uuid4
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from neli_router import logs
+from neli_router.agent.client.leases import AgentLease, Share
+from neli_router.clock import host_clock
+from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
+from neli_router.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_NO_AGENT, EXIT_REFUSED, EXIT_USAGE
+from neli_router.fence import Refused
+
+__all__ = ["END_MAX", "Held", "LeaseGuard", "guarded", "run_job"]
+
+END_MAX = 30.0
+"""Seconds from the loss until a block that did not end ends the process. More lets slow `finally` blocks clean up, and
+lets a zombie use the machine for longer; its writes are refused all the same."""
+
+AGAIN = 0.2
+"""Seconds between two rounds of cancelling, and two looks at a query's batch."""
+
+JOIN_MAX = 1.0
+"""Seconds that leaving a block waits for the guard's threads. They may hang in a Spark that does not answer."""
+
+
+Held = AgentLease | Share
+"""What a guard watches: a lease of `client.leading(role)` or of `client.lease(role)`, or a share."""
+
+_last: "LeaseGuard | None" = None
+"""The guard that ended last in this process, for `run_job`."""
+
+
+def guarded(spark: SparkSession, held: Held, *, end_within: float | None = END_MAX) -> "LeaseGuard":
+    """A block of work on `spark` under `held`: `with guarded(spark, share) as guard`.
+
+    Raises LeaseLost before anything begins if `held` does not hold now, and at the end of a block that lost it, in
+    place of the error that the block raised. `end_within` says when a lost block that goes on ends the process; None,
+    for a notebook, never.
+    """
+    return LeaseGuard(spark, held, end_within)
+
+
+class LeaseGuard:
+    """Of one block. `check` and `ending` may be asked from any thread."""
+
+    def __init__(self, spark: SparkSession, held: Held, end_within: float | None) -> None:
+        self._spark, self._held, self._end_within = spark, held, end_within
+        self._tag = f"neli-guard-{uuid4().hex}"
+        self._others: set[str] = set()
+        """Streaming queries that were there before."""
+        self._stopping: set[str] = set()
+        self._news, self._over = threading.Event(), threading.Event()
+        self._lost: NeliError | None = None
+        self._threads: list[threading.Thread] = []
+        self.was_revoked = False
+        """Whether the block has ended in time, after it was asked to."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether it is time to finish and to leave the block: another member shall have a partition, or may have."""
+        held = self._held
+        return self._lost is not None or bool(held.ending if isinstance(held, Share) else held.revoked)
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease was lost. Costs about a microsecond: ask before each job, and in long loops."""
+        if (lost := self._lost) is not None:
+            raise _anew(lost)
+        self._held.check()
+
+    def __enter__(self) -> Self:
+        self._held.check()
+        self._block = threading.get_ident()
+        self._others = {query.id for query in self._spark.streams.active}
+        if (context := self._context()) is not None:
+            context.addJobTag(self._tag)
+        self._forget = self._held.on_news(self._news.set)
+        self._start(self._watch)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        global _last
+        _last, was_ending = self, self.ending
+        self._over.set()
+        self._news.set()
+        self._forget()
+        give_up_at = host_clock() + JOIN_MAX
+        for thread in self._threads:
+            thread.join(max(0.0, give_up_at - host_clock()))
+        with suppress(Exception):  # The block may have stopped its Spark.
+            if (context := self._context()) is not None:
+                context.removeJobTag(self._tag)
+        self.was_revoked = was_ending and self._lost is None
+        if self._lost is None and not self._held.holds():
+            self._lost = self._held.lost()
+        # Ctrl-C stays what it is. An error of ours says it already.
+        if self._lost is not None and isinstance(error, Exception | SystemExit | None) and not _is_loss(error):
+            raise _anew(self._lost) from error
+
+    # The lease: a thread that asks nothing of Spark
+
+    def _watch(self) -> None:
+        held, is_finishing = self._held, False
+        while held.holds() and not self._over.is_set():
+            if self.ending and not is_finishing:
+                is_finishing = True
+                self._start(self._finish)
+            self._news.wait(held.remaining())
+            self._news.clear()
+        if self._over.is_set():
+            return
+        self._lost = held.lost()
+        logs.logger().error("guard.lost", member=held.member, why=self._lost.found)
+        self._start(self._cut)
+        if not self._over.wait(self._end_within):
+            self._end_process(self._lost)
+
+    def _end_process(self, lost: NeliError) -> None:
+        frame = sys._current_frames().get(self._block)  # noqa: SLF001 - there is no other way to say where it hangs.
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        _end_now(
+            f"{lost}\n{stack}neli: THE JOB DID NOT STOP within {self._end_within:g} s of this, so its process ends"
+        )
+
+    # Spark: threads that may hang
+
+    def _cut(self) -> None:
+        """Cancel all that runs, until the block ends: what is started after the loss is of no use, either."""
+        while not self._over.is_set():
+            _attempt(self._cancel_jobs)
+            _attempt(self._stop_queries)
+            self._over.wait(AGAIN)
+
+    def _cancel_jobs(self) -> None:
+        if (context := self._context()) is not None:
+            context.cancelJobsWithTag(self._tag)
+        self._spark.interruptAll()
+
+    def _stop_queries(self) -> None:
+        for query in self._queries():
+            self._stop(query)
+
+    def _finish(self) -> None:
+        """Let each query end the batch that it is at, and stop it then."""
+        begun: dict[str, object] = {}
+
+        def look() -> None:
+            for query in self._queries():
+                batch = _batch(query)
+                if not query.status["isTriggerActive"] or batch != begun.setdefault(query.id, batch):
+                    self._stop(query)
+
+        while not self._over.is_set() and self._lost is None:
+            _attempt(look)
+            self._over.wait(AGAIN)
+
+    def _stop(self, query: StreamingQuery) -> None:
+        # In a thread of its own: it waits for the function of `foreachBatch`, which may hang.
+        if query.id not in self._stopping:
+            self._stopping.add(query.id)
+            threading.Thread(target=_stop, args=(query,), name="neli-guard-stop", daemon=True).start()
+
+    def _queries(self) -> list[StreamingQuery]:
+        return [query for query in self._spark.streams.active if query.id not in self._others]
+
+    def _context(self) -> SparkContext | None:
+        """None over Spark Connect, which has none."""
+        try:
+            return self._spark.sparkContext
+        except AttributeError:
+            return None
+
+    def _start(self, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=f"neli-guard{target.__name__}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+
+def run_job(job: Callable[[], object], *, end_within: float | None = END_MAX) -> NoReturn:
+    """Run `job` and end the process: the last line of a program for `spark-submit`, or for Python.
+
+    0    the job is done
+    1    it raised an error of its own; the traceback says where
+    2    its configuration is not usable                    4    no agent answered
+    5    another error of this library, such as of a ledger or a layout
+    75   its lease was lost, a fence refused it as deposed, or it ended because it was asked to hand over: run it again
+
+    The reason is on standard error. A thread that goes on after a loss holds the process up for `end_within` at most.
+    """
+    code = _code_of(job)
+    if code == EXIT_LOST and end_within is not None:
+        late = f"neli: A THREAD OF THE JOB WENT ON for {end_within:g} s, so its process ends"
+        timer = threading.Timer(end_within, _end_now, (late,))
+        timer.daemon = True
+        timer.start()
+    sys.exit(code)
+
+
+def _code_of(job: Callable[[], object]) -> int:
+    try:
+        job()
+    except NeliError as error:
+        sys.stderr.write(f"neli: {type(error).__name__}: {error}\n")
+        if _is_loss(error):
+            return EXIT_LOST
+        if isinstance(error, NoAgent):
+            return EXIT_NO_AGENT
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_REFUSED
+    if _last is not None and _last.was_revoked:
+        sys.stderr.write("neli: the job ended because other members shall have its partitions: run it again\n")
+        return EXIT_LOST
+    return EXIT_DONE
+
+
+def _end_now(why: str) -> NoReturn:
+    """The last resort. Not `sys.exit`: that would wait for the thread that hangs."""
+    # Another thread, because what hangs may be this very writing: nobody reads a full pipe.
+    saying = threading.Thread(target=_say, args=(why,), daemon=True)
+    saying.start()
+    saying.join(JOIN_MAX)
+    os._exit(EXIT_LOST)
+
+
+def _say(why: str) -> None:
+    with suppress(OSError, ValueError):  # Standard error may be closed.
+        sys.stderr.write(f"{why}\n")
+        sys.stderr.flush()
+        sys.stdout.flush()
+
+
+def _is_loss(error: BaseException | None) -> bool:
+    return isinstance(error, LeaseLost | Refused)
+
+
+def _anew(lost: NeliError) -> NeliError:
+    """A copy to raise: one that is raised again and again would grow its traceback."""
+    return type(lost)(lost.wanted, lost.found, lost.remedy)
+
+
+def _batch(query: StreamingQuery) -> object:
+    progress = query.lastProgress
+    return None if progress is None else progress["batchId"]
+
+
+def _attempt(act: Callable[[], None]) -> None:
+    """Something with Spark, which will be tried again. A Spark that is gone, or going, raises anything."""
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - the bound of `_watch` is what counts.
+        logs.logger().warning("guard.cannot_ask_spark", error=type(error).__name__)
+
+
+def _stop(query: StreamingQuery) -> None:
+    with suppress(Exception):  # It has ended by itself, or its Spark has.
+        query.stop()

@@ -1,0 +1,474 @@
+"""The guard: a job that lost its lease is cancelled and its process ends with 75; one that is revoked may finish."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyspark
+import pytest
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, SparkSession
+
+from neli_router import fence
+from neli_router.agent import Client
+from neli_router.clock import host_clock
+from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
+from neli_router.fence.delta import FencedTable
+from neli_router.keyspace import Layout
+from neli_router.member.member import Member
+from neli_router.settings.agent_options import AgentOptions
+from neli_router.spark import guarded, run_job
+from tests.agent.running import PARTITIONS, PATIENCE, Running, configured, running, until
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+START_MAX = 180.0
+LEASE = 3.0
+"""Of the groups here: Spark keeps both cores busy for a second now and then, and shorter leases would be lost by it."""
+
+ROLE = 3
+SCHEMA = pa.schema([pa.field("price", pa.int64())])
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+import pyarrow as pa
+from neli_router.agent import Client
+from neli_router.errors import LeaseLost
+from neli_router.fence.delta import FencedTable
+from neli_router.spark import guarded, run_job, session
+
+here, what = Path(sys.argv[1]), sys.argv[2]
+SETTINGS = {"spark.driver.memory": "512m", "spark.ui.showConsoleProgress": "false"}
+
+def say(word):
+    print(word, flush=True)
+
+def endless(spark):
+    spark.range(0, 10**15, 1, 2).selectExpr("sum(hash(id))").collect()
+
+def runs(spark, share, guard):
+    say("works")
+    endless(spark)
+
+def hangs(spark, share, guard):
+    say("works")
+    try:
+        endless(spark)
+    except Exception:
+        say("cancelled")
+    while True:
+        time.sleep(0.1)
+
+def batches(spark, share, guard):
+    while not guard.ending:
+        guard.check()
+        say("works")
+        while not guard.ending:
+            time.sleep(0.01)
+        spark.range(1000).count()
+        share.check()
+        say("ends")
+
+def stands(spark, share, guard):
+    say("works")
+    sys.stdin.readline()
+    try:
+        guard.check()
+    except LeaseLost:
+        say("knows")
+    try:
+        spark.range(1000).count()
+    except Exception:
+        say("cancelled")
+    table = FencedTable(here / "table")
+    table.append(pa.table({"price": [1]}), {3: share.terms[3]}, 1)
+
+def job():
+    with session("guarded", master="local[1]", settings=SETTINGS) as spark:
+        spark.range(1).count()
+        with Client() as client, client.share() as share:
+            with guarded(spark, share, end_within=10.0 if what == "hangs" else 60.0) as guard:
+                globals()[what](spark, share, guard)
+
+run_job(job)
+"""
+
+
+@contextmanager
+def group(folder: Path, *, drain_timeout: float) -> Iterator[tuple[Running, Member, Client]]:
+    """An agent that leads nothing, its client, and a member that leads all and gives it `ROLE`."""
+    options: dict[str, Any] = {"lease": LEASE, "drain_timeout": drain_timeout}
+    socket = str(folder / "agent.sock")
+    with Member(configured(folder, "b", **options)) as other:
+        until(lambda: len(other.led) == PARTITIONS)
+        other.drain("a")
+        with running(configured(folder, **options), AgentOptions(socket=socket)) as agent, Client(socket) as client:
+            agent.await_ready()
+            yield agent, other, client
+
+
+@pytest.fixture(name="hasty", scope="module")
+def group_that_waits_for_no_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Member, Client]]:
+    with group(tmp_path_factory.mktemp("hasty"), drain_timeout=0.3) as all_of_it:
+        yield all_of_it
+
+
+@pytest.fixture(name="patient", scope="module")
+def group_that_waits_for_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Member, Client]]:
+    with group(tmp_path_factory.mktemp("patient"), drain_timeout=120.0) as all_of_it:
+        yield all_of_it
+
+
+def give(place: tuple[Running, Member, Client]) -> None:
+    agent, other, _ = place
+    other.pin(ROLE, "a")
+    until(lambda: ROLE in agent.agent.member.led)
+
+
+def take(place: tuple[Running, Member, Client]) -> None:
+    """It goes back, when the work has finished or the drain timeout is over."""
+    place[1].unpin(ROLE)
+
+
+class Work:
+    """An endless job on a thread of its own, and what became of it."""
+
+    def __init__(self, work: Callable[[], object], kind: type[threading.Thread] = threading.Thread) -> None:
+        self.error: Exception | None = None
+        self._work = work
+        self.thread = kind(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - for the test to look at.
+            self.error = error
+
+    def was_cancelled(self) -> bool:
+        self.thread.join(PATIENCE)
+        return not self.thread.is_alive() and self.error is not None
+
+
+def endless(spark: SparkSession) -> None:
+    spark.range(0, 10**15, 1, 2).selectExpr("sum(hash(id))").collect()
+
+
+def endless_without_sql(spark: SparkSession) -> None:
+    spark.sparkContext.parallelize(range(2), 2).map(lambda _: sum(range(10**12))).count()
+
+
+# In a driver that lives on
+
+
+def test_a_lost_share_cancels_the_jobs_of_all_threads(
+    spark: SparkSession, hasty: tuple[Running, Member, Client]
+) -> None:
+    give(hasty)
+    others: list[Work] = []
+    with pytest.raises(LeaseLost, match="did not finish within"):  # noqa: PT012, SIM117 - its end raises.
+        with hasty[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None):
+            others = [
+                Work(lambda: endless(spark)),
+                Work(lambda: endless_without_sql(spark), InheritableThread),
+            ]
+            until(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) == 2)
+            take(hasty)
+            endless(spark)
+    assert [True, True] == [work.was_cancelled() for work in others]
+    assert 10 == spark.range(10).count()
+
+
+def test_a_job_that_is_started_after_the_loss_is_cancelled_too(
+    spark: SparkSession, hasty: tuple[Running, Member, Client]
+) -> None:
+    """By a program that swallows the first error, or by a thread that knows nothing of it."""
+    give(hasty)
+    with (  # noqa: PT012 - its end raises.
+        pytest.raises(LeaseLost),
+        hasty[2].leading(ROLE, timeout=PATIENCE) as lease,
+        guarded(spark, lease, end_within=None) as guard,
+    ):
+        take(hasty)
+        assert lease.revoked.wait(PATIENCE)
+        until(lambda: not lease.holds())
+        for _ in range(2):
+            with suppress(Exception):
+                endless(spark)
+        assert guard.ending
+        with pytest.raises(LeaseLost):
+            guard.check()
+
+
+def test_queries_that_began_in_a_lost_block_are_stopped_and_others_are_not(
+    spark: SparkSession, hasty: tuple[Running, Member, Client]
+) -> None:
+    give(hasty)
+    begun = threading.Event()
+
+    def write(rows: DataFrame, _: int) -> None:
+        begun.set()
+        endless(rows.sparkSession)
+
+    ticks = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
+    other = ticks.writeStream.format("noop").start()
+    try:
+        with pytest.raises(LeaseLost):  # noqa: PT012, SIM117 - its end raises.
+            with hasty[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None):
+                query = ticks.writeStream.foreachBatch(write).start()
+                assert begun.wait(PATIENCE)
+                take(hasty)
+                query.awaitTermination()
+        assert [False, True] == [query.isActive, other.isActive]
+    finally:
+        other.stop()
+
+
+def test_a_revoked_query_ends_the_batch_that_it_is_at(
+    spark: SparkSession, patient: tuple[Running, Member, Client]
+) -> None:
+    give(patient)
+    begun = threading.Event()
+    done: list[tuple[int, bool, bool]] = []
+
+    def write(rows: DataFrame, number: int) -> None:
+        begun.set()
+        assert share.ending.wait(PATIENCE)
+        done.append((number, rows.count() >= 0, share.holds()))
+
+    ticks = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
+    with patient[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None) as guard:
+        query = ticks.writeStream.foreachBatch(write).start()
+        assert begun.wait(PATIENCE)
+        take(patient)
+        query.awaitTermination()
+        guard.check()
+        assert (True, (0, True, True)) == (guard.ending, done[0])
+        progress = query.lastProgress
+        assert progress is not None
+        assert progress["batchId"] == 0
+        assert ROLE not in patient[1].led
+    until(lambda: ROLE in patient[1].led)
+
+
+def test_a_block_that_ends_in_time_leaves_the_session_as_it_was(
+    spark: SparkSession, patient: tuple[Running, Member, Client]
+) -> None:
+    give(patient)
+    with patient[2].share([ROLE], timeout=PATIENCE) as share:
+        before = set(threading.enumerate())
+        with guarded(spark, share, end_within=None) as guard:
+            assert 1 == len(spark.sparkContext.getJobTags())
+            assert [10, False] == [spark.range(10).count(), guard.ending]
+            guard.check()
+        assert 0 == len(spark.sparkContext.getJobTags())
+        assert [] == [thread for thread in set(threading.enumerate()) - before if "neli" in thread.name]
+        with pytest.raises(ZeroDivisionError), guarded(spark, share, end_within=None):
+            raise ZeroDivisionError
+        share.check()
+
+
+def test_a_lease_that_has_run_out_is_refused_before_any_work(
+    spark: SparkSession, patient: tuple[Running, Member, Client]
+) -> None:
+    give(patient)
+    lease = patient[2].lease(ROLE)  # No stream renews it.
+    assert lease is not None
+    until(lambda: not lease.holds())
+    with pytest.raises(LeaseLost, match="without being renewed"), guarded(spark, lease, end_within=None):
+        raise AssertionError("nothing may begin")
+    assert 0 == len(spark.sparkContext.getJobTags())
+
+
+def test_what_a_lost_job_writes_is_refused_although_nothing_was_cancelled(
+    hasty: tuple[Running, Member, Client], tmp_path: Path
+) -> None:
+    """Cancelling is courtesy: the fence is what keeps a zombie out."""
+    give(hasty)
+    table = FencedTable.create(tmp_path / "table", SCHEMA, Layout(partitions=PARTITIONS))
+    with pytest.raises(LeaseLost), hasty[2].share([ROLE], timeout=PATIENCE) as share:  # noqa: PT012 - its end raises.
+        table.raise_terms(share.terms)
+        take(hasty)
+        until(lambda: ROLE in hasty[1].led)
+        FencedTable(tmp_path / "table").raise_terms({ROLE: hasty[1].led[ROLE]})
+        with pytest.raises(fence.Refused):
+            table.append(pa.table({"price": [1]}), share.terms, 1)
+
+
+# The end of a program
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (LeaseLost("a", "b", "c"), 75),
+        (fence.Refused("a", "b", "c"), 75),
+        (ConfigError(["a"]), 2),
+        (NoAgent("a", "b", "c"), 4),
+        (NeliError("a", "b", "c"), 5),
+        (None, 0),
+    ],
+)
+def test_the_end_of_a_job_is_told_by_its_exit_code(
+    raised: Exception | None, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neli_router.spark.guard._last", None)
+
+    def job() -> None:
+        if raised is not None:
+            raise raised
+
+    with pytest.raises(SystemExit) as caught:
+        run_job(job, end_within=None)
+    assert (code, "" if raised is None else f"neli: {type(raised).__name__}: {raised}\n") == (
+        caught.value.code,
+        capsys.readouterr().err,
+    )
+
+
+def test_an_error_of_the_job_itself_is_raised_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_job(lambda: 1 // 0)
+
+
+# In drivers that end
+
+
+class Driver:
+    """A job in a process of its own, with all the processes that belong to it."""
+
+    def __init__(self, folder: Path, what: str, *, submitted: bool = False) -> None:
+        self._mark = uuid4().hex
+        program = folder / "driver.py"
+        program.write_text(DRIVER)
+        self._stderr = folder / "stderr"
+        submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+        begin = [submit, "--master", "local[1]", "--driver-memory", "512m"] if submitted else [sys.executable]
+        with self._stderr.open("w") as errors:
+            self.process = subprocess.Popen(
+                [*begin, str(program), str(folder), what],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "PYSPARK_PYTHON": sys.executable,
+                    "NELI_AGENT": str(folder / "agent.sock"),
+                    "NELI_TEST_MARK": self._mark,
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    def await_line(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert any(line == f"{word}\n" for line in self.process.stdout), self._stderr.read_text()
+
+    def end(self) -> tuple[int, list[str], str]:
+        """Its exit code, the rest of its output, and its errors; fails if a process of it is left."""
+        out, _ = self.process.communicate(timeout=START_MAX)
+        until(lambda: not self.processes(), "the end of all processes of the job")
+        return self.process.returncode, out.splitlines(), self._stderr.read_text()
+
+    def processes(self) -> list[int]:
+        found = []
+        for place in Path("/proc").iterdir():
+            with suppress(OSError):
+                if place.name.isdigit() and self._mark.encode() in (place / "environ").read_bytes():
+                    found.append(int(place.name))
+        return found
+
+    def kill(self) -> None:
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+@contextmanager
+def driver(folder: Path, what: str, *, submitted: bool = False) -> Iterator[Driver]:
+    one = Driver(folder, what, submitted=submitted)
+    try:
+        yield one
+    finally:
+        one.kill()
+
+
+def test_a_submitted_job_that_is_fenced_ends_with_75_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    with group(tmp_path, drain_timeout=0.3) as place, driver(tmp_path, "runs", submitted=True) as job:
+        give(place)
+        job.await_line("works")
+        take(place)
+        code, said, told = job.end()
+    assert 75 == code, told
+    # spark-submit puts what a program says to standard error on its own standard output.
+    assert any(line.startswith("neli: LeaseLost: the lease of partition 3 was needed") for line in said)
+
+
+def test_a_job_whose_agent_is_killed_is_cancelled_and_one_that_goes_on_is_ended(tmp_path: Path) -> None:
+    agent = subprocess.Popen(
+        [sys.executable, "-c", "from neli_router.commands.agent import agent_command; agent_command()"],
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("NELI_")},
+            "NELI_LEDGER": f"sqlite://{tmp_path}/ledger.db",
+            "NELI_NAME": "a",
+            "NELI_LEASE": str(LEASE),
+            "NELI_AGENT_SOCKET": str(tmp_path / "agent.sock"),
+        },
+        cwd=tmp_path,
+    )
+    try:
+        until((tmp_path / "agent.sock").exists, "the agent's socket")
+        with driver(tmp_path, "hangs") as job:
+            job.await_line("works")
+            agent.kill()
+            code, said, told = job.end()
+    finally:
+        agent.kill()
+        agent.wait()
+    assert (75, ["cancelled"]) == (code, said), told
+    assert "THE JOB DID NOT STOP within 10 s" in told
+    assert "time.sleep(0.1)" in told  # Where it hangs.
+
+
+def test_a_job_that_is_revoked_ends_its_batch_and_then_ends_with_75(tmp_path: Path) -> None:
+    with group(tmp_path, drain_timeout=120.0) as place, driver(tmp_path, "batches") as job:
+        give(place)
+        job.await_line("works")
+        take(place)
+        code, said, told = job.end()
+        assert (75, ["ends"]) == (code, said), told
+        assert "other members shall have its partitions" in told
+        until(lambda: ROLE in place[1].led)
+
+
+def test_a_stopped_job_that_wakes_finds_out_before_its_next_job_and_its_commit_is_refused(tmp_path: Path) -> None:
+    table = FencedTable.create(tmp_path / "table", SCHEMA, Layout(partitions=PARTITIONS))
+    with group(tmp_path, drain_timeout=0.3) as place, driver(tmp_path, "stands") as job:
+        give(place)
+        job.await_line("works")
+        table.raise_terms({ROLE: place[0].agent.member.led[ROLE]})
+        os.killpg(job.process.pid, signal.SIGSTOP)
+        over_at = host_clock() + LEASE  # Until then it may believe that it holds, and only the fence knows better.
+        take(place)
+        until(lambda: ROLE in place[1].led)
+        table.raise_terms({ROLE: place[1].led[ROLE]})
+        until(lambda: host_clock() > over_at)
+        assert job.process.stdin is not None
+        job.process.stdin.write("go on\n")
+        job.process.stdin.flush()
+        os.killpg(job.process.pid, signal.SIGCONT)
+        code, said, told = job.end()
+    assert (75, "knows") == (code, said[0]), told
+    assert "neli: Refused: " in told
