@@ -43,7 +43,9 @@ class HeldPartitions(Closing):
         for partition in self._lost():
             lease = self._leases.pop(partition)
             grant = self._grants.pop(partition)
-            told.setdefault(grant.reason or lease.lost().found, []).append(lease)
+            # The bare reason: the client's own error begins with "it was lost".
+            why = grant.reason if grant.state is GrantState.LOST else lease.lost().found
+            told.setdefault(why, []).append(lease)
             self._membership.leave(grant)
         return told
 

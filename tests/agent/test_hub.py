@@ -119,7 +119,7 @@ def test_a_lost_lease_is_told_as_fenced_and_waited_for_again(tmp_path: Path) -> 
                 other.unpin(3)
                 fenced = events.next_called("fenced")
                 assert (False, term) == (fenced["leads"], fenced["term"])
-                assert "it was lost" in fenced["why"]
+                assert "the program did not finish within drain_timeout=0.3 s" == fenced["why"]
                 while "b owns it" not in events.next_called("waiting")["why"]:
                     pass
 
