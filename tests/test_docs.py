@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -58,7 +59,7 @@ PYTHON_BLOCKS = {
     "docs/groups.md": 2,
     "docs/load.md": 1,
     "docs/redis.md": 3,
-    "docs/spark.md": 5,
+    "docs/spark.md": 8,
 }
 """Page -> how many of them the test of that page executes."""
 
@@ -389,12 +390,20 @@ def test_more_than_one_owner(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names: dict[str, Any] = {}
-    for block in blocks("docs/spark.md", "python"):
-        exec(block, names)  # noqa: S102
+    names: dict[str, Any] = {"ledger": f"sqlite:{tmp_path}/ledger.db"}
+    with Member(Config(names["ledger"], name="anna", layout=Layout(partitions=4))) as member, member.leading("x"):
+        for block in blocks("docs/spark.md", "python"):
+            exec(block, names)  # noqa: S102
+        give_up_at = time.monotonic() + 3 * PATIENCE
+        while names["spark"].table("owners").count() < 4 and time.monotonic() < give_up_at:
+            time.sleep(0.1)
+        names["owners"].stop()
     assert 1000 == names["count"]
     assert (["XS0001"], 0) == ([row.instrument for row in names["mine"].collect()], names["before"].count())
     assert [("ACME", 15.5), ("GLOBEX", 1.2)] == [(row["key"], row["load"]) for row in names["hot"]]
+    assert ["anna"] == [row.member for row in names["beats"].where("member is not null").collect()]
+    owners = names["spark"].table("owners").orderBy("partition").collect()
+    assert [(partition, "anna") for partition in range(4)] == [row[:2] for row in owners]
     socket = str(tmp_path / "agent.sock")
     monkeypatch.setenv("NELI_AGENT", socket)
     with running(configured(tmp_path, lease=3.0), AgentOptions(socket=socket)):

@@ -9,6 +9,7 @@
     SqlReceiver, RedisReceiver               writes from executors: each batch of a partition lands once
     guarded(spark, share)                    a block whose Spark jobs are cancelled once its lease is lost
     run_job(job)                             the end of a program: exit code 75 if its lease was lost
+    register_ledgers(spark)                  spark.read.format("neli"): a group's ledger as a table, or as a stream
 
 Any SparkSession will do for all the rest: one of `spark-submit`, of a notebook, or of a cluster. The names come from
 modules that need packages of the extra `spark`, so each is imported when it is asked for.
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from neli_router.spark.fenced import append_rows, read_table, stage_rows
     from neli_router.spark.guard import LeaseGuard, guarded, run_job
+    from neli_router.spark.ledger_source import register_ledgers
     from neli_router.spark.load import hot_keys, load_profile
     from neli_router.spark.placement import FilesRead, files_read, laid_out, owned, repartition_by_owner
     from neli_router.spark.receivers import Landing, RedisReceiver, SqlReceiver
@@ -43,6 +45,7 @@ __all__ = [
     "load_profile",
     "owned",
     "read_table",
+    "register_ledgers",
     "repartition_by_owner",
     "run_job",
     "session",
@@ -68,6 +71,7 @@ _HOMES = {
     "load_profile": "load",
     "owned": "placement",
     "read_table": "fenced",
+    "register_ledgers": "ledger_source",
     "repartition_by_owner": "placement",
     "run_job": "guard",
     "session": "sessions",

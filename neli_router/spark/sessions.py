@@ -54,7 +54,7 @@ def session(
     said = dict(settings or {})
     remote = os.environ.get("SPARK_REMOTE") or (master if master and master.startswith("sc://") else None)
     if remote:
-        return SparkSession.builder.config(map={**said}).remote(remote).getOrCreate()
+        return _reading_ledgers(SparkSession.builder.config(map={**said}).remote(remote).getOrCreate())
     require_pyspark()
     said["spark.app.name"] = name
     if master is not None:
@@ -71,7 +71,15 @@ def session(
         for setting, value in LOCAL_DEFAULTS.items():
             conf.setIfMissing(setting, value)
     SparkContext.getOrCreate(conf)
-    return SparkSession.builder.getOrCreate()
+    return _reading_ledgers(SparkSession.builder.getOrCreate())
+
+
+def _reading_ledgers(started: SparkSession) -> SparkSession:
+    """`started`, which knows the format `neli` from now on."""
+    from neli_router.spark.ledger_source import register_ledgers  # noqa: PLC0415 - only a whole PySpark has all of it.
+
+    register_ledgers(started)
+    return started
 
 
 def _prepare(master: str | None, *, is_submitted: bool) -> None:

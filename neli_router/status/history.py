@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple, TypeVar
 
-from neli_router.errors import LedgerRewound, LedgerUnavailable
+from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.induction.admission import unknown_version
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import (
@@ -53,13 +53,17 @@ from neli_router.pump import FIRST_OFFSET_MAX
 
 __all__ = [
     "RecordRow",
+    "State",
     "TenureRow",
+    "base_of",
     "between",
+    "folded",
     "patiently",
     "record_rows",
     "standing_rows",
     "state_before",
     "tenure_rows",
+    "tip_above",
 ]
 
 UNREADABLE = "unreadable"
@@ -68,6 +72,13 @@ UNREADABLE = "unreadable"
 PATIENCE = 30.0
 """Seconds without an answer after which a ledger that cannot be read is given up. Longer outlives a broker's restart;
 shorter tells sooner."""
+
+TIP_MAX = 2.0
+"""Seconds for which a tip that is too low is not believed: a broker that has just become the leader may not know yet
+how far the log goes."""
+
+LOOKS_MAX = 8
+"""How often to look for the state at an offset when records are dropped meanwhile."""
 
 READ_MAX_SECONDS = 0.5
 RETRY_EVERY = 0.05
@@ -138,12 +149,7 @@ def between(ledger: Ledger, start: int, end: int, *, patience: float = PATIENCE)
     """
     if end <= start:
         return
-    if (tip := patiently(ledger.tip, patience=patience)) < end:
-        raise LedgerRewound(
-            f"the records of {ledger.address} up to offset {end} were wanted",
-            f"it ends at {tip}",
-            "ask for what is there; if it was longer before, it lost records: find out what happened to it",
-        )
+    tip_above(ledger, end, patience=patience)
     ledger.seek(start)
     position = start
     while position < end:
@@ -155,6 +161,20 @@ def between(ledger: Ledger, start: int, end: int, *, patience: float = PATIENCE)
                 return
             yield entry
         position = entries[-1].offset + 1
+
+
+def tip_above(ledger: Ledger, end: int, *, patience: float = PATIENCE) -> int:
+    """The ledger's tip. Raises LedgerRewound if that is below `end`, which it was not before."""
+    give_up_at = time.monotonic() + min(patience, TIP_MAX)
+    while (tip := patiently(ledger.tip, patience=patience)) < end:
+        if time.monotonic() >= give_up_at:
+            raise LedgerRewound(
+                f"the records of {ledger.address} up to offset {end} were wanted",
+                f"it ends at {tip}",
+                "ask for what is there; if it was longer before, it lost records: find out what happened to it",
+            )
+        time.sleep(RETRY_EVERY)
+    return tip
 
 
 def patiently(ask: Callable[[], Answer], *, patience: float = PATIENCE) -> Answer:
@@ -175,28 +195,31 @@ def state_before(ledger: Ledger, offset: int, *, patience: float = PATIENCE) -> 
     If too much was dropped for that, it is the first state above that can be known: its `at` is higher than `offset`.
     None if the ledger holds no snapshot from which any could be known. Raises as `between` does.
     """
-    start, tip = patiently(ledger.start, patience=patience), patiently(ledger.tip, patience=patience)
-    span, low, state = LOOK_BACK, offset, None
-    while state is None and low > start:
-        low = max(start, offset - span)
-        for state in _snapshots(between(ledger, low, min(offset, tip), patience=patience), start):  # noqa: B007
-            pass  # The last one is the newest: it leaves the least to fold.
-        span *= LOOK_FACTOR
-    if state is None and start <= FIRST_OFFSET_MAX:
-        state = State()
-    if state is None:
-        # A snapshot stands some places above those that it tells of, so the ledger's first one may stand above.
-        state = next(_snapshots(between(ledger, max(start, offset), tip, patience=patience), start), None)
-    if state is not None:
-        for entry in between(ledger, max(start, state.at), min(offset, tip), patience=patience):
-            state = fold(state, entry.offset, decode(entry.payload))
-    return state
+    for look in range(LOOKS_MAX):
+        try:
+            return _state_before(ledger, offset, patience)
+        except LedgerTrimmed:  # Dropped since its start was asked for. What is left has a newer snapshot.
+            if look == LOOKS_MAX - 1:
+                raise
+    raise AssertionError("the last look returns or raises")
+
+
+def folded(state: State | None, entry: Entry) -> State | None:
+    """The state after `entry`; as it was where that is not known yet. Raises GroupMismatch if the group folds its
+    ledger in a way that this release does not know."""
+    if state is None or entry.offset < state.at:
+        return state
+    return _required(fold(state, entry.offset, decode(entry.payload)))
+
+
+def base_of(state: State | None) -> int | None:
+    """The base of the genesis, by which two ledgers at one address are told apart; None before there is one."""
+    return None if state is None or state.genesis is None else state.genesis.base
 
 
 def record_rows(entries: Iterable[Entry], state: State | None) -> Iterator[RecordRow]:
-    """A row for each of `entries`. `state` is what `state_before` says of the first. Raises GroupMismatch if the group
-    folds its ledger in a way that this release does not know."""
-    for entry, record, before, after in _folded(entries, state):
+    """A row for each of `entries`. `state` is what `state_before` says of the first. Raises as `folded` does."""
+    for entry, record, before, after in _states(entries, state):
         moved: list[int] | None = None
         counted = member = term = None
         if before is not None and after is not None:
@@ -224,7 +247,7 @@ def record_rows(entries: Iterable[Entry], state: State | None) -> Iterator[Recor
 
 def tenure_rows(entries: Iterable[Entry], state: State | None) -> Iterator[TenureRow]:
     """A row for each partition at each of `entries` that gave it another owner or term. As `record_rows`."""
-    for entry, record, before, after in _folded(entries, state):
+    for entry, record, before, after in _states(entries, state):
         if before is None or after is None or (partitions := _moved(before, after)) is None:
             continue
         for partition in partitions:
@@ -268,6 +291,25 @@ def _read(ledger: Ledger) -> tuple[Sequence[Entry], bool]:
     return entries, not entries
 
 
+def _state_before(ledger: Ledger, offset: int, patience: float) -> State | None:
+    start, tip = patiently(ledger.start, patience=patience), patiently(ledger.tip, patience=patience)
+    span, low, state = LOOK_BACK, offset, None
+    while state is None and low > start:
+        low = max(start, offset - span)
+        for newer in _snapshots(between(ledger, low, min(offset, tip), patience=patience), start):
+            state = newer  # The last one leaves the least to fold.
+        span *= LOOK_FACTOR
+    if state is None and start <= FIRST_OFFSET_MAX:
+        state = State()
+    if state is None:
+        # A snapshot stands some places above those that it tells of, so the ledger's first one may stand above.
+        state = next(_snapshots(between(ledger, max(start, offset), tip, patience=patience), start), None)
+    if state is not None:
+        for entry in between(ledger, max(start, state.at), min(offset, tip), patience=patience):
+            state = _required(fold(state, entry.offset, decode(entry.payload)))
+    return state
+
+
 def _snapshots(entries: Iterable[Entry], start: int) -> Iterator[State]:
     """The state of each good snapshot whose records are retained from its place on."""
     for entry in entries:
@@ -280,7 +322,7 @@ def _snapshots(entries: Iterable[Entry], start: int) -> Iterator[State]:
                 continue
 
 
-def _folded(
+def _states(
     entries: Iterable[Entry], state: State | None
 ) -> Iterator[tuple[Entry, Record | None, State | None, State | None]]:
     """Each entry with its record and the states before and after it; no states where they are not known."""
@@ -289,10 +331,14 @@ def _folded(
         if state is None or entry.offset < state.at:
             yield entry, record, None, None
             continue
-        before, state = state, fold(state, entry.offset, record)
-        if error := unknown_version(state):
-            raise error
+        before, state = state, _required(fold(state, entry.offset, record))
         yield entry, record, before, state
+
+
+def _required(state: State) -> State:
+    if error := unknown_version(state):
+        raise error
+    return state
 
 
 def _moved(before: State, after: State) -> list[int]:

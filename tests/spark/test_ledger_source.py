@@ -1,0 +1,763 @@
+"""The ledger as a table and as a stream, in a real Spark, over real ledgers.
+
+A ledger here is written by a story: records that mostly have an effect, of members who never lived. The rows that Spark
+gives are compared with those of `status/history.py`, which has tests of its own.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any, Self
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from neli_router.errors import ConfigError, LedgerMissing, LedgerRewound, LedgerTrimmed
+from neli_router.induction.fold import State, fold
+from neli_router.induction.records import Handover, Record, encode
+from neli_router.ledgers.addresses import open_ledger
+from neli_router.ledgers.base import Ledger
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.spark import ledger_source, register_ledgers
+from neli_router.spark.ledger_source import LedgerScan, LedgerSource, StreamPlace
+from neli_router.status.history import between, record_rows, standing_rows, state_before, tenure_rows
+from tests.induction.scenes import BASE, beat, genesis, join, next_record
+
+pytestmark = pytest.mark.spark
+
+COUNT = 1200
+TASK = 300
+SNAPSHOT_EVERY = 100
+
+KINDS = (
+    *["join"] * 4,
+    *["handover"] * 4,
+    "expire",
+    "leave",
+    "drain",
+    "undrain",
+    "undrain",
+    "pin",
+    "unpin",
+    "load",
+    "junk",
+)
+
+SECRET = "hunter2"  # noqa: S105 - the one that must never be shown.
+
+
+def story(state: State, count: int, *, seed: int, base: int) -> Iterator[Record | None]:
+    """Records that follow `state`: mostly heartbeats, with a snapshot now and then."""
+    rng = Random(seed)
+    for place in range(count):
+        seated = list(state.seats)
+        plot = (rng.choice(KINDS), rng.randrange(8), rng.randrange(8), rng.randrange(4))
+        if state.genesis is None:
+            record: Record | None = replace(genesis(), base=base)
+        elif place % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
+            record = next_record(state, ("snapshot", 0, 0, 1))
+        elif seated and rng.random() < 0.8:
+            record = beat(rng.choice(seated), state, sent_at=float(place))
+        elif plot[0] == "join":
+            # An incarnation of its own: one that departed never comes back.
+            record = join(f"{seed}-{place}", rng.choice("vwxyz"), at=state.at, address=f"host:{place}")
+        else:
+            record = next_record(state, plot)
+        yield record
+        state = fold(state, state.at, record)
+
+
+def write(ledger: Ledger, count: int, *, state: State | None = None, seed: int = 1, base: int = BASE) -> State:
+    """Append a story, and return the state after it."""
+    state = State(at=ledger.tip()) if state is None else state
+    records = list(story(state, count, seed=seed, base=base))
+    ledger.append([b"junk" if record is None else encode(record) for record in records])
+    for record in records:
+        state = fold(state, state.at, record)
+    while ledger.tip() < state.at:
+        ledger.read(0.1)
+    return state
+
+
+def trim(ledger: Ledger, before: int) -> None:
+    while ledger.start() < before:
+        ledger.trim(before)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[SqliteLedger]:
+    with closing(SqliteLedger(path)) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def address(path: Path, ledger: SqliteLedger) -> str:
+    """Of a ledger with a story."""
+    write(ledger, COUNT)
+    return f"sqlite:{path}"
+
+
+def table(spark: SparkSession, address: str, **options: object) -> DataFrame:
+    return spark.read.format("neli").options(ledger=address, **{key: str(it) for key, it in options.items()}).load()
+
+
+def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """In order: by offset, and tenures by partition."""
+    return sorted((tuple(row) for row in frame.collect()), key=lambda row: (row[0], row[3] if len(row) == 11 else 0))
+
+
+def spoken(rows: list[Any]) -> list[tuple[Any, ...]]:
+    """As Spark says them in Python."""
+    return [
+        tuple(row._replace(time=row.time and datetime.fromtimestamp(row.time, UTC).replace(tzinfo=None)))
+        for row in rows
+    ]
+
+
+def expected_records(ledger: Ledger, start: int | None = None, end: int | None = None) -> list[tuple[Any, ...]]:
+    start = ledger.start() if start is None else start
+    state = state_before(ledger, start)
+    return spoken(list(record_rows(between(ledger, start, end or ledger.tip()), state)))
+
+
+def expected_tenures(ledger: Ledger, start: int | None = None) -> list[tuple[Any, ...]]:
+    start = ledger.start() if start is None else start
+    state = state_before(ledger, start)
+    rows = [*standing_rows(state), *tenure_rows(between(ledger, start, ledger.tip()), state)]
+    return sorted(spoken(rows), key=lambda row: (row[0], row[3]))
+
+
+# Tables
+
+
+@pytest.mark.parametrize(
+    "kind", ["sqlite", pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("redis", marks=pytest.mark.redis)]
+)
+def test_a_ledger_is_a_table_of_its_records_and_of_its_tenures(
+    spark: SparkSession, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    places: dict[str, Callable[[], str]] = {
+        "sqlite": lambda: f"sqlite:{tmp_path}/jobs.db",
+        "kafka": lambda: f"kafka://{request.getfixturevalue('kafka')}/spark-{uuid4().hex}",
+        "redis": lambda: f"{request.getfixturevalue('redis')}/spark-{uuid4().hex}",
+    }
+    address = places[kind]()
+    with closing(open_ledger(address, create=True, patience=1.0)) as ledger:
+        write(ledger, COUNT)
+        tip = ledger.tip()
+        records = table(spark, address, records_per_task=TASK)
+        assert COUNT // TASK == records.rdd.getNumPartitions()
+        assert expected_records(ledger) == collected(records)
+        assert expected_tenures(ledger) == collected(table(spark, address, view="tenures", records_per_task=TASK))
+        assert {kind == "kafka"} == {row[1] is not None for row in expected_records(ledger)}
+        assert tip == ledger.tip(), "a reader appends nothing"
+
+
+def test_the_owners_of_now_are_a_table(spark: SparkSession, address: str, ledger: SqliteLedger) -> None:
+    state = state_before(ledger, ledger.tip())
+    assert state is not None
+    owners = table(spark, address, view="tenures", start="latest").orderBy("partition")
+    wanted = [
+        (partition, owner, term)
+        for partition, (owner, term) in enumerate(zip(state.owners, state.terms, strict=True))
+        if owner is not None
+    ]
+    assert wanted == [(row.partition, row.incarnation, row.term) for row in owners.collect()]
+    assert wanted
+
+
+def test_a_range_of_offsets_can_be_asked_for(spark: SparkSession, address: str, ledger: SqliteLedger) -> None:
+    assert expected_records(ledger, 777, 801) == collected(table(spark, address, start=777, end=801))
+
+
+def test_filters_on_offsets_spare_the_tasks_of_all_others(
+    spark: SparkSession, address: str, ledger: SqliteLedger
+) -> None:
+    some = table(spark, address, records_per_task=TASK).where("offset >= 500 and offset < 700 and kind <> 'beat'")
+    assert 1 == some.rdd.getNumPartitions()
+    rows = [row for row in expected_records(ledger) if 500 <= row[0] < 700 and row[2] != "beat"]
+    assert rows == collected(some)
+    assert rows
+
+
+def test_a_record_that_no_sane_member_writes_stops_no_reader(
+    spark: SparkSession, path: Path, ledger: SqliteLedger
+) -> None:
+    odd = Handover(by="\0\u2028" * 8, partition=2**53 - 1, term=2**53 - 1)
+    ledger.append([encode(genesis()), encode(odd), b"\xff\0{", b"", encode(beat("é", sent_at=1e300))])
+    rows = collected(table(spark, f"sqlite:{path}"))
+    assert [None, 2**53 - 1, None, None, None] == [row[8] for row in rows]
+    assert ["genesis", "handover", "unreadable", "unreadable", "beat"] == [row[2] for row in rows]
+    assert "\\xff\0{" == rows[2][-1]
+
+
+def test_a_clock_that_is_out_of_its_mind_gives_no_time() -> None:
+    assert [None, 0, 1_500_000, None, None] == [
+        ledger_source._microseconds(time) for time in (None, 0.0, 1.5, -1.0, 2.0**62)
+    ]
+
+
+def test_an_empty_ledger_is_an_empty_table(spark: SparkSession, path: Path, ledger: SqliteLedger) -> None:
+    assert [] == collected(table(spark, f"sqlite:{path}"))
+    assert [] == collected(table(spark, f"sqlite:{path}", view="tenures"))
+
+
+# Filters, without Spark: whatever it pushes down, no row is lost
+
+
+numbers = st.integers(0, 130)
+kinds = st.sampled_from(["beat", "join", "handover", "unreadable", "pin", "nothing"])
+filters: st.SearchStrategy[list[Filter]] = st.lists(
+    st.one_of(
+        st.builds(EqualTo, st.just(("offset",)), numbers),
+        st.builds(EqualNullSafe, st.just(("offset",)), numbers),
+        st.builds(GreaterThan, st.just(("offset",)), numbers),
+        st.builds(GreaterThanOrEqual, st.just(("offset",)), numbers),
+        st.builds(LessThan, st.just(("offset",)), numbers),
+        st.builds(LessThanOrEqual, st.just(("offset",)), numbers),
+        st.builds(In, st.just(("offset",)), st.lists(numbers, max_size=3).map(tuple)),
+        st.builds(EqualTo, st.just(("kind",)), kinds),
+        st.builds(In, st.just(("kind",)), st.lists(kinds, max_size=3).map(tuple)),
+        st.builds(Not, st.builds(EqualTo, st.just(("kind",)), kinds)),
+        st.builds(IsNotNull, st.just(("offset",))),
+        st.builds(EqualTo, st.just(("term",)), numbers.map(BASE.__add__)),
+    ),
+    max_size=4,
+)
+
+
+def holds(one: Filter, row: dict[str, Any]) -> bool:
+    match one:
+        case Not(child):
+            return not holds(child, row)
+        case IsNotNull():
+            return True
+        case In((name,), values):
+            return row[name] in values
+        case EqualTo((name,), value) | EqualNullSafe((name,), value):
+            return bool(row[name] == value)
+        case GreaterThan((name,), value):
+            return bool(row[name] > value)
+        case GreaterThanOrEqual((name,), value):
+            return bool(row[name] >= value)
+        case LessThan((name,), value):
+            return bool(row[name] < value)
+        case LessThanOrEqual((name,), value):
+            return bool(row[name] <= value)
+    raise AssertionError(one)
+
+
+def scanned(scan: LedgerScan) -> list[dict[str, Any]]:
+    return [row for part in scan.partitions() for batch in scan.read(part) for row in batch.to_pylist()]
+
+
+def scan_of(address: str, **options: object) -> LedgerScan:
+    source = LedgerSource({"ledger": address, **{key: str(value) for key, value in options.items()}})
+    return source.reader(source.schema())
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(filters)
+@pytest.mark.parametrize("view", ["records", "tenures"])
+def test_no_filter_loses_a_row(address: str, view: str, drawn: list[Filter]) -> None:
+    plain = scan_of(address, end=120, records_per_task=17, view=view)
+    scan = scan_of(address, end=120, records_per_task=17, view=view)
+    assert drawn == list(scan.pushFilters(drawn)), "Spark applies them all again"
+    assert [row for row in scanned(plain) if all(holds(one, row) for one in drawn)] == [
+        row for row in scanned(scan) if all(holds(one, row) for one in drawn)
+    ]
+
+
+# Gaps
+
+
+def test_a_range_that_was_dropped_is_an_error_that_says_from_where_to_where(
+    spark: SparkSession, address: str, ledger: SqliteLedger
+) -> None:
+    ledger.trim(400)
+    with pytest.raises(PySparkException) as raised:
+        table(spark, address, start=7).count()
+    assert f"LedgerTrimmed: the records of {address} from offset 7 on were wanted, but" in str(raised.value)
+    assert "those below 400 any more" in str(raised.value)
+
+
+def test_a_gap_is_a_warning_if_the_reader_says_so(spark: SparkSession, address: str, ledger: SqliteLedger) -> None:
+    ledger.trim(400)
+    assert expected_records(ledger) == collected(table(spark, address, start=7, on_gap="warn"))
+    with pytest.warns(RuntimeWarning, match=r"from offset 7 on were wanted, but .* below 400 any more"):
+        scan_of(address, start=7, on_gap="warn").partitions()
+
+
+def test_without_a_start_the_table_is_what_is_left(spark: SparkSession, address: str, ledger: SqliteLedger) -> None:
+    ledger.trim(400)
+    assert expected_records(ledger) == collected(table(spark, address))
+
+
+def test_a_ledger_that_counts_from_one_has_no_gap_at_zero(address: str) -> None:
+    assert COUNT == len(scanned(scan_of(address, start=0)))
+
+
+def test_what_is_dropped_between_the_plan_and_the_reading_is_a_gap_too(address: str, ledger: SqliteLedger) -> None:
+    scan = scan_of(address, records_per_task=TASK)
+    parts = scan.partitions()
+    ledger.trim(400)
+    with pytest.raises(LedgerTrimmed, match="from offset 1 on were wanted"):
+        list(scan.read(parts[0]))
+    warned = scan_of(address, records_per_task=TASK, on_gap="warn")
+    with pytest.warns(RuntimeWarning):
+        assert [] == [row for batch in warned.read(parts[0]) for row in batch.to_pylist()]
+    with pytest.warns(RuntimeWarning):
+        rows = [row for batch in warned.read(parts[1]) for row in batch.to_pylist()]
+    assert list(range(400, 601)) == [row["offset"] for row in rows]
+    assert [row[3] for row in expected_records(ledger, 400, 601)] == [row["member"] for row in rows]
+
+
+def test_tenures_before_the_first_snapshot_left_are_a_gap(address: str, ledger: SqliteLedger) -> None:
+    ledger.trim(150)  # The next snapshot stands at 200 and tells of what is below.
+    scan = scan_of(address, view="tenures")
+    assert 200 == scan.partitions()[0].start
+    assert expected_tenures(ledger, 200) == sorted(
+        (tuple(row.values()) for row in scanned(scan)), key=lambda row: (row[0], row[3])
+    )
+    with pytest.raises(LedgerTrimmed, match=r"from offset 160 on were wanted, but .* below 200 any more"):
+        scan_of(address, view="tenures", start=160).partitions()
+
+
+def test_tenures_that_no_snapshot_tells_of_are_a_gap(path: Path, ledger: SqliteLedger) -> None:
+    ledger.append([encode(genesis()), encode(join("a")), *[encode(beat("a"))] * 8])
+    ledger.trim(5)
+    with pytest.raises(LedgerTrimmed, match=r"from offset 5 on were wanted, but .* below 11 any more"):
+        scan_of(f"sqlite:{path}", view="tenures").partitions()
+    with pytest.warns(RuntimeWarning):
+        assert [] == scanned(scan_of(f"sqlite:{path}", view="tenures", on_gap="warn"))
+
+
+def test_a_ledger_made_anew_between_the_plan_and_the_reading_is_refused(
+    path: Path, address: str, ledger: SqliteLedger
+) -> None:
+    ledger.trim(400)
+    scan = scan_of(address, records_per_task=TASK)
+    parts = scan.partitions()
+    ledger.close()
+    with closing(made_anew(path)) as other:
+        write(other, 2 * COUNT, base=BASE + 5)
+        with pytest.raises(LedgerRewound, match="made anew while it was read"):
+            list(scan.read(parts[-1]))
+
+
+def made_anew(path: Path) -> SqliteLedger:
+    for name in path.parent.glob(f"{path.name}*"):
+        name.unlink()
+    return SqliteLedger(path)
+
+
+# Streams
+
+
+class Query:
+    """A stream of one ledger, stopped and started again as often as a test likes."""
+
+    def __init__(self, spark: SparkSession, folder: Path, address: str, **options: object) -> None:
+        self._spark, self._address, self._options = spark, address, options
+        self.checkpoint = folder / "checkpoint"
+        self.batches: dict[int, list[tuple[Any, ...]]] = {}
+        """By its number: a batch that comes again takes the place of the one before."""
+
+    def run(self, **options: object) -> int:
+        """Read all that there is now; returns how many batches that took."""
+        said = {key: str(value) for key, value in {**self._options, **options}.items()}
+        stream = self._spark.readStream.format("neli").options(ledger=self._address, **said).load()
+        taken = []
+
+        def take(batch: DataFrame, number: int) -> None:
+            self.batches[number] = collected(batch)
+            taken.append(number)
+
+        writing = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(self.checkpoint))
+        writing.trigger(availableNow=True).start().awaitTermination()
+        return len(taken)
+
+    def collected(self) -> list[tuple[Any, ...]]:
+        return [row for number in sorted(self.batches) for row in self.batches[number]]
+
+
+@pytest.fixture
+def query(spark: SparkSession, tmp_path: Path, address: str) -> Query:
+    return Query(spark, tmp_path, address, records_per_batch=500, records_per_task=200)
+
+
+def test_a_stream_goes_on_where_it_ended_and_reads_a_batch_that_was_cut_short_as_it_was(
+    query: Query, ledger: SqliteLedger
+) -> None:
+    assert 3 == query.run()
+    for name in ("2", ".2.crc"):
+        (query.checkpoint / "commits" / name).unlink()
+    last = query.batches.pop(2)
+    write(ledger, 300, state=state_before(ledger, ledger.tip()), seed=2)
+    assert 2 == query.run()
+    assert last == query.batches[2]
+    assert expected_records(ledger) == query.collected()
+
+
+def test_a_stream_follows_a_ledger_that_grows(
+    spark: SparkSession, tmp_path: Path, address: str, ledger: SqliteLedger
+) -> None:
+    seen: dict[int, tuple[Any, ...]] = {}
+
+    def take(batch: DataFrame, _: int) -> None:
+        for row in sorted(batch.collect(), key=lambda row: int(row.offset)):
+            seen[row.partition] = (row.incarnation, row.term)
+
+    stream = spark.readStream.format("neli").options(ledger=address, view="tenures", start="latest").load()
+    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        state, told = state_before(ledger, ledger.tip()), []
+        for seed in (0, 2, 3):
+            assert state is not None
+            state = write(ledger, 50, state=state, seed=seed) if seed else state
+            query.processAllAvailable()
+            told.append([(place, *pair) for place, pair in sorted(seen.items()) if pair[0] is not None])
+            owners = enumerate(zip(state.owners, state.terms, strict=True))
+            assert [(place, *pair) for place, pair in owners if pair[0] is not None] == told[-1]
+        assert 3 == len({str(rows) for rows in told if rows})
+        progress = query.lastProgress
+        assert progress is not None
+        assert {"offset": ledger.tip()} == json.loads(progress.sources[0].latestOffset)
+    finally:
+        query.stop()
+
+
+def test_a_stream_that_cannot_go_on_fails_its_query_and_says_why(
+    query: Query, path: Path, ledger: SqliteLedger
+) -> None:
+    query.run()
+    ledger.close()
+    with closing(made_anew(path)) as other:
+        write(other, 2 * COUNT, seed=9)
+        with pytest.raises(StreamingQueryException, match=f"offset {COUNT} is another one than was read there"):
+            query.run()
+
+
+# Streams, without Spark: each of the calls that it makes, in its order
+
+
+class Run:
+    """One run of a query, from the place that its checkpoint has."""
+
+    def __init__(self, address: str, checkpoint: str = "", **options: object) -> None:
+        source = LedgerSource({"ledger": address, **{key: str(value) for key, value in options.items()}})
+        self._stream = source.streamReader(source.schema())
+        self.checkpoint = checkpoint or json.dumps(self._stream.initialOffset())
+        self.rows: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.stop()
+
+    def turn(self) -> bool:
+        """One batch; false if there is none."""
+        start = json.loads(self.checkpoint)
+        end = self._stream.latestOffset(start, self._stream.getDefaultReadLimit())
+        if end == start:
+            return False
+        for part in self._stream.partitions(start, json.loads(json.dumps(end))):
+            self.rows += [row for batch in self._stream.read(part) for row in batch.to_pylist()]
+        self.checkpoint = json.dumps(end)
+        return True
+
+    def all(self) -> "Run":
+        while self.turn():
+            pass
+        return self
+
+
+def read_to_the_end(address: str) -> str:
+    """The checkpoint of a query that has read all."""
+    with Run(address) as run:
+        return run.all().checkpoint
+
+
+def test_a_batch_is_no_larger_than_was_asked_for(address: str) -> None:
+    with Run(address, records_per_batch=500, records_per_task=200) as run:
+        counts = []
+        while run.turn():
+            counts.append(len(run.rows))
+    assert [500, 1000, COUNT] == counts
+
+
+def test_a_run_that_takes_what_there_is_now_ends_although_more_comes(address: str, ledger: SqliteLedger) -> None:
+    with Run(address, records_per_batch=500) as run:
+        run._stream.prepareForTriggerAvailableNow()
+        write(ledger, 300, state=state_before(ledger, ledger.tip()), seed=2)
+        assert COUNT == len(run.all().rows)
+        assert {"offset": COUNT + 301} == run._stream.reportLatestOffset()
+
+
+def test_the_columns_of_the_fold_do_not_depend_on_how_a_stream_was_cut(address: str, ledger: SqliteLedger) -> None:
+    with Run(address, records_per_batch=171, records_per_task=50) as run:
+        run.turn()
+        run.turn()
+    with Run(address, run.checkpoint, records_per_batch=333, records_per_task=77) as later:
+        rows = [*run.rows, *later.all().rows]
+    assert expected_records(ledger) == [tuple(row.values()) for row in rows]
+
+
+@pytest.mark.parametrize("view", ["records", "tenures"])
+def test_a_first_batch_that_was_cut_short_is_read_again_from_where_it_began(
+    address: str, ledger: SqliteLedger, view: str
+) -> None:
+    state = state_before(ledger, ledger.tip())
+    with Run(address, view=view, start="latest") as run:
+        write(ledger, 50, state=state, seed=2)
+        run.turn()
+    with Run(address, view=view, start="latest") as later:
+        parts = later._stream.partitions(later._stream.initialOffset(), json.loads(run.checkpoint))
+        again = [row for part in parts for batch in later._stream.read(part) for row in batch.to_pylist()]
+    assert run.rows == again
+    assert again
+
+
+def test_tenures_that_stand_are_told_once(address: str, ledger: SqliteLedger) -> None:
+    expected = expected_tenures(ledger, 500)
+    with Run(address, view="tenures", start=500, records_per_batch=100) as run:
+        run.turn()
+    with Run(address, run.checkpoint, view="tenures") as later:
+        rows = [*run.rows, *later.all().rows]
+    assert expected == sorted((tuple(row.values()) for row in rows), key=lambda row: (row[0], row[3]))
+
+
+def test_tenures_that_stand_are_told_although_no_record_follows(address: str, ledger: SqliteLedger) -> None:
+    with Run(address, view="tenures", start="latest") as run:
+        assert [True, False] == [run.turn(), run.turn()]
+    assert len(list(standing_rows(state_before(ledger, ledger.tip())))) == len(run.rows) > 0
+
+
+def test_a_stream_begins_before_its_group(path: Path, ledger: SqliteLedger) -> None:
+    with Run(f"sqlite:{path}", view="tenures") as run:
+        assert [] == run.all().rows
+        write(ledger, 100)
+        assert expected_tenures(ledger) == [tuple(row.values()) for row in run.all().rows]
+
+
+def test_a_stream_of_a_ledger_that_was_made_anew_stops(path: Path, address: str, ledger: SqliteLedger) -> None:
+    checkpoint = read_to_the_end(address)
+    ledger.close()
+    with closing(made_anew(path)) as other:
+        write(other, 2 * COUNT, base=BASE + 5)
+        trim(other, COUNT + 200)  # So that not even the last record read can be compared.
+        refused = pytest.raises(LedgerRewound, match=f"its genesis has the base {BASE + 5}, and that of the ledger")
+        with Run(address, checkpoint, on_gap="warn") as run, refused:
+            run.turn()
+
+
+def test_a_stream_of_a_ledger_that_is_shorter_now_stops(path: Path, address: str, ledger: SqliteLedger) -> None:
+    checkpoint = read_to_the_end(address)
+    ledger.close()
+    with closing(made_anew(path)) as other:
+        write(other, COUNT // 2)
+        with Run(address, checkpoint) as run, pytest.raises(LedgerRewound, match=f"it ends at {COUNT // 2 + 1}"):
+            run.turn()
+
+
+def test_a_ledger_made_anew_while_the_query_runs_stops_it(path: Path, address: str, ledger: SqliteLedger) -> None:
+    with Run(address) as run:
+        run.all()
+        ledger.close()
+        with closing(made_anew(path)), pytest.raises(LedgerRewound):
+            run.turn()
+
+
+def test_a_batch_that_turns_out_to_be_another_one_than_the_checkpoint_says_stops_the_query(
+    path: Path, address: str, ledger: SqliteLedger
+) -> None:
+    with Run(address, records_per_batch=500) as run:
+        run.turn()
+        start = json.loads(run.checkpoint)
+        run.turn()
+        end = json.loads(run.checkpoint)
+    del ledger
+    with Run(address, json.dumps(start)) as later:
+        assert later._stream.partitions(start, end)
+        with pytest.raises(LedgerRewound, match="the records up to 1001 are others than the checkpoint tells of"):
+            later._stream.partitions(start, {**end, "mark": "0" * 16})
+        assert [] == later._stream.partitions(end, end)
+
+
+def test_a_stream_that_fell_behind_the_retention_stops_or_goes_on_as_it_was_told(
+    address: str, ledger: SqliteLedger
+) -> None:
+    checkpoint = read_to_the_end(address)
+    state = write(ledger, 600, state=state_before(ledger, ledger.tip()), seed=2)
+    write(ledger, 600, state=state, seed=3)
+    trim(ledger, COUNT + 300)
+    with Run(address, checkpoint) as run, pytest.raises(LedgerTrimmed, match=f"from offset {COUNT + 1} on were wanted"):
+        run.turn()
+    with Run(address, checkpoint, on_gap="warn", records_per_task=200) as run, pytest.warns(RuntimeWarning):
+        run.all()
+    assert expected_records(ledger) == [tuple(row.values()) for row in run.rows]
+
+
+def test_a_stream_that_starts_where_records_are_gone_stops(address: str, ledger: SqliteLedger) -> None:
+    trim(ledger, 400)
+    with pytest.raises(LedgerTrimmed, match="from offset 7 on were wanted"):
+        Run(address, start=7)
+    with pytest.warns(RuntimeWarning):
+        assert 400 == json.loads(Run(address, start=7, on_gap="warn").checkpoint)["offset"]
+
+
+def test_a_checkpoint_of_another_release_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the checkpoint has the fields offset, seen, which this release does not"):
+        StreamPlace.of({"offset": 1, "seen": 2})
+
+
+# Secrets
+
+
+@pytest.mark.kafka
+def test_no_plan_page_or_checkpoint_shows_a_password(
+    spark: SparkSession, kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = f"kafka://{kafka}/spark-{uuid4().hex}?sasl.username=alice&sasl.password={SECRET}"
+    with closing(open_ledger(address, create=True, patience=1.0)) as ledger:
+        write(ledger, 100)
+    register_ledgers(spark, ledgers={"jobs": address})
+    frame = table(spark, "jobs").where("offset > 3")
+    assert 96 == frame.count()
+    frame.explain(True)
+    spark.readStream.format("neli").option("ledger", "jobs").load().explain(True)
+    with pytest.raises(PySparkException) as raised:
+        table(spark, "jobs", start=10**6).count()
+    Query(spark, tmp_path, "jobs").run()
+    told = [capsys.readouterr().out, str(raised.value), *pages(spark)]
+    files = [file.read_bytes().decode(errors="replace") for file in tmp_path.rglob("*") if file.is_file()]
+    assert "BatchScan neli" in told[0]
+    assert "StreamingRelation" in told[0]
+    assert "start=1000000 is above the ledger's end" in told[1]
+    assert files
+    assert [] == [text for text in [*told, *files] if SECRET in text]
+
+
+def pages(spark: SparkSession) -> list[str]:
+    """All that the SQL page of Spark would show of what ran until now."""
+    executions = spark._jsparkSession.sharedState().statusStore().executionsList()
+    each = [executions.apply(place) for place in range(executions.size())]
+    texts = [one.physicalPlanDescription() + one.details() + one.description() for one in each]
+    assert any("neli" in text for text in texts)
+    return texts
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"kafka://alice:{SECRET}@localhost:9092/jobs",
+        f"redis://:{SECRET}@localhost/jobs",
+        f"kafka://localhost:9092/jobs?sasl.password={SECRET}",
+    ],
+)
+def test_a_password_is_refused_as_an_option_and_not_repeated(spark: SparkSession, address: str) -> None:
+    with pytest.raises(AnalysisException, match="has a password or a user, and Spark shows options") as raised:
+        table(spark, address)
+    assert SECRET not in str(raised.value)
+
+
+def test_an_address_is_never_shown_in_a_repr() -> None:
+    source = type("Named", (LedgerSource,), {"ledgers": {"jobs": f"kafka://alice:{SECRET}@localhost:9092/jobs"}})
+    wanted = source({"ledger": "jobs"}).wanted
+    assert SECRET in wanted.ledger
+    assert SECRET not in repr(wanted)
+
+
+def test_a_name_is_checked_when_it_is_registered(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match=r"jobs: .*a group was wanted after the brokers") as raised:
+        register_ledgers(spark, ledgers={"jobs": f"kafka://alice:{SECRET}@localhost:9092/"})
+    assert SECRET not in str(raised.value)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "no ledger is named"),
+        ({"ledger": "jobs"}, "does not say what kind of ledger it is"),
+        ({"ledger": "memory://jobs"}, "lives in the memory of one process"),
+        ({"ledger": "sqlite:jobs.db"}, "names a file from the working folder, and Spark's processes have others"),
+        ({"ledger": "sqlite:/jobs.db", "veiw": "tenures"}, "veiw is no known option: did you mean view?"),
+        ({"ledger": "sqlite:/jobs.db", "view": "moves"}, "view='moves' must be records or tenures"),
+        ({"ledger": "sqlite:/jobs.db", "start": "-1"}, "start='-1' must be earliest, latest or an offset"),
+        ({"ledger": "sqlite:/jobs.db", "end": "9" * 17}, "must be earliest, latest or an offset"),
+        ({"ledger": "sqlite:/jobs.db", "on_gap": "skip"}, "on_gap='skip' must be error or warn"),
+        ({"ledger": "sqlite:/jobs.db", "records_per_task": "0"}, "records_per_task='0' must be a number of records"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        LedgerSource(options)
+
+
+def test_a_name_that_was_not_registered_is_refused_and_the_nearest_is_named() -> None:
+    source = type("Named", (LedgerSource,), {"ledgers": {"prices": "sqlite:/prices.db"}})
+    with pytest.raises(ConfigError, match=r"did you mean prices\?"):
+        source({"ledger": "price"})
+
+
+def test_all_problems_are_named_at_once(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException) as raised:
+        table(spark, "memory://jobs", view="moves", on_gap="skip")
+    assert "it has 3 problems" in str(raised.value)
+
+
+def test_options_may_be_written_in_capitals() -> None:
+    wanted = LedgerSource({"Ledger": "sqlite:/Jobs.db", "VIEW": "Tenures", "Records_Per_Task": "7"}).wanted
+    assert ("sqlite:/Jobs.db", "tenures", 7) == (wanted.ledger, wanted.view, wanted.range_max)
+
+
+def test_an_end_that_is_not_there_yet_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="end=1202 is above the ledger's end, which is 1201 now"):
+        scan_of(address, end=COUNT + 2).partitions()
+
+
+def test_a_stream_has_no_end(address: str) -> None:
+    source = LedgerSource({"ledger": address, "end": "9"})
+    with pytest.raises(ConfigError, match="a stream has no end"):
+        source.streamReader(source.schema())
+
+
+def test_other_columns_are_refused(spark: SparkSession, address: str) -> None:
+    with pytest.raises(PySparkException, match="has columns of its own"):
+        spark.read.format("neli").option("ledger", address).schema("offset LONG").load().count()
+
+
+def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(LedgerMissing):
+        scan_of(f"sqlite:{tmp_path}/none.db").partitions()
+    assert [] == list(tmp_path.iterdir())
