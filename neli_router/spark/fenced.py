@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 from neli_router.fence import TableUnavailable
 from neli_router.fence.delta import PARTITION, Commit, FencedTable, Staging
 from neli_router.fence.delta.layouts import columns_of, require_columns
+from neli_router.spark.slots import NOTE, noted_as
 
 __all__ = ["append_rows", "read_table", "stage_rows"]
 
@@ -99,11 +100,13 @@ def read_table(
     It stays at that version, whatever is committed later: read it again for what is new.
     """
     schema = StructType.fromJson(table.made.spark_schema())
-    files = table.files(partitions, version=version)
-    if not files:
-        return spark.createDataFrame([], schema)
-    paths = [f"file://{file}" for file in files]
-    return spark.read.schema(schema).option("basePath", f"file://{table.path}").parquet(*paths)
+    if files := table.files(partitions, version=version):
+        paths = [f"file://{file}" for file in files]
+        rows = spark.read.schema(schema).option("basePath", f"file://{table.path}").parquet(*paths)
+    else:
+        rows = spark.createDataFrame([], schema)
+    # As the columns are noted that Spark lays out: so `owned` knows at once whether it was given the table's layout.
+    return rows.withMetadata(PARTITION, {NOTE: noted_as(table.layout)})
 
 
 def _answer(counted: Observation) -> int:

@@ -1,51 +1,66 @@
 """DataFrames in fenced tables: what Spark writes lands as one step, and is read by the table's own list of files."""
 
-import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from urllib.parse import urlparse
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, lit, raise_error, when
+from pyspark.sql.functions import col, concat, lit, raise_error, when
 
 import neli_router
 from neli_router.fence import FenceMisused, Refused, TableMismatch, TableUnavailable
 from neli_router.fence.delta import FencedTable, Progress, Staging
 from neli_router.keyspace import Layout
-from neli_router.spark import append_rows, read_table, stage_rows
+from neli_router.spark import append_rows, files_read, owned, read_table, stage_rows, with_partition
+from tests.servers.spark import Spark
 
 pytestmark = pytest.mark.spark
 
+ROOT = Path(neli_router.__file__).parents[1]
 LAYOUT = Layout(partitions=8)
 ALL = dict.fromkeys(range(8), 7)
-RETRIED_MAX = 240.0
+JOB_MAX = 240.0
+ROWS = 400_000
 
-RETRIED = """
-import json, sys
-from pyspark import TaskContext
-from pyspark.sql.functions import col, udf
+JOB = """
+import sys
+from pyspark.sql.functions import col, md5
 from neli_router.fence.delta import FencedTable
 from neli_router.spark import append_rows, session
 
-def fails_once(number):
-    if number == 79 and TaskContext.get().attemptNumber() == 0:
-        raise RuntimeError("the first attempt of the task that has the last row")
-    return number
+SETTINGS = {
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.speculation": "true",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.1",
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.showConsoleProgress": "false",
+}
 
-with session("retried", master="local[2,3]", settings={"spark.driver.memory": "1g"}) as spark:
-    table = FencedTable(sys.argv[1])
-    rows = spark.range(80, numPartitions=4).select(
-        udf(fails_once, "long")("id").alias("id"), (col("id") % 8).cast("int").alias("partition")
-    )
-    once = append_rows(rows, table, dict.fromkeys(range(8), 7), 0)
-    print(json.dumps([once.version, len(once.landed)]))
+master, path, rows = sys.argv[1:]
+with session("prices", master=master, settings=SETTINGS) as spark:
+    table = FencedTable(path)
+    ticks = spark.range(int(rows), numPartitions=2).select("id", (col("id") % 8).cast("int").alias("partition"))
+    ticks = ticks.withColumn("text", md5(col("id").cast("string")))
+    for batch in range(2):
+        print(append_rows(ticks, table, dict.fromkeys(range(8), 7), batch), flush=True)
 """
+"""Enough rows that a task writes for a while, and that slow ones are run a second time elsewhere."""
 
 
 @pytest.fixture
@@ -148,19 +163,59 @@ def test_a_job_that_failed_leaves_nothing_in_the_table(spark: SparkSession, tabl
     assert {"_neli"} == names(table)
 
 
-def test_a_task_that_ran_twice_leaves_no_row_twice(spark: SparkSession, table: FencedTable) -> None:
-    root = Path(neli_router.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", RETRIED, str(table.path)],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=RETRIED_MAX,
-        check=False,
-    )
-    assert "the first attempt of the task" in done.stderr
-    assert [1, 8] == json.loads(done.stdout.splitlines()[-1]), done.stderr
-    assert list(range(80)) == ids(read_table(spark, table))
+@pytest.mark.timeout(600)
+def test_on_a_cluster_whose_executor_dies_while_it_writes_every_row_lands_once(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    table = FencedTable.create(tmp_path / "prices", schema, LAYOUT)
+    killed, attempts = 0, set[tuple[str, str, str]]()
+    with Spark.started(workers=2) as cluster, (tmp_path / "log").open("w+") as log:
+        job = subprocess.Popen(
+            [sys.executable, "-c", JOB, cluster.master, str(table.path), str(ROWS)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            give_up_at = time.monotonic() + JOB_MAX
+            while job.poll() is None and time.monotonic() < give_up_at:
+                attempts |= (writing := attempts_of(table))
+                if writing and not killed:
+                    killed = executor_of(cluster.master)
+                    os.kill(killed, signal.SIGKILL)
+                time.sleep(0.005)
+            log.seek(0)
+            assert 0 == job.poll(), log.read()[-5000:]
+        finally:
+            job.kill()
+            job.wait()
+    tasks = [(stage, task) for stage, task, _ in attempts]
+    assert killed
+    assert [task for task in set(tasks) if tasks.count(task) > 1], "no task was seen to write twice"
+    found = DeltaTable(str(table.path)).to_pyarrow_table(columns=["id"])
+    assert (2 * ROWS, ROWS) == (found.num_rows, len(pc.unique(found["id"])))
+    assert dict.fromkeys(range(8), Progress(7, 1)) == table.progress()
+    table.sweep()
+    assert {str(Path(file).relative_to(table.path)) for file in table.files()} == {
+        name for name in names(table) if name.endswith(".parquet")
+    }
+
+
+def attempts_of(table: FencedTable) -> set[tuple[str, str, str]]:
+    """(stage, task, attempt) of each task that writes at this moment, from `attempt_TIME_STAGE_m_TASK_ATTEMPT`."""
+    folders = table.path.glob("_neli/*/rows/_temporary/0/_temporary/attempt_*")
+    found = [folder.name.split("_") for folder in folders]
+    return {(words[1] + words[2], words[4], words[5]) for words in found}
+
+
+def executor_of(master: str) -> int:
+    """One of the executors of this cluster: other tests may have clusters of their own."""
+    ps = shutil.which("ps")
+    assert ps, "Spark's own scripts need it"
+    told = subprocess.check_output([ps, "-axww", "-o", "pid=,ppid=,args="], text=True)
+    found = [line.split(maxsplit=2) for line in told.splitlines()]
+    workers = {process for process, _, command in found if "worker.Worker" in command and master in command}
+    executors = [process for process, parent, command in found if "ExecutorBackend" in command and parent in workers]
+    return int(executors[0])
 
 
 def test_a_partition_is_read_from_its_own_files_alone(spark: SparkSession, table: FencedTable) -> None:
@@ -170,6 +225,27 @@ def test_a_partition_is_read_from_its_own_files_alone(spark: SparkSession, table
     assert {"partition=3"} == {Path(urlparse(file).path).parent.name for file in some.inputFiles()}
     assert ids(some) == ids(whole.where("partition = 3"))
     assert 0 == read_table(spark, table, partitions=[]).count()
+
+
+def test_owned_rows_are_read_from_their_files_alone(spark: SparkSession, tmp_path: Path) -> None:
+    keys = spark.range(400).select(concat(lit("instrument "), "id").alias("key"))
+    rows = with_partition(keys, "key", LAYOUT)
+    table = FencedTable.create(tmp_path / "keys", rows.schema, LAYOUT)
+    append_rows(rows, table, ALL, 0)
+    whole = read_table(spark, table)
+    mine = owned(whole, "key", [3], LAYOUT)
+    wanted = sorted(row.key for row in rows.where("partition = 3").collect())
+    assert wanted == sorted(row.key for row in mine.collect())
+    assert (1, 8) == (files_read(whole, [3]).read, files_read(whole, [3]).total)
+    assert 1 == len(pruned(mine))
+    with pytest.raises(TableMismatch, match="notes "):
+        owned(whole, "key", [3], Layout(partitions=4))
+
+
+def pruned(rows: DataFrame) -> list[str]:
+    """The conditions by which the scan of `rows` skips files."""
+    plan = rows._jdf.queryExecution().executedPlan().toString()
+    return [found for found in re.findall(r"PartitionFilters: \[([^\]]*)\]", plan) if "partition" in found]
 
 
 def test_a_table_is_read_at_a_version(spark: SparkSession, table: FencedTable) -> None:
