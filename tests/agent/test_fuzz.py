@@ -35,6 +35,8 @@ ROUTES: dict[bytes, dict[bytes, tuple[bytes, ...]]] = {
         b"/v1/lease": (b"role",),
         b"/v1/leadership": (b"role", b"timeout"),
         b"/v1/leadership/events": (b"role",),
+        b"/v1/share": (b"partitions",),
+        b"/v1/share/events": (b"partitions",),
         b"/v1/watch": (b"key", b"key64", b"role"),
         b"/v1/table": (),
         b"/v1/members": (),
