@@ -149,6 +149,12 @@ class TableView(_View, frozen=True):
     partitions: list[PartitionView]
     at: int
     age: float
+    tags: bool = False
+
+    @property
+    def layout(self) -> Layout | None:
+        """How the group's keys fall into partitions; None until the agent knows the group."""
+        return Layout(self.slots, len(self.partitions), self.tags) if self.slots else None
 
 
 class MemberView(_View, frozen=True):

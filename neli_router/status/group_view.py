@@ -129,6 +129,10 @@ class GroupView:
         return self.state.genesis.layout.slots if self.state.genesis is not None else 0
 
     @property
+    def tags(self) -> bool:
+        return self.state.genesis is not None and self.state.genesis.layout.tags
+
+    @property
     def owners(self) -> list[int | None]:
         """For each partition the place of its owner in `members`, or None."""
         return self._places(self.state.owners)

@@ -67,6 +67,7 @@ def test_it_is_asked_over_both_doors(folder: Path) -> None:
         long = client.owner("x" * 20_000)
         assert ("alpha", "alpha", "alpha") == (owner.name, long.name, client.owner_of_role("nightly").name)
         assert (4, ["alpha"]) == (len(client.table().partitions), [one.name for one in client.members().members])
+        assert Layout(slots=16, partitions=4) == client.table().layout
         assert "alpha" == client.status().agent
         with client.watch(role=1) as changes:
             assert "alpha" == next(iter(changes)).name

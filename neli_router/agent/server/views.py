@@ -99,7 +99,7 @@ def table_view(group: GroupView, address: str, at: At) -> TableView:
         PartitionView(owner, term, target, pins.get(partition), loads.get(partition, 0.0))
         for partition, (owner, term, target) in enumerate(zip(group.owners, group.terms, group.targets, strict=True))
     ]
-    return TableView(address, group.slots, partitions, at.offset, age_of(at))
+    return TableView(address, group.slots, partitions, at.offset, age_of(at), group.tags)
 
 
 def members_view(group: GroupView, at: At, now: float) -> MembersView:
