@@ -5,8 +5,9 @@ says why; with CI=true that is a failure.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -44,6 +45,20 @@ def kafka() -> Iterator[str]:
     require(missing())
     with Kafka.started() as brokers:
         yield brokers.bootstrap
+
+
+@pytest.fixture
+def new_topic(kafka: str) -> Callable[[int], str]:
+    """Makes a topic with so many partitions; its address, as kafka://HOST:PORT/TOPIC."""
+    from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - most tests do without Kafka.
+
+    def make(partitions: int) -> str:
+        name = f"topic-{uuid4().hex}"
+        client = AdminClient({"bootstrap.servers": kafka})
+        client.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        return f"kafka://{kafka}/{name}"
+
+    return make
 
 
 @pytest.fixture(scope="session")

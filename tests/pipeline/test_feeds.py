@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from neli_router.errors import ConfigError, NeliError
 from neli_router.keyspace import Layout
@@ -58,24 +58,11 @@ def test_a_folder_that_is_not_there_yet_has_nothing_yet(tmp_path: Path) -> None:
 # A topic
 
 
-@pytest.fixture(name="topic")
-def made(kafka: str) -> Callable[[int], str]:
-    """Makes a topic with so many partitions; its address."""
-
-    def make(partitions: int) -> str:
-        name = f"ticks-{uuid4().hex}"
-        client = AdminClient({"bootstrap.servers": kafka})
-        client.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
-        return f"kafka://{kafka}/{name}"
-
-    return make
-
-
 @pytest.mark.kafka
 def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
-    topic: Callable[[int], str], intervals: list[pa.Table]
+    new_topic: Callable[[int], str], intervals: list[pa.Table]
 ) -> None:
-    feed = TickTopic(topic(3), LAYOUT)
+    feed = TickTopic(new_topic(3), LAYOUT)
     for interval in intervals:
         feed.append(interval)
     assert 3 == feed.lanes()
@@ -88,9 +75,9 @@ def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
 
 @pytest.mark.kafka
 def test_a_step_of_a_topic_ends_at_any_offset_and_the_next_begins_there(
-    topic: Callable[[int], str], intervals: list[pa.Table]
+    new_topic: Callable[[int], str], intervals: list[pa.Table]
 ) -> None:
-    feed = TickTopic(topic(1), LAYOUT)
+    feed = TickTopic(new_topic(1), LAYOUT)
     feed.append(intervals[0])
     cuts = [0, 1, 17, 400, feed.tip(0, 0)]
     steps = [read(feed, 0, after, upto) for after, upto in pairwise(cuts)]
@@ -100,9 +87,9 @@ def test_a_step_of_a_topic_ends_at_any_offset_and_the_next_begins_there(
 
 @pytest.mark.kafka
 def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
-    topic: Callable[[int], str], intervals: list[pa.Table]
+    new_topic: Callable[[int], str], intervals: list[pa.Table]
 ) -> None:
-    address = topic(1)
+    address = new_topic(1)
     feed = TickTopic(address, LAYOUT)
     servers, name = address.removeprefix("kafka://").split("/")
     producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
@@ -118,8 +105,8 @@ def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
 
 
 @pytest.mark.kafka
-def test_ticks_that_retention_dropped_are_an_error(topic: Callable[[int], str], intervals: list[pa.Table]) -> None:
-    address = topic(1)
+def test_ticks_that_retention_dropped_are_an_error(new_topic: Callable[[int], str], intervals: list[pa.Table]) -> None:
+    address = new_topic(1)
     feed = TickTopic(address, LAYOUT)
     feed.append(intervals[0])
     servers, name = address.removeprefix("kafka://").split("/")
@@ -131,8 +118,8 @@ def test_ticks_that_retention_dropped_are_an_error(topic: Callable[[int], str], 
 
 
 @pytest.mark.kafka
-def test_a_tick_in_a_lane_that_its_owner_does_not_read_is_an_error(topic: Callable[[int], str]) -> None:
-    address = topic(2)
+def test_a_tick_in_a_lane_that_its_owner_does_not_read_is_an_error(new_topic: Callable[[int], str]) -> None:
+    address = new_topic(2)
     servers, name = address.removeprefix("kafka://").split("/")
     tick = Market(instruments=1).interval(1)
     (instrument,) = tick["instrument"].to_pylist()
@@ -147,9 +134,9 @@ def test_a_tick_in_a_lane_that_its_owner_does_not_read_is_an_error(topic: Callab
 
 @pytest.mark.kafka
 def test_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
-    kafka: str, topic: Callable[[int], str]
+    kafka: str, new_topic: Callable[[int], str]
 ) -> None:
-    address = topic(1)
+    address = new_topic(1)
     servers, name = address.removeprefix("kafka://").split("/")
     producer = Producer({"bootstrap.servers": servers})
     producer.produce(name, b'{"instrument": "EUR/USD"}', partition=0)

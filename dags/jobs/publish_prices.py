@@ -1,0 +1,202 @@
+"""Publish prices: of the ticks of its own instruments, each host makes bars and last prices, and lands them once.
+
+    ticks --slot--> those that this host owns --bars--> fenced commit --> one table, of all hosts
+
+    spark-submit dags/jobs/publish_prices.py --ticks TICKS --table TABLE
+
+One of these runs on every host, beside the host's agent. TICKS is a folder as `neli ticks` fills it, or a topic,
+`kafka://HOST:PORT/TOPIC`. TABLE is a folder that all hosts see: a Delta table with a row for each instrument and bar,
+of open, high, low, close, volume and the last quote. The last price of an instrument is the close of its newest bar; so
+both land in one commit, and never disagree.
+
+**A bar may come in parts.** A step of a folder ends with an interval, and then no bar spans two steps if an interval is
+a whole number of bars. A step of a topic ends anywhere. So each row says which ticks of its instrument it is made of,
+by their sequence numbers. `whole` puts the parts together, and that is exact: the first part has the open, the last one
+the close, and the rest is a maximum, a minimum or a sum of whole numbers.
+
+It ends as `run_job` says: with 0 when it is done, and with 75 when the host lost partitions that it was working on.
+Then start it again.
+"""
+
+import argparse
+import logging
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+
+from neli_router.agent import Client
+from neli_router.errors import NeliError
+from neli_router.fence.delta import FencedTable
+from neli_router.keyspace import Layout
+from neli_router.pipeline.source import TickSteps
+from neli_router.spark import session
+from neli_router.spark.guard import run_job
+from neli_router.spark.slots import with_partition
+from neli_router.spark.steps import StepLoop
+
+__all__ = ["BARS", "bars", "last_prices", "publish", "whole"]
+
+BARS = pa.schema(
+    {
+        "instrument": pa.string(),
+        "begins": pa.timestamp("us", "UTC"),
+        "open": pa.float64(),
+        "high": pa.float64(),
+        "low": pa.float64(),
+        "close": pa.float64(),
+        "volume": pa.int64(),
+        "bid": pa.float64(),
+        "ask": pa.float64(),
+        "last_at": pa.timestamp("us", "UTC"),
+        "ticks": pa.int64(),
+        "first_sequence": pa.int64(),
+        "last_sequence": pa.int64(),
+    }
+)
+"""The table's columns; `partition` comes beside them."""
+
+KEY = "instrument"
+
+FOUNDED_MAX = 60.0
+"""Seconds to wait until the agent knows its group. It reads for a lease before it joins."""
+
+LOOK_EVERY = 0.1
+"""Seconds between two questions for that."""
+
+
+def bars(ticks: DataFrame, *, seconds: int) -> DataFrame:
+    """One row for each instrument and bar of so many seconds. `ticks` has the column `partition`."""
+
+    def first(column: str) -> Column:
+        return sql.min_by(column, "sequence")
+
+    def last(column: str) -> Column:
+        return sql.max_by(column, "sequence")
+
+    begins = sql.window("at", f"{seconds} seconds")["start"]
+    return ticks.groupBy("partition", KEY, begins.alias("begins")).agg(
+        first("price").alias("open"),
+        sql.max("price").alias("high"),
+        sql.min("price").alias("low"),
+        last("price").alias("close"),
+        sql.sum("size").alias("volume"),
+        last("bid").alias("bid"),
+        last("ask").alias("ask"),
+        last("at").alias("last_at"),
+        sql.count("*").alias("ticks"),
+        sql.min("sequence").alias("first_sequence"),
+        sql.max("sequence").alias("last_sequence"),
+    )
+
+
+def whole(parts: DataFrame) -> DataFrame:
+    """The bars of the table `parts`, each in one row."""
+
+    def last(column: str) -> Column:
+        return sql.max_by(column, "last_sequence")
+
+    return parts.groupBy("partition", KEY, "begins").agg(
+        sql.min_by("open", "first_sequence").alias("open"),
+        sql.max("high").alias("high"),
+        sql.min("low").alias("low"),
+        last("close").alias("close"),
+        sql.sum("volume").alias("volume"),
+        last("bid").alias("bid"),
+        last("ask").alias("ask"),
+        last("last_at").alias("last_at"),
+        sql.sum("ticks").alias("ticks"),
+        sql.min("first_sequence").alias("first_sequence"),
+        sql.max("last_sequence").alias("last_sequence"),
+    )
+
+
+def last_prices(parts: DataFrame) -> DataFrame:
+    """The newest price and quote of each instrument in the table `parts`."""
+    newest = sql.max_by(sql.struct("close", "bid", "ask", "last_at"), "last_sequence")
+    return (
+        parts.groupBy(KEY)
+        .agg(newest.alias("newest"))
+        .select(
+            KEY,
+            sql.col("newest.close").alias("price"),
+            sql.col("newest.bid"),
+            sql.col("newest.ask"),
+            sql.col("newest.last_at").alias("at"),
+        )
+    )
+
+
+def publish(options: argparse.Namespace) -> None:
+    with Client(options.agent) as client, session("publish prices", master=options.master) as spark:
+        layout = _layout(client)
+        # Steps are counted from 1: a table that stands at 0 has landed none.
+        table = FencedTable.create(options.table, BARS, layout, first_batch=1)
+
+        def made(ticks: DataFrame, partitions: Sequence[int]) -> DataFrame:
+            mine = ticks.transform(with_partition, KEY, layout).where(sql.col("partition").isin(*partitions))
+            return bars(mine, seconds=options.seconds)
+
+        StepLoop(
+            spark,
+            client,
+            table,
+            TickSteps(spark, options.ticks, layout),
+            made,
+            longest=options.longest,
+            until=options.until,
+            once=options.once,
+            reopen=options.when_revoked == "go-on",
+            streaming=options.stream,
+        ).run()
+
+
+def _layout(client: Client) -> Layout:
+    """The group's: so the job cannot have another one."""
+    give_up_at = time.monotonic() + FOUNDED_MAX
+    while (layout := client.table().layout) is None:
+        if time.monotonic() > give_up_at:
+            raise NeliError(
+                "the layout of the group was wanted from the agent",
+                f"it knew no group for {FOUNDED_MAX:g} s",
+                "see with `neli members` what it waits for",
+            )
+        time.sleep(LOOK_EVERY)
+    return layout
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ticks", required=True, help="a folder of intervals, or kafka://HOST:PORT/TOPIC")
+    parser.add_argument("--table", required=True, help="the folder of the table; it is made if it is not there")
+    parser.add_argument("--agent", help="the host's agent; by default NELI_AGENT, or its default socket")
+    parser.add_argument("--master", help="Spark's master, if it is not spark-submit that starts this")
+    parser.add_argument("--seconds", type=int, default=60, help="of a bar (default: 60)")
+    parser.add_argument(
+        "--longest",
+        type=int,
+        default=1,
+        help="intervals, or offsets of a topic, that a step takes at most (default: 1)",
+    )
+    parser.add_argument("--stream", action="store_true", help="let Structured Streaming drive the steps")
+    ends = parser.add_mutually_exclusive_group()
+    ends.add_argument("--until", type=int, help="end when the whole table, of all hosts, has landed this step")
+    ends.add_argument(
+        "--once", action="store_true", help="end when this host's partitions have landed what is there now"
+    )
+    parser.add_argument(
+        "--when-revoked",
+        choices=["go-on", "stop"],
+        default="go-on",
+        help="after partitions moved: go on with those that are left, or end (default: go-on)",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    chosen = _options()
+    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", level=logging.WARNING)
+    logging.getLogger("neli_router").setLevel(logging.INFO)
+    run_job(lambda: publish(chosen))

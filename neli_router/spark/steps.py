@@ -1,0 +1,260 @@
+"""Steps: a job lands each step of its input once in every partition, whichever host leads the partition meanwhile.
+
+    input      1     2     3     4     5     6            numbered, and the same for every host
+    table      partition 0 |=================|            landed up to 5, by this host
+               partition 1 |=================|
+               partition 2 |==========|                   landed up to 3, by a host that was killed then
+                                '-----> next: partition 2, from 3 to 5; then 0, 1 and 2, from 5 to 6
+
+The table holds how far each partition has come, and moves it in the very commit that lands the rows. So there is
+nothing else to remember, and whoever takes a partition over goes on where the table is:
+
+    share of the host --> raise the terms --> read the progress --> step, commit, step, commit ... --> close the share
+        ^                                                                                                  |
+        '---- a partition was revoked or gained: finish the step, and open the share anew ------------------'
+              one was lost: stop at once (see `guard`)
+
+The terms come first. From then on the table refuses whoever led before, also a driver that was stopped in the middle of
+its commit and wakes up later: so the progress that is read next is final.
+
+**One step is for all partitions that stand at its beginning**, in one Spark job and one commit. After a takeover, some
+stand further back. They catch up first, in steps that end where the next ones stand, and then all go on together.
+
+**Structured Streaming** drives the same steps. Spark numbers micro-batches from 0 for each query, so two hosts give the
+same number to different input, and a takeover would begin anew. Therefore the rows say to which step they belong, in a
+column `step`, and a micro-batch lands as a step from where the table is to the last one in it. A query begins where the
+table stands, with a checkpoint that is thrown away: the table is the checkpoint. Where a micro-batch is one interval,
+its step is Spark's batch id, counted from there.
+"""
+
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from neli_router.agent.client.client import Client
+from neli_router.agent.client.leases import Share
+from neli_router.errors import NotLeading
+from neli_router.fence.delta import Commit, FencedTable
+from neli_router.logs import logger
+from neli_router.spark.fenced import append_rows
+from neli_router.spark.guard import guarded
+
+__all__ = ["STEP", "InputStep", "StepLoop", "StepSource", "StepWriter", "next_step"]
+
+STEP = "step"
+"""The column of a stream that says to which step a row belongs: the one that is complete with it."""
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks at the input's tip while there is nothing to do. Shorter publishes sooner and asks more."""
+
+SHARE_MAX = 10.0
+"""Seconds to wait for a first partition before it is asked whether other hosts have done all that there is. Longer than
+an agent with a usual lease needs to join; shorter ends a job sooner on a host that gets none."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputStep:
+    """What some partitions take next: all of their lane's input behind `after`, up to and with `upto`."""
+
+    lane: int
+    after: int
+    upto: int
+    partitions: tuple[int, ...]
+
+
+def next_step(progress: Mapping[int, int], tips: Sequence[int], *, longest: int) -> InputStep | None:
+    """The step of the partitions that are furthest behind the tip of their lane; None if all are there.
+
+    Partition i is in lane i mod the number of lanes. A step is at most `longest` long, and ends where other partitions
+    of the lane stand, so that these go on together.
+    """
+    behind = {partition: tips[partition % len(tips)] - at for partition, at in progress.items()}
+    furthest = max(behind, key=lambda partition: behind[partition], default=None)
+    if furthest is None or behind[furthest] <= 0:
+        return None
+    lane, after = furthest % len(tips), progress[furthest]
+    fellows = {partition: at for partition, at in progress.items() if partition % len(tips) == lane}
+    upto = min(tips[lane], after + longest, *(at for at in fellows.values() if at > after))
+    return InputStep(lane, after, upto, tuple(sorted(partition for partition, at in fellows.items() if at == after)))
+
+
+class StepSource(Protocol):
+    """Input that is cut into steps. `frame` and `stream` give the same rows; `stream` has the column STEP besides."""
+
+    def lanes(self) -> int: ...
+
+    def tip(self, lane: int, known: int) -> int:
+        """How far the lane goes now, which was known to go to `known`."""
+
+    def frame(self, step: InputStep) -> DataFrame: ...
+
+    def stream(self, lane: int, after: int, longest: int) -> DataFrame:
+        """The lane behind `after`, as it comes, in micro-batches of at most `longest`."""
+
+
+class StepWriter:
+    """The steps of one share into one table. Threads may share it if each writes lanes of its own."""
+
+    def __init__(self, table: FencedTable, terms: Mapping[int, int]) -> None:
+        """Raises the terms in the table first; raises Refused if newer owners have all of these partitions."""
+        lost = table.raise_terms(terms).lost
+        self._table = table
+        self.terms = {partition: term for partition, term in terms.items() if partition not in lost}
+        self.progress = {partition: at.batch for partition, at in table.progress(self.terms).items()}
+
+    def land(self, step: InputStep, rows: DataFrame) -> Commit:
+        """Write `rows` and commit them as `step`. Raises Refused if newer owners have all of its partitions."""
+        terms = {partition: self.terms[partition] for partition in step.partitions}
+        commit = append_rows(rows, self._table, terms, step.upto, after=step.after)
+        for partition in (*commit.landed, *commit.skipped):
+            self.progress[partition] = step.upto
+        for partition in commit.lost:  # The guard tells of it, too; until then, the others go on.
+            del self.progress[partition], self.terms[partition]
+        logger().info(
+            "step.landed",
+            lane=step.lane,
+            after=step.after,
+            upto=step.upto,
+            version=commit.version,
+            landed=len(commit.landed),
+            skipped=len(commit.skipped),
+            lost=len(commit.lost),
+        )
+        return commit
+
+
+Transform = Callable[[DataFrame, Sequence[int]], DataFrame]
+"""Makes of some input the table's rows of these partitions."""
+
+
+class StepLoop:
+    """One host's job over one table: see `run`. Not for two threads at once."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: Client,
+        table: FencedTable,
+        source: StepSource,
+        transform: Transform,
+        *,
+        longest: int = 1,
+        until: int | None = None,
+        once: bool = False,
+        reopen: bool = True,
+        streaming: bool = False,
+    ) -> None:
+        """`longest` bounds a step. With `until`, the job is done when the whole table is there; with `once`, when this
+        host's partitions have what the input had at the start; else it goes on for ever. With `reopen=False` it also
+        ends when its share was revoked or has grown."""
+        self._spark, self._client, self._table = spark, client, table
+        self._source, self._transform, self._longest = source, transform, longest
+        self._once, self._reopen, self._streaming = once, reopen, streaming
+        self._tips = [table.first_batch - 1] * source.lanes()
+        self._ends = [until] * source.lanes()
+        if once:
+            self._look()
+            self._ends = list(self._tips)
+
+    def run(self) -> None:
+        """Land steps until the job is done. Raises LeaseLost, Refused and NoAgent, as its parts do."""
+        while not self._is_whole():
+            try:
+                with self._client.share(timeout=SHARE_MAX) as share, guarded(self._spark, share):
+                    is_done = self._work(share)
+            except NotLeading:
+                is_done = self._once  # Other hosts have all partitions.
+            if is_done or not self._reopen:
+                return
+
+    def _work(self, share: Share) -> bool:
+        """Land steps until the share should be closed; whether the job is done."""
+        writer = StepWriter(self._table, share.terms)
+        while not (share.ending or share.more):
+            share.check()
+            self._look()
+            step = next_step(writer.progress, self._tips, longest=self._longest)
+            if step is not None:
+                writer.land(step, self._transform(self._source.frame(step), step.partitions))
+            elif self._is_done(writer):
+                return True
+            elif self._streaming:
+                self._stream(share, writer)
+            else:
+                share.ending.wait(LOOK_EVERY)
+        return False
+
+    def _stream(self, share: Share, writer: StepWriter) -> None:
+        """Land what comes from here on, by a query for each lane, until there is something else to do."""
+        landing, closing, failures = threading.Lock(), threading.Event(), list[Exception]()
+
+        def land(lane: int, rows: DataFrame, _: int) -> None:
+            with landing:  # The share may be closed only while nothing lands.
+                partitions = tuple(it for it in writer.progress if it % len(self._tips) == lane)
+                # The guard stops a query whose share is ending: what lands then would be cut off in its middle.
+                if closing.is_set() or share.ending or not partitions:
+                    return
+                try:
+                    share.check()
+                    self._land_batch(writer, lane, partitions, rows)
+                except Exception as error:
+                    failures.append(error)  # Spark would make a text of it.
+                    raise
+
+        with tempfile.TemporaryDirectory(prefix="neli-stream-") as folder:
+            queries = [
+                self._source.stream(lane, writer.progress[first], self._longest)
+                .writeStream.foreachBatch(partial(land, lane))
+                .option("checkpointLocation", f"{folder}/{lane}")
+                .start()
+                for lane, first in {it % len(self._tips): it for it in writer.progress}.items()
+            ]
+            try:
+                while not (share.ending or share.more or failures or self._is_done(writer)):
+                    share.check()
+                    for query in queries:
+                        if not failures and (trouble := query.exception()) is not None:
+                            failures.append(trouble)
+                    share.ending.wait(LOOK_EVERY)
+            finally:
+                with landing:
+                    closing.set()
+                for query in queries:
+                    query.stop()
+        if failures:
+            raise failures[0]
+
+    def _land_batch(self, writer: StepWriter, lane: int, partitions: tuple[int, ...], rows: DataFrame) -> None:
+        rows.persist()  # It is read twice.
+        try:
+            (upto,) = rows.agg(functions.max(STEP)).first() or (None,)
+            if upto is not None:
+                step = InputStep(lane, writer.progress[partitions[0]], upto, partitions)
+                writer.land(step, self._transform(rows.drop(STEP), partitions))
+        finally:
+            rows.unpersist()
+
+    def _look(self) -> None:
+        for lane, known in enumerate(self._tips):
+            tip, end = self._source.tip(lane, known), self._ends[lane]
+            self._tips[lane] = tip if end is None else min(tip, end)
+
+    def _is_done(self, writer: StepWriter) -> bool:
+        if self._once:
+            return self._has_ended(writer.progress)
+        return self._is_whole()
+
+    def _is_whole(self) -> bool:
+        """Whether the whole table is where the job ends."""
+        if self._once or None in self._ends:
+            return False
+        return self._has_ended({partition: at.batch for partition, at in self._table.progress().items()})
+
+    def _has_ended(self, progress: Mapping[int, int]) -> bool:
+        ends = [(at, self._ends[partition % len(self._ends)]) for partition, at in progress.items()]
+        return all(end is not None and at >= end for at, end in ends)
