@@ -11,13 +11,16 @@ LOCK := .make/lock
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: bench chaos check clean demo explore fetch format help kafka lock test test-core
+.PHONY: bench chaos check clean demo explore fetch format help kafka lock pipeline test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(CORE)/ready ## Three processes share 256 partitions, one is killed, and its keys move
 	$(CORE)/bin/neli demo
+
+pipeline: $(DEV)/ready ## Three hosts' Spark jobs fill one table, one host is killed, and every tick lands once
+	$(DEV)/bin/neli pipeline
 
 fetch: $(DEV)/ready ## Bring the jars of Kafka and ZooKeeper, which tests start (takes Java and Maven)
 	@$(DEV)/bin/python -m tests.servers.jars

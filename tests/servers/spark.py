@@ -27,7 +27,7 @@ import pyspark
 from neli_router.spark import java_home
 from tests.servers.process import ServerProcess, free_port, until_asked_to_end
 
-__all__ = ["Spark"]
+__all__ = ["MEMORY", "Spark"]
 
 HOSTS = ("127.0.0.1", "localhost")
 MEMORY = "512m"

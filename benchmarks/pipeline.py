@@ -1,0 +1,41 @@
+"""Exactly once on Spark: 1,000,000 ticks through three hosts' jobs, which are killed, stopped, and killed in a commit.
+
+The play is that of `tests/spark/test_exactly_once.py`: one driver is killed -9 the moment after its commit was made,
+one host is stopped just before its commit for longer than a lease and woken up, and one host is killed in mid-run. Each
+tick is then looked for by its sequence number, and every bar is compared with one that other code made.
+
+`zombie_refusals` counts the partitions in which the fence refused the woken one. `takeover_s_*` is the time from the
+act until others had landed rows in all partitions of that host: a lease, and the steps that are under way then.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import Figures
+from tests.spark.takeovers import LEASE, play
+
+__all__ = ["run"]
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(prog="pipeline", description=__doc__)
+    parser.add_argument("--ticks", type=int, default=1_000_000, help="how many go in")
+    chosen = parser.parse_args(options)
+    with tempfile.TemporaryDirectory(prefix="neli-pipeline-") as folder:
+        outcome = play(Path(folder), chosen.ticks)
+    return {
+        "ticks": outcome.count.made,
+        "landed_once": outcome.count.landed - outcome.count.doubled,
+        "duplicates": outcome.count.doubled,
+        "missing": outcome.count.missing,
+        "bars_equal": outcome.has_same_bars,
+        "killed_after_its_commit": outcome.killed_at_commit,
+        "zombie_files_landed": len(outcome.zombie_files),
+        "zombie_refusals": outcome.log.count("table.refused"),
+        "zombie_exit_code": outcome.zombie_code,
+        "lease_s": LEASE,
+        **{f"takeover_s_{name}": seconds for name, seconds in outcome.takeovers.items()},
+        "seconds": outcome.seconds,
+    }

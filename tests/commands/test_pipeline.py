@@ -1,0 +1,73 @@
+"""`neli ticks` and `neli pipeline`, as far as they go without Spark: what they make, and what they refuse."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from neli_router.commands.pipeline import pipeline_command, ticks_command
+from neli_router.exit_codes import EXIT_USAGE
+from neli_router.pipeline.feeds import TickFolder
+
+
+def ticks(*arguments: str) -> Result:
+    return CliRunner().invoke(ticks_command, list(arguments))
+
+
+def test_ticks_fills_a_folder_with_intervals_that_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    done = [ticks("--ticks", "1000", "--intervals", "4", "--seed", "7", str(it)) for it in (first, second)]
+    assert [0, 0] == [it.exit_code for it in done]
+    assert f"1,000 ticks in 4 intervals are in {first}\n" == done[0].output
+    assert 4 == TickFolder(first).tip(0, 0)
+    for number in range(1, 5):
+        assert TickFolder(first).path(number).read_bytes() == TickFolder(second).path(number).read_bytes()
+
+
+def test_ticks_leaves_a_folder_alone_that_has_some(tmp_path: Path) -> None:
+    assert 0 == ticks("--ticks", "10", "--intervals", "1", str(tmp_path / "a")).exit_code
+    again = ticks("--ticks", "10", "--intervals", "1", str(tmp_path / "a"))
+    assert (EXIT_USAGE, True) == (again.exit_code, "has intervals already: name another one" in again.output)
+    assert 1 == TickFolder(tmp_path / "a").tip(0, 0)
+
+
+def test_ticks_refuses_an_address_that_is_none(tmp_path: Path) -> None:
+    refused = ticks("kafka://localhost:9092")
+    assert (EXIT_USAGE, True) == (refused.exit_code, "a group was wanted after the brokers" in refused.output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--partitions", "2"], "partitions=2 must be at least 3"),
+        (["--intervals", "3"], "intervals=3 must be at least 4"),
+        (["--ticks", "0", "--pace", "-1"], "pace=-1 must be at least 0"),
+    ],
+)
+def test_the_pipeline_refuses_options_that_it_cannot_use_before_it_starts_anything(
+    arguments: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.html"
+    done = CliRunner().invoke(pipeline_command, [*arguments, "--report", str(report)])
+    assert (EXIT_USAGE, False) == (done.exit_code, report.exists())
+    assert said in done.output + capfd.readouterr().err
+
+
+def test_without_the_extra_both_say_how_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError('none', name='pyarrow')\n")
+    program = "from neli_router.cli import main; main()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    for command in (["ticks", "somewhere"], ["pipeline"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (EXIT_USAGE, True) == (done.returncode, "the extra 'spark'" in done.stderr), done.stderr

@@ -1,0 +1,63 @@
+"""The show's frame: it shows the hosts, how far the table is and who has what, and never outgrows its terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from neli_router.demo.scene import StoryEvent
+from neli_router.pipeline.show import Board, frame
+
+NOW = 31.25
+
+
+def board() -> Board:
+    return Board(
+        intervals=40,
+        sizes=[25_000] * 40,
+        started_at=0.0,
+        states={"alpha": "publishes", "bravo": "dead (kill -9)", "charlie": "publishes"},
+        tip=17,
+        landed=[16, 12, 17] * 2,
+        owners=["alpha", "bravo", "charlie"] * 2,
+    )
+
+
+def shown(board: Board, *events: StoryEvent, width: int = 80, height: int = 24) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, height=height, highlight=False)
+    console.print(frame(board, events, title="a test", now=NOW, width=width, height=height))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_a_frame_shows_hosts_progress_partitions_and_events() -> None:
+    lines = shown(board(), StoryEvent(12.5, "kill", "bravo", "kill -9: agent, driver and JVM are no more"))
+    expected = """
+a test                                                                    31.2 s
+host          state               partitions  of which behind
+ A  alpha     publishes                    2                2
+ B  bravo     dead (kill -9)               2                2
+ C  charlie   publishes                    2                0
+
+landed  ###############------.............................  12 of 40
+        300,000 ticks are in every partition; 17 intervals have been published
+owner   ABCABC
+behind  15.15.
+
+   12.500 s  kill   bravo    kill -9: agent, driver and JVM are no more
+"""
+    assert expected.strip().splitlines() == lines
+
+
+@pytest.mark.parametrize("height", [5, 11, 12, 24])
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_frame_never_outgrows_its_terminal(width: int, height: int) -> None:
+    events = [StoryEvent(float(second), "start", "alpha", "words " * 30) for second in range(40)]
+    lines = shown(board(), *events, width=width, height=height)
+    assert len(lines) <= max(height, 11)
+    assert all(len(line) <= width for line in lines)
+
+
+def test_before_anything_has_landed_there_is_a_frame() -> None:
+    empty = Board(intervals=40, sizes=[25_000] * 40, started_at=0.0)
+    assert "0 of 40" in "\n".join(shown(empty))

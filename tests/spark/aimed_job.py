@@ -1,0 +1,53 @@
+"""The job of `publish_prices`, with a weapon that goes off in its own commit: see `takeovers`.
+
+    AIMED_AT=kill:3     the third commit of rows is made in the table's log; before the driver hears of it, it and
+                             its JVM get SIGKILL
+    AIMED_AT=stop:3     just before the third is made, and after all checks, the whole host gets SIGSTOP; when it
+                             wakes up, it makes the commit
+
+The aim is Delta's own call that makes an entry of the log. `AIMED_NOTE` names a file for what it aimed at.
+"""
+
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark import SparkContext
+
+JOB = Path(__file__).parents[2] / "dags" / "jobs" / "publish_prices.py"
+
+__all__: list[str] = []
+
+
+def _aim(kind: str, number: int, note: Path) -> None:
+    original, count = DeltaTable.create_write_transaction, 0
+
+    def aimed(table: DeltaTable, actions: Any, *arguments: Any, **named: Any) -> None:
+        nonlocal count
+        count += bool(actions)
+        if not actions or count != number:
+            return original(table, actions, *arguments, **named)
+        note.write_text(" ".join(action.path for action in actions))
+        if kind == "stop":
+            os.killpg(os.getpgrp(), signal.SIGSTOP)
+        original(table, actions, *arguments, **named)
+        if kind == "kill":
+            gateway = SparkContext._gateway
+            assert gateway is not None
+            os.kill(gateway.proc.pid, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+    DeltaTable.create_write_transaction = aimed  # type: ignore[assignment, method-assign]
+
+
+if __name__ == "__main__":
+    if aim := os.environ.get("AIMED_AT"):
+        what, _, which = aim.partition(":")
+        _aim(what, int(which), Path(os.environ["AIMED_NOTE"]))
+    sys.argv[0] = str(JOB)
+    runpy.run_path(str(JOB), run_name="__main__")

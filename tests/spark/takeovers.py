@@ -1,0 +1,232 @@
+"""Three hosts' jobs over one table of ticks, and all that must not cost a tick: for the test and for the benchmark.
+
+    charlie   driver, killed -9 by itself the moment after its commit was made   its job is started again
+    alpha     whole host, stopped just before its commit, for longer than a lease, and woken: the zombie
+    bravo     whole host, killed -9 in mid-run                                   alpha and charlie do the rest
+    alpha     alone on a cluster of which an executor is killed -9               in a play of its own
+
+Hosts are those of `neli pipeline`; `aimed_job` holds the weapons. It takes as long as it takes: each act waits for what
+the table shows.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import dataset
+
+from dags.jobs.publish_prices import BARS
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.demo.place import records_of
+from neli_router.exit_codes import EXIT_LOST
+from neli_router.fence.delta import FencedTable
+from neli_router.keyspace import Layout
+from neli_router.pipeline.feeds import TickFolder
+from neli_router.pipeline.hosts import HostProcesses
+from neli_router.pipeline.landing import Count, commits_of, counted, same_bars, taken_over
+from neli_router.pipeline.show import SETTINGS, submitted
+from neli_router.pipeline.ticks import Market
+from neli_router.processes.history import history_of
+from tests.servers.spark import MEMORY, Spark
+
+__all__ = ["LEASE", "Outcome", "play", "play_on_cluster"]
+
+AIMED = Path(__file__).with_name("aimed_job.py")
+PARTITIONS, INTERVALS, HALF, SECONDS = 12, 12, 6, 60
+LEASE = 2.0
+LOOK_EVERY = 0.05
+PATIENCE = 240.0
+"""Seconds for each act. Starting a JVM takes most of it, on a machine that does other things as well."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it."""
+
+    count: Count
+    has_same_bars: bool
+    codes: dict[str, int]
+    """Of the jobs at the end."""
+    seconds: float
+    log: str = ""
+    """Of the zombie's job, from when it woke up; or of the one job on the cluster."""
+    killed_at_commit: bool = False
+    """The driver that was killed in its commit had made it: the table has its files."""
+    zombie_code: int = 0
+    zombie_files: list[str] = field(default_factory=list)
+    """Of those that the zombie was about to commit, the ones that are in the table."""
+    takeovers: dict[str, float] = field(default_factory=dict)
+    """Seconds from the act until others had landed in all partitions of that host."""
+
+
+def play(folder: Path, ticks: int) -> Outcome:
+    """The whole of it, with so many ticks."""
+    market = list(Market(instruments=200, seconds=SECONDS).split(ticks, INTERVALS))
+    with ExitStack() as stack:
+        play = _Play(folder, stack, market)
+        play.act()
+        outcome = play.outcome()
+    commits = commits_of(play.table.path)
+    names = {Path(path).name for path in play.table.files()}
+    outcome.log, outcome.zombie_code = play.zombie_log, play.zombie_code
+    outcome.killed_at_commit = set(play.aimed_at("charlie")) <= names
+    outcome.zombie_files = [name for name in play.aimed_at("alpha") if name in names]
+    outcome.takeovers = {name: taken_over(commits, took)[1] - at for name, (took, at) in play.took.items()}
+    return outcome
+
+
+def play_on_cluster(folder: Path, cluster: Spark, ticks: int) -> Outcome:
+    """One host's job on a cluster of which an executor is killed, when a quarter of the ticks has landed."""
+    market = list(Market(instruments=200, seconds=SECONDS).split(ticks, INTERVALS))
+    with ExitStack() as stack:
+        play = _Play(folder, stack, market)
+        play.act_on(cluster)
+        outcome = play.outcome()
+    outcome.log = play.hosts["alpha"].log.read_text(errors="replace")
+    return outcome
+
+
+class _Play:
+    def __init__(self, folder: Path, stack: ExitStack, market: list[pa.Table]) -> None:
+        self._folder, self._stack, self._market = folder, stack, market
+        self._feed, self._began_at = TickFolder(folder / "ticks"), host_clock()
+        self._ledger = f"sqlite://{folder / 'ledger.db'}"
+        self.table = FencedTable.create(folder / "table", BARS, Layout(partitions=PARTITIONS), first_batch=1)
+        self.hosts: dict[str, HostProcesses] = {}
+        self.took: dict[str, tuple[dict[int, int], float]] = {}
+        """Of a host: its partitions with their terms, and when it was stopped or killed, by the wall clock."""
+        self.codes: dict[str, int] = {}
+        self.zombie_code, self.zombie_log = 0, ""
+
+    def act(self) -> None:
+        self._append(self._market[:HALF])
+        for name, aim in (("alpha", "stop:3"), ("bravo", ""), ("charlie", "kill:2")):
+            self._start(name, aim)
+        # A job that is starting can lose its lease where cores are few, and then begins anew, with its aim.
+        self._await(lambda: bool(self.aimed_at("charlie")) and self._ended("charlie") == -signal.SIGKILL, "the kill")
+        self.hosts["charlie"].start_job(AIMED_AT="")
+
+        self._await(lambda: bool(self.aimed_at("alpha")), "the stop")
+        self._take("alpha")
+        self._await(lambda: self._is_taken("alpha"), "others in the place of the one that was stopped")
+        log = self.hosts["alpha"].log
+        before = log.stat().st_size
+        self.hosts["alpha"].resume()
+        self._await(lambda: self._ended("alpha") is not None, "the end of the zombie's job")
+        self.zombie_code = self.hosts["alpha"].driver.wait()
+        self.zombie_log = log.read_text(errors="replace")[before:]
+        self.hosts["alpha"].start_job(AIMED_AT="")
+
+        self._await(lambda: self._has_come_to(HALF), "the first half of the ticks")
+        self._append(self._market[HALF:])
+        self._await(lambda: self._is_at_work("bravo"), "a step of the second half")
+        self._take("bravo")
+        self.hosts["bravo"].kill()
+        self._await(lambda: self._has_come_to(INTERVALS), "all ticks")
+        self._await(lambda: all(self._ended(name) is not None for name in ("alpha", "charlie")), "the end of the jobs")
+        self.codes = {name: self.hosts[name].driver.wait() for name in ("alpha", "charlie")}
+
+    def act_on(self, cluster: Spark) -> None:
+        self._append(self._market)
+        self._start("alpha", "", master=cluster.master)
+        self._await(lambda: self._has_come_to(INTERVALS // 4), "a quarter of the ticks")
+        os.kill(min(_executors(cluster)), signal.SIGKILL)
+        self._await(lambda: self._ended("alpha") is not None, "the end of the job")
+        self.codes = {"alpha": self.hosts["alpha"].driver.wait()}
+
+    def outcome(self) -> Outcome:
+        """As far as every play has it."""
+        seconds = host_clock() - self._began_at
+        made = pa.concat_tables(self._market)
+        ticks = {it["values"]: it["counts"] for it in made["instrument"].value_counts().to_pylist()}
+        rows = dataset.dataset(self.table.files(), format="parquet").to_table()
+        return Outcome(counted(rows, ticks), same_bars(rows, made, SECONDS), self.codes, seconds)
+
+    def _append(self, intervals: list[pa.Table]) -> None:
+        for interval in intervals:
+            self._feed.append(interval)
+
+    def aimed_at(self, name: str) -> list[str]:
+        """The files of the commit that the weapon of this host went off in; none before that."""
+        note = self._folder / f"{name}.note"
+        return [Path(path).name for path in note.read_text().split()] if note.exists() else []
+
+    def _start(self, name: str, aim: str, *, master: str = "local[1]") -> None:
+        options = ["--ledger", self._ledger, "--layout-partitions", str(PARTITIONS), "--lease", str(LEASE)]
+        options += ["--snapshot-every", "1000000"]  # None: the whole ledger is read again.
+        job = ["--ticks", self._folder / "ticks", "--table", self._folder / "table", "--seconds", SECONDS]
+        self.hosts[name] = self._stack.enter_context(
+            HostProcesses(
+                name,
+                self._folder,
+                agent=options,
+                job=[str(AIMED), "--master", master, "--until", str(INTERVALS), *map(str, job)],
+                environment={
+                    "AIMED_AT": aim,
+                    "AIMED_NOTE": str(self._folder / f"{name}.note"),
+                    "PYSPARK_SUBMIT_ARGS": submitted({**SETTINGS, "spark.executor.memory": MEMORY}),
+                },
+            )
+        )
+
+    def _ended(self, name: str) -> int | None:
+        """The job's exit code. One that lost its lease by the way is started again, as a supervisor does."""
+        host = self.hosts[name]
+        code = host.driver.poll()
+        if code == EXIT_LOST and (name != "alpha" or self.zombie_log or not self.aimed_at(name)):
+            host.start_job(**({"AIMED_AT": ""} if self.aimed_at(name) else {}))
+            return None
+        if code not in (None, 0, EXIT_LOST, -signal.SIGKILL):
+            raise RuntimeError(f"the job of {name} ended with {code}:\n{host.log.read_text(errors='replace')[-4000:]}")
+        return code
+
+    def _take(self, name: str) -> None:
+        """Note what is being taken from this host, and when."""
+        self.took[name] = (self._terms(name), time.time())
+
+    def _terms(self, name: str) -> dict[int, int]:
+        """Partition -> term, of those that this host landed in last, or raised the fence of."""
+        owners = history_of(records_of(Config(self._ledger))).owners
+        terms = {it: at.term for it, at in self.table.progress().items() if at.term is not None}
+        return {it: term for it, term in terms.items() if owners.get((it, term)) == name}
+
+    def _is_at_work(self, name: str) -> bool:
+        """Whether it is past the first half, and not at the end."""
+        progress = self.table.progress(self._terms(name))
+        return any(HALF < at.batch < INTERVALS for at in progress.values())
+
+    def _is_taken(self, name: str) -> bool:
+        return taken_over(commits_of(self.table.path), self.took[name][0])[1] < inf
+
+    def _has_come_to(self, step: int) -> bool:
+        return all(at.batch >= step for at in self.table.progress().values())
+
+    def _await(self, awaited: Callable[[], bool], what: str) -> None:
+        give_up_at = host_clock() + PATIENCE
+        while not awaited():
+            if host_clock() > give_up_at:
+                said = "\n".join(
+                    f"{it.name}:\n{it.log.read_text(errors='replace')[-3000:]}" for it in self.hosts.values()
+                )
+                raise TimeoutError(f"{what} did not come within {PATIENCE:g} s\n{said}")
+            time.sleep(LOOK_EVERY)
+            for name in self.hosts:
+                self._ended(name)
+
+
+def _executors(cluster: Spark) -> list[int]:
+    """The processes of the cluster's executors: each has its folder below that of its worker."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # It has ended meanwhile, or is another user's.
+            is_ours = (process / "cwd").readlink().is_relative_to(cluster._folder)
+            if is_ours and b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
