@@ -1,4 +1,4 @@
-"""Slots and placement over Spark Connect: a server of its own, in a process of its own, since this one has a classic Spark."""
+"""Slots and placement over Spark Connect: in a process of its own, because this one has a classic Spark already."""
 
 import os
 import subprocess
@@ -28,7 +28,8 @@ SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4", "s
 spark = SparkSession.builder.remote("local[2]").config(map=SETTINGS).getOrCreate()
 chance = random.Random(1)
 for layout in (Layout(), Layout(slots=1000, partitions=7, tags=True)):
-    for kind, keys in (("string", [*EDGES, *random_texts(300, chance)]), ("binary", list(random_binaries(300, chance)))):
+    both_kinds = {"string": [*EDGES, *random_texts(300, chance)], "binary": [*random_binaries(300, chance)]}
+    for kind, keys in both_kinds.items():
         df = spark.createDataFrame([(key,) for key in keys], f"key {kind}")
         assert isinstance(df, DataFrame), type(df)
         both = df.transform(with_slot, "key", layout).transform(with_partition, "key", layout)
