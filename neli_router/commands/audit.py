@@ -23,7 +23,7 @@ from neli_router import config as configuration
 from neli_router.commands.configuration import resolved_or_exit
 from neli_router.commands.conventions import output_option, print_rows, print_views, shown
 from neli_router.config import Config
-from neli_router.errors import LedgerTrimmed, NeliError
+from neli_router.errors import LedgerTrimmed, NeliError, how_to_install
 from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.ledgers.base import Entry, Ledger, Promise
 from neli_router.processes.notes import NoteReader
@@ -199,9 +199,7 @@ def audit_command(
 
             report.write_text(html_of(found, address), encoding="utf-8")
         if table is not None:
-            from neli_router.status.audit_table import write_tables  # noqa: PLC0415 - Delta may not be installed.
-
-            write_tables(found, table)
+            _write_tables(found, table)
     except (NeliError, OSError) as error:
         click.echo(f"neli: {error}", err=True)
         raise SystemExit(EXIT_BROKEN) from None
@@ -214,6 +212,16 @@ def audit_command(
             click.echo(f"written: {path}")
     if found.verdict == "broken":
         raise SystemExit(EXIT_BROKEN)
+
+
+def _write_tables(found: Audit, folder: Path) -> None:
+    try:
+        from neli_router.status.audit_table import write_tables  # noqa: PLC0415 - Delta may not be installed.
+    except ModuleNotFoundError as error:
+        if error.name not in {"deltalake", "pyarrow"}:
+            raise
+        raise NeliError("Delta tables were wanted", f"{error.name} is not installed", how_to_install("spark")) from None
+    write_tables(found, folder)
 
 
 def _read(config: Config) -> tuple[str, Annals]:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
 
-from neli_router.errors import NeliError, how_to_install
+from neli_router.errors import NeliError
 from neli_router.status.audit import Audit
 
 __all__ = ["tables_of", "write_tables"]
@@ -110,13 +112,6 @@ def tables_of(audit: Audit) -> dict[str, pa.Table]:
 
 def write_tables(audit: Audit, folder: Path) -> None:
     """Write them below `folder`, in place of those that are there. Raises NeliError."""
-    try:
-        from deltalake import write_deltalake  # noqa: PLC0415 - it may not be installed.
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above.
-    except ModuleNotFoundError as error:
-        if error.name != "deltalake":
-            raise
-        raise NeliError("Delta tables were wanted", "deltalake is not installed", how_to_install("spark")) from None
     try:
         for name, table in tables_of(audit).items():
             place = folder / name

@@ -1,6 +1,7 @@
 """`neli audit`: its summary, its JSON and its exit codes, for ledgers of a file."""
 
 import json
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -97,6 +98,16 @@ def test_a_report_and_tables_are_written_where_they_are_wanted(path: Path, tmp_p
     assert {"findings", "members", "moves", "takeovers", "tenures"} == {
         it.name for it in (tmp_path / "tables").iterdir()
     }
+
+
+def test_without_delta_the_error_says_how_to_get_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(path, history())
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    monkeypatch.delitem(sys.modules, "neli_router.status.audit_table", raising=False)
+    result = run(path, "--table", str(tmp_path / "tables"))
+    assert (1, True) == (result.exit_code, "deltalake is not installed: " in result.stderr), result.output
 
 
 def test_names_cannot_move_the_cursor(path: Path) -> None:
