@@ -350,7 +350,10 @@ class _Examination:
 
     def _compare_notes(self) -> None:
         """Whoever acted must have owned the partition under that term, by the ledger, and be one member."""
-        oldest = min((past[0].term for past in self._annals.tenures.values()), default=0)
+        annals = self._annals
+        assert annals.first is not None
+        assert annals.state.genesis is not None
+        oldest = annals.state.genesis.base + annals.first
         members: defaultdict[str, set[str]] = defaultdict(set)
         actors: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
         for span in self._spans:
@@ -358,7 +361,7 @@ class _Examination:
             if held is not None:
                 members[span.process].add(held.member)
                 actors[span.partition, span.term].add(span.process)
-            elif span.term >= oldest:  # A lower one was given before these annals begin.
+            elif span.term >= oldest:  # A lower one was given by a record from before these annals.
                 self._find(
                     "broken",
                     "unowned",
@@ -407,7 +410,9 @@ class _Examination:
         tolerance = max(CLOCK_ERROR, 2 * self._axis.error)  # Each of two clocks may be off.
         by_partition: defaultdict[int, list[tuple[float, float, ActedSpan]]] = defaultdict(list)
         for span in self._spans:
-            if not span.again:
+            # On several clocks, a span from before these annals cannot be compared: its clock is not known.
+            known = (span.partition, span.term) in self._owned or self._axis.error == 0
+            if known and not span.again:
                 by_partition[span.partition].append((*self._aligned(span), span))
         found: list[NotedOverlap] = []
         for partition, times in sorted(by_partition.items()):

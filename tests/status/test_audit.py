@@ -304,6 +304,13 @@ def test_a_term_from_before_the_annals_is_not_judged() -> None:
     assert [] == kinds(found)
 
 
+def test_notes_from_before_the_oldest_snapshot_are_not_judged_by_it() -> None:
+    records = written(*ALICE_DIES)
+    state = folded(*records[:12])
+    found = audited(entries([*records[12:], snapshot("b", state)], first=12), SOUND)
+    assert ([], True) == (kinds(found), found.noted_whole)
+
+
 def test_one_term_is_not_for_two_processes_and_one_process_is_not_two_members() -> None:
     found = audited(entries(written(*ALICE_DIES)), [*SOUND, acted("bob.1", 0, 1001, 0.0, 0.05)])
     assert ["unowned", "unowned"] == kinds(found)
