@@ -1,0 +1,129 @@
+"""The job `audit_ownership`: an archive that grows with each run, and statistics that Spark makes of the audit."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from dags.jobs.audit_ownership import (
+    archived,
+    audit_archive,
+    by_hour,
+    by_member_and_hour,
+    by_partition,
+    copy_new,
+    entries_of,
+    write_statistics,
+)
+from neli_router.errors import NeliError
+from neli_router.induction.records import Record, encode
+from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.processes.notes import Acts, Notebook
+from neli_router.status.audit import audited
+from neli_router.status.audit_table import tables_of
+from tests.induction.scenes import expire, genesis, join
+from tests.status.auditing import entries, written
+
+pytestmark = pytest.mark.spark
+
+START = 3590.0
+"""Ten seconds before an hour ends on the members' clock."""
+
+
+def history() -> list[Record]:
+    """Offsets in a file begin with 1. A lease is 6 s; alice dies, and bob takes over all four partitions."""
+    alice = [("a", START + second) for second in range(8)]
+    bob = [("b", START + 7.5 + second) for second in range(8)]
+    joins = join("a", "alice", at=2), join("b", "bob", at=11)
+    last = ("b", START + 15.5), ("b", START + 16.5)
+    return written(genesis(), joins[0], *alice, joins[1], *bob, expire("b", "a", 10), *last, first=1)
+
+
+def append(path: Path, records: Sequence[Record]) -> None:
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.append([encode(record) for record in records])
+
+
+def archive(spark: SparkSession, folder: Path, records: Sequence[Record]) -> Path:
+    rows = [(entry.offset, None, entry.payload.decode()) for entry in entries(records, first=1)]
+    spark.createDataFrame(rows, "offset long, time timestamp, payload string").write.mode("append").parquet(str(folder))
+    return folder
+
+
+def test_each_run_copies_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+    ledger, folder, records = tmp_path / "ledger.db", tmp_path / "archive", history()
+    append(ledger, records[:12])
+    copy_new(spark, f"sqlite://{ledger}", folder)
+    append(ledger, records[12:])
+    copy_new(spark, f"sqlite://{ledger}", folder)
+    assert entries(records, first=1) == list(entries_of(archived(spark, folder)))
+
+
+def test_records_that_two_runs_copied_count_once(spark: SparkSession, tmp_path: Path) -> None:
+    folder = archive(spark, tmp_path / "archive", history())
+    archive(spark, folder, history()[:9])
+    assert entries(history(), first=1) == list(entries_of(archived(spark, folder)))
+
+
+def test_an_archive_that_is_not_there_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(NeliError, match=r"there is no .*: name a ledger"):
+        archived(spark, tmp_path / "archive")
+
+
+def test_kafkas_time_of_a_record_comes_along(spark: SparkSession, tmp_path: Path) -> None:
+    at = datetime(2026, 11, 22, 8, 0, 0, 250_000, tzinfo=UTC)
+    rows = spark.createDataFrame([(7, at, "{}")], "offset long, time timestamp, payload string")
+    assert [(7, b"{}", at.timestamp())] == list(map(tuple, entries_of(rows)))
+
+
+def test_the_audit_of_an_archive_is_that_of_its_records(spark: SparkSession, tmp_path: Path) -> None:
+    folder = archive(spark, tmp_path / "archive", history())
+    Notebook(tmp_path / "alice.1.notes").write(Acts(START + 6.1, START + 13.0, {0: 1002}))
+    Notebook(tmp_path / "bob.1.notes").write(Acts(START + 12.5, START + 17.0, {0: 1020}))
+    found = audit_archive(spark, folder, tmp_path)
+    assert audited(entries(history(), first=1)).tenures == audit_archive(spark, folder).tenures
+    assert (1, "broken") == (len(found.overlaps), found.verdict)
+
+
+def test_leading_is_cut_at_the_hours(spark: SparkSession) -> None:
+    """Alice led from 6 s and a bit until she died at 7.5; bob leads from 15, which is the next hour, until 16.5."""
+    tables = tables_of(audited(entries(history(), first=1), one_clock=True))
+    rows = by_member_and_hour(spark.createDataFrame(tables["tenures"])).collect()
+    assert [(0, "alice", 4, 4), (1, "bob", 4, 4)] == [(it.hour, it.member, it.partitions, it.began) for it in rows]
+    assert [4 * (7.5 - 6.012012), 4 * 1.5] == pytest.approx([it.partition_seconds for it in rows], abs=1e-4)
+
+
+def test_a_tenure_over_several_hours_counts_in_each(spark: SparkSession) -> None:
+    tenures = [("m1", 0, 3000.0, 11_000.0), ("m1", 1, 3000.0, 3600.0), ("m2", 1, None, None)]
+    rows = spark.createDataFrame(tenures, "member string, partition long, led_from double, led_until double")
+    assert [(0, 1200.0, 2, 2), (1, 3600.0, 1, 0), (2, 3600.0, 1, 0), (3, 200.0, 1, 0)] == [
+        (it.hour, it.partition_seconds, it.partitions, it.began) for it in by_member_and_hour(rows).collect()
+    ]
+
+
+def test_each_hour_has_its_moves_takeovers_and_members(spark: SparkSession) -> None:
+    tables = tables_of(audited(entries(history(), first=1), one_clock=True))
+    frames = [spark.createDataFrame(tables[name]) for name in ("moves", "takeovers", "members")]
+    first, second = by_hour(*frames).collect()
+    assert (0, 0, 1, 7.5, 2, 0) == (
+        *(first.hour, first.moves, first.takeovers, first.takeover_p50, first.joins, first.expired),
+    )
+    assert (1, 4, 0, None, 0, 1) == (
+        *(second.hour, second.moves, second.takeovers, second.takeover_p50, second.joins, second.expired),
+    )
+
+
+def test_each_partition_says_how_often_it_changed_hands(spark: SparkSession) -> None:
+    tables = tables_of(audited(entries(history(), first=1), one_clock=True))
+    rows = by_partition(spark.createDataFrame(tables["tenures"])).collect()
+    assert [(partition, 2, 2) for partition in range(4)] == [(it.partition, it.tenures, it.members) for it in rows]
+
+
+def test_statistics_are_delta_tables(spark: SparkSession, tmp_path: Path) -> None:
+    write_statistics(spark, audited(entries(history(), first=1), one_clock=True), tmp_path)
+    counts = {path.name: DeltaTable(path).to_pyarrow_table().num_rows for path in tmp_path.iterdir()}
+    assert {"by_hour": 2, "by_member_and_hour": 2, "by_partition": 4} == counts
