@@ -73,6 +73,7 @@ SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Of hundreds of small jobs, the compiler in C2 would cost more than it gains.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -172,6 +172,7 @@ class _Play:
                     "AIMED_AT": aim,
                     "AIMED_NOTE": str(self._folder / f"{name}.note"),
                     "PYSPARK_SUBMIT_ARGS": submitted({**SETTINGS, "spark.executor.memory": MEMORY}),
+                    "SPARK_LOCAL_IP": "127.0.0.1",  # Where the cluster is.
                 },
             )
         )
