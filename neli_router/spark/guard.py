@@ -30,9 +30,9 @@ nothing. So all that the job writes carries its term, and the fence of the table
 So it does all that there is: the block's thread is tagged, and besides, the whole session is interrupted. Give the
 guard a session of its own (`spark.newSession()`) if other work shall go on. A job on RDDs in a thread of a plain pool
 is only reached by the end of the process; start such threads as `pyspark.InheritableThread`. Whatever is started after
-the loss is cancelled, too, for as long as the block lasts. Over Connect, an operation that is cancelled while the server
-still plans it ends for the client, but was seen to begin in the server all the same, and to go on there: nothing on
-this side can reach it any more.
+the loss is cancelled, too, for as long as the block lasts. Over Connect, an operation that is cancelled while the
+server still plans it ends for the client, but was seen to begin in the server all the same, and to go on there: nothing
+on this side can reach it any more.
 
 A program that holds Python's lock for ever can only be ended from outside: `neli run -- spark-submit ...` does that,
 for a role.
