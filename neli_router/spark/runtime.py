@@ -221,8 +221,7 @@ def require_pyspark() -> None:
         raise SparkUnusable(
             "PySpark was wanted, to start Spark on this machine or on a cluster",
             "pyspark-client is installed, which only connects to a Spark that runs",
-            f"pip uninstall pyspark-client, then {how_to_install('spark')}; "
-            "or give the address of a Spark Connect server: session(master='sc://HOST:15002')",
+            f"pip uninstall pyspark-client, then {how_to_install('spark')}",
         )
     there = getattr(import_module("pyspark"), "__version__", "missing")
     if there != whole:
@@ -239,7 +238,9 @@ def explained() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        package, is_missing = (error.name or "").partition(".")[0], isinstance(error, ModuleNotFoundError)
+        package = (error.name or "").partition(".")[0]
+        # A folder that lost its files is still a package, and lies at no location that Python knows.
+        is_missing = isinstance(error, ModuleNotFoundError) or "(unknown location)" in error.msg
         whole, client = (_version("pyspark"), _version("pyspark-client")) if package == "pyspark" else (None, None)
         found, remedy = "it is not installed", how_to_install("spark")
         if client:

@@ -17,7 +17,6 @@ import os
 import sys
 from collections.abc import Mapping
 
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from neli_router.spark.runtime import java_home, require_pyspark
@@ -49,13 +48,15 @@ def session(
     {"spark.driver.memory": "4g"}.
     Stop it with `stop()`, or use it as `with session() as spark:`. Raises SparkUnusable, and what Spark raises.
     """
-    if (there := SparkSession.getActiveSession()) is not None:
-        return there
     said = dict(settings or {})
     remote = os.environ.get("SPARK_REMOTE") or (master if master and master.startswith("sc://") else None)
     if remote:
         return _reading_ledgers(SparkSession.builder.config(map={**said}).remote(remote).getOrCreate())
-    require_pyspark()
+    require_pyspark()  # Before anything else is asked of it: pyspark-client alone ends the program.
+    if (there := SparkSession.getActiveSession()) is not None:
+        return there
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a client of Spark Connect has neither.
+
     said["spark.app.name"] = name
     if master is not None:
         said["spark.master"] = master

@@ -187,6 +187,11 @@ def test_a_client_alone_can_connect_and_not_start_spark(monkeypatch: pytest.Monk
         ({}, ModuleNotFoundError("?", name="pyspark"), r"not installed: install the extra 'spark'"),
         ({}, ModuleNotFoundError("?", name="pyarrow.lib"), r"pyarrow was wanted, .* not installed: install the extra"),
         ({"pyspark": "4.2.1"}, ModuleNotFoundError("?", name="pyspark.sql"), "files are gone, .* pyspark==4.2.1"),
+        (
+            {"pyspark": "4.2.1"},
+            ImportError("? (unknown location)", name="pyspark"),
+            "files are gone, .* pyspark==4.2.1",
+        ),
         ({"pyspark-client": "4.2.0"}, ImportError("?", name="pyspark"), "stands in its place.* install the extra"),
     ],
 )
