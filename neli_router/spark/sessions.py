@@ -46,7 +46,8 @@ def session(
     `master` is `local[4]`, `spark://HOST:7077`, `k8s://...`, or `sc://HOST:15002` for Spark Connect. Without it, the
     configuration of Spark decides, and if it has none, `local[*]`. `settings` are Spark's, such as
     {"spark.driver.memory": "4g"}.
-    Stop it with `stop()`, or use it as `with session() as spark:`. Raises SparkUnusable, and what Spark raises.
+    Stop it with `stop()`, or use it as `with session() as spark:`, which those of Connect cannot do. Raises
+    SparkUnusable, and what Spark raises.
     """
     said = dict(settings or {})
     remote = os.environ.get("SPARK_REMOTE") or (master if master and master.startswith("sc://") else None)
