@@ -74,7 +74,7 @@ def _costs(spark: SparkSession, made: str, suffix: str, count: int, rounds: int)
 
     arrow = arrow_udf(over_arrow, "int")  # type: ignore[call-overload] # It has a third argument, with a default.
 
-    @sql.udf("int")
+    @sql.udf(returnType="int", useArrow=False)
     def pickled(key: str) -> int:
         return mmh3.hash(key, signed=False) % slots
 

@@ -63,11 +63,11 @@ NOTE = "neli.layout"
 
 
 def with_slot(df: DataFrame, key: str, layout: Layout, *, name: str = "slot") -> DataFrame:
-    """`df` with a last column `name`: the slot of each key in the column `key`, as `layout.slot` has it; INT.
+    """`df` with a last column `name`: the slot of each key in the column `key`, as `layout.slot` has it.
 
     Use it by `df.transform(with_slot, "key", layout)`. Nothing is read before the result is. Text and binary are keys;
-    a null has a null slot. Raises BadKey for a column of another type, and ConfigError if `key` is missing or `name` is
-    there already.
+    a null has a null slot. Slots are INT, or BIGINT if the layout has more than 2^31. Raises BadKey for a column of
+    another type, and ConfigError if `key` is missing or `name` is there already.
     """
     return _hashed(df, key, layout.tags, name, lambda hashed: _typed(_mod(hashed, layout.slots), layout.slots))
 
@@ -86,8 +86,8 @@ def with_partition(df: DataFrame, key: str, layout: Layout, *, name: str = "part
 def with_partition_of_role(df: DataFrame, role: str, layout: Layout, *, name: str = "partition") -> DataFrame:
     """`df` with the partition that fills each role: role j, a whole number, is filled by partition j mod M.
 
-    A column of names is one of keys. It has a function of its own because a number may be a role or a key: as a key, 7
-    is hashed as some text or bytes, and only the program knows which. Raises as `with_slot` does.
+    A column of names is one of keys. Numbers have this function of their own because 7 may be a role or a key, and as a
+    key it is hashed, as some text or bytes. Raises as `with_slot` does.
     """
     field = column_of(df, role)
     if not isinstance(field.dataType, IntegralType):
