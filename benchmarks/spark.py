@@ -8,7 +8,8 @@ has keys of 20 characters, as the other benchmarks do. That is a multiple of 4, 
 another length is copied to get zeros behind it: `slot_over_fhash_21` has one character more, and
 `slot_over_fhash_random` has keys of 0 to 63. The UDFs are held against the first.
 
-`owned` reads an eighth of a table's partitions: the figures are Spark's own counts of files.
+`owned` reads an eighth of a table's partitions: the figures are Spark's own counts of files. What a fenced commit takes
+comes from the benchmark `fenced_table`.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
 
-from benchmarks import Figures
+from benchmarks import Figures, fenced_table
 from neli_router.keyspace import SLOTS_MAX, Key, Layout, utf8
 from neli_router.spark import files_read, laid_out, owned, session, with_slot
 
@@ -61,7 +62,10 @@ def run(options: Sequence[str]) -> Figures:
         figures: Figures = {"mismatches": mismatches, "random_keys": chosen.random // 2 * 2}
         for suffix, made in KEYS.items():
             figures |= _costs(spark, made, suffix, chosen.keys, chosen.rounds)
-        return {**figures, **_pruned(spark), "keys": chosen.keys, "rounds": chosen.rounds}
+        figures |= _pruned(spark)
+    commits = fenced_table.run([])
+    figures |= {name: commits[name] for name in ("commit_ms_p50", "commit_ms_p50_at_few", "many_over_few")}
+    return {**figures, "keys": chosen.keys, "rounds": chosen.rounds}
 
 
 def _costs(spark: SparkSession, made: str, suffix: str, count: int, rounds: int) -> Figures:
