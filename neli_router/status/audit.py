@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, inf, isfinite
+from math import ceil, inf, isfinite, nextafter
 from statistics import median
 from typing import NamedTuple
 
@@ -399,10 +399,16 @@ class _Examination:
             self._find("note", "notes", text)
         if missed or not self._spans:
             return False
+        aligned = {place: [self._aligned(span) for span in noted[place]] for place in self._owned}
         for place, held in self._owned.items():
-            times = [self._aligned(span) for span in noted[place]]
-            held.led_from = min((since for since, _ in times), default=inf)
-            last = max((until for _, until in times), default=-inf)
+            # A member that began to act was alive then and a moment longer, also if its next Beat was due earlier.
+            # Without this, what it took over in its last moment would seem to be led by no member.
+            life = self._annals.lives[held.incarnation]
+            alive = [nextafter(min(since, life.until), inf) for since, _ in aligned[place]]
+            life.died = max([life.died, *alive])
+        for place, held in self._owned.items():
+            held.led_from = min((since for since, _ in aligned[place]), default=inf)
+            last = max((until for _, until in aligned[place]), default=-inf)
             held.led_until = min(last, self._annals.lives[held.incarnation].died)
         return True
 

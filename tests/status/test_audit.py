@@ -264,6 +264,14 @@ def test_notes_that_fit_are_sound_and_tell_better_when_all_was_led() -> None:
     assert (3.5, 10.2) == (found.takeovers[0].died, found.takeovers[0].led)
 
 
+def test_a_note_that_a_member_began_to_act_shows_that_it_was_alive() -> None:
+    """One that takes over and dies before its next Beat has led what it took over, if only for a moment."""
+    late = [acted("alice.1", 0, 1001, 3.8, 9.0), *SOUND[1:]]
+    found = audited(entries(written(*ALICE_DIES)), late)
+    assert pytest.approx(3.8) == found.takeovers[0].died
+    assert found.tenures[0].led_until > found.tenures[0].led_from == 3.8
+
+
 def test_an_overlap_in_the_notes_is_a_broken_promise() -> None:
     found = audited(entries(written(*ALICE_DIES)), [*SOUND[:-1], acted("bob.1", 2, 1018, 8.9, 14.0)])
     assert [(2, "alice.1", "bob.1")] == [(it.partition, it.first.process, it.second.process) for it in found.overlaps]

@@ -5,12 +5,15 @@ chaos --kill, stop--> workers --notes--> the referee's verdict
                         '--ledger copy --'  '---agree? members, tenures, moves (the history of the same records)
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from neli_router.commands.audit import acts_in
+from neli_router.induction.records import Beat, decode
+from neli_router.ledgers.base import Entry
 from neli_router.processes.group import MemberProcess, ProcessGroup, led_elsewhere
 from neli_router.processes.history import History, history_of
 from neli_router.processes.referee import Verdict
@@ -77,7 +80,7 @@ def test_under_available_it_finds_the_very_overlaps_that_the_referee_finds(tmp_p
 
 
 def test_a_takeover_took_as_long_as_those_saw_it_who_killed_the_member(tmp_path: Path) -> None:
-    """To within a beat."""
+    """To within a beat, and the time for which the killed member, on a busy machine, had not beaten as it should."""
     killed: list[tuple[MemberProcess, float, set[int]]] = []
     with (
         ProcessGroup(tmp_path, partitions=PARTITIONS, pause=LEASE / 20, lease=2 * LEASE) as group,
@@ -99,4 +102,11 @@ def test_a_takeover_took_as_long_as_those_saw_it_who_killed_the_member(tmp_path:
         seen = led_elsewhere(group.lives, victim.life, held, at) - at
         say(f"{takeover.member}: {takeover.seconds:.3f} s by the audit, {seen:.3f} s by the referee")
         assert len(held) == takeover.partitions
-        assert seen == pytest.approx(takeover.seconds, abs=found.beat)
+        late = max(0.0, at - last_beat(entries, takeover.incarnation) - found.beat)
+        assert seen == pytest.approx(takeover.seconds, abs=found.beat + late)
+
+
+def last_beat(entries: Iterable[Entry], incarnation: str) -> float:
+    """When it was sent."""
+    records = [decode(entry.payload) for entry in entries]
+    return max(record.sent_at for record in records if isinstance(record, Beat) and record.by == incarnation)
