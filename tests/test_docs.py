@@ -405,9 +405,12 @@ def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["anna"] == [row.member for row in names["beats"].where("member is not null").collect()]
     owners = names["spark"].table("owners").orderBy("partition").collect()
     assert [(partition, "anna") for partition in range(4)] == [row[:2] for row in owners]
-    socket = str(tmp_path / "agent.sock")
+    # Another group than that of the blocks, so in another folder.
+    host = tmp_path / "host"
+    host.mkdir()
+    socket = str(host / "agent.sock")
     monkeypatch.setenv("NELI_AGENT", socket)
-    with running(configured(tmp_path, lease=3.0), AgentOptions(socket=socket)):
+    with running(configured(host, lease=3.0), AgentOptions(socket=socket)):
         names["job"]()
 
 

@@ -122,7 +122,8 @@ class Running:
             serving = asyncio.create_task(self.agent.serve())
             started = asyncio.create_task(self.agent.started.wait())
             await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
-            self._ready.set()
+            if not serving.done():  # Else its error comes first, or a test would begin with an agent that has ended.
+                self._ready.set()
             started.cancel()
             await serving
 
