@@ -4,9 +4,9 @@
     random texts, random bytes, edges --with_slot--= mmh3, one by one, or the benchmark fails
 
 A ratio is the median of those of the rounds, so a machine that grows busy halfway slows both sides. `slot_over_fhash`
-has keys of 20 characters, as the other benchmarks do. That is a multiple of 4, and such a key is not copied. A key of
-another length is copied to get zeros behind it: `slot_over_fhash_21` has one character more, and
-`slot_over_fhash_random` has keys of 0 to 63. The UDFs are held against the first.
+has keys of 20 characters, as the other benchmarks do. That is a multiple of 4, so nothing but the hash is worked out.
+Another key is copied to get zeros behind it, and they are taken out of its hash again: `slot_over_fhash_21` has one
+character more, and `slot_over_fhash_random` has keys of 0 to 63. The UDFs are held against the first.
 
 `owned` reads an eighth of a table's partitions: the figures are Spark's own counts of files. What a fenced commit takes
 comes from the benchmark `fenced_table`.

@@ -1,8 +1,10 @@
 """The slot and the partition of every key as a column, in Spark's own SQL: bit by bit what `Layout` says of one key.
 
-    bytes of the key, zeros up to a multiple of 4 --hash(START, ...)--> undo the finish --> undo the last round --.
-                                                                                            if it had zeros in it |
-    partition <--mod M-- slot <--mod S-- finish as the standard says, with the true length <----------------------'
+    bytes of the key, zeros up to a multiple of 4 --hash(START, ...)--> a hash --if there are zeros in it--.
+                                                                          |                                |
+                                                                          |         undo the finish and the last round,
+                                                                          v         finish with the true length
+    partition <------------------mod M-- slot <------------------mod S-- hash <----------------------------'
 
 There is no Python worker and no jar, so it also holds over Spark Connect, and Spark compiles it with the rest of the
 query. Spark's `hash()` is murmur3, too, but not quite the standard one that all our members use:
@@ -12,7 +14,8 @@ query. Spark's `hash()` is murmur3, too, but not quite the standard one that all
 - It takes the last one to three bytes in a way of its own. So they get zeros behind them and are a round of four, which
   is what the standard makes of them, but for the end of a round: a turn and a multiplication. These are undone, and the
   finish, which counts the length with the zeros, before them. Every step of murmur3 can be undone: a multiplication by
-  an odd number is, modulo 2^32, by that number's inverse.
+  an odd number is, modulo 2^32, by that number's inverse. A key of four, eight, or any such number of bytes has none of
+  this: its hash is right at once, and passes by each step.
 
 **Numbers** stay below 2^32 in a BIGINT. The factors are signed, so that no product leaves 64 bits: with ANSI mode, an
 overflow is an error. **One column a step**, each over the one before it, because each step reads it two or three times.
@@ -160,8 +163,8 @@ def _hashed(df: DataFrame, key: str, tags: bool, name: str, result: Callable[[Co
     size = steps.column("size", sql.octet_length(text))
     hashed = steps.column("hash", _unsigned(sql.hash(sql.lit(START), _padded(text, size)).cast("bigint")))
     for step in STEPS:
-        hashed = steps.column("hash", step(hashed, size))
-    return steps.done(name, _left_here(result(_shifted(hashed, 16)), hashed))
+        hashed = steps.column("hash", sql.when(_last_bytes(size) == 0, hashed).otherwise(step(hashed, size)))
+    return steps.done(name, _left_here(result(hashed), hashed))
 
 
 class _Steps:
@@ -227,10 +230,10 @@ def _inverse(factor: int) -> int:
 
 
 def _without_zeros(state: Column, size: Column) -> Column:
-    """The end of the last round undone, if the round held zeros of ours; and the true length counted."""
+    """The end of the last round, which held zeros of ours, undone; and the true length counted."""
     turned = _times(state - _bigint(ADDED), _inverse(FIVE))
     before = _unsigned(sql.shiftrightunsigned(turned, 13).bitwiseOR(sql.shiftleft(turned, 32 - 13)))
-    return sql.when(_last_bytes(size) == 0, state).otherwise(before).bitwiseXOR(size.cast("bigint"))
+    return before.bitwiseXOR(size.cast("bigint"))
 
 
 STEPS: tuple[Callable[[Column, Column], Column], ...] = (
@@ -239,11 +242,13 @@ STEPS: tuple[Callable[[Column, Column], Column], ...] = (
     lambda state, _: _times(_shifted(state, 13, 26), _inverse(FINISH_FIRST)),
     lambda state, size: _shifted(state, 16).bitwiseXOR((size + 3).bitwiseAND(sql.lit(-4)).cast("bigint")),
     _without_zeros,
-    # The standard's finish, but for the last x ^ x >> 16, which goes with what is made of the hash.
+    # The standard's finish.
     lambda state, _: _times(_shifted(state, 16), FINISH_FIRST),
     lambda state, _: _times(_shifted(state, 13), FINISH_SECOND),
+    lambda state, _: _shifted(state, 16),
 )
-"""From what Spark's `hash` gives to what the standard gives: the state and the key's size in, the next state out."""
+"""From what Spark's `hash` gives of a key with zeros behind it to what the standard gives of the key: the state and the
+key's size in, the next state out. A key without zeros has it right already, and passes by."""
 
 
 def _start() -> int:
