@@ -28,7 +28,7 @@ fetch: $(DEV)/ready ## Bring the jars of Kafka and ZooKeeper, which tests start 
 test: fetch ## Every test this machine can run: proofs, simulations and killed processes too
 	$(DEV)/bin/python -m tests.gate
 
-test-core: $(DEV)/ready ## The tests that need neither a server, a browser nor patience (two to three minutes)
+test-core: $(DEV)/ready ## The tests that need neither a server, a browser nor patience (three to four minutes)
 	$(DEV)/bin/python -m tests.gate core
 
 check: $(DEV)/ready ## Format, lint, types and which module may import which
