@@ -25,13 +25,10 @@ from neli_router.demo.scene import Run, Scene, Unfinished
 from neli_router.demo.screen import LiveScreen, PlainScreen, frame, wants_live
 from neli_router.demo.story import MEMBERS_MAX, NAMES, Story
 from neli_router.errors import ConfigError, NeliError
+from neli_router.exit_codes import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_USAGE
 from neli_router.processes.group import ProcessGroup
 
 __all__ = ["run"]
-
-EXIT_BROKEN = 1
-EXIT_UNUSABLE = 2
-EXIT_INTERRUPTED = 130
 
 MEMBERS_MIN = 2
 """With fewer, there is none to take anything over."""
@@ -98,7 +95,7 @@ def run(
             return 0 if all(check.held for check in checks) else EXIT_BROKEN
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
-        return EXIT_UNUSABLE
+        return EXIT_USAGE
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; every process was ended\n")
         return EXIT_INTERRUPTED
