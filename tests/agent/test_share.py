@@ -162,6 +162,24 @@ def test_a_partition_that_is_fenced_before_it_is_confirmed_is_left_out(place: tu
         assert {3: 7} == share.terms
 
 
+def test_news_before_a_share_is_confirmed_is_not_lost(place: tuple[StandIn, Client]) -> None:
+    """A busy agent answers late. Each of these is told once: without it, work on the partition would not begin or end."""
+    agent, client = place
+
+    def begin() -> None:
+        agent.share = ShareView("alpha")
+        agent.say("acquired", ShareView("alpha", {3: 7, 5: 7}, 30.0))
+        agent.say("more", ShareView("alpha", {4: 8}))
+        agent.say("revoked", ShareView("alpha", {5: 7}))
+        eventually(lambda: agent.requests.count("/v1/share") == 3)
+        agent.share = ShareView("alpha", {3: 7, 5: 7}, 30.0)
+        agent.say("renewed", agent.share)
+
+    with whenever(lambda: agent.held == 1, begin), client.share(timeout=60) as share:
+        assert ({3: 7, 5: 7}, {4: 8}, frozenset({5})) == (share.terms, share.more, share.revoked)
+        assert share.ending
+
+
 def test_a_share_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> None:
     with Client(f"{tmp_path}/agent.sock") as client:
         with standing_in(tmp_path) as (agent, _):

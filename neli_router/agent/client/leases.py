@@ -100,9 +100,11 @@ class Hold:
                 self._add(terms)
             case "acquired":
                 self.terms, self.member, self.drain_timeout = terms, view.member, view.drain_timeout
-            case "more" if self.is_held:
+                self.revoked, self.more = frozenset(), {}
+            # Told once, and perhaps before the agent has answered what is held: none of it may be missed.
+            case "more" if self.terms:
                 self._add(terms)
-            case "revoked" if self.is_held:
+            case "revoked" if self.terms:
                 self.revoked, self.why = self.revoked | self.terms.keys() & terms.keys(), why
             case "ended" if self.is_held:
                 self.lose(why or "the agent ended")
