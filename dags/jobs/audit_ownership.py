@@ -36,6 +36,7 @@ from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.ledgers.addresses import public_address
 from neli_router.ledgers.base import Entry
 from neli_router.spark import register_ledgers, session
+from neli_router.spark.paths import to_read, to_write
 from neli_router.status.annals import Annals
 from neli_router.status.audit import Audit, audit
 from neli_router.status.audit_report import html_of
@@ -64,14 +65,14 @@ def copy_new(spark: SparkSession, ledger: str, archive: Path) -> None:
     )
     start = "earliest" if known is None else str(known + 1)
     records = spark.read.format("neli").option("ledger", NAME).option("start", start).load()
-    records.select(*COPIED).write.mode("append").parquet(str(archive))
+    records.select(*COPIED).write.mode("append").parquet(to_write(archive))
 
 
 def archived(spark: SparkSession, archive: Path) -> DataFrame:
     """The records of an archive, each once. Two runs at the same time may have copied one twice. Raises NeliError."""
     if not archive.exists():
         raise NeliError("an archive was wanted", f"there is no {archive}", "name a ledger, and one is made of it")
-    return spark.read.schema(SCHEMA).parquet(str(archive)).dropDuplicates(["offset"])
+    return spark.read.schema(SCHEMA).parquet(to_read(archive)).dropDuplicates(["offset"])
 
 
 def entries_of(records: DataFrame) -> Iterator[Entry]:

@@ -51,7 +51,8 @@ class TickFolder:
     """A folder that all hosts see. Any process may read it, and one writes."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # Spark's workers have another working folder.
+        self._written = 0
 
     def path(self, number: int) -> Path:
         """Where file `number` is, or will be. The first is 1."""
@@ -60,7 +61,7 @@ class TickFolder:
     def append(self, ticks: pa.Table) -> int:
         """Write the next file; its number."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        number = self.tip(0, 0) + 1
+        number = self._written = self.tip(0, self._written) + 1
         # Spark passes over names with a dot in front, and a rename within one folder is one step.
         hidden = self.folder / f".{number:08}.unfinished"
         parquet.write_table(ticks, hidden)
@@ -159,7 +160,7 @@ class TickTopic:
                 for message in consumer.consume(MESSAGES_MAX, timeout=PATIENCE):
                     error = message.error()
                     if error is None and message.offset() < upto:
-                        values.append(message.value())
+                        values.append(message.value() or b"")
                     if error is None or error.code() == _kafka().KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name.
                         # Offsets have holes where transactions ended. The end of the partition tells of those behind
                         # the last message.
@@ -254,4 +255,8 @@ def _kafka() -> Any:
 
 def feed_at(address: str, layout: Layout) -> TickFolder | TickTopic:
     """The feed at `kafka://HOST:PORT/TOPIC`, or in the folder of that name. Raises ConfigError."""
-    return TickTopic(address, layout) if address.startswith("kafka:") else TickFolder(Path(address))
+    if address.startswith("kafka:"):
+        return TickTopic(address, layout)
+    if "://" in address:  # As a path it would be that of an empty folder, and a job would wait for ticks for ever.
+        raise ConfigError([f"ticks={address!r:.200} must be the path of a folder, or kafka://HOST:PORT/TOPIC"])
+    return TickFolder(Path(address))

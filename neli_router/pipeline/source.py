@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from neli_router.keyspace import Layout
 from neli_router.pipeline.feeds import TickFolder, feed_at
 from neli_router.pipeline.ticks import SCHEMA
+from neli_router.spark.paths import to_read
 from neli_router.spark.steps import STEP, InputStep
 
 __all__ = ["TickSource", "TickSteps"]
@@ -37,7 +38,7 @@ class TickSteps:
     def __init__(self, spark: SparkSession, address: str, layout: Layout) -> None:
         self._spark, self._feed = spark, feed_at(address, layout)
         self._options = {
-            "from": address,
+            "from": str(self._feed.folder) if isinstance(self._feed, TickFolder) else address,
             "slots": str(layout.slots),
             "partitions": str(layout.partitions),
             "tags": str(layout.tags),
@@ -52,7 +53,7 @@ class TickSteps:
 
     def frame(self, step: InputStep) -> DataFrame:
         if isinstance(self._feed, TickFolder):
-            paths = [str(self._feed.path(number)) for number in range(step.after + 1, step.upto + 1)]
+            paths = [to_read(self._feed.path(number)) for number in range(step.after + 1, step.upto + 1)]
             return self._spark.read.schema(_spark_schema(SCHEMA)).parquet(*paths)
         bounds = {"lane": str(step.lane), "after": str(step.after), "upto": str(step.upto)}
         return self._spark.read.format("ticks").options(**self._options, **bounds).load().drop(STEP)

@@ -24,6 +24,7 @@ from the names of the folders, so a filter on it skips files, and `partitions=` 
 
 import threading
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation, SparkSession, functions
 from pyspark.sql.types import StructType
@@ -31,6 +32,7 @@ from pyspark.sql.types import StructType
 from neli_router.fence import TableUnavailable
 from neli_router.fence.delta import PARTITION, Commit, FencedTable, Staging
 from neli_router.fence.delta.layouts import columns_of, require_columns
+from neli_router.spark.paths import to_read, to_write
 from neli_router.spark.slots import NOTE, noted_as
 
 __all__ = ["append_rows", "read_table", "stage_rows"]
@@ -74,7 +76,7 @@ def stage_rows(rows: DataFrame, staging: Staging) -> int:
             .observe(counted, functions.count(functions.lit(1)).alias("rows"))
             .write.option(COMMITTER, "1")
             .partitionBy(PARTITION)
-            .parquet(f"file://{staging.folder}")
+            .parquet(to_write(staging.folder))
         )
     finally:
         conf.set(TIMESTAMPS, str(before))
@@ -101,8 +103,8 @@ def read_table(
     """
     schema = StructType.fromJson(table.made.spark_schema())
     if files := table.files(partitions, version=version):
-        paths = [f"file://{file}" for file in files]
-        rows = spark.read.schema(schema).option("basePath", f"file://{table.path}").parquet(*paths)
+        paths = [to_read(Path(file)) for file in files]
+        rows = spark.read.schema(schema).option("basePath", to_write(table.path)).parquet(*paths)
     else:
         rows = spark.createDataFrame([], schema)
     # As the columns are noted that Spark lays out: so `owned` knows at once whether it was given the table's layout.

@@ -163,7 +163,7 @@ def test_a_partition_that_is_fenced_before_it_is_confirmed_is_left_out(place: tu
 
 
 def test_news_before_a_share_is_confirmed_is_not_lost(place: tuple[StandIn, Client]) -> None:
-    """A busy agent answers late. Each of these is told once: without it, work on the partition would not begin or end."""
+    """A busy agent answers late, and tells each of these once: else work on a partition would not begin, or not end."""
     agent, client = place
 
     def begin() -> None:

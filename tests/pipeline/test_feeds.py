@@ -136,13 +136,14 @@ def test_a_tick_in_a_lane_that_its_owner_does_not_read_is_an_error(new_topic: Ca
 def test_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
     kafka: str, new_topic: Callable[[int], str]
 ) -> None:
-    address = new_topic(1)
-    servers, name = address.removeprefix("kafka://").split("/")
-    producer = Producer({"bootstrap.servers": servers})
-    producer.produce(name, b'{"instrument": "EUR/USD"}', partition=0)
-    assert 0 == producer.flush(30)
-    with pytest.raises(NeliError, match="one is not"):
-        read(TickTopic(address, LAYOUT), 0, 0, 1)
+    for message in (b'{"instrument": "EUR/USD"}', None):
+        address = new_topic(1)
+        servers, name = address.removeprefix("kafka://").split("/")
+        producer = Producer({"bootstrap.servers": servers})
+        producer.produce(name, message, partition=0)
+        assert 0 == producer.flush(30)
+        with pytest.raises(NeliError, match="one is not"):
+            read(TickTopic(address, LAYOUT), 0, 0, 1)
     with pytest.raises(NeliError, match="make it, or correct the address"):
         TickTopic(f"kafka://{kafka}/ticks-{uuid4().hex}", LAYOUT).lanes()
 
@@ -152,6 +153,15 @@ def test_the_address_of_a_feed_says_what_it_is(tmp_path: Path) -> None:
     assert isinstance(feed_at("kafka://localhost:9092/ticks", LAYOUT), TickTopic)
     with pytest.raises(ConfigError, match="the topic of ticks: a group was wanted"):
         feed_at("kafka://localhost:9092", LAYOUT)
+    with pytest.raises(ConfigError, match="must be the path of a folder"):
+        feed_at("s3://bucket/ticks", LAYOUT)
+
+
+def test_a_folder_is_the_same_for_a_process_in_another_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tmp_path / "ticks" == TickFolder(Path("ticks")).folder
 
 
 def test_a_topic_shows_no_password() -> None:

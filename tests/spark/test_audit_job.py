@@ -55,7 +55,7 @@ def archive(spark: SparkSession, folder: Path, records: Sequence[Record]) -> Pat
 
 
 def test_each_run_copies_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
-    ledger, folder, records = tmp_path / "ledger.db", tmp_path / "archive", history()
+    ledger, folder, records = tmp_path / "ledger.db", tmp_path / "archive [1]", history()
     append(ledger, records[:12])
     copy_new(spark, f"sqlite://{ledger}", folder)
     append(ledger, records[12:])

@@ -238,6 +238,14 @@ def pruned(rows: DataFrame) -> list[str]:
     return [found for found in re.findall(r"PartitionFilters: \[([^\]]*)\]", plan) if "partition" in found]
 
 
+def test_a_path_that_looks_like_a_pattern_is_that_of_one_table(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([("a b", 3)], "text string, partition int")
+    for name in ("p", "[p]", "{p,q}", "p*", "p?", "p q", "p#q", "ü"):
+        table = FencedTable.create(tmp_path / name, rows.schema, LAYOUT)
+        append_rows(rows, table, {3: 7}, 0)
+        assert rows.collect() == read_table(spark, table).collect(), name
+
+
 def test_a_table_is_read_at_a_version(spark: SparkSession, table: FencedTable) -> None:
     append_rows(ticks(spark, 8), table, ALL, 0)
     before = read_table(spark, table)

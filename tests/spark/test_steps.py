@@ -105,7 +105,7 @@ def assert_prices(bench: Bench, spark: SparkSession, market: list[pa.Table]) -> 
 def test_once_ends_with_what_there_is_and_goes_on_from_there_the_next_time(
     tmp_path: Path, spark: SparkSession, market: list[pa.Table]
 ) -> None:
-    feed = TickFolder(tmp_path / "ticks")
+    feed = TickFolder(tmp_path / "ticks [1]")
     with alone(tmp_path, spark, str(feed.folder)) as bench:
         for interval in market[:2]:
             feed.append(interval)
