@@ -1,10 +1,11 @@
 """The slot and the partition of every key as a column, in Spark's own SQL: bit by bit what `Layout` says of one key.
 
-    bytes of the key, zeros up to a multiple of 4 --hash(START, ...)--> a hash --if there are zeros in it--.
-                                                                          |                                |
-                                                                          |         undo the finish and the last round,
-                                                                          v         finish with the true length
-    partition <------------------mod M-- slot <------------------mod S-- hash <----------------------------'
+    key of whole words, 4, 8, 12 ... bytes --hash(START, key)----> hash --mod S--> slot --mod M--> partition
+                                                                   ^
+    any other, with zeros behind it --hash(START, ...)--> a hash   |
+                                                             |     |
+                             undo the finish and the last round,   |
+                             finish with the true length ----------'
 
 There is no Python worker and no jar, so it also holds over Spark Connect, and Spark compiles it with the rest of the
 query. Spark's `hash()` is murmur3, too, but not quite the standard one that all our members use:
@@ -14,8 +15,8 @@ query. Spark's `hash()` is murmur3, too, but not quite the standard one that all
 - It takes the last one to three bytes in a way of its own. So they get zeros behind them and are a round of four, which
   is what the standard makes of them, but for the end of a round: a turn and a multiplication. These are undone, and the
   finish, which counts the length with the zeros, before them. Every step of murmur3 can be undone: a multiplication by
-  an odd number is, modulo 2^32, by that number's inverse. A key of four, eight, or any such number of bytes has none of
-  this: its hash is right at once, and passes by each step.
+  an odd number is, modulo 2^32, by that number's inverse. A key of whole words needs none of this, and is not copied:
+  the other way's columns are null for it.
 
 **Numbers** stay below 2^32 in a BIGINT. The factors are signed, so that no product leaves 64 bits: with ANSI mode, an
 overflow is an error. **One column a step**, each over the one before it, because each step reads it two or three times.
@@ -161,10 +162,13 @@ def _hashed(df: DataFrame, key: str, tags: bool, name: str, result: Callable[[Co
     if tags:
         text = _tag(steps, text)
     size = steps.column("size", sql.octet_length(text))
-    hashed = steps.column("hash", _unsigned(sql.hash(sql.lit(START), _padded(text, size)).cast("bigint")))
+    odd = size.bitwiseAND(sql.lit(3))  # So many bytes are left behind the last whole word.
+    whole = steps.column("whole", sql.hash(sql.lit(START), text))
+    hashed = steps.column("hash", sql.when(odd != 0, _unsigned(sql.hash(sql.lit(START), _padded(text, odd)))))
     for step in STEPS:
-        hashed = steps.column("hash", sql.when(_last_bytes(size) == 0, hashed).otherwise(step(hashed, size)))
-    return steps.done(name, _left_here(result(hashed), hashed))
+        hashed = steps.column("hash", sql.when(odd != 0, step(hashed, size)))
+    # In this order, because a null has no size, and must not come to `whole`: `hash` makes a number of a null, too.
+    return steps.done(name, sql.when(odd == 0, result(_unsigned(whole))).otherwise(_left_here(result(hashed), hashed)))
 
 
 class _Steps:
@@ -198,22 +202,16 @@ def _tag(steps: _Steps, text: Column) -> Column:
     return steps.column("tag", sql.when(closed, tag).otherwise(text))
 
 
-def _padded(text: Column, size: Column) -> Column:
-    """`text` with zeros up to a multiple of four bytes. One that has that length already is not copied."""
-    odd = _last_bytes(size)
-    added = {left: sql.concat(text, sql.lit("\0" * (4 - left))) for left in (1, 2, 3)}
-    return sql.when(odd == 0, text).when(odd == 1, added[1]).when(odd == 2, added[2]).otherwise(added[3])
+def _padded(text: Column, odd: Column) -> Column:
+    """`text`, whose last word has `odd` bytes only, with zeros for the rest."""
+    return sql.concat(text, sql.when(odd == 1, "\0\0\0").when(odd == 2, "\0\0").otherwise("\0"))
 
 
 # Murmur3, there and back. A state is a BIGINT from 0 to 2^32 - 1.
 
 
-def _last_bytes(size: Column) -> Column:
-    return size.bitwiseAND(sql.lit(3))
-
-
 def _unsigned(column: Column) -> Column:
-    return column.bitwiseAND(_bigint(MASK))
+    return column.cast("bigint").bitwiseAND(_bigint(MASK))
 
 
 def _times(state: Column, factor: int) -> Column:
@@ -248,7 +246,7 @@ STEPS: tuple[Callable[[Column, Column], Column], ...] = (
     lambda state, _: _shifted(state, 16),
 )
 """From what Spark's `hash` gives of a key with zeros behind it to what the standard gives of the key: the state and the
-key's size in, the next state out. A key without zeros has it right already, and passes by."""
+key's size in, the next state out."""
 
 
 def _start() -> int:
