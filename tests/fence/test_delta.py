@@ -378,6 +378,25 @@ def test_a_table_that_cannot_be_written_says_so_and_stays_as_it_was(
     assert (1,) == table.append(rows(1), {1: 7}, 0).landed
 
 
+def test_a_commit_that_may_not_outlast_a_loss_of_power_says_so_and_is_skipped_if_repeated(
+    monkeypatch: pytest.MonkeyPatch, table: FencedTable
+) -> None:
+    commit, fsync = DeltaTable.create_write_transaction, os.fsync
+
+    def failing(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    def commits(handle: DeltaTable, *given: Any, **named: Any) -> None:
+        commit(handle, *given, **named)
+        monkeypatch.setattr(os, "fsync", failing)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", commits)
+    with pytest.raises(TableUnavailable, match="it landed, but perhaps not on stable storage"):
+        table.append(rows(3), {3: 7}, 0)
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert ((3,), [(3, 1.0)]) == (table.append(rows(3), {3: 7}, 0).skipped, prices(table))
+
+
 def test_a_rename_that_fails_halfway_is_taken_up_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch, table: FencedTable
 ) -> None:

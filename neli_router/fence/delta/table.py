@@ -325,16 +325,16 @@ class FencedTable:
                 failure = error
         if (version := self._look(step.name, sure=True)) is not None:
             return self._answer(step, verdict, version)
-        raise TableUnavailable(
-            f"batch {step.batch} was to be committed to the table at {self._root}",
-            f"each of {len(step.terms) + SPARE_TRIES} tries failed ({type(failure).__name__})",
-            "look at the disk and the rights to write, and repeat the same batch",
-        ) from failure
+        found = f"each of {len(step.terms) + SPARE_TRIES} tries failed ({type(failure).__name__})"
+        raise self._unavailable(step, found) from failure
 
     def _answer(self, step: Step, verdict: _Verdict, version: int | None) -> Commit:
         if version is not None:  # An answer that a loss of power takes back would be worse than none.
-            flush(self._path_of(version))
-            flush(self._log)
+            try:
+                flush(self._path_of(version))
+                flush(self._log)
+            except OSError as error:
+                raise self._unavailable(step, "it landed, but perhaps not on stable storage") from error
         for _ in verdict.landed:
             tally.count(refused=False)
         for partition, admitted in verdict.lost.items():
@@ -354,6 +354,10 @@ class FencedTable:
     def _refused(self, step: Step, verdict: _Verdict) -> Refused:
         partition, admitted = min(verdict.lost.items())
         return Refused.of(f"{self._root.name}/{PARTITION}={partition}", step.terms[partition], admitted)
+
+    def _unavailable(self, step: Step, found: str) -> TableUnavailable:
+        wanted = f"batch {step.batch} was to be committed to the table at {self._root}"
+        return TableUnavailable(wanted, found, "look at the disk and the rights to write, and repeat the same batch")
 
     def _step(self, terms: Mapping[int, int], batch: int, after: int | None) -> Step:
         terms, after = self._checked(terms), batch - 1 if after is None else after
