@@ -25,7 +25,7 @@ still held is safe: what was written is not written again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
@@ -91,13 +91,16 @@ class _Receiver(ABC):
         for number, term in terms.items():
             checked_batch(checked(self._name(number), term)[0], batch)
         held = dict(terms)
-        place = frame.columns.index(partition)
+        names = frame.columns
+        place = names.index(partition)
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            outcomes = list(self._outcomes(_rows(batches), place, held, batch, write))
+            outcomes = list(self._outcomes(_rows(names, batches), place, held, batch, write))
             yield pa.RecordBatch.from_pylist(outcomes, schema=pa.schema(_FIELDS))
 
-        together = frame.repartition(partition).sortWithinPartitions(partition)
+        # By their places: mapInArrow takes a column with a dot in its name for a part of another one.
+        bare = frame.toDF(*(f"c{number}" for number in range(len(names))))
+        together = bare.repartition(f"c{place}").sortWithinPartitions(f"c{place}")
         return self._landing(together.mapInArrow(task, _DECLARED).collect(), held)
 
     def _outcomes(
@@ -253,8 +256,8 @@ class _Counted(Iterator[Row]):
         return row
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
+def _rows(names: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
+    row = Row(*names)
     for batch in batches:
-        row = Row(*batch.schema.names)
         for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             yield row(*values)

@@ -82,6 +82,12 @@ def test_every_row_of_a_batch_lands_once_however_often_it_is_written(
     assert EACH_ONCE == instruments(path)
 
 
+def test_the_column_of_partitions_may_have_any_name(prices: SqlReceiver, frame: DataFrame, path: Path) -> None:
+    named = frame.toDF("instrument", "price", "part. `of` it")
+    assert ROWS == prices.write(named, inserting(), terms=TERMS, batch=1, partition="part. `of` it").landed
+    assert EACH_ONCE == instruments(path)
+
+
 def test_an_older_batch_that_comes_late_counts_as_written(
     spark: SparkSession, prices: SqlReceiver, frame: DataFrame, path: Path
 ) -> None:
