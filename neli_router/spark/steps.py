@@ -35,6 +35,7 @@ from functools import partial
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.streaming.query import StreamingQuery
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.client.leases import Share
@@ -206,15 +207,13 @@ class StepLoop:
                     failures.append(error)  # Spark would make a text of it.
                     raise
 
+        queries = list[StreamingQuery]()
         with tempfile.TemporaryDirectory(prefix="neli-stream-") as folder:
-            queries = [
-                self._source.stream(lane, writer.progress[first], self._longest)
-                .writeStream.foreachBatch(partial(land, lane))
-                .option("checkpointLocation", f"{folder}/{lane}")
-                .start()
-                for lane, first in {it % len(self._tips): it for it in writer.progress}.items()
-            ]
             try:
+                for lane, at in {it % len(self._tips): at for it, at in dict(writer.progress).items()}.items():
+                    rows = self._source.stream(lane, at, self._longest)
+                    writes = rows.writeStream.foreachBatch(partial(land, lane))
+                    queries.append(writes.option("checkpointLocation", f"{folder}/{lane}").start())
                 while not (share.ending or share.more or failures or self._is_done(writer)):
                     share.check()
                     for query in queries:
@@ -246,7 +245,7 @@ class StepLoop:
 
     def _is_done(self, writer: StepWriter) -> bool:
         if self._once:
-            return self._has_ended(writer.progress)
+            return self._has_ended(dict(writer.progress))  # Streams may land meanwhile, and lose partitions.
         return self._is_whole()
 
     def _is_whole(self) -> bool:

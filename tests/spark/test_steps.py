@@ -25,7 +25,7 @@ from neli_router.pipeline.source import TickSteps
 from neli_router.pipeline.ticks import Market
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.spark import read_table, with_partition
-from neli_router.spark.steps import StepLoop
+from neli_router.spark.steps import STEP, InputStep, StepLoop
 from tests.agent.running import configured, running, until
 
 pytestmark = pytest.mark.spark
@@ -136,6 +136,37 @@ def test_a_stream_lands_what_comes_as_the_steps_that_a_batch_would_land(
         feeder.join()
         bench.require_whole(pa.concat_tables(market))
         assert [{1}, {2}, {3}, {4}] == [set(it.batches.values()) for it in commits_of(bench.table.path) if it.batches]
+        assert [] == spark.streams.active
+
+
+class SecondLaneBroken:
+    """Two lanes without steps, of which only the first can be streamed."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def lanes(self) -> int:
+        return 2
+
+    def tip(self, lane: int, known: int) -> int:
+        return known
+
+    def frame(self, step: InputStep) -> DataFrame:
+        raise AssertionError("there is none")
+
+    def stream(self, lane: int, after: int, longest: int) -> DataFrame:
+        if lane:
+            raise RuntimeError("the second lane is broken")
+        return self._spark.readStream.format("rate").option("rowsPerSecond", 1).load().withColumn(STEP, sql.lit(0))
+
+
+def test_no_query_goes_on_when_that_of_another_lane_cannot_begin(tmp_path: Path, spark: SparkSession) -> None:
+    with alone(tmp_path, spark, str(tmp_path / "ticks")) as bench, Client(str(tmp_path / "alone.sock")) as client:
+        loop = StepLoop(
+            spark, client, bench.table, SecondLaneBroken(spark), lambda ticks, _: bars(ticks, seconds=1), streaming=True
+        )
+        with pytest.raises(RuntimeError, match="the second lane is broken"):
+            loop.run()
         assert [] == spark.streams.active
 
 
