@@ -22,10 +22,10 @@ It exits as `neli audit` does: with 1 if a promise was broken.
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from deltalake import write_deltalake
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
@@ -158,18 +158,16 @@ def audit_archive(spark: SparkSession, archive: Path, notes: Path | None = None)
     return audit(annals, () if notes is None else acts_in(notes))
 
 
-def write_statistics(spark: SparkSession, found: Audit, folder: Path) -> None:
-    """What Spark makes of the audit's tables, as Delta tables beside them."""
-    tables = {name: spark.createDataFrame(table) for name, table in tables_of(found).items()}
+def statistics_of(spark: SparkSession, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """What Spark makes of the audit's tables. They are small, so the driver writes them, and no jar of Delta's is
+    needed."""
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
     statistics = {
-        "by_member_and_hour": by_member_and_hour(tables["tenures"]),
-        "by_hour": by_hour(tables["moves"], tables["takeovers"], tables["members"]),
-        "by_partition": by_partition(tables["tenures"]),
+        "by_member_and_hour": by_member_and_hour(frames["tenures"]),
+        "by_hour": by_hour(frames["moves"], frames["takeovers"], frames["members"]),
+        "by_partition": by_partition(frames["tenures"]),
     }
-    for name, rows in statistics.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        # Through the driver: these are small, and Spark itself would need Delta's jars.
-        write_deltalake(folder / name, rows.toArrow(), mode="overwrite", schema_mode="overwrite")
+    return {name: rows.toArrow() for name, rows in statistics.items()}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -185,14 +183,14 @@ def main(arguments: Sequence[str]) -> int:
             if options.ledger != "-":
                 copy_new(spark, options.ledger, options.archive)
             found = audit_archive(spark, options.archive, options.notes)
-            write_tables(found, options.table)
-            write_statistics(spark, found, options.table)
-    except NeliError as error:
+            tables = tables_of(found)
+            write_tables({**tables, **statistics_of(spark, tables)}, options.table)
+        if options.report is not None:
+            address = str(options.archive) if options.ledger == "-" else public_address(options.ledger)
+            options.report.write_text(html_of(found, address), encoding="utf-8")
+    except (NeliError, OSError) as error:
         sys.stderr.write(f"audit_ownership: {error}\n")
         return EXIT_BROKEN
-    if options.report is not None:
-        address = str(options.archive) if options.ledger == "-" else public_address(options.ledger)
-        options.report.write_text(html_of(found, address), encoding="utf-8")
     sys.stdout.write(f"{found.verdict}: {found.records} records, {len(found.tenures)} tenures, {found.moved} moves\n")
     return EXIT_BROKEN if found.verdict == "broken" else 0
 

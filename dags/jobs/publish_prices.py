@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from neli_router.agent import Client
@@ -69,44 +69,27 @@ LOOK_EVERY = 0.1
 
 def bars(ticks: DataFrame, *, seconds: int) -> DataFrame:
     """One row for each instrument and bar of so many seconds. `ticks` has the column `partition`."""
-
-    def first(column: str) -> Column:
-        return sql.min_by(column, "sequence")
-
-    def last(column: str) -> Column:
-        return sql.max_by(column, "sequence")
-
-    begins = sql.window("at", f"{seconds} seconds")["start"]
-    return ticks.groupBy("partition", KEY, begins.alias("begins")).agg(
-        first("price").alias("open"),
-        sql.max("price").alias("high"),
-        sql.min("price").alias("low"),
-        last("price").alias("close"),
-        sql.sum("size").alias("volume"),
-        last("bid").alias("bid"),
-        last("ask").alias("ask"),
-        last("at").alias("last_at"),
-        sql.count("*").alias("ticks"),
-        sql.min("sequence").alias("first_sequence"),
-        sql.max("sequence").alias("last_sequence"),
+    # Each tick is a part of a bar.
+    parts = ticks.select(
+        *("partition", KEY, "bid", "ask"),
+        sql.window("at", f"{seconds} seconds")["start"].alias("begins"),
+        *(sql.col("price").alias(name) for name in ("open", "high", "low", "close")),
+        sql.col("size").alias("volume"),
+        sql.col("at").alias("last_at"),
+        sql.lit(1).alias("ticks"),
+        *(sql.col("sequence").alias(name) for name in ("first_sequence", "last_sequence")),
     )
+    return whole(parts)
 
 
 def whole(parts: DataFrame) -> DataFrame:
     """The bars of the table `parts`, each in one row."""
-
-    def last(column: str) -> Column:
-        return sql.max_by(column, "last_sequence")
-
     return parts.groupBy("partition", KEY, "begins").agg(
         sql.min_by("open", "first_sequence").alias("open"),
         sql.max("high").alias("high"),
         sql.min("low").alias("low"),
-        last("close").alias("close"),
         sql.sum("volume").alias("volume"),
-        last("bid").alias("bid"),
-        last("ask").alias("ask"),
-        last("last_at").alias("last_at"),
+        *(sql.max_by(name, "last_sequence").alias(name) for name in ("close", "bid", "ask", "last_at")),
         sql.sum("ticks").alias("ticks"),
         sql.min("first_sequence").alias("first_sequence"),
         sql.max("last_sequence").alias("last_sequence"),

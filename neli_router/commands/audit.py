@@ -216,12 +216,12 @@ def audit_command(
 
 def _write_tables(found: Audit, folder: Path) -> None:
     try:
-        from neli_router.status.audit_table import write_tables  # noqa: PLC0415 - Delta may not be installed.
+        from neli_router.status.audit_table import tables_of, write_tables  # noqa: PLC0415 - Delta may not be installed.
     except ModuleNotFoundError as error:
         if error.name not in {"deltalake", "pyarrow"}:
             raise
         raise NeliError("Delta tables were wanted", f"{error.name} is not installed", how_to_install("spark")) from None
-    write_tables(found, folder)
+    write_tables(tables_of(found), folder)
 
 
 def _read(config: Config) -> tuple[str, Annals]:

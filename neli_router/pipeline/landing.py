@@ -72,35 +72,19 @@ def counted(parts: pa.Table, ticks: Mapping[str, int]) -> Count:
 
 def bars_of(ticks: pa.Table, seconds: int) -> pa.Table:
     """The bars of `ticks`, made without Spark, in the order of instrument and time."""
-    ordered = ticks.sort_by([("instrument", "ascending"), ("sequence", "ascending")])
-    at = ordered["at"].cast(pa.int64()).to_numpy()
-    begins = pa.array(at - at % (seconds * 1_000_000)).cast(pa.timestamp("us", "UTC"))
-    grouped = ordered.append_column("begins", begins).group_by(["instrument", "begins"], use_threads=False)
-    made = grouped.aggregate(
-        [
-            *(("price", kind) for kind in ("first", "max", "min", "last")),
-            ("size", "sum"),
-            *((name, "last") for name in ("bid", "ask", "at")),
-            ("sequence", "count"),
-            ("sequence", "min"),
-            ("sequence", "max"),
-        ]
-    )
-    return made.rename_columns(
-        {
-            "price_first": "open",
-            "price_max": "high",
-            "price_min": "low",
-            "price_last": "close",
-            "size_sum": "volume",
-            "bid_last": "bid",
-            "ask_last": "ask",
-            "at_last": "last_at",
-            "sequence_count": "ticks",
-            "sequence_min": "first_sequence",
-            "sequence_max": "last_sequence",
-        }
-    ).sort_by(KEYS)
+    at = ticks["at"].cast(pa.int64()).to_numpy()
+    parts = {
+        "instrument": ticks["instrument"],
+        "begins": pa.array(at - at % (seconds * 1_000_000)).cast(pa.timestamp("us", "UTC")),
+        **dict.fromkeys(("open", "high", "low", "close"), ticks["price"]),
+        "volume": ticks["size"],
+        "bid": ticks["bid"],
+        "ask": ticks["ask"],
+        "last_at": ticks["at"],
+        "ticks": pa.repeat(1, ticks.num_rows),
+        **dict.fromkeys(("first_sequence", "last_sequence"), ticks["sequence"]),
+    }
+    return whole_bars(pa.table(parts))  # Each tick is a part of a bar.
 
 
 def whole_bars(parts: pa.Table) -> pa.Table:

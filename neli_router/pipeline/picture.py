@@ -98,7 +98,7 @@ class _Scale:
         return LEFT + (at - self.since) / self.seconds * (WIDTH - LEFT - RIGHT)
 
     def axis(self, y: float) -> str:
-        step = next(it for it in (1, 2, 5, 10, 15, 30, 60, 120, 300, 3600) if self.seconds / it <= 14)
+        step = next((it for it in (1, 2, 5, 10, 15, 30, 60, 120, 300, 3600) if self.seconds / it <= 14), 86_400)
         marks = []
         for second in range(0, int(self.seconds) + 1, step):
             x = self.x(self.since + second)

@@ -110,10 +110,10 @@ def tables_of(audit: Audit) -> dict[str, pa.Table]:
     return {name: _table(SCHEMAS[name], rows[name]) for name in SCHEMAS}
 
 
-def write_tables(audit: Audit, folder: Path) -> None:
-    """Write them below `folder`, in place of those that are there. Raises NeliError."""
+def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
+    """Write them below `folder`, each under its name, in place of those that are there. Raises NeliError."""
     try:
-        for name, table in tables_of(audit).items():
+        for name, table in tables.items():
             place = folder / name
             place.mkdir(parents=True, exist_ok=True)
             write_deltalake(place, table, mode="overwrite", schema_mode="overwrite")

@@ -1,6 +1,7 @@
 """The page of pictures: it shows each commit in its host's colour, the kill and the checks, and needs nothing else."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from neli_router.demo.checks import Check
@@ -74,6 +75,11 @@ def test_the_page_is_whole_and_asks_for_nothing_else() -> None:
     Checked().feed(shown)
     assert [] == opened
     assert "<script" not in shown
+
+
+def test_a_run_of_days_has_a_page() -> None:
+    slow = replace(picture(), intervals=[1000.0 + 40_000 * step for step in range(INTERVALS)])
+    assert "86400 s" in page("a test", slow, CHECKS)
 
 
 def test_a_run_without_a_commit_has_a_page_of_its_checks() -> None:

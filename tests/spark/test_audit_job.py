@@ -17,14 +17,14 @@ from dags.jobs.audit_ownership import (
     by_partition,
     copy_new,
     entries_of,
-    write_statistics,
+    statistics_of,
 )
 from neli_router.errors import NeliError
 from neli_router.induction.records import Record, encode
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.notes import Acts, Notebook
 from neli_router.status.audit import audited
-from neli_router.status.audit_table import tables_of
+from neli_router.status.audit_table import tables_of, write_tables
 from tests.induction.scenes import expire, genesis, join
 from tests.status.auditing import entries, written
 
@@ -124,6 +124,6 @@ def test_each_partition_says_how_often_it_changed_hands(spark: SparkSession) -> 
 
 
 def test_statistics_are_delta_tables(spark: SparkSession, tmp_path: Path) -> None:
-    write_statistics(spark, audited(entries(history(), first=1), one_clock=True), tmp_path)
+    write_tables(statistics_of(spark, tables_of(audited(entries(history(), first=1), one_clock=True))), tmp_path)
     counts = {path.name: DeltaTable(path).to_pyarrow_table().num_rows for path in tmp_path.iterdir()}
     assert {"by_hour": 2, "by_member_and_hour": 2, "by_partition": 4} == counts

@@ -52,9 +52,9 @@ def test_moves_members_takeovers_and_findings_are_rows_too() -> None:
 
 
 def test_delta_keeps_them_and_a_later_audit_replaces_them(tmp_path: Path) -> None:
-    write_tables(audited(entries(HISTORY[:12])), tmp_path)
+    write_tables(tables_of(audited(entries(HISTORY[:12]))), tmp_path)
     found = audited(entries(HISTORY), one_clock=True)
-    write_tables(found, tmp_path)
+    write_tables(tables_of(found), tmp_path)
     for name, table in tables_of(found).items():
         assert table.to_pylist() == DeltaTable(tmp_path / name).to_pyarrow_table().to_pylist()
     assert 1 == DeltaTable(tmp_path / "moves").version()
@@ -64,4 +64,4 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tenures").mkdir()
     (tmp_path / "tenures" / "_delta_log").write_text("no folder")
     with pytest.raises((NeliError, OSError)):
-        write_tables(audited(entries(HISTORY)), tmp_path)
+        write_tables(tables_of(audited(entries(HISTORY))), tmp_path)

@@ -26,7 +26,8 @@ const seconds = (x) => (x / WIDTH) * told.seconds;
 function lasting(time) {
   if (time < 0.9995) return `${Math.round(time * 1000)} ms`;
   if (time < 99.5) return `${time.toFixed(time < 9.95 ? 2 : 1)} s`;
-  if (time < 7200) return `${Math.floor(time / 60)} min ${Math.round(time % 60)} s`;
+  const whole = Math.round(time);
+  if (time < 7200) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
   if (time < 172800) return `${(time / 3600).toFixed(1)} h`;
   return `${(time / 86400).toFixed(1)} days`;
 }
