@@ -55,7 +55,7 @@ format: $(DEV)/ready ## Lay out and tidy the code
 
 lock: $(LOCK)/ready ## Compile requirements/ from pyproject.toml anew, to the latest versions
 	$(call compile,core.txt,pyproject.toml)
-	$(call compile,dev.txt,pyproject.toml --extra agent --extra columns --extra kafka --extra redis --extra spark --group dev)
+	$(call compile,dev.txt,pyproject.toml --extra agent --extra airflow --extra columns --extra kafka --extra redis --extra spark --group dev)
 	$(call compile,build.txt,--group build)
 	$(call compile,lock.txt,--group lock)
 
@@ -96,8 +96,10 @@ define environment
 	exit 1
 endef
 
+# Without a look at dependencies: the requirements name each of them, but for the one that requirements/overrides.txt
+# leaves out, and pip would ask for it again.
 define install
-	@$(1)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes $(2)
+	@$(1)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps $(2)
 endef
 
 # Editable, so that a change needs no installation; without isolation, so that the pinned backend builds it.
@@ -107,6 +109,6 @@ endef
 
 define compile
 	@$(LOCK)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--override requirements/overrides.txt --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--output-file requirements/$(1) $(2)
 endef
