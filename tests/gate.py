@@ -4,6 +4,7 @@
     core       needs no server, no browser and no other process: mostly waits          WORKERS at once
     servers    real processes, Kafka, Redis, PostgreSQL, a browser                     WORKERS at once, a file each
     spark      all that starts Spark: each worker has one JVM for all its tests        one worker a core, a file each
+    airflow    all that imports Airflow, or starts installations of it                 one after the other
 
 `python -m tests.gate` runs the proofs in the background, meanwhile the others one by one in the foreground, and then
 waits for the proofs and prints what they said. `python -m tests.gate core` runs only the core. Every test belongs
@@ -27,6 +28,9 @@ from pathlib import Path
 __all__ = ["STAGES", "Stage", "main"]
 
 SERVERS = "process or kafka or redis or browser or postgresql"
+
+WITHOUT_AIRFLOW = "--ignore=tests/provider"
+"""For the other stages: a test that a marker leaves out is imported all the same, and with it Airflow, for seconds."""
 
 WORKERS = 4
 """On two cores: most of these tests wait more than they compute. With more, real-time tests wait for a core instead."""
@@ -52,16 +56,30 @@ class Stage:
 
 
 STAGES = (
-    Stage("proofs", "exhaustive and not spark", ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")),
-    Stage("core", f"not exhaustive and not spark and not ({SERVERS})", ("-n", str(WORKERS), "--dist", "worksteal")),
+    Stage(
+        "proofs",
+        "exhaustive and not spark and not airflow",
+        ("-n", str(os.cpu_count() or 1), "--dist", "worksteal", WITHOUT_AIRFLOW),
+    ),
+    Stage(
+        "core",
+        f"not exhaustive and not spark and not airflow and not ({SERVERS})",
+        ("-n", str(WORKERS), "--dist", "worksteal", WITHOUT_AIRFLOW),
+    ),
     Stage(
         "servers",
-        f"not exhaustive and not spark and ({SERVERS})",
+        f"not exhaustive and not spark and not airflow and ({SERVERS})",
         # In the order of their names: by default xdist begins with the files that have the most tests, and the few that
         # take longest would come last.
-        ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"),
+        ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder", WITHOUT_AIRFLOW),
     ),
-    Stage("spark", "spark", ("-n", str(os.cpu_count() or 1), "--dist", "loadfile", "--no-loadscope-reorder")),
+    Stage(
+        "spark",
+        "spark and not airflow",
+        ("-n", str(os.cpu_count() or 1), "--dist", "loadfile", "--no-loadscope-reorder", WITHOUT_AIRFLOW),
+    ),
+    # An installation is five processes and a gigabyte, and its tests share it: a second worker would start another.
+    Stage("airflow", "airflow", ()),
 )
 
 

@@ -94,8 +94,13 @@ def test_a_pin_moves_a_role_once_its_block_has_finished(folder: Path) -> None:
             beta.pin(2, "beta")
             assert lease.revoked.wait(30)
             lease.check()
+            assert None is beta.lease(2, within=0.1)
             with pytest.raises(NotLeading), beta.leading(2, timeout=0.1):
                 raise AssertionError("alpha has not finished")
+        waited_for = beta.lease(2, within=30)
+        assert waited_for is not None
+        assert waited_for.term > lease.term
+        assert waited_for.remaining() > 0
         with beta.leading(2, timeout=30) as later:
             assert (True, "beta") == (later.term > lease.term, later.member)
             assert None is alpha.lease(2)

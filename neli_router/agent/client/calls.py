@@ -53,6 +53,7 @@ __all__ = [
     "batches",
     "leadership",
     "lease",
+    "led_within",
     "load",
     "moves",
     "named",
@@ -131,6 +132,11 @@ def batches(keys: Iterable[Key]) -> Iterator[list[Key]]:
 
 def lease(role: Role) -> Call[LeaseView]:
     return Call("GET", f"/v1/lease?{_role(role)}", LeaseView)
+
+
+def led_within(role: Role, seconds: float) -> Call[LeaseView]:
+    """The lease of `role` as soon as this host leads it. Refused by NotLeading after so many seconds."""
+    return Call("GET", f"/v1/leadership?{_role(role)}&timeout={seconds:.3f}", LeaseView, timeout=seconds + TIMEOUT)
 
 
 def leadership(role: Role) -> Call[LeaseView]:

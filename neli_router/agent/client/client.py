@@ -24,6 +24,7 @@ own; blocks of `leading` belong to the parent.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -46,6 +47,7 @@ from neli_router.agent.wire import (
     WishView,
 )
 from neli_router.clock import host_clock
+from neli_router.errors import NotLeading
 from neli_router.keyspace import Key, Layout, Role
 
 __all__ = ["AsyncClient", "Client"]
@@ -96,10 +98,15 @@ class Client(Transport):
 
     # Leading
 
-    def lease(self, role: Role) -> AgentLease | None:
-        """The lease of `role`, if this host leads it now. It is not renewed, and no member waits for it to end: see
-        `leading`."""
-        asked_at = host_clock()
+    def lease(self, role: Role, *, within: float = 0.0) -> AgentLease | None:
+        """The lease of `role`, if this host leads it now, or comes to lead it `within` so many seconds, at most 3600.
+
+        It is not renewed, and no member waits for it to end: see `leading`.
+        """
+        if within:
+            with suppress(NotLeading):
+                self.call(calls.led_within(role, within))
+        asked_at = host_clock()  # After the wait: the rest of a lease counts from before it was asked for.
         return lease_of(role, self.call(calls.lease(role)), asked_at)
 
     def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock[AgentLease]:
@@ -189,7 +196,10 @@ class AsyncClient(AsyncTransport):
 
     # Leading
 
-    async def lease(self, role: Role) -> AsyncAgentLease | None:
+    async def lease(self, role: Role, *, within: float = 0.0) -> AsyncAgentLease | None:
+        if within:
+            with suppress(NotLeading):
+                await self.call(calls.led_within(role, within))
         asked_at = host_clock()
         return async_lease_of(role, await self.call(calls.lease(role)), asked_at)
 

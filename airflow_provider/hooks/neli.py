@@ -1,0 +1,507 @@
+"""NeliHook: asks the agent of this host, or a ledger, who owns what. All of this provider asks through it.
+
+    connection `neli` --address, host and port, or nothing--> an agent:  Client, AsyncClient    leases, shares, push
+                      --address: sqlite, kafka, redis-------> a ledger:  Router, AsyncRouter    questions and push
+                      --ownership: redis--------------------> what owners tell in Redis: as a ledger
+
+    with NeliHook() as hook:
+        hook.owner("EURUSD").name                    one request; under a millisecond on a Unix socket
+        with hook.leading("nightly") as lease:       waits until this host leads, and holds the role
+            work(term=lease.term)
+
+    async with NeliHook() as hook:                   the same names with an `a`: nothing that waits holds up the loop
+        async for news in hook.changes(): ...
+
+An agent is a member, so it knows what *this host* leads. A ledger is only read: it says who owns what, and no lease
+comes from it. The methods that need an agent say so when the connection names a ledger.
+
+The connection is looked up once, when it is first needed: in the constructor it would be asked for at each parse of a
+Dag. In an event loop it is looked up by Airflow's async call, because the other one waits for a thread that may wait
+for the loop. Secrets stay in the connection: a password is the agent's token, or that of the ledger, and stands in no
+error, no log and no `repr`.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Self
+from urllib.parse import quote
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, BaseHook, Connection
+
+from airflow_provider import changes
+from airflow_provider.changes import Away, Batch
+from neli_router.agent import AgentLease, AsyncAgentLease, AsyncClient, AsyncShare, Client, Share
+from neli_router.agent.address import PORT
+from neli_router.agent.client import calls
+from neli_router.agent.client.leading import LeadingBlock
+from neli_router.agent.server.views import owner_view
+from neli_router.agent.wire import OwnerView, StatusView
+from neli_router.errors import ConfigError, GroupMismatch, NeliError, NoOwner, NotLeading
+from neli_router.keyspace import Key, Layout, Role
+from neli_router.ledgers.addresses import problems_of
+from neli_router.router.async_router import AsyncRouter
+from neli_router.router.refusal import NO_MEMBER, NoTable
+from neli_router.router.router import AWAIT_MAX, Router
+from neli_router.router.table import Table
+from neli_router.settings.addresses import spell_place
+
+__all__ = ["CONNECTION_ID", "Expected", "NeliHook"]
+
+CONNECTION_ID = "neli_default"
+
+CONNECTION_TYPE = "neli"
+
+WAIT_MAX = 60.0
+"""Seconds of one request that waits to lead. Longer asks less often; an agent that hangs is noticed after as long."""
+
+OPTIONS = ("address", "ownership")
+
+Expected = Literal["anybody", "here"] | str  # noqa: PYI051 - the two words mean more than a name does.
+"""Which leader is waited for: any, this host, or the member with this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a connection leads: to an agent unless one of the other two is given. Holds secrets, so it has no repr."""
+
+    agent: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    ledger: str = field(default="", repr=False)
+    ownership: str = field(default="", repr=False)
+
+    @property
+    def is_agent(self) -> bool:
+        return not (self.ledger or self.ownership)
+
+    def router(self) -> Router:
+        if self.ownership:
+            return Router.from_redis(self.ownership, wait=False)
+        return Router(self.ledger, wait=False)
+
+
+class NeliHook(BaseHook):
+    """Asks who owns a key, who leads a role, and what this host leads.
+
+    `neli_conn_id` names a connection of the type `neli`; `timeout` is in seconds, for each answer of an agent. One hook
+    may be shared between threads; its async methods belong to one event loop. Errors are those of NELI Router: NoAgent
+    if no agent answers, NoOwner if there is no owner, NotLeading if leadership did not come in time. A connection that
+    is not there raises AirflowNotFoundException.
+    """
+
+    conn_name_attr = "neli_conn_id"
+    default_conn_name = CONNECTION_ID
+    conn_type = CONNECTION_TYPE
+    hook_name = "NELI Router"
+
+    def __init__(self, neli_conn_id: str = CONNECTION_ID, *, timeout: float = calls.TIMEOUT) -> None:
+        super().__init__()
+        self.neli_conn_id, self._timeout = neli_conn_id, timeout
+        self._source: _Source | None = None
+        self._client: Client | None = None
+        self._async_client: AsyncClient | None = None
+        self._router: Router | None = None
+
+    # The source
+
+    def get_conn(self) -> Client | Router:
+        """The client of the agent, or a router of the ledger. Made once; `close` closes it."""
+        if self._source is None:
+            try:
+                self._source = _source_of(self.get_connection(self.neli_conn_id))
+            except AirflowNotFoundException:
+                raise _missing(self.neli_conn_id) from None
+        if not self._source.is_agent:
+            router = self._opened(self._source)
+            router.await_table(AWAIT_MAX)
+            return router
+        if self._client is None:
+            self._client = Client(self._source.agent, token=self._source.token, timeout=self._timeout)
+        return self._client
+
+    async def aget_conn(self) -> AsyncClient | AsyncRouter:
+        """As `get_conn`, for the running event loop. Made once; `aclose` closes it."""
+        source = await self._asource()
+        if not source.is_agent:
+            router = AsyncRouter(await asyncio.to_thread(self._opened, source))  # Opening may wait for a driver.
+            await router.await_table(AWAIT_MAX)
+            return router
+        return self._aclient_of(source)
+
+    def close(self) -> None:
+        """Close what was opened. Twice is fine."""
+        if self._client is not None:
+            self._client.close()
+        if self._router is not None:
+            self._router.close()
+
+    async def aclose(self) -> None:
+        """Close all that was opened, by the other form of the methods, too. Twice is fine."""
+        if self._async_client is not None:
+            await self._async_client.close()
+        await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.aclose()
+
+    # Questions
+
+    def owner(self, key: Key) -> OwnerView:
+        """The owner of `key`. Raises NoOwner, StaleTable, BadKey."""
+        conn = self.get_conn()
+        return conn.owner(key) if isinstance(conn, Client) else _named(_of_keys(conn, [key])[0])
+
+    def owner_of_role(self, role: Role) -> OwnerView:
+        """The member that leads `role`: a number, or a name. Raises as `owner` does."""
+        conn = self.get_conn()
+        return conn.owner_of_role(role) if isinstance(conn, Client) else _named(_of_role(conn, role))
+
+    def owners(self, keys: Iterable[Key]) -> list[OwnerView]:
+        """The owner of each of `keys`, in their order. A key without an owner gets a view without a `name`, with the
+        reason."""
+        conn = self.get_conn()
+        return conn.owners(keys) if isinstance(conn, Client) else _of_keys(conn, keys)
+
+    def layout(self, *, wanted: Layout | None = None) -> Layout:
+        """How the group's keys fall into partitions. Raises GroupMismatch if `wanted` is another layout."""
+        conn = self.get_conn()
+        return _checked(conn.table().layout if isinstance(conn, Client) else conn.feed.layout, wanted)
+
+    async def aowner(self, key: Key) -> OwnerView:
+        conn = await self.aget_conn()
+        return await conn.owner(key) if isinstance(conn, AsyncClient) else _named(_of_keys(self._opened(), [key])[0])
+
+    async def aowner_of_role(self, role: Role) -> OwnerView:
+        conn = await self.aget_conn()
+        if isinstance(conn, AsyncClient):
+            return await conn.owner_of_role(role)
+        return _named(_of_role(self._opened(), role))
+
+    async def aowners(self, keys: Iterable[Key]) -> list[OwnerView]:
+        conn = await self.aget_conn()
+        return await conn.owners(keys) if isinstance(conn, AsyncClient) else _of_keys(self._opened(), keys)
+
+    async def alayout(self, *, wanted: Layout | None = None) -> Layout:
+        conn = await self.aget_conn()
+        if isinstance(conn, AsyncClient):
+            return _checked((await conn.table()).layout, wanted)
+        return _checked(self._opened().feed.layout, wanted)
+
+    # This host. A ledger does not know which one that is.
+
+    def member(self) -> str:
+        """The name of this host's member."""
+        return self._agent("the name of this host's member").call(calls.lease(0)).member
+
+    def leads(self, role: Role, *, within: float = 0.0) -> bool:
+        """Whether this host leads `role` now, or comes to `within` so many seconds, at most 3600. It holds nothing."""
+        return self.lease(role, within=within) is not None
+
+    def lease(self, role: Role, *, within: float = 0.0) -> AgentLease | None:
+        """The lease of `role`, if this host leads it: now, or `within` so many seconds. It is not renewed."""
+        return self._agent("a lease").lease(role, within=within)
+
+    def leading(self, role: Role, *, timeout: float | None = None) -> LeadingBlock[AgentLease]:
+        """`with` it: a block of work for `role`, which waits until this host leads it, and holds it until the end."""
+        return self._agent("a lease").leading(role, timeout=timeout)
+
+    def share(self, partitions: Iterable[int] | None = None, *, timeout: float | None = None) -> LeadingBlock[Share]:
+        """`with` it: a block of work for all partitions that this host leads, or those of them in `partitions`."""
+        return self._agent("a share").share(partitions, timeout=timeout)
+
+    async def amember(self) -> str:
+        return (await (await self._aagent("the name of this host's member")).call(calls.lease(0))).member
+
+    async def aleads(self, role: Role, *, within: float = 0.0) -> bool:
+        return await self.alease(role, within=within) is not None
+
+    async def alease(self, role: Role, *, within: float = 0.0) -> AsyncAgentLease | None:
+        return await (await self._aagent("a lease")).lease(role, within=within)
+
+    @asynccontextmanager
+    async def aleading(self, role: Role, *, timeout: float | None = None) -> AsyncIterator[AsyncAgentLease]:  # noqa: ASYNC109 - the same name as in `leading`.
+        """`async with` it: a block of work, which is cancelled when its lease is lost and then raises LeaseLost."""
+        async with (await self._aagent("a lease")).leading(role, timeout=timeout) as lease:
+            yield lease
+
+    @asynccontextmanager
+    async def ashare(
+        self,
+        partitions: Iterable[int] | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the same name as in `share`.
+    ) -> AsyncIterator[AsyncShare]:
+        """`async with` it: a block of work, which is cancelled when one of its partitions is lost."""
+        async with (await self._aagent("a share")).share(partitions, timeout=timeout) as share:
+            yield share
+
+    # Waiting
+
+    def wait_for_leader(self, role: Role, *, expect: Expected = "anybody", timeout: float | None = None) -> OwnerView:
+        """The leader of `role`, once it is the expected one. Raises NotLeading after `timeout` seconds.
+
+        For `here`, this host's member must be able to act, which comes after the table names it. An agent or a ledger
+        that cannot be asked meanwhile raises why.
+        """
+        self.get_conn()  # The connection is looked up here: a loop of our own must not wait for Airflow's.
+
+        async def wait() -> OwnerView:
+            async with NeliHook(self.neli_conn_id, timeout=self._timeout) as hook:
+                hook._source = self._source
+                return await hook.await_for_leader(role, expect=expect, timeout=timeout)
+
+        return asyncio.run(wait())
+
+    async def await_for_leader(
+        self,
+        role: Role,
+        *,
+        expect: Expected = "anybody",
+        timeout: float | None = None,  # noqa: ASYNC109 - the same name as in `wait_for_leader`.
+    ) -> OwnerView:
+        limit, seen = asyncio.timeout(timeout), "this host does not lead it"
+        try:
+            async with limit, aclosing(self.changes()) as batches:
+                if expect == "here":
+                    while not await self.aleads(role, within=WAIT_MAX):
+                        pass
+                    return await self.aowner_of_role(role)
+                partition = None
+                async for news in batches:
+                    if isinstance(news, Away):
+                        raise news.error
+                    if partition is None and news:
+                        partition = (await self.alayout()).partition_of_role(role)
+                    view = news.get(partition) if partition is not None else None
+                    if view is not None and view.name is not None and expect in {"anybody", view.name}:
+                        return view
+                    if view is not None:
+                        seen = view.why if view.name is None else f"{view.name} leads it"
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        raise NotLeading(
+            f"{'a leader' if expect == 'anybody' else f'the leadership of {expect}'} was wanted within {timeout:g} s",
+            seen,
+            "wait longer, or see with `neli members` who is there",
+        )
+
+    async def changes(self) -> AsyncGenerator[Batch | Away, None]:
+        """All owners that are known, in one batch, and then what changes, for ever.
+
+        It asks again by itself when the agent or the ledger is away. It tells so once by an Away, and the next batch
+        has all owners again. Raises only what waiting does not mend: a connection that is wrong.
+        """
+        source = await self._asource()
+        if source.is_agent:
+            follow = changes.of_agent(self._aclient_of(source))
+        else:
+            follow = changes.of_ledger(partial(self._opened, source))
+        async with aclosing(follow):
+            async for news in follow:
+                yield news
+
+    # The button in Airflow's form of connections
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the connection works, and what answers."""
+        try:
+            with self:
+                conn = self.get_conn()
+                if isinstance(conn, Router):
+                    return True, _described_ledger(conn)
+                conn.lease(0)  # The status can be read without a token, and this cannot.
+                return True, _described(conn.status())
+        except (NeliError, AirflowException) as error:
+            return False, str(error)
+
+    # How
+
+    def _agent(self, wanted: str) -> Client:
+        conn = self.get_conn()
+        if isinstance(conn, Client):
+            return conn
+        raise self._no_agent(wanted)
+
+    async def _aagent(self, wanted: str) -> AsyncClient:
+        source = await self._asource()
+        if source.is_agent:
+            return self._aclient_of(source)
+        raise self._no_agent(wanted)
+
+    def _no_agent(self, wanted: str) -> ConfigError:
+        problem = (
+            f"{wanted} was wanted, but the connection {self.neli_conn_id!r} is to a ledger, which does not know this "
+            "host: give it the address of this host's agent, such as unix:/run/neli/agent.sock"
+        )
+        return ConfigError([problem])
+
+    async def _asource(self) -> _Source:
+        if self._source is None:
+            try:
+                self._source = _source_of(await self.aget_connection(self.neli_conn_id))
+            except AirflowNotFoundException:
+                raise _missing(self.neli_conn_id) from None
+        return self._source
+
+    def _aclient_of(self, source: _Source) -> AsyncClient:
+        if self._async_client is None:
+            self._async_client = AsyncClient(source.agent, token=source.token, timeout=self._timeout)
+        return self._async_client
+
+    def _opened(self, source: _Source | None = None) -> Router:
+        if self._router is None:
+            assert source is not None, "a router that was opened is kept"
+            self._router = source.router()
+        return self._router
+
+
+# The connection
+
+
+def _missing(conn_id: str) -> AirflowNotFoundException:
+    return AirflowNotFoundException(
+        f"the connection {conn_id!r} was wanted, but it is not there: add it with "
+        f"`airflow connections add {conn_id} --conn-type {CONNECTION_TYPE}`, and for an agent elsewhere than at its "
+        f'default socket with --conn-extra \'{{"address": "unix:/run/neli/agent.sock"}}\''
+    )
+
+
+def _source_of(connection: Connection) -> _Source:
+    """Where `connection` leads. Raises AirflowException for another type, ConfigError for what makes no sense."""
+    conn_id = connection.conn_id
+    if connection.conn_type != CONNECTION_TYPE:
+        raise AirflowException(
+            f"a connection of the type {CONNECTION_TYPE!r} was wanted, but {conn_id!r} is of the type "
+            f"{connection.conn_type!r}: name another, or add one with "
+            f"`airflow connections add NAME --conn-type {CONNECTION_TYPE}`"
+        )
+    (address, ownership), problems = _extra_of(connection)
+    is_agent = not address or re.match(r"unix:|/|https?:", address) is not None
+    if ownership and address:
+        problems.append("address and ownership are both given: say which of the two to ask")
+    if connection.host and (address or ownership):
+        problems.append("a host is given, and an address, too: leave the host empty, or the address")
+    if address and not is_agent:
+        problems += problems_of(address)
+    if problems:
+        raise ConfigError([f"the connection {conn_id!r}: {problem}" for problem in problems])
+    if ownership:
+        return _Source(ownership=_with_password(ownership, connection))
+    if not is_agent:
+        return _Source(ledger=_with_password(address, connection))
+    if connection.host:
+        address = f"http://{spell_place(connection.host, connection.port or PORT)}"
+    return _Source(agent=address or None, token=connection.password or None)
+
+
+def _extra_of(connection: Connection) -> tuple[list[str], list[str]]:
+    """The values of OPTIONS, and a sentence for each thing that is wrong in the extra."""
+    try:
+        # Not `extra_dejson`, which talks to Airflow's supervisor again, and from an event loop may not.
+        extra: Any = json.loads(connection.extra or "{}")
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        return ["", ""], ['its extra is no JSON of the form {"address": "unix:/run/neli/agent.sock"}']
+    values = [extra.get(name) or "" for name in OPTIONS]
+    problems = [
+        f"its extra has {name!r:.40}, which it has no use for: there is {', '.join(OPTIONS)}"
+        for name in extra
+        if name not in OPTIONS
+    ]
+    problems += [
+        f"{name} must be text, got a {type(value).__name__}"
+        for name, value in zip(OPTIONS, values, strict=True)
+        if not isinstance(value, str)
+    ]
+    return [value if isinstance(value, str) else "" for value in values], problems
+
+
+def _with_password(address: str, connection: Connection) -> str:
+    """`address` with the connection's login and password, unless it has its own or is a file."""
+    scheme, slashes, rest = address.partition("://")
+    if not connection.password or scheme == "sqlite" or not slashes or "@" in rest.partition("/")[0]:
+        return address
+    return f"{scheme}://{quote(connection.login or '', safe='')}:{quote(connection.password, safe='')}@{rest}"
+
+
+# A ledger's answers, in the words of an agent
+
+
+def _of_keys(router: Router, keys: Iterable[Key]) -> list[OwnerView]:
+    layout = _layout_of(router)
+    slots = [layout.slot(key) for key in keys]
+    view, at = _believed(router), router.at
+    return [owner_view(view, layout.partition_of_slot(slot), slot, at) for slot in slots]
+
+
+def _of_role(router: Router, role: Role) -> OwnerView:
+    return owner_view(_believed(router), _layout_of(router).partition_of_role(role), None, router.at)
+
+
+def _layout_of(router: Router) -> Layout:
+    layout = router.feed.layout
+    if layout is None:
+        router.table  # noqa: B018 - raises why there is none.
+        raise AssertionError("a table has a layout")
+    return layout
+
+
+def _believed(router: Router) -> Table | NoTable:
+    """The table, or the certainty that no member is alive. Raises why neither can be believed."""
+    view = router.feed.view
+    if isinstance(view, NoTable) and view.plight not in NO_MEMBER:
+        raise view.explain("the owner of a key or a role was wanted")
+    return view
+
+
+def _named(view: OwnerView) -> OwnerView:
+    if view.name is None:
+        raise NoOwner(f"an owner of partition {view.partition} was wanted", view.why, "start a member")
+    return view
+
+
+def _checked(layout: Layout | None, wanted: Layout | None) -> Layout:
+    if layout is None:
+        raise NoOwner("the layout of the group was wanted", "no member ever joined it", "start a member")
+    if wanted is not None and wanted != layout:
+        raise GroupMismatch(
+            "a group with the layout of this task was wanted",
+            f"it has another: {wanted.difference(layout)}",
+            "leave the layout to the group, or name the one that it has",
+        )
+    return layout
+
+
+def _described(status: StatusView) -> str:
+    layout = status.table.layout
+    group = (
+        f"{len(status.members)} members and {layout.partitions} partitions"
+        if layout
+        else "no member yet, it is starting"
+    )
+    trouble = f" {status.why}" if status.why else ""
+    return f"The agent {status.agent} answers. Its group has {group}. It leads {status.led} of them.{trouble}"
+
+
+def _described_ledger(router: Router) -> str:
+    table = router.table
+    owned = sum(owner is not None for owner in table.partitions)
+    return (
+        f"{table.address} was read. Its group has {len(table.members)} members, which own {owned} of "
+        f"{table.layout.partitions} partitions. Leases need an agent."
+    )

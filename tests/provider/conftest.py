@@ -1,0 +1,96 @@
+"""Fixtures that the tests of the provider share: an Airflow of their own, an agent, and the connection to it.
+
+    AIRFLOW_HOME, in a folder of this session --set before anything imports Airflow--> airflow.cfg, airflow.db, dags/
+    agent (a real one, on a SQLite ledger) <--AIRFLOW_CONN_NELI_DEFAULT-- tasks of `dag_test`, in this process
+
+Airflow reads its home when it is imported, and a test must never meet the home of the person who runs it. So it is set
+here, where this folder's tests are collected. The other stages of the gate leave this folder out: importing Airflow
+takes seconds, and it takes logging in hand. The folder cannot be called as Airflow is: to find the name of a module in
+it, pytest would import Airflow first.
+"""
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+_home = tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True)
+HOME = Path(_home.name)
+
+LEASE = 3.0
+"""Seconds. Importing Airflow, in this process, holds up the agent's threads for longer than a short lease lasts."""
+
+BUNDLE = "dags-folder"
+"""Airflow's own name for the folder of Dags."""
+
+SETTINGS = {
+    "AIRFLOW_HOME": str(HOME),
+    "AIRFLOW__CORE__DAGS_FOLDER": str(HOME / "dags"),
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+}
+for name in [name for name in os.environ if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_"))]:
+    del os.environ[name]
+os.environ.update(SETTINGS)
+
+from neli_router.settings.agent_options import AgentOptions  # noqa: E402 - after the home is set, as all that follows.
+from tests.agent.running import TOKEN, Running, configured, running  # noqa: E402
+from tests.provider.given import DagTest, spelled  # noqa: E402
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import DAG
+
+
+@pytest.fixture(scope="session")
+def airflow_home() -> Path:
+    """The home of this session's Airflow, with its metadata database migrated."""
+    (HOME / "dags").mkdir()
+    from airflow.dag_processing.bundles.manager import DagBundlesManager  # noqa: PLC0415 - it takes seconds.
+    from airflow.utils import db  # noqa: PLC0415 - as above.
+
+    with warnings.catch_warnings():
+        # Migrations of years ago call what newer libraries have deprecated. They are Airflow's, and no user's.
+        warnings.simplefilter("ignore")
+        db.initdb()
+        DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
+    return HOME
+
+
+@pytest.fixture(name="agent", scope="module")
+def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """An agent that is alone in its group, of eight partitions, so it leads them all. On both kinds of socket."""
+    folder = tmp_path_factory.mktemp("agent")
+    options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
+    with running(configured(folder, lease=LEASE), options) as agent:
+        agent.await_ready()
+        yield agent
+
+
+@pytest.fixture
+def neli_default(agent: Running, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of the connection to `agent`."""
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=f"unix:{agent.options.socket}"))
+    return "neli_default"
+
+
+@pytest.fixture
+def dag_test(airflow_home: Path, neli_default: str) -> DagTest:
+    """Runs a Dag in this process and thread, as `dag.test()` does; the run, ended."""
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db  # noqa: PLC0415 - as above.
+
+    def run(dag: "DAG") -> "DagRun":
+        with warnings.catch_warnings():
+            # Airflow's own: its migration of old names, SQLAlchemy's and FastAPI's notices to Airflow.
+            warnings.simplefilter("ignore")
+            # `dag.test()` knows Dags of the Dag folder only, and ours are in the tests.
+            bag = BundleDagBag(airflow_home / "dags", bundle_path=airflow_home / "dags", bundle_name=BUNDLE)
+            bag.bag_dag(dag)
+            sync_bag_to_db(bag, BUNDLE, None)
+            ended: DagRun = dag.test()
+        return ended
+
+    return run

@@ -1,0 +1,22 @@
+"""Given to tests of the provider: connections, as an environment variable holds them, and types of fixtures."""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import DAG
+
+__all__ = ["DagTest", "spelled"]
+
+DagTest = Callable[["DAG"], "DagRun"]
+"""The fixture `dag_test`."""
+
+
+def spelled(
+    conn_type: str = "neli", *, password: str = "", host: str = "", port: int | None = None, **extra: Any
+) -> str:
+    """The text for AIRFLOW_CONN_...; `extra` are the fields of our own."""
+    plain = {"conn_type": conn_type, "password": password, "host": host, "port": port, "extra": extra}
+    return json.dumps({name: value for name, value in plain.items() if value})

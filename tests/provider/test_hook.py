@@ -1,0 +1,432 @@
+"""The hook on a real agent and on ledgers, by connections as users write them."""
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, Connection
+
+from airflow_provider import changes
+from airflow_provider.changes import Away, Batch
+from airflow_provider.hooks.neli import NeliHook, _with_password
+from neli_router.agent.wire import OwnerView
+from neli_router.errors import (
+    ConfigError,
+    GroupMismatch,
+    LeaseLost,
+    LedgerUnusable,
+    NoAgent,
+    NoOwner,
+    NotLeading,
+)
+from neli_router.keyspace import Layout
+from neli_router.ledgers.addresses import open_ledger
+from neli_router.settings.agent_options import AgentOptions
+from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running, until
+from tests.provider.given import spelled
+
+pytestmark = pytest.mark.airflow
+
+Answer = TypeVar("Answer")
+
+
+def play(story: Callable[[NeliHook], Awaitable[Answer]], conn_id: str = "neli_default") -> Answer:
+    async def told() -> Answer:
+        async with asyncio.timeout(PATIENCE), NeliHook(conn_id) as hook:
+            return await story(hook)
+
+    return asyncio.run(told())
+
+
+@pytest.fixture(name="ledger")
+def _ledger(agent: Running, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a connection to the ledger of `agent`."""
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", spelled(address=ledger_of(agent)))
+    return "ledger"
+
+
+def ledger_of(agent: Running) -> str:
+    return f"sqlite://{Path(agent.options.socket).parent}/ledger.db"
+
+
+# Questions
+
+
+@pytest.mark.parametrize("conn_id", ["neli_default", "ledger"])
+def test_it_names_owners_by_key_and_by_role(neli_default: str, ledger: str, conn_id: str) -> None:
+    with NeliHook(conn_id) as hook:
+        assert ["a"] * 4 == [
+            hook.owner("EURUSD").name,
+            hook.owner(b"\xff").name,
+            hook.owner_of_role("nightly").name,
+            hook.owner_of_role(3).name,
+        ]
+        layout = hook.layout()
+        views = hook.owners(["EURUSD", "GBPUSD"])
+    assert PARTITIONS == layout.partitions
+    assert [layout.partition("EURUSD"), layout.partition("GBPUSD")] == [view.partition for view in views]
+    assert [layout.slot("EURUSD"), layout.slot("GBPUSD")] == [view.slot for view in views]
+    assert all(view.term > 0 for view in views)
+
+
+@pytest.mark.parametrize("conn_id", ["neli_default", "ledger"])
+def test_it_answers_the_same_in_an_event_loop(neli_default: str, ledger: str, conn_id: str) -> None:
+    async def story(hook: NeliHook) -> None:
+        assert "a" == (await hook.aowner("EURUSD")).name == (await hook.aowner_of_role("nightly")).name
+        assert ["a", "a"] == [view.name for view in await hook.aowners(["EURUSD", "GBPUSD"])]
+        assert PARTITIONS == (await hook.alayout()).partitions
+
+    play(story, conn_id)
+
+
+@pytest.mark.parametrize("conn_id", ["neli_default", "ledger"])
+def test_another_layout_than_the_wanted_one_is_refused(neli_default: str, ledger: str, conn_id: str) -> None:
+    with NeliHook(conn_id) as hook:
+        assert PARTITIONS == hook.layout(wanted=Layout(partitions=PARTITIONS)).partitions
+        with pytest.raises(GroupMismatch, match=f"partitions=16.*against.*partitions={PARTITIONS}"):
+            hook.layout(wanted=Layout(partitions=16))
+
+
+@contextmanager
+def member(folder: Path, name: str) -> Iterator[Running]:
+    """An agent of `name`, on the ledger in `folder`."""
+    with running(configured(folder, name), AgentOptions(socket=f"{folder}/{name}.sock")) as agent:
+        agent.await_ready()
+        yield agent
+
+
+# This host
+
+
+def test_it_knows_what_this_host_leads(neli_default: str) -> None:
+    with NeliHook() as hook:
+        assert ("a", True) == (hook.member(), hook.leads("nightly"))
+        lease = hook.lease("nightly", within=PATIENCE)
+        assert lease is not None
+        assert hook.owner_of_role("nightly").term == lease.term
+        with hook.leading("nightly", timeout=PATIENCE) as held:
+            held.check()
+        with hook.share([0, 1], timeout=PATIENCE) as share:
+            assert {0, 1} == set(share.terms)
+
+
+def test_it_knows_what_this_host_leads_in_an_event_loop(neli_default: str) -> None:
+    async def story(hook: NeliHook) -> None:
+        assert ("a", True) == (await hook.amember(), await hook.aleads("nightly"))
+        async with hook.aleading("nightly", timeout=PATIENCE) as lease:
+            lease.check()
+        async with hook.ashare([0], timeout=PATIENCE) as share:
+            assert {0} == set(share.terms)
+
+    play(story)
+
+
+def test_a_block_in_an_event_loop_ends_by_the_loss_of_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"))
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=options.socket))
+    with running(configured(tmp_path, drain_timeout=0.0), options) as agent:
+        agent.await_ready()
+
+        async def story(hook: NeliHook) -> None:
+            async with hook.aleading("nightly", timeout=PATIENCE):
+                agent.stop()
+                await asyncio.sleep(PATIENCE)
+
+        with pytest.raises(LeaseLost):
+            play(story)
+
+
+def test_a_ledger_knows_no_host(ledger: str) -> None:
+    with NeliHook(ledger) as hook:
+        for ask in (hook.member, lambda: hook.leads("nightly"), lambda: hook.leading("nightly"), hook.share):
+            with pytest.raises(
+                ConfigError, match="'ledger' is to a ledger, which does not know this host: give it the"
+            ):
+                ask()
+
+    async def story(hook: NeliHook) -> None:
+        with pytest.raises(ConfigError, match="a lease was wanted"):
+            await hook.aleads("nightly")
+
+    play(story, ledger)
+
+
+# Waiting
+
+
+@pytest.mark.parametrize(
+    ("conn_id", "expect"),
+    [("neli_default", "here"), ("neli_default", "anybody"), ("neli_default", "a"), ("ledger", "a")],
+)
+def test_it_waits_for_the_expected_leader(neli_default: str, ledger: str, conn_id: str, expect: str) -> None:
+    with NeliHook(conn_id) as hook:
+        assert "a" == hook.wait_for_leader("nightly", expect=expect, timeout=PATIENCE).name
+
+
+@pytest.mark.parametrize("conn_id", ["neli_default", "ledger"])
+def test_a_leader_that_does_not_come_raises_what_there_is_instead(neli_default: str, ledger: str, conn_id: str) -> None:
+    with NeliHook(conn_id) as hook, pytest.raises(NotLeading, match=r"the leadership of b was wanted.*a leads it"):
+        hook.wait_for_leader("nightly", expect="b", timeout=1.0)
+
+
+def test_leadership_that_does_not_come_here_raises_after_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SECOND", spelled(address=f"{tmp_path}/b.sock"))
+    with member(tmp_path, "a") as first, member(tmp_path, "b") as second, NeliHook("second") as hook:
+        until(lambda: {"a", "b"} == {hook.owner_of_role(number).name for number in range(PARTITIONS)})
+        other = next(number for number in range(PARTITIONS) if hook.owner_of_role(number).name == "a")
+        assert not hook.leads(other, within=0.1)
+        with pytest.raises(NotLeading, match="this host does not lead it"):
+            hook.wait_for_leader(other, expect="here", timeout=0.5)
+        first.stop()
+        assert "b" == hook.wait_for_leader(other, expect="here", timeout=PATIENCE).name
+        assert hook.leads(other)
+        second.stop()
+
+
+# Changes
+
+
+async def next_of(news: AsyncIterator[Batch | Away]) -> Batch:
+    batch = await anext(news)
+    assert not isinstance(batch, Away), batch.error
+    return batch
+
+
+async def until_known(news: AsyncIterator[Batch | Away], holds: Callable[[dict[int, OwnerView]], bool]) -> None:
+    """Follow `news` until what is known holds."""
+    known: dict[int, OwnerView] = {}
+    async for one in news:
+        known = {} if isinstance(one, Away) else known | dict(one)
+        if holds(known):
+            return
+
+
+@pytest.mark.parametrize("conn_id", ["agent", "ledger"])
+def test_changes_begin_with_all_owners_and_go_on_with_what_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conn_id: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AGENT", spelled(address=f"{tmp_path}/a.sock"))
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", spelled(address=f"sqlite://{tmp_path}/ledger.db"))
+    with member(tmp_path, "a"), ExitStack() as later:
+
+        async def story(hook: NeliHook) -> None:
+            async with aclosing(hook.changes()) as news:
+                first = await next_of(news)
+                assert list(range(PARTITIONS)) == sorted(first)
+                assert {"a"} == {view.name for view in first.values()}
+                await asyncio.to_thread(later.enter_context, member(tmp_path, "b"))
+                moved = await next_of(news)
+                assert {"b"} >= {view.name for view in moved.values()} - {None}
+                assert all(
+                    moved[partition].term > first[partition].term for partition in moved if moved[partition].name
+                )
+
+        play(story, conn_id)
+
+
+def test_changes_outlive_the_agent(tmp_path: Path, neli_default: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AGENT", spelled(address=f"{tmp_path}/a.sock"))
+
+    async def story(hook: NeliHook) -> None:
+        async with aclosing(hook.changes()) as news:
+            away = await anext(news)
+            assert isinstance(away, Away)
+            assert "there is no socket" == away.error.found
+            with ExitStack() as life:
+                await asyncio.to_thread(life.enter_context, member(tmp_path, "a"))
+                await until_known(news, lambda known: {"a"} == {view.name for view in known.values()})
+            while not isinstance(away := await anext(news), Away):
+                pass
+            assert isinstance(away.error, NoAgent)
+            with ExitStack() as life:
+                await asyncio.to_thread(life.enter_context, member(tmp_path, "a"))
+                await until_known(news, lambda known: PARTITIONS == len(known) and known[0].name == "a")
+
+    play(story, "agent")
+
+
+def test_changes_outlive_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", spelled(address=f"sqlite://{tmp_path}/ledger.db"))
+
+    async def story(hook: NeliHook) -> None:
+        async with aclosing(hook.changes()) as news:
+            away = await anext(news)
+            assert isinstance(away, Away)
+            assert isinstance(away.error, LedgerUnusable)
+            with ExitStack() as life:
+                await asyncio.to_thread(life.enter_context, member(tmp_path, "a"))
+                await until_known(news, lambda known: {"a"} == {view.name for view in known.values()})
+            await until_known(news, lambda known: {None} == {view.name for view in known.values()})
+
+    play(story, "ledger")
+
+
+def test_a_follower_that_is_slow_hears_of_the_newest_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AGENT", spelled(address=f"{tmp_path}/a.sock"))
+    with member(tmp_path, "a"), NeliHook("agent") as asked:
+
+        async def story(hook: NeliHook) -> None:
+            async with aclosing(hook.changes()) as news:
+                first = await next_of(news)
+                for _ in range(2):
+                    with ExitStack() as life:
+                        await asyncio.to_thread(life.enter_context, member(tmp_path, "b"))
+                await asyncio.to_thread(until, lambda: alone(asked, first))
+                newest = await next_of(news)
+                assert {"a", None} >= {view.name for view in newest.values()}
+
+        play(story, "agent")
+
+
+def alone(hook: NeliHook, known: Batch) -> bool:
+    """Whether `a` owns all, and some under later terms than those that are `known`."""
+    views = [hook.owner_of_role(number) for number in range(PARTITIONS)]
+    return {"a"} == {view.name for view in views} and any(view.term > known[view.partition].term for view in views)
+
+
+def test_an_agent_that_hangs_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AGENT", spelled(address=f"{tmp_path}/a.sock"))
+    monkeypatch.setattr(changes, "SILENCE_MAX", 0.2)
+    go_on = threading.Event()
+
+    async def story() -> None:
+        with member(tmp_path, "a") as agent:
+            try:
+                async with NeliHook("agent", timeout=0.5) as hook, aclosing(hook.changes()) as news:
+                    await next_of(news)
+                    agent.loop.call_soon_threadsafe(go_on.wait, PATIENCE)
+                    away = await anext(news)
+                    while not isinstance(away, Away):
+                        away = await anext(news)
+                    assert "it did not answer in time" == away.error.found
+            finally:
+                go_on.set()
+
+    asyncio.run(story())
+
+
+# The connection
+
+
+def test_a_connection_that_is_not_there_raises_the_line_that_adds_it() -> None:
+    with (
+        NeliHook("absent") as hook,
+        pytest.raises(
+            AirflowNotFoundException, match=r"'absent' was wanted.*airflow connections add absent --conn-type neli"
+        ),
+    ):
+        hook.owner("EURUSD")
+
+    async def story(hook: NeliHook) -> None:
+        with pytest.raises(AirflowNotFoundException, match="airflow connections add absent"):
+            await hook.aowner("EURUSD")
+
+    play(story, "absent")
+
+
+@pytest.mark.parametrize(
+    ("connection", "expected"),
+    [
+        (spelled("http"), "of the type 'neli' was wanted, but 'odd' is of the type 'http'"),
+        (spelled(adress="unix:/run/a.sock"), "has 'adress', which it has no use for: there is address, ownership"),
+        (spelled(address=7), "address must be text, got a int"),
+        (spelled(address="sqlite:///a.db", ownership="redis://localhost/jobs"), "address and ownership are both given"),
+        (spelled(address="sqlite:///a.db", host="localhost"), "leave the host empty, or the address"),
+        (spelled(address="mysql://localhost/jobs"), "mysql is no known kind of ledger"),
+        (spelled(address="https://localhost:7635"), "an agent's address is unix:/path/agent.sock"),
+        (spelled(address="unix:relative.sock"), "an agent's address is unix:/path/agent.sock"),
+        (spelled(ownership="http://localhost/jobs"), "is no address in Redis"),
+        (spelled(password="x" * 5), "the agent's token holds 5 characters"),
+        (json.dumps({"conn_type": "neli", "extra": "[1]"}), "its extra is no JSON of the form"),
+    ],
+)
+def test_a_connection_that_makes_no_sense_says_why(
+    monkeypatch: pytest.MonkeyPatch, connection: str, expected: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", connection)
+    with NeliHook("odd") as hook:
+        with pytest.raises((AirflowException, ConfigError)) as caught:
+            hook.owner("EURUSD")
+        assert (False, str(caught.value)) == hook.test_connection()
+    assert expected in str(caught.value)
+    with pytest.raises(type(caught.value), match=re.escape(str(caught.value))):
+        play(first_change, "odd")
+
+
+async def first_change(hook: NeliHook) -> object:
+    async with aclosing(hook.changes()) as news:
+        return await anext(news)
+
+
+def test_an_agent_is_found_by_its_host_and_port_and_its_token_is_shown_nowhere(
+    agent: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert agent.agent.tcp_address is not None
+    port = int(agent.agent.tcp_address.rpartition(":")[2])
+    monkeypatch.setenv("AIRFLOW_CONN_HTTP", spelled(host="127.0.0.1", port=port, password=TOKEN))
+    with NeliHook("http") as hook:
+        assert "a" == hook.owner("EURUSD").name
+        assert TOKEN not in f"{vars(hook)}"
+    wrong = f"{TOKEN}-of-another"
+    monkeypatch.setenv("AIRFLOW_CONN_HTTP", spelled(host="127.0.0.1", port=port, password=wrong))
+    works, said = NeliHook("http").test_connection()
+    assert not works
+    assert "it knows another one" in said
+    assert wrong not in said
+
+
+def test_the_default_is_the_agent_of_this_host(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_PLAIN", "neli://")
+    monkeypatch.setenv("NELI_AGENT", agent.options.socket)
+    with NeliHook("plain") as hook:
+        assert "a" == hook.owner("EURUSD").name
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("redis://localhost:6379/jobs", "redis://me:p%40ss@localhost:6379/jobs"),
+        ("redis://other:word@localhost:6379/jobs", "redis://other:word@localhost:6379/jobs"),
+        ("kafka://one:9092,two:9092/jobs", "kafka://me:p%40ss@one:9092,two:9092/jobs"),
+        ("sqlite:///var/lib/ledger.db", "sqlite:///var/lib/ledger.db"),
+    ],
+)
+def test_login_and_password_of_a_connection_are_those_of_its_ledger(address: str, expected: str) -> None:
+    connection = Connection(conn_id="ledger", conn_type="neli", login="me", password="p" + "@ss", extra=None)
+    assert expected == _with_password(address, connection)
+
+
+def test_the_test_of_a_connection_says_what_answers(agent: Running, neli_default: str, ledger: str) -> None:
+    assert (True, f"The agent a answers. Its group has 1 members and {PARTITIONS} partitions. It leads 8 of them.") == (
+        NeliHook().test_connection()
+    )
+    works, said = NeliHook(ledger).test_connection()
+    assert works
+    assert "1 members, which own 8 of 8 partitions. Leases need an agent." in said
+
+
+def test_an_agent_that_is_away_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", spelled(address=f"unix:{tmp_path}/agent.sock"))
+    with NeliHook("away") as hook:
+        for ask in (lambda: hook.owner("EURUSD"), lambda: hook.leads(3), lambda: hook.wait_for_leader(3, timeout=5.0)):
+            with pytest.raises(NoAgent, match="there is no socket: start one with `neli agent`"):
+                ask()
+    assert not NeliHook("away").test_connection()[0]
+
+
+def test_a_group_without_a_member_has_no_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_EMPTY", spelled(address=f"sqlite://{tmp_path}/ledger.db"))
+    open_ledger(f"sqlite://{tmp_path}/ledger.db", create=True, patience=1.0).close()
+    with NeliHook("empty") as hook, pytest.raises(NoOwner, match="no member ever joined"):
+        hook.owner("EURUSD")
+    assert {} == play(first_change, "empty")
