@@ -1,7 +1,7 @@
 """The plan of the house: which module may import what, and how a module must look.
 
     ground <- induction <----------------------- pump <- router <- member <- agent, processes, testing <- commands
-       '----- ledgers <- ownership <- config <----'--------'---------'
+       '----- ledgers <- ownership <- config <----'--------'---------'                  '---- airflow_provider
 
 Arrows point from the module that imports to what it imports, always to the left; CONTRIBUTING.md shows them all. A
 module that has no room here yet fails the test: give it one in ROOMS, by asking what it may know. A room whose modules
@@ -20,6 +20,7 @@ from pathlib import Path
 __all__ = [
     "GROUND",
     "PROJECT",
+    "PROVIDER",
     "ROOMS",
     "Room",
     "arrows_between_rooms",
@@ -33,6 +34,9 @@ __all__ = [
 ]
 
 PROJECT = "neli_router"
+
+PROVIDER = "airflow_provider"
+"""The annex: it stands on the house, and nothing in the house knows of it."""
 
 BASE = ("closing", "errors", "keyspace", "leases", "protocol")
 GROUND = (*BASE, "cancellation", "clock", "exit_codes", "logs")
@@ -160,17 +164,27 @@ ROOMS = (
         packages=frozenset({"confluent_kafka", "msgspec", "numpy", "pyarrow", "pyspark", "rich"}),
     ),
     Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),
+    # Airflow is there only for those who have it: see `airflow_provider/__init__.py`. What it loads in every process is
+    # plain.
+    Room((PROVIDER,), imports=("",), packages=frozenset({PROVIDER, "airflow", "starlette"})),
+    Room((f"{PROVIDER}.airflow_version",), imports=("errors",)),
+    Room((f"{PROVIDER}.get_provider_info",), packages=frozenset({PROVIDER})),
     # The door. It stands aside of the arrows: whoever imports any module has passed through it.
     Room(("__init__",), imports=(*GROUND, "config", "ledgers.base", "member", "router")),
 )
 
 
 def sources(root: Path) -> dict[str, str]:
-    """The source text of every module below `root`, by its dotted name; `__init__` is the package itself."""
+    """The source text of every module below `root`, by its dotted name; `__init__` is the package itself.
+
+    Names in the annex begin with its own.
+    """
     paths = sorted((root / PROJECT).rglob("*.py"))
     names = [path.relative_to(root / PROJECT).with_suffix("") for path in paths]
     dotted = [".".join(name.parts if len(name.parts) == 1 else _without_init(name.parts)) for name in names]
-    return {name: path.read_text(encoding="utf-8") for name, path in zip(dotted, paths, strict=True)}
+    annex = sorted((root / PROVIDER).rglob("*.py"))
+    dotted += [".".join(_without_init(path.relative_to(root).with_suffix("").parts)) for path in annex]
+    return {name: path.read_text(encoding="utf-8") for name, path in zip(dotted, [*paths, *annex], strict=True)}
 
 
 def misfits(texts: Mapping[str, str], *, rooms: tuple[Room, ...] = ROOMS) -> list[str]:
@@ -280,7 +294,7 @@ def unoffered(texts: Mapping[str, str]) -> list[str]:
         f"{_path(module)}:{node.lineno} takes {alias.name} from {node.module}, which does not list it in `__all__`"
         for module, text in texts.items()
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == PROJECT
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in {PROJECT, PROVIDER}
         for alias in node.names
         if _named(f"{node.module}.{alias.name}") not in texts
         and alias.name not in offers.get(_named(node.module or ""), set())
@@ -369,7 +383,10 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str], set[str] | None]:
     # What is imported for types alone is a name of the module, too: a lazy `__getattr__` may offer it.
     for node in [*tree.body, *(inner for block in tree.body if isinstance(block, ast.If) for inner in block.body)]:
         match node:
-            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=elements)):
+            case (
+                ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=elements))
+                | ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.List(elts=elements))
+            ):
                 listed = {str(element.value) for element in elements if isinstance(element, ast.Constant)}
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 defined.add(name)
@@ -409,4 +426,5 @@ def _named(target: str) -> str:
 
 
 def _path(module: str) -> str:
-    return f"{PROJECT}/{module.replace('.', '/')}"
+    path = module.replace(".", "/")
+    return path if _covers(PROVIDER, module) else f"{PROJECT}/{path}"

@@ -66,14 +66,18 @@ def test_every_error_can_be_imported_from_the_package() -> None:
 # The wheel.
 
 
-def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: ZipFile) -> None:
+def test_the_wheel_holds_the_packages_and_nothing_beside_them(wheel: ZipFile) -> None:
     folders = {name.partition("/")[0] for name in wheel.namelist()}
-    assert {"neli_router", f"neli_router-{PROJECT['version']}.dist-info"} == folders
+    assert {"airflow_provider", "neli_router", f"neli_router-{PROJECT['version']}.dist-info"} == folders
     assert "neli_router/py.typed" in wheel.namelist()
 
 
 def test_the_wheel_holds_every_module(wheel: ZipFile) -> None:
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "neli_router").rglob("*.py")}
+    modules = {
+        str(path.relative_to(ROOT))
+        for package in ("airflow_provider", "neli_router")
+        for path in (ROOT / package).rglob("*.py")
+    }
     assert modules == {name for name in wheel.namelist() if name.endswith(".py")}
 
 
@@ -86,7 +90,9 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(wheel: ZipFile) -> None:
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert sorted(PROJECT["dependencies"]) == sorted(needed)
     assert sorted(PROJECT["optional-dependencies"]) == sorted(metadata.get_all("Provides-Extra", []))
-    assert "neli = neli_router.cli:main" in wheel.read(f"{folder}/entry_points.txt").decode()
+    points = wheel.read(f"{folder}/entry_points.txt").decode()
+    assert "neli = neli_router.cli:main" in points
+    assert "[apache_airflow_provider]\nprovider_info = airflow_provider.get_provider_info:get_provider_info" in points
     assert (ROOT / "LICENSE").read_bytes() == wheel.read(f"{folder}/licenses/LICENSE")
 
 

@@ -66,7 +66,7 @@ Expected = Literal["anybody", "here"] | str  # noqa: PYI051 - the two words mean
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _Target:
     """Where a connection leads: to an agent unless one of the other two is given. Holds secrets, so it has no repr."""
 
     agent: str | None = field(default=None, repr=False)
@@ -101,36 +101,36 @@ class NeliHook(BaseHook):
     def __init__(self, neli_conn_id: str = CONNECTION_ID, *, timeout: float = calls.TIMEOUT) -> None:
         super().__init__()
         self.neli_conn_id, self._timeout = neli_conn_id, timeout
-        self._source: _Source | None = None
+        self._target: _Target | None = None
         self._client: Client | None = None
         self._async_client: AsyncClient | None = None
         self._router: Router | None = None
 
-    # The source
+    # The target
 
     def get_conn(self) -> Client | Router:
         """The client of the agent, or a router of the ledger. Made once; `close` closes it."""
-        if self._source is None:
+        if self._target is None:
             try:
-                self._source = _source_of(self.get_connection(self.neli_conn_id))
+                self._target = _target_of(self.get_connection(self.neli_conn_id))
             except AirflowNotFoundException:
                 raise _missing(self.neli_conn_id) from None
-        if not self._source.is_agent:
-            router = self._opened(self._source)
+        if not self._target.is_agent:
+            router = self._opened(self._target)
             router.await_table(AWAIT_MAX)
             return router
         if self._client is None:
-            self._client = Client(self._source.agent, token=self._source.token, timeout=self._timeout)
+            self._client = Client(self._target.agent, token=self._target.token, timeout=self._timeout)
         return self._client
 
     async def aget_conn(self) -> AsyncClient | AsyncRouter:
         """As `get_conn`, for the running event loop. Made once; `aclose` closes it."""
-        source = await self._asource()
-        if not source.is_agent:
-            router = AsyncRouter(await asyncio.to_thread(self._opened, source))  # Opening may wait for a driver.
+        target = await self._atarget()
+        if not target.is_agent:
+            router = AsyncRouter(await asyncio.to_thread(self._opened, target))  # Opening may wait for a driver.
             await router.await_table(AWAIT_MAX)
             return router
-        return self._aclient_of(source)
+        return self._aclient_of(target)
 
     def close(self) -> None:
         """Close what was opened. Twice is fine."""
@@ -260,7 +260,7 @@ class NeliHook(BaseHook):
 
         async def wait() -> OwnerView:
             async with NeliHook(self.neli_conn_id, timeout=self._timeout) as hook:
-                hook._source = self._source
+                hook._target = self._target
                 return await hook.await_for_leader(role, expect=expect, timeout=timeout)
 
         return asyncio.run(wait())
@@ -305,11 +305,11 @@ class NeliHook(BaseHook):
         It asks again by itself when the agent or the ledger is away. It tells so once by an Away, and the next batch
         has all owners again. Raises only what waiting does not mend: a connection that is wrong.
         """
-        source = await self._asource()
-        if source.is_agent:
-            follow = changes.of_agent(self._aclient_of(source))
+        target = await self._atarget()
+        if target.is_agent:
+            follow = changes.of_agent(self._aclient_of(target))
         else:
-            follow = changes.of_ledger(partial(self._opened, source))
+            follow = changes.of_ledger(partial(self._opened, target))
         async with aclosing(follow):
             async for news in follow:
                 yield news
@@ -337,9 +337,9 @@ class NeliHook(BaseHook):
         raise self._no_agent(wanted)
 
     async def _aagent(self, wanted: str) -> AsyncClient:
-        source = await self._asource()
-        if source.is_agent:
-            return self._aclient_of(source)
+        target = await self._atarget()
+        if target.is_agent:
+            return self._aclient_of(target)
         raise self._no_agent(wanted)
 
     def _no_agent(self, wanted: str) -> ConfigError:
@@ -349,23 +349,23 @@ class NeliHook(BaseHook):
         )
         return ConfigError([problem])
 
-    async def _asource(self) -> _Source:
-        if self._source is None:
+    async def _atarget(self) -> _Target:
+        if self._target is None:
             try:
-                self._source = _source_of(await self.aget_connection(self.neli_conn_id))
+                self._target = _target_of(await self.aget_connection(self.neli_conn_id))
             except AirflowNotFoundException:
                 raise _missing(self.neli_conn_id) from None
-        return self._source
+        return self._target
 
-    def _aclient_of(self, source: _Source) -> AsyncClient:
+    def _aclient_of(self, target: _Target) -> AsyncClient:
         if self._async_client is None:
-            self._async_client = AsyncClient(source.agent, token=source.token, timeout=self._timeout)
+            self._async_client = AsyncClient(target.agent, token=target.token, timeout=self._timeout)
         return self._async_client
 
-    def _opened(self, source: _Source | None = None) -> Router:
+    def _opened(self, target: _Target | None = None) -> Router:
         if self._router is None:
-            assert source is not None, "a router that was opened is kept"
-            self._router = source.router()
+            assert target is not None, "a router that was opened is kept"
+            self._router = target.router()
         return self._router
 
 
@@ -380,7 +380,7 @@ def _missing(conn_id: str) -> AirflowNotFoundException:
     )
 
 
-def _source_of(connection: Connection) -> _Source:
+def _target_of(connection: Connection) -> _Target:
     """Where `connection` leads. Raises AirflowException for another type, ConfigError for what makes no sense."""
     conn_id = connection.conn_id
     if connection.conn_type != CONNECTION_TYPE:
@@ -400,12 +400,12 @@ def _source_of(connection: Connection) -> _Source:
     if problems:
         raise ConfigError([f"the connection {conn_id!r}: {problem}" for problem in problems])
     if ownership:
-        return _Source(ownership=_with_password(ownership, connection))
+        return _Target(ownership=_with_password(ownership, connection))
     if not is_agent:
-        return _Source(ledger=_with_password(address, connection))
+        return _Target(ledger=_with_password(address, connection))
     if connection.host:
         address = f"http://{spell_place(connection.host, connection.port or PORT)}"
-    return _Source(agent=address or None, token=connection.password or None)
+    return _Target(agent=address or None, token=connection.password or None)
 
 
 def _extra_of(connection: Connection) -> tuple[list[str], list[str]]:

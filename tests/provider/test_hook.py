@@ -106,8 +106,8 @@ def member(folder: Path, name: str) -> Iterator[Running]:
 
 def test_it_knows_what_this_host_leads(neli_default: str) -> None:
     with NeliHook() as hook:
-        assert ("a", True) == (hook.member(), hook.leads("nightly"))
-        lease = hook.lease("nightly", within=PATIENCE)
+        assert ("a", True) == (hook.member(), hook.leads("nightly", within=PATIENCE))
+        lease = hook.lease("nightly")
         assert lease is not None
         assert hook.owner_of_role("nightly").term == lease.term
         with hook.leading("nightly", timeout=PATIENCE) as held:
@@ -118,7 +118,7 @@ def test_it_knows_what_this_host_leads(neli_default: str) -> None:
 
 def test_it_knows_what_this_host_leads_in_an_event_loop(neli_default: str) -> None:
     async def story(hook: NeliHook) -> None:
-        assert ("a", True) == (await hook.amember(), await hook.aleads("nightly"))
+        assert ("a", True) == (await hook.amember(), await hook.aleads("nightly", within=PATIENCE))
         async with hook.aleading("nightly", timeout=PATIENCE) as lease:
             lease.check()
         async with hook.ashare([0], timeout=PATIENCE) as share:

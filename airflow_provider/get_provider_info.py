@@ -1,0 +1,68 @@
+"""The provider as Airflow sees it: which classes there are, the form of a connection, and the options of `[neli]`.
+
+    entry point apache_airflow_provider --every process of Airflow--> get_provider_info() --> a dict, as Airflow asks
+
+Airflow calls this before anything else of us is imported, and an error here would end every command of it. So nothing
+is imported, and an Airflow that is too old is told of no class: it goes on, and a Dag that imports one is told why not.
+"""
+
+from typing import Any
+
+from airflow_provider.airflow_version import airflow_problem
+
+__all__ = ["get_provider_info"]
+
+NAME = "NELI Router"
+
+_ABOUT: dict[str, Any] = {
+    "package-name": "neli-router",
+    "name": NAME,
+    "description": "Tasks, sensors and Spark jobs that run only where their role is led.",
+}
+
+_CONNECTION: dict[str, Any] = {
+    "connection-type": "neli",
+    "hook-class-name": "airflow_provider.hooks.neli.NeliHook",
+    "hook-name": NAME,
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "extra"],
+        "relabeling": {
+            "host": "Host of the agent, if it has no socket",
+            "login": "User of the ledger",
+            "password": "Token of the agent, or password of the ledger",
+        },
+        "placeholders": {"host": "127.0.0.1", "port": "7635"},
+    },
+    "conn-fields": {
+        "address": {
+            "label": "Address",
+            "description": "Of this host's agent, such as unix:/run/neli/agent.sock; or of a ledger, such as "
+            "sqlite:///var/lib/jobs/ledger.db, kafka://host:9092/jobs or redis://host:6379/jobs. Empty: the agent at "
+            "its default socket.",
+            "schema": {"type": ["string", "null"]},
+        },
+        "ownership": {
+            "label": "Owners in Redis",
+            "description": "Where members tell who owns what, such as redis://host:6379/jobs: to ask instead of the "
+            "address. Leases need an agent.",
+            "schema": {"type": ["string", "null"]},
+        },
+    },
+}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """All that this provider has, or only what it is where Airflow is too old for it."""
+    if airflow_problem():
+        return dict(_ABOUT)
+    return {
+        **_ABOUT,
+        "hooks": _modules("hooks"),
+        "connection-types": [_CONNECTION],
+    }
+
+
+def _modules(folder: str, *names: str) -> list[dict[str, Any]]:
+    """The modules of a folder that hold classes; the one that is called as we are unless others are named."""
+    modules = [f"airflow_provider.{folder}.{name}" for name in names or ("neli",)]
+    return [{"integration-name": NAME, "python-modules": modules}]

@@ -1,0 +1,129 @@
+"""The provider as Airflow sees it: fits both of Airflow's schemas, and names each class that there is."""
+
+import importlib
+import inspect
+import json
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema
+import pytest
+from airflow.providers.common.compat.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
+from airflow.triggers.base import BaseTrigger
+
+from airflow_provider import airflow_version
+from airflow_provider.get_provider_info import get_provider_info
+
+pytestmark = pytest.mark.airflow
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+INFO = get_provider_info()
+PROVIDER = ROOT / "airflow_provider"
+
+BASES = {"hooks": BaseHook, "operators": BaseOperator, "sensors": BaseSensorOperator, "triggers": BaseTrigger}
+"""The key of each kind in the info, which is its folder, too -> the class that all of the kind extend."""
+
+
+def ours(module: ModuleType, base: type) -> Iterator[type]:
+    """The public classes of `module` that extend `base`."""
+    for name, one in inspect.getmembers(module, inspect.isclass):
+        if one.__module__ == module.__name__ and issubclass(one, base) and not name.startswith("_"):
+            yield one
+
+
+def modules(folder: Path = PROVIDER) -> list[str]:
+    paths = sorted(path for path in folder.rglob("*.py") if path.name != "__init__.py")
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+
+
+def schema(name: str) -> Any:
+    return json.loads(files("airflow").joinpath(name).read_text(encoding="utf-8"))
+
+
+def test_it_fits_the_schema_by_which_airflow_checks_providers() -> None:
+    jsonschema.validate(INFO, schema("provider_info.schema.json"))
+
+
+def test_it_fits_the_stricter_schema_of_airflows_own_providers() -> None:
+    of_a_release = {"state": "ready", "source-date-epoch": 0, "versions": ["0.1.0"]}
+    jsonschema.validate({**INFO, **of_a_release}, schema("provider.yaml.schema.json"))
+
+
+def test_airflow_finds_it_under_the_name_of_the_distribution() -> None:
+    (point,) = (one for one in metadata.entry_points(group="apache_airflow_provider") if one.dist.name == "neli-router")  # type: ignore[union-attr]
+    assert get_provider_info is point.load()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["name"] == INFO["package-name"]
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_each_module_with_classes_is_named(kind: str) -> None:
+    named = [module for entry in INFO.get(kind, []) for module in entry["python-modules"]]
+    there = [module for module in modules() if module.split(".")[1] == kind]
+    assert there == sorted(named)
+    assert all(list(ours(importlib.import_module(module), BASES[kind])) for module in named)
+
+
+def test_each_type_of_connection_has_its_hook() -> None:
+    hooks = [hook for module in modules(PROVIDER / "hooks") for hook in ours(importlib.import_module(module), BaseHook)]
+    expected = {f"{hook.__module__}.{hook.__name__}": (hook.conn_type, hook.hook_name) for hook in hooks}  # type: ignore[attr-defined]
+    assert expected == {
+        one["hook-class-name"]: (one["connection-type"], one["hook-name"]) for one in INFO["connection-types"]
+    }
+
+
+def test_each_decorator_is_named() -> None:
+    named = [one["class-name"] for one in INFO.get("task-decorators", [])]
+    there = [module for module in modules() if module.split(".")[1] == "decorators"]
+    assert there == sorted({name.rpartition(".")[0] for name in named})
+    for name in named:
+        module, _, function = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_each_link_is_named() -> None:
+    links = {
+        f"{link.__module__}.{link.__name__}"
+        for module in modules()
+        if module == "airflow_provider.links"
+        for link in ours(importlib.import_module(module), BaseOperatorLink)
+    }
+    assert links == set(INFO.get("extra-links", []))
+
+
+@pytest.mark.parametrize("module", modules())
+def test_each_module_can_be_imported(module: str) -> None:
+    importlib.import_module(module)  # Warnings are errors here, so none of Airflow's deprecations is met either.
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [("2.10.4", "2.10.4 is installed"), ("3.2.9", "3.2.9 is installed"), ("", "it is not installed")],
+)
+def test_an_airflow_that_is_too_old_goes_on_and_is_told_why(
+    monkeypatch: pytest.MonkeyPatch, version: str, problem: str
+) -> None:
+    monkeypatch.setattr(airflow_version, "version", lambda name: version_of(name, version))
+    bare = get_provider_info()
+    assert {"package-name", "name", "description"} == set(bare)
+    for folder in (path.parent.name for path in sorted(PROVIDER.glob("*/__init__.py"))):
+        with pytest.raises(ImportError, match=f"Airflow 3.3 or newer was wanted, but {problem}: install the extra"):
+            importlib.reload(importlib.import_module(f"airflow_provider.{folder}"))
+
+
+def version_of(name: str, version: str) -> str:
+    """As `importlib.metadata.version` would say it: before 3.0, Airflow was one package."""
+    if not version or (name == "apache-airflow-core" and version.startswith("2")):
+        raise metadata.PackageNotFoundError(name)
+    return version
+
+
+@pytest.mark.parametrize("version", ["3.3.0", "3.3.2", "3.4.0rc1", "4.0.0"])
+def test_an_airflow_that_is_new_enough_is_accepted(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(airflow_version, "version", lambda name: version)
+    assert "" == airflow_version.airflow_problem()
