@@ -58,6 +58,9 @@ def get_provider_info() -> dict[str, Any]:
     return {
         **_ABOUT,
         "hooks": _modules("hooks"),
+        "operators": _modules("operators"),
+        "sensors": _modules("sensors"),
+        "triggers": _modules("triggers"),
         "connection-types": [_CONNECTION],
     }
 

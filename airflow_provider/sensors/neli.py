@@ -1,0 +1,188 @@
+"""Sensors: tasks that wait until a role has its leader, or a key its owner.
+
+    deferrable (the default)   a worker asks once --expected--> done
+                                                  '-----------> LeaderTrigger --event--> a worker returns its leader
+    start_from_trigger         LeaderTrigger --> done, skipped or failed: no worker at any time
+    deferrable=False           a worker asks every `poke_interval` seconds
+
+Airflow fixes the arguments of `start_from_trigger` when it reads the Dag, and gives all instances of a mapped task the
+arguments of the class. So the class has none, an instance has its own, and a mapped sensor starts on a worker and ends
+in the triggerer. Templates are rendered in the triggerer for arguments with the same name in `template_fields` and in
+the trigger, which is why the names here and there are the same.
+
+A sensor that is done says who led at that moment. What must run only while a role is led holds it: `@task.leader`.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowSkipException,
+    BaseSensorOperator,
+    PokeReturnValue,
+)
+from airflow.triggers.base import StartTriggerArgs
+
+from airflow_provider.hooks.neli import CONNECTION_ID, Expected, NeliHook
+from airflow_provider.triggers.neli import (
+    LeaderTrigger,
+    Otherwise,
+    WhenAway,
+    leader_of,
+    partition_wanted,
+)
+from neli_router.agent import Client
+from neli_router.errors import BadKey, ConfigError, NeliError, NoOwner
+from neli_router.keyspace import Layout
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+__all__ = ["PARTITION_KEY", "LeaderSensor", "SlotOwnerSensor", "WaitingSensor", "concluded"]
+
+PARTITION_KEY = "{{ dag_run.partition_key or '' }}"
+"""The default of `role` and `key`: the partition key of a partitioned run."""
+
+
+def concluded(event: dict[str, Any]) -> dict[str, Any]:
+    """The leader that the `event` of a LeaderTrigger tells of. Raises what else came of the waiting."""
+    outcome, why = event["outcome"], event["why"]
+    if outcome == "skipped":
+        raise AirflowSkipException(why)
+    if outcome != "success":
+        raise AirflowException(why)
+    return {name: value for name, value in event.items() if name not in {"outcome", "why"}}
+
+
+class WaitingSensor(BaseSensorOperator):
+    """All that both sensors share. `role` or `key` is set by them, and the other one is None."""
+
+    template_fields: Sequence[str] = ("role", "key", "expect", "neli_conn_id")
+    ui_color = "#dcecf5"
+
+    role: str | int | None
+    key: str | None
+    otherwise: Otherwise = "wait"
+
+    def __init__(
+        self,
+        *,
+        expect: Expected = "here",
+        neli_conn_id: str = CONNECTION_ID,
+        when_away: WhenAway = "wait",
+        deferrable: bool = True,
+        start_from_trigger: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.expect, self.neli_conn_id, self.when_away = expect, neli_conn_id, when_away
+        self.deferrable, self.ends_in_triggerer = deferrable, start_from_trigger
+
+    def execute(self, context: "Context") -> Any:
+        if not self.deferrable:
+            return super().execute(context)
+        if found := self._first_look(context):
+            return found.xcom_value
+        timeout = timedelta(seconds=self.timeout)
+        return self.defer(trigger=LeaderTrigger(**self._arguments()), method_name="execute_complete", timeout=timeout)
+
+    def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
+        return concluded(event)
+
+    def poke(self, context: "Context") -> PokeReturnValue:
+        """Whether the expected one leads now. Raises AirflowException for what waiting does not mend."""
+        try:
+            partition_wanted(Layout(), self.role, self.key)
+            with NeliHook(self.neli_conn_id) as hook:
+                return self._asked(hook)
+        except (BadKey, ConfigError) as error:
+            raise AirflowException(str(error)) from error
+        except NoOwner as error:
+            self.log.info("Nobody leads it now: %s", error)
+        except NeliError as error:
+            if self.when_away == "fail":
+                raise AirflowException(str(error)) from error
+            self.log.warning("Waits until it can be asked again: %s", error)
+        return PokeReturnValue(is_done=False)
+
+    def _first_look(self, context: "Context") -> PokeReturnValue | None:
+        """What a worker finds at once, which spares the way through the triggerer."""
+        try:
+            found = self.poke(context)
+        except AirflowException as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
+        return found or None
+
+    def _asked(self, hook: NeliHook) -> PokeReturnValue:
+        is_of_agent = isinstance(hook.get_conn(), Client)
+        view = hook.owner_of_role(partition_wanted(hook.layout(), self.role, self.key))
+        # A connection to a ledger knows no member of this host; asked for one, it raises what to do.
+        is_here = hook.member() == view.name if is_of_agent or self.expect == "here" else None
+        if self.expect == "here" and is_here:
+            is_expected = hook.leads(view.partition)
+        else:
+            is_expected = self.expect in {"anybody", view.name}
+            if not is_expected and self.otherwise != "wait":
+                why = f"{self.expect!r} was to lead, but {view.name} leads, under term {view.term}"
+                raise AirflowSkipException(why) if self.otherwise == "skip" else AirflowException(why)
+        return PokeReturnValue(is_expected, leader_of(self.role, view, here=is_here))
+
+    def _arguments(self) -> dict[str, Any]:
+        """Those of the trigger."""
+        return {
+            "role": self.role,
+            "key": self.key,
+            "expect": self.expect,
+            "neli_conn_id": self.neli_conn_id,
+            "otherwise": self.otherwise,
+            "when_away": self.when_away,
+            "ends_task": self.ends_in_triggerer,
+            "soft_fail": self.soft_fail or self.never_fail,
+        }
+
+    def _start_in_triggerer(self) -> None:
+        """Once all is assigned: what Airflow needs to begin without a worker."""
+        arguments = self._arguments()
+        # The output of another task is known to a worker only, and the scheduler would stumble over it.
+        is_plain = all(isinstance(value, str | int | None) for value in arguments.values())
+        self.start_from_trigger = self.ends_in_triggerer and self.deferrable and is_plain
+        if self.start_from_trigger:
+            self.start_trigger_args = StartTriggerArgs(
+                trigger_cls=f"{LeaderTrigger.__module__}.{LeaderTrigger.__qualname__}",
+                trigger_kwargs=arguments,
+                next_method="execute_complete",
+                timeout=timedelta(seconds=self.timeout),
+            )
+
+
+class LeaderSensor(WaitingSensor):
+    """Waits until `role` has the expected leader, and returns that leader.
+
+    `role` is a number, or a name; by default the partition key of the run. `expect` is "here" (this host leads it, and
+    may act), "anybody", or the name of a member. `when_away` says what to do while the agent cannot be asked: "wait",
+    at most until `timeout`, or "fail". With `start_from_trigger` no worker is needed at any time.
+
+    The XCom holds role, partition, leader, address, term, and `here`, whether this host leads.
+    """
+
+    def __init__(self, *, role: str | int = PARTITION_KEY, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.role, self.key = role, None
+        self._start_in_triggerer()
+
+
+class SlotOwnerSensor(WaitingSensor):
+    """Waits until the partition of `key` has the expected owner, and returns that owner.
+
+    `key` is by default the partition key of the run; the other arguments are those of LeaderSensor. Airflow stores a
+    task's rendered arguments, and so the key, in its database; no log and no XCom of ours has it.
+    """
+
+    def __init__(self, *, key: str = PARTITION_KEY, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.role, self.key = None, key
+        self._start_in_triggerer()

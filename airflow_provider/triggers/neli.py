@@ -1,0 +1,423 @@
+"""Triggers: wait for a leader, and tell of each change of owner, in the triggerer.
+
+    LeaderTrigger      starts -> judges the picture -> at each Moment again -> one event, and it is over
+                                                    '-> a little before the task's own deadline: failed, or skipped
+
+        connection wrong .................... failed                    role is none ......... failed, at once
+        source away ......................... waits, or failed          nobody leads ......... waits
+        expected leader ..................... success                   another one leads .... waits, skipped or failed
+        here: owned, and may not act yet .... waits
+
+    OwnershipTrigger   for AssetWatcher: each Moment -> the partitions whose term is higher than what was told -> events
+                                                     -> what was told, into the asset's state, once they are stored
+
+Both follow the one subscription of their connection (`subscription.py`). A trigger of a killed triggerer is built anew
+from its arguments elsewhere, and judges the state that it finds. A LeaderTrigger that fired before it died and fires
+again does no harm: its task waits no more. An OwnershipTrigger asks the asset's state store how far it had come.
+Airflow stores an event and then that mark, so a triggerer killed between the two tells of it twice, under the same
+term: who must not do a thing twice compares terms. Nothing is lost.
+
+With `ends_task` a LeaderTrigger ends its task, and no worker is needed. Airflow gives such an end no reason, so the
+trigger logs it, into the task's own log. In `dag.test()` there is no triggerer, and Airflow resumes the task with
+whatever the trigger yields; there the event is the plain one.
+
+Arguments come from templates and may be anything. A constructor that raised would end the triggerer, with all that wait
+there: Airflow catches TypeError only. So LeaderTrigger judges them when it runs. The arguments of an OwnershipTrigger
+come from the Dag's file alone, and it raises BadKey, a TypeError, which shows there as an import error.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from airflow.triggers.base import (
+    BaseEventTrigger,
+    TaskFailedEvent,
+    TaskSkippedEvent,
+    TaskSuccessEvent,
+    TriggerEvent,
+)
+
+from airflow_provider.hooks.neli import CONNECTION_ID, Expected
+from airflow_provider.subscription import Moment, OnePerConnection, Subscription, current
+from neli_router.agent.wire import KEY_MAX, OwnerView
+from neli_router.errors import BadKey, NeliError
+from neli_router.keyspace import Layout
+
+__all__ = ["Conclusion", "LeaderTrigger", "Otherwise", "OwnershipTrigger", "WhenAway", "leader_of", "partition_wanted"]
+
+EARLY = 2.0
+"""Seconds before the task's deadline at which a trigger ends it: its event takes up to a second to the database, and
+after the deadline Airflow would need a worker to fail the task."""
+
+MEMORY = "neli_told"
+"""Under this key the state store of an asset remembers what an OwnershipTrigger has told."""
+
+Otherwise = Literal["wait", "skip", "fail"]
+"""What to do when another one leads than the expected."""
+
+WhenAway = Literal["wait", "fail"]
+"""What to do when the agent, or the ledger, cannot be asked."""
+
+CHANGES = ("acquired", "lost", "moved")
+
+_OWN_WORDS = {"otherwise": ("wait", "skip", "fail"), "when_away": ("wait", "fail")}
+
+
+class Conclusion(NamedTuple):
+    """What came of the waiting."""
+
+    outcome: Literal["success", "skipped", "failed"]
+    why: str = ""
+    leader: Mapping[str, Any] | None = None
+
+
+def partition_wanted(layout: Layout, role: object, key: object) -> int:
+    """The partition of a role or a key, of which a template may have made anything. Raises BadKey."""
+    wanted = "either a role or a key was wanted"
+    remedy = "name a role or a key; a task of a partitioned run takes the run's partition key by default"
+    if role is None and key is None:
+        raise BadKey(wanted, "neither was given", remedy)
+    if role is not None and key is not None:
+        raise BadKey(wanted, "both were given", "use two tasks")
+    name, found = ("key", key) if role is None else ("role", role)
+    if name == "role" and type(found) is int:
+        return layout.partition_of_role(found)
+    if not isinstance(found, str):
+        raise BadKey(f"a {name} as text was wanted", f"a template or a program gave a {type(found).__name__}", remedy)
+    if not found.strip() or found == "None":
+        raise BadKey(f"a {name} was wanted", "a template gave an empty text, or None", remedy)
+    if len(found) > KEY_MAX:
+        raise BadKey(
+            f"a {name} of at most {KEY_MAX} characters was wanted", f"it has {len(found)}", "take a shorter one"
+        )
+    if name == "role" and found.strip().lstrip("+-").isdecimal():
+        raise BadKey(
+            "a role was wanted: a whole number, or a name that is not one",
+            "this is a number written as text",
+            "give the number itself (a Dag with render_template_as_native_obj=True makes one of a template), or wait "
+            "for the owner of a key",
+        )
+    return layout.partition(found)
+
+
+def leader_of(role: object, view: OwnerView, *, here: bool | None) -> dict[str, Any]:
+    """A leader, as events and XComs tell of it. A key is somebody's name, perhaps, and events are logged: no keys."""
+    told = {"leader": view.name, "address": view.address, "term": view.term, "here": here}
+    return {**({} if role is None else {"role": role}), "partition": view.partition, **told}
+
+
+class _Follower(BaseEventTrigger):
+    """All that both share: the one stream of their connection."""
+
+    neli_conn_id: str
+
+    def shared_stream_key(self) -> Hashable:
+        return "neli", str(self.neli_conn_id)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> OnePerConnection:
+        # Whichever class of ours comes first opens the stream of both.
+        return OnePerConnection(str(kwargs["neli_conn_id"]))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.neli_conn_id!r}>"  # Airflow's own names the key.
+
+
+class LeaderTrigger(_Follower):
+    """Fires once the expected member leads `role`, or owns `key`.
+
+    `expect` is "here" (this host leads, and may act), "anybody", or the name of a member. `otherwise` says what to do
+    when another one leads: "wait", "skip" or "fail". `when_away` says what to do when the agent or the ledger cannot be
+    asked: "wait" or "fail". The event holds an `outcome` (success, skipped or failed), `why`, and on success also role,
+    partition, leader, address, term, and `here`, whether this host leads (None if the connection is to a ledger).
+
+    With `ends_task` the task ends in the triggerer, without a worker, with the leader as its XCom; `soft_fail` then
+    makes a failure a skip.
+    """
+
+    def __init__(
+        self,
+        *,
+        role: str | int | None = None,
+        key: str | None = None,
+        expect: Expected = "here",
+        neli_conn_id: str = CONNECTION_ID,
+        otherwise: Otherwise = "wait",
+        when_away: WhenAway = "wait",
+        ends_task: bool = False,
+        soft_fail: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.role, self.key, self.expect, self.neli_conn_id = role, key, expect, neli_conn_id
+        self.otherwise, self.when_away = otherwise, when_away
+        self.ends_task, self.soft_fail = ends_task, soft_fail
+        self._told_away = ""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("role", "key", "expect", "neli_conn_id", "otherwise", "when_away", "ends_task", "soft_fail")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Moment]) -> AsyncIterator[TriggerEvent]:
+        # The subscription to the stream is older than this line: what changes after it comes as a Moment.
+        yield self._event(await self._wait(shared_stream, current(self.neli_conn_id)))
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        async with aclosing(Subscription(str(self.neli_conn_id)).follow()) as moments:
+            event = self._event(await self._wait(moments, None))
+        yield event
+
+    async def _wait(self, moments: AsyncIterator[Moment], present: Subscription | None) -> Conclusion:
+        if conclusion := self._refused():
+            return conclusion
+        try:
+            async with asyncio.timeout(self._patience()):
+                if present is not None and (conclusion := await self._judge(present)):
+                    return conclusion
+                async for moment in moments:
+                    if conclusion := await self._judge(moment.subscription):
+                        return conclusion
+        except TimeoutError:
+            return Conclusion(
+                "failed", f"{self._wanted()} was waited for, but the task's time is over: give it more time"
+            )
+        raise AssertionError("a subscription ends never")
+
+    async def _judge(self, seen: Subscription) -> Conclusion | None:
+        if seen.wrong is not None:
+            return Conclusion("failed", seen.wrong)
+        if seen.away is not None:
+            if self.when_away == "fail":
+                return Conclusion("failed", seen.away)
+            if self._told_away != (told := seen.away):
+                self._told_away = told
+                self.log.warning("Waits until it can be asked again: %s", told)
+            return None
+        if seen.layout is None:
+            return None
+        if self.expect == "here" and seen.member is None:
+            problem = f"the connection {self.neli_conn_id!r} is to a ledger, which does not know this host"
+            return Conclusion("failed", f"{self._wanted()} was wanted, but {problem}: name one to this host's agent")
+        view = seen.owners.get(partition_wanted(seen.layout, self.role, self.key))
+        if view is None or view.name is None:
+            return None
+        is_here = None if seen.member is None else seen.member == view.name
+        if self.expect == "here" and is_here and not await seen.is_led(view.partition):
+            return None
+        if self.expect in {"anybody", view.name} or (self.expect == "here" and is_here):
+            return Conclusion("success", leader=leader_of(self.role, view, here=is_here))
+        if self.otherwise == "wait":
+            return None
+        why = f"{self._wanted()} was wanted, but {view.name} leads, under term {view.term}"
+        return Conclusion("skipped" if self.otherwise == "skip" else "failed", why)
+
+    def _refused(self) -> Conclusion | None:
+        """Why this can never come true, whoever leads."""
+        try:
+            partition_wanted(Layout(), self.role, self.key)
+        except NeliError as error:
+            return Conclusion("failed", str(error))
+        expect: object = self.expect
+        if not isinstance(expect, str) or not expect.strip():
+            return Conclusion(
+                "failed", 'a member\'s name, "here" or "anybody" was wanted, but `expect` is empty: name one'
+            )
+        for name, words in _OWN_WORDS.items():
+            if getattr(self, name) not in words:
+                return Conclusion("failed", f"`{name}` must be one of {', '.join(words)}: correct it in the Dag")
+        return None
+
+    def _wanted(self) -> str:
+        what = f"role {self.role!r}" if self.role is not None else "the key"
+        return f"a leader of {what}" if self.expect == "anybody" else f"{what} led by {self.expect!r}"
+
+    def _patience(self) -> float | None:
+        deadline: datetime | None = getattr(self, "timeout_after", None)  # `dag.test()` sets none.
+        if deadline is None or not self._is_last_word:
+            return None
+        left = (deadline if deadline.tzinfo else deadline.replace(tzinfo=UTC)) - datetime.now(UTC)
+        return max(0.0, left.total_seconds() - min(EARLY, left.total_seconds() / 2))
+
+    @property
+    def _is_last_word(self) -> bool:
+        """Whether the event can end the task. `dag.test()` has no triggerer, so it gives triggers no number."""
+        return self.ends_task and self.trigger_id is not None
+
+    def _event(self, conclusion: Conclusion) -> TriggerEvent:
+        leader = dict(conclusion.leader or {})
+        if not self._is_last_word:
+            return TriggerEvent({"outcome": conclusion.outcome, "why": conclusion.why, **leader})  # type: ignore[no-untyped-call]
+        if conclusion.outcome == "success":
+            self.log.info("Leader: %s", leader)
+            return TaskSuccessEvent(xcoms={"return_value": leader})
+        if conclusion.outcome == "skipped":
+            self.log.info("Skipped: %s", conclusion.why)
+            return TaskSkippedEvent()
+        self.log.error("%s: %s", "Skipped, by soft_fail" if self.soft_fail else "Failed", conclusion.why)
+        return TaskSkippedEvent() if self.soft_fail else TaskFailedEvent()
+
+
+class OwnershipTrigger(_Follower):
+    """Fires for each new owner of a role or of partitions: for an AssetWatcher, so that a Dag runs at a change.
+
+    It watches the partition of `role`, or `partitions`, or all. An event is one of `on`: "acquired" (`member` owns it
+    under a new term), "lost" (another one owns what `member` had), "moved" (the owner is another one, whoever it is).
+    `member` is by default this host's, by the connection's agent. Partitions that go the same way at the same moment
+    are one event:
+
+        {"event": "acquired", "member": "a", "role": "nightly", "partitions": [42], "terms": [1790000000000123],
+         "term": 1790000000000123, "from": "b", "to": "a", "address": "10.0.0.7:8000"}
+
+    `terms` has the term of each partition, `term` the highest. `from` is None if no owner was known. What `member` owns
+    when an asset is watched for the first time counts as acquired; a partition without an owner is no event until it
+    has one. Give each asset a watcher with arguments of its own, because one that several share remembers nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        role: str | int | None = None,
+        partitions: Iterable[int] | None = None,
+        on: Iterable[str] = CHANGES,
+        member: str | None = None,
+        neli_conn_id: str = CONNECTION_ID,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.role, self.member, self.neli_conn_id = role, member, neli_conn_id
+        self.partitions = None if partitions is None else sorted(set(partitions))
+        self.on = [on] if isinstance(on, str) else sorted(set(on))
+        self._require()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("role", "partitions", "on", "member", "neli_conn_id")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Moment]) -> AsyncIterator[TriggerEvent]:
+        # Only what comes of a Moment is remembered once it is stored, so a watcher that starts late asks for one.
+        if (present := current(self.neli_conn_id)) is not None:
+            present.look_again()
+        tenures = await self._remembered()
+        async for moment in shared_stream:
+            for event in self._news(moment, tenures):
+                yield event
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        tenures = await self._remembered()
+        async with aclosing(Subscription(str(self.neli_conn_id)).follow()) as moments:
+            async for moment in moments:
+                for event in self._news(moment, tenures):
+                    yield event
+                await moment.settle()
+
+    def _news(self, moment: Moment, tenures: "_Tenures") -> list[TriggerEvent]:
+        seen = moment.subscription
+        if seen.layout is None or seen.away is not None or seen.wrong is not None:
+            if problem := seen.wrong or seen.away:
+                self.log.warning("Waits until it can be asked again: %s", problem)
+            return []
+        member = self.member or seen.member
+        if member is None and set(self.on) != {"moved"}:
+            self.log.error(
+                "A member was wanted for %s, but the connection %r is to a ledger, which does not know this host: name "
+                "a member, or give the address of this host's agent",
+                *("acquired and lost", self.neli_conn_id),
+            )
+        watched = self._watched(seen.layout)
+        moves = tenures.take(seen.owners[place] for place in watched if place in seen.owners)
+        told = [
+            TriggerEvent({"event": kind, "member": member, "role": self.role, **payload})  # type: ignore[no-untyped-call]
+            for payload in moves
+            for kind in self.on
+            if _is(kind, member, payload)
+        ]
+        if moves:
+            moment.afterwards(partial(self._remember, tenures.spelled()))
+        return told
+
+    def _watched(self, layout: Layout) -> Collection[int]:
+        if self.role is not None:
+            return (partition_wanted(layout, self.role, None),)
+        return range(layout.partitions) if self.partitions is None else self.partitions
+
+    async def _remembered(self) -> "_Tenures":
+        if self.asset_state_store is None:
+            return _Tenures()
+        try:
+            told = await self.asset_state_store.aget(MEMORY, None)
+        except ValueError:
+            self.log.warning(
+                "Several assets share this watcher, so it cannot remember what it told, and will tell it again after a "
+                "restart: give each asset a watcher with arguments of its own"
+            )
+            self.asset_state_store = None
+            return _Tenures()
+        return _Tenures.spelled_as(told)
+
+    async def _remember(self, told: str) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(MEMORY, told)
+
+    def _require(self) -> None:
+        if self.role is not None:
+            partition_wanted(Layout(), self.role, None)
+        wrong = [place for place in self.partitions or [] if type(place) is not int or place < 0]
+        if wrong or self.partitions == [] or (self.role is not None and self.partitions is not None):
+            raise BadKey(
+                "a role, or numbers of partitions from 0 on, or neither for all partitions was wanted",
+                "both were given" if self.role is not None else "a partition is no such number, or there is none",
+                "name one of the two",
+            )
+        if not self.on or not set(self.on) <= set(CHANGES):
+            raise BadKey(f"some of {', '.join(CHANGES)} were wanted", f"`on` is {self.on!r:.80}", "name one of them")
+
+
+def _is(kind: str, member: str | None, payload: Mapping[str, Any]) -> bool:
+    was, now, is_first = payload["from"], payload["to"], payload["from"] is None
+    if kind == "moved":
+        return now != was and not is_first
+    return member is not None and (now == member if kind == "acquired" else was == member and now != member)
+
+
+class _Tenures:
+    """Partition -> the owner and the term that were told last. A term is told once, and only if it is a higher one."""
+
+    def __init__(self, known: Mapping[int, tuple[str, int]] | None = None) -> None:
+        self._known = dict(known or {})
+
+    def take(self, views: Iterable[OwnerView]) -> list[dict[str, Any]]:
+        """What is new in `views`: the same way for several partitions is one of them."""
+        ways: dict[tuple[str | None, str], list[OwnerView]] = {}
+        for view in views:
+            was, term = self._known.get(view.partition, (None, 0))
+            if view.name is not None and view.term > term:
+                ways.setdefault((was, view.name), []).append(view)
+                self._known[view.partition] = view.name, view.term
+        return [
+            {
+                "partitions": [view.partition for view in taken],
+                "terms": [view.term for view in taken],
+                "term": max(view.term for view in taken),
+                "from": was,
+                "to": now,
+                "address": taken[0].address,
+            }
+            for (was, now), taken in ways.items()
+        ]
+
+    def spelled(self) -> str:
+        """Names once, and then for each partition the place of its owner's name, and the term."""
+        names = sorted({name for name, _ in self._known.values()})
+        places = {name: place for place, name in enumerate(names)}
+        owned = {partition: [places[name], term] for partition, (name, term) in self._known.items()}
+        return json.dumps([names, owned], separators=(",", ":"))
+
+    @classmethod
+    def spelled_as(cls, text: Any) -> "_Tenures":
+        if text is None:
+            return cls()
+        names, owned = json.loads(text)
+        return cls({int(partition): (names[place], term) for partition, (place, term) in owned.items()})

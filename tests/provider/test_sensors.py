@@ -1,0 +1,123 @@
+"""The sensors and the gate in Dags that really run: `dag.test()`, in this process, on a real agent."""
+
+from typing import Any
+
+import pendulum
+import pytest
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowSkipException, Context
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider.operators.neli import LeaderGate
+from airflow_provider.sensors.neli import LeaderSensor, SlotOwnerSensor
+from airflow_provider.triggers.neli import LeaderTrigger
+from tests.provider.given import DagTest, spelled
+
+pytestmark = pytest.mark.airflow
+
+START = pendulum.datetime(2026, 1, 1)
+
+
+def states(run: DagRun) -> dict[str, str]:
+    return {
+        f"{one.task_id}{one.map_index if one.map_index >= 0 else ''}": str(one.state)
+        for one in run.get_task_instances()
+    }
+
+
+def returned(run: DagRun, task_id: str) -> object:
+    found = next(one for one in run.get_task_instances() if one.task_id == task_id)
+    assert isinstance(found, TaskInstance)
+    return found.xcom_pull(task_ids=task_id)
+
+
+def test_sensors_of_each_kind_return_the_leader(dag_test: DagTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", spelled(address="unix:/nowhere/agent.sock"))
+    with DAG("sensors", start_date=START, params={"role": "nightly"}) as dag:
+        LeaderSensor(task_id="here", role="{{ params.role }}")
+        LeaderSensor(task_id="poked", role="nightly", expect="a", deferrable=False, poke_interval=0.1)
+        LeaderSensor(task_id="triggered", role=3, expect="anybody", start_from_trigger=True)
+        LeaderSensor.partial(task_id="mapped", start_from_trigger=True).expand(role=["nightly", 3])
+        SlotOwnerSensor(task_id="owner", key="EURUSD")
+        LeaderSensor(task_id="rescheduled", role="nightly", deferrable=False, mode="reschedule")
+        LeaderSensor(task_id="soft", role="nightly", neli_conn_id="away", when_away="fail", soft_fail=True)
+        LeaderSensor(task_id="hard", role="nightly", neli_conn_id="away", when_away="fail")
+        LeaderSensor(task_id="unnamed")
+        late = {"expect": "b", "deferrable": False, "poke_interval": 0.1, "timeout": 0.2}
+        LeaderSensor(task_id="late", role="nightly", **late)
+        LeaderSensor(task_id="softly_late", role="nightly", soft_fail=True, **late)
+    run = dag_test(dag)
+    good = dict.fromkeys(["here", "poked", "triggered", "mapped0", "mapped1", "owner", "rescheduled"], "success")
+    bad = {"soft": "skipped", "hard": "failed", "unnamed": "failed", "late": "failed", "softly_late": "skipped"}
+    assert {**good, **bad} == states(run)
+    for task in ("here", "poked", "triggered", "owner"):
+        leader = returned(run, task)
+        assert isinstance(leader, dict)
+        assert {"partition", "leader", "address", "term", "here"} == leader.keys() - {"role"}
+        assert ("a", True) == (leader["leader"], leader["here"])
+
+
+def test_gates_decide_for_the_tasks_below(dag_test: DagTest) -> None:
+    gates: dict[str, tuple[dict[str, Any], str, str]] = {
+        "leads": ({}, "success", "success"),
+        "follows": ({"expect": "b"}, "skipped", "skipped"),
+        "fails": ({"expect": "b", "when_not_leading": "fail"}, "failed", "upstream_failed"),
+        "asks": ({"expect": "b", "deferrable": False}, "skipped", "skipped"),
+    }
+    with DAG("gated", start_date=START) as dag:
+        for name, (arguments, _, _) in gates.items():
+            LeaderGate(task_id=name, role="nightly", **arguments) >> EmptyOperator(task_id=f"below_{name}")
+        # Nothing here is decided at once, so these go on in a trigger.
+        HastyGate(task_id="deferred", role="nightly")
+        HastyGate(task_id="deferred_away", role="nightly", neli_conn_id="nowhere")
+    found = states(dag_test(dag))
+    assert {name: (gate, below) for name, (_, gate, below) in gates.items()} == {
+        name: (found[name], found[f"below_{name}"]) for name in gates
+    }
+    assert ("success", "failed") == (found["deferred"], found["deferred_away"])
+
+
+class HastyGate(LeaderGate):
+    """One that found nothing when it looked first, as if all had changed since."""
+
+    def _first_look(self, context: Context) -> None:
+        return None
+
+
+def test_an_instance_starts_in_the_triggerer_and_its_class_does_not() -> None:
+    with DAG("started", start_date=START) as dag:
+        LeaderSensor(task_id="plain", role="{{ params.role }}", start_from_trigger=True, timeout=60)
+        LeaderSensor(task_id="waits", role="nightly")
+        LeaderGate(task_id="gate", role="nightly")
+        first = EmptyOperator(task_id="first")
+        LeaderSensor(task_id="of_output", role=first.output, start_from_trigger=True)  # type: ignore[arg-type]
+        LeaderGate.partial(task_id="mapped").expand(role=["nightly"])
+    assert LeaderSensor.start_trigger_args is None
+    read = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    started = {task.task_id: task.start_from_trigger and task.start_trigger_args is not None for task in read.tasks}
+    expected = {"plain": True, "waits": False, "gate": True, "first": False, "of_output": False, "mapped": False}
+    assert expected == started
+    plain = dag.get_task("plain")
+    assert isinstance(plain, LeaderSensor)
+    assert plain.start_trigger_args is not None
+    arguments = plain.start_trigger_args.trigger_kwargs
+    assert arguments is not None
+    names = {name for name in plain.template_fields if name in arguments and hasattr(LeaderTrigger(**arguments), name)}
+    assert set(plain.template_fields) == names  # Or Airflow would not render them in the triggerer.
+
+
+@pytest.mark.parametrize("role", ["", "None", "7", None, 1.5, "x" * 10_000])
+def test_odd_roles_are_refused_on_a_worker_too(neli_default: str, role: object) -> None:
+    sensor = LeaderSensor(task_id="sensor", role=role)  # type: ignore[arg-type]
+    with pytest.raises(AirflowException, match="wanted"):
+        sensor.poke(Context())
+
+
+def test_a_soft_sensor_skips_on_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled("http"))
+    with pytest.raises(AirflowException, match="is of the type 'http'"):
+        LeaderSensor(task_id="hard", role="nightly").execute(Context())
+    with pytest.raises(AirflowSkipException, match="is of the type 'http'"):
+        LeaderSensor(task_id="soft", role="nightly", soft_fail=True).execute(Context())

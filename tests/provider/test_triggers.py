@@ -1,0 +1,293 @@
+"""The triggers in the triggerer's real runner, with its shared streams, on real agents."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.triggers.base import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
+
+from airflow_provider.hooks.neli import NeliHook
+from airflow_provider.subscription import Subscription, current
+from airflow_provider.triggers.neli import LeaderTrigger, OwnershipTrigger
+from neli_router.errors import BadKey
+from neli_router.settings.agent_options import AgentOptions
+from tests.agent.running import PARTITIONS, Running, configured, running
+from tests.provider.given import spelled
+from tests.provider.triggerer import Triggerer, triggerer, until
+
+pytestmark = pytest.mark.airflow
+
+
+def play(story: Callable[[Triggerer], Awaitable[None]]) -> None:
+    async def told() -> None:
+        async with triggerer() as one:
+            await story(one)
+
+    asyncio.run(told())
+
+
+@contextmanager
+def member(folder: Path, name: str) -> Iterator[Running]:
+    """An agent of `name`, on the ledger in `folder`; with a lease that a busy machine keeps."""
+    with running(configured(folder, name, lease=2.0), AgentOptions(socket=f"{folder}/{name}.sock")) as agent:
+        agent.await_ready()
+        yield agent
+
+
+@pytest.fixture(name="second")
+def _second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a connection to an agent "b", which the test starts."""
+    monkeypatch.setenv("AIRFLOW_CONN_SECOND", spelled(address=f"{tmp_path}/b.sock"))
+    return "second"
+
+
+def streams(agent: Running) -> int:
+    """How many streams the agent has open, by its own count."""
+    with agent.client() as client:
+        lines = client.get("/metrics").text.splitlines()
+    return next(int(float(line.split()[1])) for line in lines if line.startswith("neli_streams "))
+
+
+def picture(conn_id: str) -> Subscription:
+    """What the shared stream of `conn_id` knows; nothing before it begins."""
+    return current(conn_id) or Subscription(conn_id)
+
+
+def payload(event: Any) -> dict[str, Any]:
+    assert isinstance(event.payload, dict), event
+    return event.payload
+
+
+# The level, and one stream
+
+
+def test_triggers_fire_on_what_is_so_already_and_share_one_stream(agent: Running, neli_default: str) -> None:
+    async def story(one: Triggerer) -> None:
+        waiting = [await one.start(LeaderTrigger(role=role, expect="b")) for role in ("nightly", 3)]
+        await until(lambda: picture(neli_default).layout is not None)
+        late = await one.start(LeaderTrigger(role="nightly"))
+        event = payload(await one.event(late))
+        with NeliHook() as hook:
+            view = await asyncio.to_thread(hook.owner_of_role, "nightly")
+        expected = {"outcome": "success", "why": "", "role": "nightly", "partition": view.partition, "leader": "a"}
+        assert {**expected, "address": view.address, "term": view.term, "here": True} == event
+        by_key = await one.start(LeaderTrigger(key="EURUSD", expect="anybody"))
+        assert "role" not in payload(await one.event(by_key))
+        assert all(map(one.is_waiting, waiting))
+        assert 1 == await asyncio.to_thread(streams, agent)
+        for number in waiting:
+            await one.stop(number)
+        await until(lambda: streams(agent) == 0)
+
+    play(story)
+
+
+def test_a_takeover_fires_once_this_host_may_act(tmp_path: Path, second: str) -> None:
+    async def story(one: Triggerer) -> None:
+        with ExitStack() as life:
+            first = life.enter_context(member(tmp_path, "a"))
+            life.enter_context(member(tmp_path, "b"))
+            hook = life.enter_context(NeliHook(second))
+            roles = await asyncio.to_thread(led_by, hook, "a")
+            here = [await one.start(LeaderTrigger(role=role, neli_conn_id=second)) for role in roles]
+            named = await one.start(LeaderTrigger(role=roles[0], expect="b", neli_conn_id=second))
+            await until(lambda: picture(second).layout is not None)
+            assert all(map(one.is_waiting, [*here, named]))
+            first.stop()
+            assert "b" == payload(await one.event(named))["leader"]
+            for number, role in zip(here, roles, strict=True):
+                event = payload(await one.event(number))
+                assert ("b", True) == (event["leader"], event["here"])
+                assert await asyncio.to_thread(hook.leads, role)
+
+    play(story)
+
+
+def led_by(hook: NeliHook, name: str) -> list[int]:
+    """The partitions that `name` leads, once both lead some and nothing moves."""
+    while True:
+        owners = [hook.owner_of_role(number).name for number in range(PARTITIONS)]
+        if owners.count("a") == owners.count("b") == PARTITIONS // 2:
+            return [number for number, owner in enumerate(owners) if owner == name]
+
+
+# What a task is told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outcome", "why"),
+    [
+        ({"expect": "anybody"}, TaskSuccessEvent, ""),
+        ({"expect": "b", "otherwise": "skip"}, TaskSkippedEvent, ""),
+        ({"expect": "b", "otherwise": "fail"}, TaskFailedEvent, "led by 'b' was wanted, but a leads, under term"),
+        ({"expect": "b", "otherwise": "fail", "soft_fail": True}, TaskSkippedEvent, "was wanted, but a leads"),
+        ({"neli_conn_id": "nowhere"}, TaskFailedEvent, "airflow connections add nowhere --conn-type neli"),
+        ({"neli_conn_id": "wrong"}, TaskFailedEvent, "'wrong' is of the type 'http'"),
+        ({"neli_conn_id": "ledger"}, TaskFailedEvent, "is to a ledger, which does not know this host"),
+        ({"neli_conn_id": "ledger", "expect": "a"}, TaskSuccessEvent, ""),
+        ({"neli_conn_id": "away", "when_away": "fail"}, TaskFailedEvent, "there is no socket"),
+        ({"otherwise": "sleep"}, TaskFailedEvent, "`otherwise` must be one of wait, skip, fail"),
+        ({"expect": "  "}, TaskFailedEvent, "`expect` is empty"),
+        ({"role": ""}, TaskFailedEvent, "a template gave an empty text, or None"),
+        ({"role": "None"}, TaskFailedEvent, "a template gave an empty text, or None"),
+        ({"role": "7"}, TaskFailedEvent, "this is a number written as text"),
+        ({"role": None}, TaskFailedEvent, "neither was given"),
+        ({"key": "EURUSD"}, TaskFailedEvent, "both were given"),
+        ({"role": ["nightly"]}, TaskFailedEvent, "a template or a program gave a list"),
+        ({"role": True}, TaskFailedEvent, "a template or a program gave a bool"),
+        ({"role": "x" * 10_000}, TaskFailedEvent, "it has 10000"),
+        ({"role": "\ud800"}, TaskFailedEvent, "a lone surrogate"),
+    ],
+)
+def test_a_task_ends_in_the_triggerer(
+    agent: Running,
+    neli_default: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    arguments: dict[str, Any],
+    outcome: type,
+    why: str,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", spelled("http"))
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", spelled(address="unix:/nowhere/agent.sock"))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_LEDGER", spelled(address=f"sqlite://{Path(agent.options.socket).parent}/ledger.db")
+    )
+
+    async def story(one: Triggerer) -> None:
+        event = await one.event(await one.start(LeaderTrigger(**{"role": "nightly", "ends_task": True, **arguments})))
+        assert outcome is type(event)
+        if isinstance(event, TaskSuccessEvent):
+            assert event.xcoms is not None
+            assert "a" == event.xcoms["return_value"]["leader"]  # type: ignore[index, call-overload]
+
+    play(story)
+    assert why in caplog.text + "".join(capfd.readouterr())
+
+
+def test_a_task_ends_before_its_own_deadline(agent: Running, neli_default: str) -> None:
+    async def story(one: Triggerer) -> None:
+        deadline = datetime.now(UTC) + timedelta(seconds=1)
+        tasks = [
+            await one.start(LeaderTrigger(role=1, expect="b", ends_task=True, soft_fail=soft), timeout_after=deadline)
+            for soft in (False, True)
+        ]
+        assert [TaskFailedEvent, TaskSkippedEvent] == [type(await one.event(task)) for task in tasks]
+
+    play(story)
+
+
+def test_a_source_that_is_away_fails_only_who_wants_that(tmp_path: Path, second: str) -> None:
+    async def story(one: Triggerer) -> None:
+        waiting = await one.start(LeaderTrigger(role="nightly", neli_conn_id=second))
+        failing = await one.start(LeaderTrigger(role="nightly", neli_conn_id=second, when_away="fail"))
+        assert "failed" == payload(await one.event(failing))["outcome"]
+        for _ in range(2):  # It comes, goes and comes again.
+            with ExitStack() as life:
+                await asyncio.to_thread(life.enter_context, member(tmp_path, "b"))
+                assert "b" == payload(await one.event(waiting))["leader"]
+                waiting = await one.start(LeaderTrigger(role="nightly", expect="c", neli_conn_id=second))
+            failing = await one.start(LeaderTrigger(role="nightly", expect="c", neli_conn_id=second, when_away="fail"))
+            assert "failed" == payload(await one.event(failing))["outcome"]
+            assert one.is_waiting(waiting)
+            await one.stop(waiting)
+            waiting = await one.start(LeaderTrigger(role="nightly", neli_conn_id=second))
+
+    play(story)
+
+
+def test_it_reads_a_connection_that_is_made_later(
+    tmp_path: Path, second: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_SECOND")
+
+    async def story(one: Triggerer) -> None:
+        watcher = await one.start(OwnershipTrigger(role="nightly", neli_conn_id=second))
+        await until(lambda: picture(second).wrong is not None)
+        assert one.is_waiting(watcher)
+        monkeypatch.setenv("AIRFLOW_CONN_SECOND", spelled(address=f"{tmp_path}/b.sock"))
+        with ExitStack() as life:
+            await asyncio.to_thread(life.enter_context, member(tmp_path, "b"))
+            assert "acquired" == payload(await one.event(watcher))["event"]
+
+    play(story)
+
+
+def test_the_key_stands_in_no_event_and_no_repr(agent: Running, neli_default: str) -> None:
+    trigger = LeaderTrigger(key="Jane Doe", expect="anybody")
+    assert "Jane" not in repr(trigger)
+
+    async def story(one: Triggerer) -> None:
+        assert "Jane" not in str(await one.event(await one.start(trigger)))
+
+    play(story)
+
+
+# Changes
+
+
+def test_a_watcher_tells_each_new_owner_once(tmp_path: Path, second: str) -> None:
+    async def story(one: Triggerer) -> None:
+        with ExitStack() as life:
+            first = life.enter_context(member(tmp_path, "a"))
+            watcher = await one.start(OwnershipTrigger(neli_conn_id="first"))
+            born = payload(await one.event(watcher))
+            assert ("acquired", None, "a", "a") == tuple(born[name] for name in ("event", "from", "to", "member"))
+            assert list(range(PARTITIONS)) == born["partitions"]
+            life.enter_context(member(tmp_path, "b"))
+            known: dict[str, set[int]] = {"lost": set(), "moved": set()}
+            while any(len(told) < PARTITIONS // 2 for told in known.values()):
+                event = payload(await one.event(watcher))
+                assert ("a", "b") == (event["from"], event["to"])
+                assert max(event["terms"]) == event["term"] > born["term"]
+                assert not known[event["event"]] & set(event["partitions"])
+                known[event["event"]] |= set(event["partitions"])
+            assert known["lost"] == known["moved"]
+            late = await one.start(OwnershipTrigger(neli_conn_id=second, on=["acquired"]))
+            assert known["moved"] == set(payload(await one.event(late))["partitions"])
+            first.stop()
+            event = payload(await one.event(late))
+            assert ("acquired", "a", "b") == (event["event"], event["from"], event["to"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_FIRST", spelled(address=f"{tmp_path}/a.sock"))
+        play(story)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"role": ""},
+        {"role": "7"},
+        {"role": "nightly", "partitions": [1]},
+        {"partitions": []},
+        {"partitions": [-1]},
+        {"partitions": ["x"]},
+        {"on": []},
+        {"on": ["won"]},
+    ],
+)
+def test_a_watcher_with_odd_arguments_fails_where_the_dag_is_read(arguments: dict[str, Any]) -> None:
+    with pytest.raises(BadKey):
+        OwnershipTrigger(**arguments)
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        LeaderTrigger(role="nightly", expect="b", otherwise="skip", when_away="fail", ends_task=True, soft_fail=True),
+        LeaderTrigger(key="EURUSD", neli_conn_id="other"),
+        OwnershipTrigger(role="nightly", on="lost"),
+        OwnershipTrigger(partitions=(3, 1, 1), member="b", neli_conn_id="other"),
+    ],
+)
+def test_a_trigger_is_made_anew_from_its_arguments(trigger: Any) -> None:
+    classpath, arguments = trigger.serialize()
+    again = type(trigger)(**arguments)
+    assert (classpath, arguments) == again.serialize()
+    assert trigger.hash(classpath, arguments) == trigger.hash(*again.serialize())  # Airflow knows a watcher by it.
