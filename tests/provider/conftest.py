@@ -2,6 +2,7 @@
 
     AIRFLOW_HOME, in a folder of this session --set before anything imports Airflow--> airflow.cfg, airflow.db, dags/
     agent (a real one, on a SQLite ledger) <--AIRFLOW_CONN_NELI_DEFAULT-- tasks of `dag_test`, in this process
+    another one                            <--AIRFLOW_CONN_NELI_DEFAULT-- tasks of `installation`, in its processes
 
 Airflow reads its home when it is imported, and a test must never meet the home of the person who runs it. So it is set
 here, where this folder's tests are collected. The other stages of the gate leave this folder out: importing Airflow
@@ -39,6 +40,7 @@ os.environ.update(SETTINGS)
 from neli_router.settings.agent_options import AgentOptions  # noqa: E402 - after the home is set, as all that follows.
 from tests.agent.running import TOKEN, Running, configured, running  # noqa: E402
 from tests.provider.given import DagTest, spelled  # noqa: E402
+from tests.servers.airflow import Airflow  # noqa: E402
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -68,6 +70,21 @@ def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(configured(folder, lease=LEASE), options) as agent:
         agent.await_ready()
         yield agent
+
+
+@pytest.fixture(scope="session")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    """A real Airflow of four processes, whose tasks find a real agent by `neli_default`. It leads all partitions.
+
+    Shared by all tests that leave its parts alone: it takes its time to start. A test puts its Dags into the folder
+    `dags`, and awaits them.
+    """
+    folder = tmp_path_factory.mktemp("installation")
+    options = AgentOptions(socket=str(folder / "agent.sock"))
+    with running(configured(folder, lease=LEASE), options) as agent:
+        agent.await_ready()
+        with Airflow.started({"AIRFLOW_CONN_NELI_DEFAULT": spelled(address=f"unix:{options.socket}")}) as airflow:
+            yield airflow
 
 
 @pytest.fixture

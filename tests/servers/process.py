@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 __all__ = ["ServerProcess", "free_port", "until_asked_to_end"]
@@ -42,11 +42,12 @@ class ServerProcess:
         self._log = log_file
         self._process: subprocess.Popen[bytes] | None = None
 
-    def begin(self, command: list[str]) -> None:
+    def begin(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start it, with the environment of this process unless another is given."""
         assert self._process is None, "it runs already"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
             )
 
     @property
@@ -67,6 +68,12 @@ class ServerProcess:
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
+
+    def reap(self) -> None:
+        """Another has killed it: wait for its end."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.wait(STOP_MAX)
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)

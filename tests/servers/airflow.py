@@ -1,0 +1,429 @@
+"""A real installation of Airflow for tests: its own home, database, ports and secrets, on loopback, gone at the end.
+
+    Airflow.started(dags) --db migrate--> airflow.db
+        api-server      the page, the public API, and the one that tasks speak to     \\
+        scheduler       with a LocalExecutor: starts tasks                             | each a process with a session
+        dag-processor   reads dags/                                                    | of its own
+        triggerer       what deferred tasks wait for                                  /
+
+    with Airflow.started({"AIRFLOW_CONN_NELI_DEFAULT": spelled(...)}, dags=folder) as airflow:
+        run = airflow.api.trigger("nightly")
+        airflow.api.await_run("nightly", run)
+
+The four are started by themselves, and not by `airflow standalone`, which leaves its children behind. All that they
+start is in their sessions, but for what starts a session of its own, as Spark jobs do. That has the home in its
+environment. So by the one or the other, all is found and ended.
+
+`python -m tests.servers.airflow [FOLDER OF DAGS]` starts one for trying things out, until Ctrl-C.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from tests.servers.process import ServerProcess, free_port, until_asked_to_end
+
+__all__ = ["COMPONENTS", "PATIENCE", "Airflow", "AirflowApi", "until"]
+
+COMPONENTS: Mapping[str, tuple[str, ...]] = {
+    "api-server": (),
+    # The logs of this host are read from their files. A server of logs would listen on all interfaces.
+    "scheduler": ("--skip-serve-logs",),
+    "dag-processor": (),
+    "triggerer": ("--skip-serve-logs",),
+}
+
+SETTINGS: Mapping[str, str] = {
+    "CORE__LOAD_EXAMPLES": "False",
+    "CORE__EXECUTOR": "LocalExecutor",
+    "CORE__TEST_CONNECTION": "Enabled",
+    "CORE__PARALLELISM": "4",  # Each is a process that waits, of some 50 MB.
+    "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+    "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer,neli:user",
+    "API__HOST": "127.0.0.1",
+    "API__WORKERS": "1",
+    "DAG_PROCESSOR__REFRESH_INTERVAL": "2",  # Before a new file is seen; 300 by default.
+    "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+    "DAG_PROCESSOR__PARSING_PROCESSES": "1",
+    # How soon the triggers of a triggerer that was killed are another's; 30 seconds by default.
+    "TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+    "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+}
+
+USERS = ("admin", "viewer", "neli")
+
+START_MAX = 240.0
+"""Seconds. Alone on the machine it takes 20."""
+
+PATIENCE = 120.0
+"""Seconds for what a test waits for. A task takes two seconds at least, and many on a busy machine."""
+
+PAUSE = 0.1
+
+ENDED = ("success", "failed")
+
+Answer = TypeVar("Answer")
+
+
+def until(holds: Callable[[], Answer], what: str, *, patience: float = PATIENCE) -> Answer:
+    """Wait for what changes without telling; the first answer that is true."""
+    give_up_at, pause = time.monotonic() + patience, threading.Event()
+    while not (answer := holds()):
+        if time.monotonic() > give_up_at:
+            raise AssertionError(f"{what} did not come true within {patience:g} s")
+        pause.wait(PAUSE)
+    return answer
+
+
+class AirflowApi:
+    """The public API, as one user."""
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        self._client = httpx.Client(base_url=url, timeout=60.0, trust_env=False)
+        answer = self._client.post("/auth/token", json={"username": user, "password": password})
+        answer.raise_for_status()
+        self.token: str = answer.json()["access_token"]
+        self._client.headers["Authorization"] = f"Bearer {self.token}"
+
+    def close(self) -> None:
+        self._client.close()
+
+    def call(self, method: str, path: str, *, body: object = None, below: str = "/api/v2", **query: Any) -> Any:
+        """The answer, decoded, of a path of the public API. A refusal is a failure of the test."""
+        answer = self._client.request(method, f"{below}{path}", json=body, params=query or None)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:1000]}"
+        return answer.json() if answer.content else None
+
+    # Dags
+
+    def dag_ids(self) -> set[str]:
+        return {dag["dag_id"] for dag in self.call("GET", "/dags", limit=1000)["dags"]}
+
+    def await_dag(self, *dag_ids: str) -> None:
+        """Until the dag processor has read them."""
+
+        def are_there() -> bool:
+            errors = self.import_errors()
+            assert not errors, errors
+            return set(dag_ids) <= self.dag_ids()
+
+        until(are_there, f"the Dags {', '.join(dag_ids)}")
+
+    def import_errors(self) -> dict[str, str]:
+        """File -> the end of its stack trace."""
+        found = self.call("GET", "/importErrors", limit=100)["import_errors"]
+        return {error["filename"]: error["stack_trace"][-2000:] for error in found}
+
+    def pause(self, dag_id: str, paused: bool) -> None:
+        self.call("PATCH", f"/dags/{dag_id}", body={"is_paused": paused})
+
+    def is_paused(self, dag_id: str) -> bool:
+        return bool(self.call("GET", f"/dags/{dag_id}")["is_paused"])
+
+    def audit(self, dag_id: str, event: str = "patch_dag") -> list[dict[str, Any]]:
+        """What was done to a Dag, the newest first: who in `owner`, what in `extra`."""
+        rows = self.call("GET", "/eventLogs", dag_id=dag_id, event=event, order_by="-when", limit=100)
+        return list(rows["event_logs"])
+
+    # Runs
+
+    def trigger(
+        self,
+        dag_id: str,
+        *,
+        conf: Mapping[str, Any] | None = None,
+        logical_date: datetime | None = None,
+        partition_key: str | None = None,
+    ) -> str:
+        """Ask for a run; its id."""
+        body: dict[str, Any] = {"logical_date": logical_date.isoformat() if logical_date else None, "conf": conf or {}}
+        if partition_key is not None:
+            body["partition_key"] = partition_key
+        return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body=body)["dag_run_id"])
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """All of them, the oldest first."""
+        return list(self.call("GET", f"/dags/{dag_id}/dagRuns", limit=1000, order_by="id")["dag_runs"])
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        return dict(self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}"))
+
+    def await_run(
+        self, dag_id: str, run_id: str, *, states: Collection[str] = ENDED, patience: float = PATIENCE
+    ) -> str:
+        """The state of a run, once it is one of `states`."""
+        seen: dict[str, Any] = {}
+
+        def is_there() -> str:
+            seen.update(self.run(dag_id, run_id))
+            return str(seen["state"]) if seen["state"] in states else ""
+
+        try:
+            return until(is_there, f"the run {run_id} of {dag_id}", patience=patience)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: it is {seen.get('state')}, {self.states(dag_id, run_id)}") from None
+
+    # Tasks
+
+    def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
+        return list(self.call("GET", path, limit=1000)["task_instances"])
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """Task -> its state; a mapped one as `task[2]`."""
+        return {
+            task["task_id"] + (f"[{task['map_index']}]" if task["map_index"] >= 0 else ""): task["state"]
+            for task in self.task_instances(dag_id, run_id)
+        }
+
+    def await_state(self, dag_id: str, run_id: str, task: str, *states: str, patience: float = PATIENCE) -> str:
+        """The state of a task, once it is one of `states`."""
+
+        def is_there() -> str:
+            state = self.states(dag_id, run_id).get(task)
+            return state if state is not None and state in states else ""
+
+        return until(is_there, f"the state {' or '.join(states)} of {task} in {run_id}", patience=patience)
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, *, key: str = "return_value", map_index: int = -1) -> Any:
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self.call("GET", path, map_index=map_index, deserialize="false")["value"]
+
+    def log(self, dag_id: str, run_id: str, task_id: str, *, try_number: int = 1, map_index: int = -1) -> str:
+        """All that one try of a task has said."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
+        said = self.call("GET", path, map_index=map_index, full_content="true")["content"]
+        return "\n".join(json.dumps(line) for line in said) if isinstance(said, list) else str(said)
+
+    # Assets
+
+    def asset_id(self, name: str) -> int:
+        (found,) = (it for it in self.call("GET", "/assets", limit=1000)["assets"] if it["name"] == name)
+        return int(found["id"])
+
+    def emit(self, asset_id: int, *, extra: Mapping[str, Any] | None = None, partition_key: str | None = None) -> None:
+        """An event of an asset, as if a task had brought it about."""
+        body: dict[str, Any] = {"asset_id": asset_id, "extra": extra or {}}
+        if partition_key is not None:
+            body["partition_key"] = partition_key
+        self.call("POST", "/assets/events", body=body)
+
+    def asset_events(self, asset_id: int) -> list[dict[str, Any]]:
+        """All of them, the oldest first."""
+        path = "/assets/events"
+        return list(self.call("GET", path, asset_id=asset_id, limit=1000, order_by="id")["asset_events"])
+
+    # Connections
+
+    def connections(self) -> set[str]:
+        return {one["connection_id"] for one in self.call("GET", "/connections", limit=1000)["connections"]}
+
+    def add_connection(self, connection_id: str, conn_type: str = "neli", **fields: Any) -> None:
+        body = {"connection_id": connection_id, "conn_type": conn_type, **fields}
+        if isinstance(body.get("extra"), Mapping):
+            body["extra"] = json.dumps(body["extra"])
+        self.call("POST", "/connections", body=body)
+
+
+class Airflow:
+    """One installation. Its components may be killed and started again, each by itself."""
+
+    api: AirflowApi
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
+        self.home, self.dags = folder, folder / "dags"
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.passwords = {user: secrets.token_hex(8) for user in USERS}
+        passwords = folder / "passwords.json"
+        passwords.write_text(json.dumps(self.passwords), encoding="utf-8")
+        ours = {
+            **SETTINGS,
+            "API__PORT": str(port),
+            "API__BASE_URL": self.url,
+            "API__SECRET_KEY": secrets.token_hex(32),
+            "API_AUTH__JWT_SECRET": secrets.token_hex(64),  # All processes share it.
+            "CORE__DAGS_FOLDER": str(self.dags),
+            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+            **settings,
+        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW"))}
+        self.environment = {
+            **inherited,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # For `spark-submit`.
+            "AIRFLOW_HOME": str(folder),
+            **{f"AIRFLOW__{name}": value for name, value in ours.items()},
+            **environment,
+        }
+        self._processes = {name: ServerProcess(folder / f"{name}.log") for name in COMPONENTS}
+        self._sessions: set[int] = set()
+
+    @classmethod
+    @contextmanager
+    def started(
+        cls,
+        environment: Mapping[str, str] | None = None,
+        *,
+        dags: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> Iterator[Self]:
+        """An installation whose components are all healthy, with a copy of the Dags in `dags`.
+
+        `environment` is for all of its processes; `settings` are options of Airflow, as `SECTION__OPTION`.
+        """
+        with tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True) as folder:
+            airflow = cls(Path(folder), environment or {}, settings or {})
+            shutil.copytree(dags, airflow.dags) if dags is not None else airflow.dags.mkdir()
+            try:
+                airflow.start()
+                yield airflow
+            except BaseException:
+                sys.stderr.write(airflow.log())  # pytest shows it with the test that failed.
+                raise
+            finally:
+                airflow.end()
+
+    def start(self) -> None:
+        self.command("db", "migrate")
+        for component in COMPONENTS:
+            self.begin(component)
+        until(self.is_healthy, f"the health of all parts of {self.url}", patience=START_MAX)
+        self.api = self.as_user("admin")
+
+    def as_user(self, name: str) -> AirflowApi:
+        """The API as `admin`, as `viewer`, who may change nothing, or as `neli`, who may pause Dags."""
+        return AirflowApi(self.url, name, self.passwords[name])
+
+    # Parts
+
+    def begin(self, component: str) -> None:
+        """Start one part."""
+        command = [sys.executable, "-m", "airflow", component, *COMPONENTS[component]]
+        self._processes[component].begin(command, self.environment)
+        self._sessions.add(self.pid(component))
+
+    def pid(self, component: str) -> int:
+        """The main process of a part; its session has the same number."""
+        return self._processes[component].pid
+
+    def kill(self, component: str, *, alone: bool = False) -> None:
+        """End a part by SIGKILL, with all tasks that it started, or its main process `alone`."""
+        main = self.pid(component)
+        _kill([main] if alone else [pid for pid in _pids() if _session(pid) == main])
+        self._processes[component].reap()
+
+    def stop(self, component: str) -> None:
+        """End a part by SIGTERM, as an operator does. The triggerer takes some twelve seconds."""
+        self._processes[component].stop()
+
+    def freeze(self, component: str) -> None:
+        self._processes[component].freeze()
+
+    def thaw(self, component: str) -> None:
+        self._processes[component].thaw()
+
+    def is_healthy(self) -> bool:
+        """Whether all parts are there, by the word of the first."""
+        ended = [name for name, process in self._processes.items() if not process.running]
+        assert not ended, f"{', '.join(ended)} of {self.url} ended"
+        with suppress(httpx.TransportError, ValueError, KeyError):
+            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5.0, trust_env=False).json()
+            parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
+            return all(health[part]["status"] == "healthy" for part in parts)
+        return False
+
+    # All of it
+
+    def command(self, *arguments: str) -> str:
+        """What `airflow ARGUMENTS` says, within this installation. It takes seconds: the API is quicker."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "airflow", *arguments],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_MAX,
+            check=False,
+        )
+        assert ended.returncode == 0, f"airflow {' '.join(arguments)}: {ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
+        return ended.stdout
+
+    def listed(self, *arguments: str) -> Any:
+        """The rows that `airflow ARGUMENTS` lists."""
+        # Warnings are written to the same place, before the rows.
+        return json.loads(self.command(*arguments, "--output", "json").splitlines()[-1])
+
+    def log(self) -> str:
+        """The end of what each part said."""
+        said = (f"--- {name} of {self.url}\n{process.log()}" for name, process in self._processes.items())
+        return "\n".join(said)
+
+    def processes(self) -> list[int]:
+        """The parts, tasks, and what tasks started."""
+        mark = f"AIRFLOW_HOME={self.home}".encode()
+        return [pid for pid in _pids() if _session(pid) in self._sessions or mark in _environment(pid)]
+
+    def end(self) -> None:
+        """Kill all of it. Its database is thrown away, so there is nothing to say good-bye to."""
+        if hasattr(self, "api"):
+            self.api.close()
+        until(self._is_gone, f"the end of the processes of {self.url}")
+
+    def _is_gone(self) -> bool:
+        left = self.processes()
+        _kill(left)
+        for process in self._processes.values():
+            process.reap()
+        return not left
+
+
+def _pids() -> Iterator[int]:
+    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+
+
+def _environment(pid: int) -> list[bytes]:
+    with suppress(OSError):  # It has ended, or is another user's.
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
+
+
+def _session(pid: int) -> int:
+    """The session of a process; -1 if it has ended."""
+    with suppress(OSError):
+        state, _, _, session, *_ = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return -1 if state == "Z" else int(session)
+    return -1
+
+
+def _kill(pids: Collection[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def main() -> None:
+    dags = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    with until_asked_to_end(), Airflow.started(dags=dags) as airflow:
+        # A password of a page on loopback, gone with this program.
+        line = f"Airflow at {airflow.url}, user admin, password {airflow.passwords['admin']} (Ctrl-C ends it)"
+        print(line, flush=True)  # noqa: T201
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()
