@@ -58,10 +58,11 @@ def get_provider_info() -> dict[str, Any]:
     return {
         **_ABOUT,
         "hooks": _modules("hooks"),
-        "operators": _modules("operators"),
+        "operators": _modules("operators", "leader", "neli"),
         "sensors": _modules("sensors"),
         "triggers": _modules("triggers"),
         "connection-types": [_CONNECTION],
+        "task-decorators": [{"name": "leader", "class-name": "airflow_provider.decorators.leader.leader_task"}],
     }
 
 

@@ -1,0 +1,10 @@
+"""Decorators: functions that become tasks which run under a lease.
+
+Each stands on the version of Airflow that is checked here, before any class of Airflow is named.
+"""
+
+from airflow_provider.airflow_version import require_airflow
+
+__all__: list[str] = []
+
+require_airflow()

@@ -1,0 +1,84 @@
+"""@task.leader: a function that runs as a task only where its role is led, and only for as long.
+
+    @task.leader(role="nightly", when_not_leading="wait", retries=3, retry_policy=LeadershipRetryPolicy())
+    def report(lease):
+        rows = read()
+        if lease.revoked:                       another member shall have the role: finish soon
+            ...
+        write(rows, term=lease.term)            the fence refuses it if another member leads by then
+
+    function --LeaderOperator: the lease is held--> called with `lease`, if it takes one
+       ^                                              '-- the lease is lost: stopped at that line, LeadershipLost
+       '------ retried where the role is led
+
+A function that is a coroutine is cancelled at the loss, as asyncio does it; its lease is asked without waiting, and
+`await asyncio.to_thread(lease.revoked.wait)` waits. All else is as with `@task`: arguments from tasks upstream,
+`.expand` over many, the value returned as XCom. A task that lost its lease returns nothing.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import DecoratedOperator, task_decorator_factory
+from airflow.providers.standard.operators.python import PythonOperator
+
+from airflow_provider.operators.leader import LEASE_KEY, LeaderOperator
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context, TaskDecorator
+
+__all__ = ["LeaderDecoratedOperator", "leader_task"]
+
+
+class LeaderDecoratedOperator(LeaderOperator, DecoratedOperator, PythonOperator):
+    """The operator behind `@task.leader`."""
+
+    template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs", *LeaderOperator.template_fields)
+    template_fields_renderers = {"templates_dict": "json", "op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 - as Airflow's own.
+    custom_operator_name = "@task.leader"
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = dict(op_kwargs or {})
+        if LEASE_KEY in given:
+            raise ValueError(
+                f"the argument {LEASE_KEY!r} of {python_callable.__name__} was wanted from the task itself, "
+                "but the Dag gives it: leave it out of the call, or choose another name for it"
+            )
+        # Airflow binds the arguments at each parse, and knows of no lease yet.
+        bound = {**given, LEASE_KEY: None} if LEASE_KEY in inspect.signature(python_callable).parameters else given
+        super().__init__(
+            kwargs_to_upstream={"python_callable": python_callable, "op_args": op_args, "op_kwargs": given},
+            python_callable=python_callable,
+            op_args=op_args,
+            op_kwargs=bound,
+            **kwargs,
+        )
+        self.op_kwargs = given
+
+    async def aexecute(self, context: "Context") -> Any:
+        self.held.cancel_this_task()
+        return await super().aexecute(context)  # type: ignore[no-untyped-call]
+
+
+def leader_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> "TaskDecorator":
+    """Make a task of a function, as `@task.leader`.
+
+    The arguments are those of LeaderOperator and of any operator; with `multiple_outputs`, a dict that it returns
+    becomes an XCom for each key.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=LeaderDecoratedOperator,
+        **kwargs,
+    )

@@ -1,0 +1,229 @@
+"""LeaderOperator: the base of operators whose work runs only where a role is led, and under its lease.
+
+    execute --led here--> the lease is held: context["lease"], XCom `neli_term`, then the operator's own execute
+       |                     '-- lost meanwhile --> LeadershipLost
+       '--led elsewhere--> skip         the task is skipped
+                           fail         NotLeadingHere, which Airflow retries as the task says
+                           wait         deferred: LeaderTrigger waits without a worker; `resume` asks again
+                           reschedule   the worker is free for `poke_interval`, then the task asks again
+
+The role may be lost between the trigger's word and the start on a worker, so the task always asks for itself, and waits
+again if it must. `timeout` counts from the first time that it waited.
+
+**Which role.** `role` is a number or a name; `key` is any text, and stands for the partition that it belongs to. With
+neither, it is the run's `partition_key`, read as a role. A text of digits is a number, as on the command line: a field
+of a template is always text.
+
+**The agent is away.** Nobody can say then who leads. A task that would wait waits for the agent, too; others fail, with
+the reason, because a task skipped for want of an answer is work that perhaps no host does. `when_away` chooses.
+
+Derive from it as the first base, `class MyOperator(LeaderOperator, TheirOperator)`, and the lease is held around
+`TheirOperator.execute`.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
+from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferralTimeout
+
+from airflow_provider.exceptions import NotLeadingHere
+from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
+from airflow_provider.leases import END_MAX, HeldBlock, holding
+from airflow_provider.triggers.neli import LeaderTrigger, WhenAway
+from neli_router.errors import BadKey, NeliError, NoAgent
+from neli_router.keyspace import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.providers.common.compat.sdk import Context
+
+    from neli_router.agent.client.leases import AgentLease, Share
+
+__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "WhenNotLeading", "asked_role", "role_here"]
+
+LEASE_KEY = "lease"
+"""Where the lease is in the context, while the task works under it and in the callbacks of its end."""
+
+TERM_KEY = "neli_term"
+"""The XCom with the lease's term, for tasks downstream and their templates; it is pushed before the work begins."""
+
+WhenNotLeading = Literal["skip", "fail", "wait", "reschedule"]
+
+
+class LeaderOperator(BaseOperator):
+    """Runs the operator beside it under the lease of a role.
+
+    :param role: the role, a number or a name; the run's `partition_key` unless a role or a key is given (templated)
+    :param key: a key, in place of a role: its partition's owner runs the task (templated)
+    :param neli_conn_id: the connection to this host's agent (templated)
+    :param when_not_leading: `skip`, `fail`, `wait` (deferred, without a worker) or `reschedule`
+    :param when_away: `fail` or `wait`, if the agent cannot be asked; by default as the task does when it does not lead
+    :param timeout: seconds to wait at most, after which the task fails; None for ever
+    :param poke_interval: seconds between two questions of a task that is rescheduled
+    :param end_within: seconds from the lease's loss until the process of a task that goes on is ended; None for never
+    """
+
+    template_fields: "Sequence[str]" = ("role", "key", "neli_conn_id")
+
+    def __init__(
+        self,
+        *,
+        role: int | str | None = None,
+        key: str | None = None,
+        neli_conn_id: str = CONNECTION_ID,
+        when_not_leading: WhenNotLeading = "skip",
+        when_away: WhenAway | None = None,
+        timeout: float | None = None,
+        poke_interval: float = 60.0,
+        end_within: float | None = END_MAX,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.role = role
+        self.key = key
+        self.neli_conn_id = neli_conn_id
+        self.when_not_leading = when_not_leading
+        self.when_away = when_away
+        self.timeout = timeout
+        self.poke_interval = poke_interval
+        self.end_within = end_within
+
+    _give_up_at: float | None = None
+    """When to wait no longer, on the wall clock: a task that waits goes from one host to another."""
+
+    def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
+        """The block that `execute` of the operator runs in."""
+        role, key = asked_role(self.role, self.key, context)
+        return holding(hook, role_here(hook, role, key), end_within=self.end_within)
+
+    def execute(self, context: "Context") -> Any:
+        self._check_choices()
+        with NeliHook(self.neli_conn_id) as hook:
+            try:
+                held = self.holding(hook, context)
+                right = held.take()
+            except NotLeadingHere as error:
+                self._put_off(context, error)
+            except NoAgent as error:
+                if self._when_away() == "fail":
+                    raise
+                self._put_off(context, error)
+            with held:
+                self.held, space = held, _as_dict(context)
+                space[LEASE_KEY] = right
+                self._tell(context, right)
+                return super().execute(context)
+
+    def resume(self, context: "Context", event: Any = None, give_up_at: float | None = None) -> Any:
+        """The trigger has fired: this host led the role a moment ago, or there is no use in waiting."""
+        if event is not None and event["outcome"] != "success":
+            raise AirflowException(event["why"])
+        self._give_up_at = give_up_at
+        return self.execute(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: "dict[str, Any] | None", context: "Context") -> Any:
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            raise self._in_vain("it did not come to lead it") from error
+
+    def _tell(self, context: "Context", right: "AgentLease | Share") -> None:
+        if (term := getattr(right, "term", None)) is not None:
+            context["ti"].xcom_push(key=TERM_KEY, value=term)
+
+    # Not leading
+
+    def _put_off(self, context: "Context", error: NeliError) -> NoReturn:
+        """Leave the worker as the task says, `error` being the reason."""
+        way = self.when_not_leading
+        if isinstance(error, NoAgent) and way in {"skip", "fail"}:
+            way = "reschedule"  # Nothing is decided before the agent answers.
+        if way == "skip":
+            raise AirflowSkipException(str(error)) from error
+        if way == "fail":
+            raise error
+        self.log.info("The task waits: %s", error)
+        if way == "wait":
+            self._defer(context, error)
+        self._reschedule(context, error)
+
+    def _defer(self, context: "Context", error: NeliError) -> NoReturn:
+        now = datetime.now(UTC).timestamp()
+        if self.timeout is not None and self._give_up_at is None:
+            self._give_up_at = now + self.timeout
+        if self._give_up_at is not None and now >= self._give_up_at:
+            raise self._in_vain(error.found) from error
+        role, key = asked_role(self.role, self.key, context)
+        trigger = LeaderTrigger(
+            role=role, key=key, expect="here", neli_conn_id=self.neli_conn_id, when_away=self._when_away()
+        )
+        limit = None if self._give_up_at is None else timedelta(seconds=self._give_up_at - now)
+        self.defer(trigger=trigger, method_name="resume", kwargs={"give_up_at": self._give_up_at}, timeout=limit)
+
+    def _reschedule(self, context: "Context", error: NeliError) -> NoReturn:
+        now = datetime.now(UTC)
+        since = context["ti"].get_first_reschedule_date(context) or now
+        if self.timeout is not None and now >= since + timedelta(seconds=self.timeout):
+            raise self._in_vain(error.found) from error
+        raise AirflowRescheduleException(now + timedelta(seconds=self.poke_interval))  # type: ignore[no-untyped-call]
+
+    def _in_vain(self, found: str) -> NotLeadingHere:
+        return NotLeadingHere(
+            f"this host was to lead the task's role within {self.timeout:g} s",
+            found,
+            "wait longer, or see with `neli members` and `neli table` who leads, and why",
+        )
+
+    def _when_away(self) -> WhenAway:
+        return self.when_away or ("wait" if self.when_not_leading in {"wait", "reschedule"} else "fail")
+
+    def _check_choices(self) -> None:
+        for name, choices in (("when_not_leading", WhenNotLeading), ("when_away", WhenAway | None)):
+            known = [one for choice in (choices, *get_args(choices)) for one in get_args(choice)]
+            if (chosen := getattr(self, name)) is not None and chosen not in known:
+                raise AirflowException(
+                    f"{name} was wanted to be {' or '.join(map(repr, known))}, but {chosen!r:.40} was given: "
+                    "choose one of them"
+                )
+
+
+def asked_role(
+    role: int | str | None, key: str | None, context: "Mapping[str, Any]"
+) -> tuple[int | str | None, str | None]:
+    """The role, or else the key, that a task means. Raises BadKey for what cannot be one."""
+    if role is not None and key is not None:
+        raise BadKey("a role or a key was wanted", "both were given", "leave one of them out")
+    if key is not None:
+        return None, _text("a key", key)
+    if role is None and (role := context.get("partition_key")) is None:
+        raise BadKey(
+            "a role or a key was wanted",
+            "none was given, and this run has no partition_key",
+            "give the operator a role, or start the run for a partition",
+        )
+    if isinstance(role, int) and not isinstance(role, bool):
+        return role, None
+    name = _text("a role", role)
+    return (int(name) if name.isascii() and name.removeprefix("-").isdecimal() else name), None
+
+
+def role_here(hook: NeliHook, role: int | str | None, key: str | None) -> Role:
+    """A key as a role: the number of its partition, because a key may look like the number of a role."""
+    if role is not None:
+        return role
+    assert key is not None, "asked_role gives one of the two"
+    return hook.layout().partition(key)
+
+
+def _text(wanted: str, given: object) -> str:
+    if isinstance(given, str) and given.strip() and given != "None":
+        return given
+    kind = "an empty text, or None" if isinstance(given, str) else f"a {type(given).__name__}"
+    raise BadKey(f"{wanted} was wanted", f"found {kind}", "see what its template was rendered to in Airflow's page")
+
+
+def _as_dict(context: "Context") -> dict[str, Any]:
+    space: Any = context
+    return space  # type: ignore[no-any-return]  # A TypedDict, to which our own key is to be added.

@@ -1,0 +1,115 @@
+"""Agents as real processes, of one group on one SQLite ledger: to be killed and drained."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from neli_router.agent import Client
+from neli_router.closing import Closing
+from neli_router.errors import NeliError
+from tests.agent.running import until
+from tests.provider.given import spelled
+
+__all__ = ["PARTITIONS", "AgentProcess", "agents", "leader_of"]
+
+PARTITIONS = 8
+SERVE = "from neli_router.cli import main; main()"
+
+
+class AgentProcess(Closing):
+    """`neli agent`, in a process group of its own."""
+
+    def __init__(self, name: str, folder: Path, *, lease: float = 1.0, drain_timeout: float = 5.0) -> None:
+        self.name, self.socket, self.log = name, folder / f"{name}.sock", folder / f"{name}.log"
+        self._options = {
+            "--ledger": f"sqlite://{folder}/ledger.db",
+            "--name": name,
+            "--lease": str(lease),
+            "--drain-timeout": str(drain_timeout),
+            "--layout-partitions": str(PARTITIONS),
+            "--socket": str(self.socket),
+        }
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.socket}"
+
+    @property
+    def connection(self) -> str:
+        """The text for AIRFLOW_CONN_NELI_DEFAULT."""
+        return spelled(address=self.address)
+
+    def client(self) -> Client:
+        return Client(self.address)
+
+    def start(self) -> None:
+        options = [word for option in self._options.items() for word in option]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", SERVE, "agent", *options],
+                env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        until(self._is_member, f"the membership of {name_of(self)}")
+
+    def kill(self) -> None:
+        """As if the host had lost its power."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.killpg(self._process.pid, number)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.kill()
+
+    def _is_member(self) -> bool:
+        assert self._process.poll() is None, self.log.read_text()
+        try:
+            with self.client() as client:
+                return client.status().member == "member"
+        except NeliError:
+            return False
+
+
+def name_of(agent: AgentProcess) -> str:
+    return f"the agent {agent.name}"
+
+
+@contextmanager
+def agents(folder: Path, *names: str, lease: float = 1.0, drain_timeout: float = 5.0) -> Iterator[list[AgentProcess]]:
+    """So many of them, when each partition is led by the member that is to lead it."""
+    with ExitStack() as stack:
+        all_of_them = [
+            stack.enter_context(AgentProcess(name, folder, lease=lease, drain_timeout=drain_timeout)) for name in names
+        ]
+        with all_of_them[0].client() as client:
+            until(lambda: _is_settled(client), "the balance of the group")
+        yield all_of_them
+
+
+def leader_of(role: int, group: list[AgentProcess]) -> AgentProcess:
+    """The one that leads `role` now."""
+
+    def leads(agent: AgentProcess) -> bool:
+        with agent.client() as client:
+            return client.lease(role) is not None
+
+    until(lambda: any(leads(agent) for agent in group), f"a leader of role {role}")
+    return next(agent for agent in group if leads(agent))
+
+
+def _is_settled(client: Client) -> bool:
+    table = client.table()
+    return all(one.owner is not None and one.owner == one.target for one in table.partitions)
