@@ -7,7 +7,8 @@
     text block      output of the demo
     indented        pictures and addresses: no code may hide there; an address of a ledger is taken by the real parser
 
-The commands of docs/agent.md really run, beside an agent. A page with Python blocks and no test fails.
+The commands of docs/agent.md really run, beside an agent. A page with Python blocks and no test fails. The blocks of
+docs/airflow.md run in tests/provider/test_docs.py, where Airflow is.
 """
 
 import asyncio
@@ -54,6 +55,7 @@ PATIENCE = 20.0
 PYTHON_BLOCKS = {
     "README.md": 3,
     "docs/agent.md": 2,
+    "docs/airflow.md": PAGES["docs/airflow.md"].count("\n```python\n"),  # However many: each is run by itself.
     "docs/columns.md": 1,
     "docs/fencing.md": 12,
     "docs/groups.md": 2,
@@ -64,6 +66,7 @@ PYTHON_BLOCKS = {
 """Page -> how many of them the test of that page executes."""
 
 NOT_RUN = {
+    "airflow": "takes seconds to start; tests/provider/test_docs.py asks Airflow's own parser",
     "install": "puts files into /etc; tests/deploy reads the files",
     "kafka-acls.sh": "comes with Kafka; tests/ledgers/test_kafka.py grants these rights to a member",
     "kubectl": "wants a cluster; tests/deploy/test_kubernetes.py checks the manifests",
