@@ -61,7 +61,7 @@ lock: $(LOCK)/ready ## Compile requirements/ from pyproject.toml anew, to the la
 
 clean: ## Remove the environments, caches and whatever was built
 	rm -rf .make build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find benchmarks dags neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find airflow_provider benchmarks dags neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CORE)/ready: requirements/build.txt requirements/core.txt pyproject.toml
 	$(call environment,$(@D))

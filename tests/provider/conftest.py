@@ -25,6 +25,11 @@ HOME = Path(_home.name)
 LEASE = 3.0
 """Seconds. Importing Airflow, in this process, holds up the agent's threads for longer than a short lease lasts."""
 
+HERE = Path(__file__).parent
+
+TEST_MAX = 900.0
+"""Seconds. Only a test that hangs meets it."""
+
 BUNDLE = "dags-folder"
 """Airflow's own name for the folder of Dags."""
 
@@ -45,6 +50,13 @@ from tests.servers.airflow import Airflow  # noqa: E402
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from airflow.sdk import DAG
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test of this folder more time than others have: an installation may start in it, on a busy machine."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_MAX))
 
 
 @pytest.fixture(scope="session")

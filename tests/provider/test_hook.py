@@ -5,9 +5,10 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from uuid import uuid4
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, Connection
@@ -94,9 +95,9 @@ def test_another_layout_than_the_wanted_one_is_refused(neli_default: str, ledger
 
 
 @contextmanager
-def member(folder: Path, name: str) -> Iterator[Running]:
+def member(folder: Path, name: str, **options: Any) -> Iterator[Running]:
     """An agent of `name`, on the ledger in `folder`."""
-    with running(configured(folder, name), AgentOptions(socket=f"{folder}/{name}.sock")) as agent:
+    with running(configured(folder, name, **options), AgentOptions(socket=f"{folder}/{name}.sock")) as agent:
         agent.await_ready()
         yield agent
 
@@ -313,6 +314,25 @@ def test_an_agent_that_hangs_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 go_on.set()
 
     asyncio.run(story())
+
+
+def works(hook: NeliHook) -> bool:
+    """Whether there is an owner yet."""
+    with suppress(NoOwner):
+        return bool(hook.owner("EURUSD"))
+    return False
+
+
+@pytest.mark.redis
+def test_owners_are_read_from_redis(redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{redis}/{uuid4().hex}"
+    monkeypatch.setenv("AIRFLOW_CONN_OWNERS", spelled(ownership=url))
+    with member(tmp_path, "a", ownership=url, lease=3.0), NeliHook("owners") as hook:
+        until(lambda: works(hook), "the owners in Redis")
+        assert ("a", PARTITIONS) == (hook.owner("EURUSD").name, hook.layout().partitions)
+        assert "a" == hook.wait_for_leader("nightly", timeout=PATIENCE).name
+        with pytest.raises(ConfigError, match="a lease was wanted"):
+            hook.leads("nightly")
 
 
 # The connection
