@@ -22,7 +22,7 @@ once, or the agent would take the child for a holder when the parent has ended.
 """
 
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from math import inf
 from types import MappingProxyType
 from typing import Any
@@ -157,7 +157,26 @@ class Hold:
     def remaining(self) -> float:
         return max(0.0, self.until() - self.clock())
 
-    def patience(self, give_up_at: float) -> float:
+    def wait(self, sleep: Callable[[float], object], ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until `ready()`, at most `timeout` seconds; whether it is. `sleep` may end early, at news."""
+        give_up_at = inf if timeout is None else self.clock() + timeout
+        while not ready() and (seconds := self._patience(give_up_at)) > 0:
+            sleep(seconds)
+        return ready()
+
+    async def wait_async(
+        self,
+        sleep: Callable[[float], Awaitable[object]],
+        ready: Callable[[], bool],
+        timeout: float | None,  # noqa: ASYNC109 - as in `wait`.
+    ) -> bool:
+        """`wait`, on an event loop."""
+        give_up_at = inf if timeout is None else self.clock() + timeout
+        while not ready() and (seconds := self._patience(give_up_at)) > 0:
+            await sleep(seconds)
+        return ready()
+
+    def _patience(self, give_up_at: float) -> float:
         """How long a waiter sleeps before it looks again: the end of a lease wakes no waiter."""
         now = self.clock()
         return max(0.0, min(WAIT_MAX, give_up_at - now, self.end - now if self.end > now else inf))
