@@ -150,22 +150,28 @@ def _layout(client: Client) -> Layout:
     return layout
 
 
+def positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ticks", required=True, help="a folder of intervals, or kafka://HOST:PORT/TOPIC")
     parser.add_argument("--table", required=True, help="the folder of the table; it is made if it is not there")
     parser.add_argument("--agent", help="the host's agent; by default NELI_AGENT, or its default socket")
     parser.add_argument("--master", help="Spark's master, if it is not spark-submit that starts this")
-    parser.add_argument("--seconds", type=int, default=60, help="of a bar (default: 60)")
+    parser.add_argument("--seconds", type=positive, default=60, help="of a bar (default: 60)")
     parser.add_argument(
         "--longest",
-        type=int,
+        type=positive,
         default=1,
         help="intervals, or offsets of a topic, that a step takes at most (default: 1)",
     )
     parser.add_argument("--stream", action="store_true", help="let Structured Streaming drive the steps")
     ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--until", type=int, help="end when the whole table, of all hosts, has landed this step")
+    ends.add_argument("--until", type=positive, help="end when the whole table, of all hosts, has landed this step")
     ends.add_argument(
         "--once", action="store_true", help="end when this host's partitions have landed what is there now"
     )
