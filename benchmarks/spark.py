@@ -8,8 +8,8 @@ has keys of 20 characters, as the other benchmarks do. That is a multiple of 4, 
 Another key is copied to get zeros behind it, and they are taken out of its hash again: `slot_over_fhash_21` has one
 character more, and `slot_over_fhash_random` has keys of 0 to 63. The UDFs are held against the first.
 
-`owned` reads an eighth of a table's partitions: the figures are Spark's own counts of files. What a fenced commit takes
-comes from the benchmark `fenced_table`.
+`owned` reads an eighth of a table's partitions: the figures are Spark's own counts of files. The time of a commit comes
+from the benchmark `fenced_table`.
 """
 
 import argparse

@@ -112,7 +112,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     balance_worst: float
     noted: int
     overlaps: int | None
-    """None without notes: then nobody looked."""
+    """None without notes: then none were looked for."""
     overlap_longest: float | None
     findings: list[FindingView]
 
@@ -167,7 +167,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--notes",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A folder of the members' notes of when they acted (*.notes). Without it, nobody can look for overlaps.",
+    help="A folder of the members' notes of when they acted (*.notes). Overlaps are found in them alone.",
 )
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a report with pictures, as HTML."
@@ -312,7 +312,7 @@ def _print(view: AuditView, verdict: str) -> None:
 
 def _overlaps(view: AuditView) -> str:
     if view.overlaps is None:
-        return "not looked for: without the members' notes, nobody knows who acted"
+        return "not looked for: only the members' notes say who acted"
     if view.overlap_longest is None:
         return f"none in the notes of {view.noted} processes"
     return f"{view.overlaps} in the notes of {view.noted} processes, the longest {lasting(view.overlap_longest)}"

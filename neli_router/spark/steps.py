@@ -7,15 +7,15 @@
                                 '-----> next: partition 2, from 3 to 5; then 0, 1 and 2, from 5 to 6
 
 The table holds how far each partition has come, and moves it in the very commit that lands the rows. So there is
-nothing else to remember, and whoever takes a partition over goes on where the table is:
+nothing else to remember, and a host that takes a partition over goes on where the table is:
 
     share of the host --> raise the terms --> read the progress --> step, commit, step, commit ... --> close the share
         ^                                                                                                  |
         '---- a partition was revoked or gained: finish the step, and open the share anew ------------------'
               one was lost: stop at once (see `guard`)
 
-The terms come first. From then on the table refuses whoever led before, also a driver that was stopped in the middle of
-its commit and wakes up later: so the progress that is read next is final.
+The terms come first. Then the table refuses earlier leaders, also a driver that was stopped in the middle of its
+commit and wakes up later: so the progress that is read next is final.
 
 **One step is for all partitions that stand at its beginning**, in one Spark job and one commit. After a takeover, some
 stand further back. They catch up first, in steps that end where the next ones stand, and then all go on together.

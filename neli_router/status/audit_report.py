@@ -8,7 +8,7 @@ It needs no other file and no network, so it can be mailed and kept. The picture
 tooltips and zooming. It looks like the status page, whose style sheet it carries, in light and dark.
 
 **A colour stays with a name**: names get looks in the order in which they first joined. Names come from the ledger, so
-from anyone who may write there: they are text everywhere, never markup. The document forbids, by a policy of its own,
+from all that may write there: they are text everywhere, never markup. The document forbids, by a policy of its own,
 every script but the one whose hash it names.
 
 **Bounds.** A history may have millions of tenures, and a screen has some two thousand columns. So of each partition's
@@ -279,7 +279,7 @@ class _Drawing:
         counts, columns, at = [0] * len(self._names), [], 0
         for column in range(SHARE_COLUMNS):
             edge = (column + 1) * WIDTH // SHARE_COLUMNS
-            # What happens at the very end is the members' leaving, and would leave nothing to see.
+            # At the very end the members leave, and there would be nothing to see.
             while at < len(changes) and changes[at][0] < edge:
                 _, place, step = changes[at]
                 counts[place] += step

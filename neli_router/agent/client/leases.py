@@ -12,7 +12,7 @@ it holds, and counts the rest of the answer from before it asked.
 
 One Hold serves both: a lease is of one partition, and a share is of all that were led when it began, under one end. The
 end is put off only by an answer that has every partition that was not told as fenced, under its term. So the loss of
-one can never be missed: whoever asks hears of it by an event or by the end.
+one can never be missed: each question about the share is answered by an event or by the end.
 
 If the stream breaks, the agent is asked for another once. An agent that is gone cannot answer; but then its member is
 gone as well, no member hands anything over, and the lease is good until its rest has run out.

@@ -225,7 +225,7 @@ class FencedTable:
 
     @contextmanager
     def stage(self, terms: Mapping[int, int], batch: int, *, after: int | None = None) -> Iterator[Staging]:
-        """A place for the rows of one commit: stage them in it, then `commit` it. What did not land is removed.
+        """A place for the rows of one commit: stage them in it, then `commit` it. Rows that did not land are removed.
 
         `terms` names every partition that takes the step from `after` (by default `batch` - 1) to `batch`, with rows or
         without. Raises Refused and BatchGap at once, before any work is done, if that is clear already.
@@ -383,9 +383,7 @@ class FencedTable:
         try:
             return self._verdict(step)
         except BatchGap:
-            self._look(
-                sure=True
-            )  # What is lost or skipped stays so, but a gap may have been filled since the last look.
+            self._look(sure=True)  # A partition that is lost or skipped stays so. A gap may have been filled since.
             return self._verdict(step)
 
     def _verdict(self, step: Step) -> _Verdict:
