@@ -1,6 +1,7 @@
 """Feeds: a step is the same ticks for every reader, in a folder and in a topic, and what is missing is said."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
@@ -162,6 +163,12 @@ def test_a_folder_is_the_same_for_a_process_in_another_working_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert tmp_path / "ticks" == TickFolder(Path("ticks")).folder
+
+
+@pytest.mark.kafka
+def test_a_topic_that_was_asked_before_may_be_sent_to_a_worker(new_topic: Callable[[int], str]) -> None:
+    feed = TickTopic(new_topic(3), LAYOUT)
+    assert (3, 3) == (feed.lanes(), deepcopy(feed).lanes())
 
 
 def test_a_topic_shows_no_password() -> None:
