@@ -122,7 +122,11 @@ class KafkaCluster:
     def await_all_well(self, group: str) -> None:
         give_up_at = time.monotonic() + WELL_MAX
         while self.leader(group) is None:
-            assert time.monotonic() < give_up_at, f"the brokers did not come back: {self.look(group)}"
+            ended = [node.number for node in self.kafka.nodes if not node.running]
+            assert not ended, f"these brokers ended by themselves: {ended}\n{self.kafka.log()}"
+            assert time.monotonic() < give_up_at, (
+                f"the brokers did not come back: {self.look(group)}\n{self.kafka.log()}"
+            )
             time.sleep(LOOK_EVERY)
 
 
