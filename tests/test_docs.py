@@ -49,7 +49,7 @@ PAGES = {
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"(?<![\w+])(?:kafka|rediss?(?:\+\w+)?|sqlite):[^\s`\"')|]+")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 PYTHON_BLOCKS = {
     "README.md": 3,
@@ -394,7 +394,7 @@ def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Member(Config(names["ledger"], name="anna", layout=Layout(partitions=4))) as member, member.leading("x"):
         for block in blocks("docs/spark.md", "python"):
             exec(block, names)  # noqa: S102
-        give_up_at = time.monotonic() + 3 * PATIENCE
+        give_up_at = time.monotonic() + 2 * PATIENCE
         while names["spark"].table("owners").count() < 4 and time.monotonic() < give_up_at:
             time.sleep(0.1)
         names["owners"].stop()

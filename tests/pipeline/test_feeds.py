@@ -94,12 +94,12 @@ def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
     feed = TickTopic(address, LAYOUT)
     servers, name = address.removeprefix("kafka://").split("/")
     producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
-    producer.init_transactions(30)
+    producer.init_transactions(60)
     producer.begin_transaction()
     feed_of_one = intervals[0].slice(0, 3)
     for tick in feed_of_one.set_column(2, "at", feed_of_one["at"].cast(pa.int64())).to_pylist():
         producer.produce(name, msgspec.json.encode(tick), key=tick["instrument"], partition=0)
-    producer.commit_transaction(30)
+    producer.commit_transaction(60)
     # The broker marks the end of the transaction a moment after it has taken it.
     until(lambda: feed.tip(0, 0) == 4, "the tip behind the end of the transaction")
     assert 3 == read(feed, 0, 0, 4).num_rows
@@ -113,7 +113,7 @@ def test_ticks_that_retention_dropped_are_an_error(new_topic: Callable[[int], st
     servers, name = address.removeprefix("kafka://").split("/")
     client = AdminClient({"bootstrap.servers": servers})
     for done in client.delete_records([TopicPartition(name, 0, 10)]).values():
-        done.result(30)
+        done.result(60)
     with pytest.raises(NeliError, match="it has those from 10 to 600"):
         read(feed, 0, 0, 600)
 
@@ -128,7 +128,7 @@ def test_a_tick_in_a_lane_that_its_owner_does_not_read_is_an_error(new_topic: Ca
     producer = Producer({"bootstrap.servers": servers})
     (value,) = tick.set_column(2, "at", tick["at"].cast(pa.int64())).to_pylist()
     producer.produce(name, msgspec.json.encode(value), partition=1 - right)
-    assert 0 == producer.flush(30)
+    assert 0 == producer.flush(60)
     with pytest.raises(NeliError, match=f"it has some that belong to partition {right}"):
         read(TickTopic(address, LAYOUT), 1 - right, 0, 1)
 
@@ -142,7 +142,7 @@ def test_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
         servers, name = address.removeprefix("kafka://").split("/")
         producer = Producer({"bootstrap.servers": servers})
         producer.produce(name, message, partition=0)
-        assert 0 == producer.flush(30)
+        assert 0 == producer.flush(60)
         with pytest.raises(NeliError, match="one is not"):
             read(TickTopic(address, LAYOUT), 0, 0, 1)
     with pytest.raises(NeliError, match="make it, or correct the address"):
