@@ -12,6 +12,7 @@ import pytest
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.wire import LeaseView
+from neli_router.clock import host_clock
 from neli_router.errors import NoAgent
 from neli_router.processes.group import send_at_rest
 from tests.agent.stand_in import StandIn, eventually, standing_in
@@ -286,17 +287,17 @@ while True:
 class Host:
     """An agent in a process of its own, and `neli run` beside it."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, *, lease: float = 1, drain_timeout: float = 1) -> None:
         self.folder, self.name = folder, name
         self.socket, self.mark, self.ledger = f"{folder}/{name}.sock", folder / f"started.{name}", folder / "ledger.db"
         ledger = ("--ledger", f"sqlite:///{self.ledger}", "--layout-slots", "16", "--layout-partitions", "4")
-        times = ("--lease", "1", "--drain-timeout", "1")
+        times = ("--lease", str(lease), "--drain-timeout", str(drain_timeout))
         self.agent = self._neli("agent", *ledger, *times, "--name", name, "--socket", self.socket)
         self.run: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         command = (sys.executable, "-c", EXCLUSIVE, str(self.folder), self.name)
-        self.run = self._neli("run", "--role", "nightly", "--agent", self.socket, "--", *command)
+        self.run = self._neli("run", "--role", "nightly", "--agent", self.socket, *options, "--", *command)
 
     def is_settled(self) -> bool:
         """Whether its agent answers, and sees nothing but what is owned for good, by two members."""
@@ -368,3 +369,35 @@ def test_when_all_of_a_hosts_processes_but_the_command_are_killed_it_is_killed_a
     eventually(lambda: not any(map(lives, gone)))
     eventually(lambda: second.pids)
     assert not (tmp_path / "overlap").exists()
+
+
+GRACE = 4.0
+"""Twice the lease: a command that had only the rest of its lease would be killed before."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("drain_timeout", "options"), [(GRACE, ()), (60.0, ("--grace", str(GRACE)))])
+def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(
+    drain_timeout: float, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    first, second = (Host(tmp_path, name, lease=GRACE / 2, drain_timeout=drain_timeout) for name in ("alpha", "beta"))
+    try:
+        eventually(lambda: all(host.is_settled() for host in (first, second)))
+        with Client(second.socket) as client:
+            client.drain(second.name)
+            first.start(*options)
+            eventually(lambda: first.pids)
+            gone = first.pids
+            began_at = host_clock()
+            client.undrain(second.name)
+            client.drain(first.name)
+            second.start(*options)
+            assert first.run is not None
+            assert 75 == first.run.wait(60)
+            assert host_clock() - began_at >= GRACE
+        assert [False, False] == [lives(pid) for pid in gone]
+        eventually(lambda: second.pids)
+        assert not (tmp_path / "overlap").exists()
+    finally:
+        for host in (first, second):
+            host.end()
