@@ -14,8 +14,8 @@ a whole number of bars. A step of a topic ends anywhere. So each row says which 
 by their sequence numbers. `whole` puts the parts together, and that is exact: the first part has the open, the last one
 the close, and the rest is a maximum, a minimum or a sum of whole numbers.
 
-It ends as `run_job` says: with 0 when it is done, and with 75 when the host lost partitions that it was working on.
-Then start it again.
+It ends as `run_job` says: with 0 when it is done, and with 75 when the host lost partitions that it was working on, or,
+if it was told so, when partitions moved. Then start it again.
 """
 
 import argparse
@@ -112,7 +112,8 @@ def last_prices(parts: DataFrame) -> DataFrame:
     )
 
 
-def publish(options: argparse.Namespace) -> None:
+def publish(options: argparse.Namespace) -> bool:
+    """Whether the job is done."""
     with Client(options.agent) as client, session("publish prices", master=options.master) as spark:
         layout = _layout(client)
         # Steps are counted from 1: a table that stands at 0 has landed none.
@@ -122,7 +123,7 @@ def publish(options: argparse.Namespace) -> None:
             mine = ticks.transform(with_partition, KEY, layout).where(sql.col("partition").isin(*partitions))
             return bars(mine, seconds=options.seconds)
 
-        StepLoop(
+        return StepLoop(
             spark,
             client,
             table,
@@ -179,7 +180,7 @@ def _options() -> argparse.Namespace:
         "--when-revoked",
         choices=["go-on", "stop"],
         default="go-on",
-        help="after partitions moved: go on with those that are left, or end (default: go-on)",
+        help="after partitions moved: go on with those that are left, or end with 75 (default: go-on)",
     )
     return parser.parse_args()
 

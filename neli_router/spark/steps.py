@@ -152,7 +152,7 @@ class StepLoop:
     ) -> None:
         """`longest` bounds a step. With `until`, the job is done when the whole table is there; with `once`, when this
         host's partitions have what the input had at the start; else it goes on for ever. With `reopen=False` it also
-        ends when its share was revoked or has grown."""
+        ends, undone, when its share was revoked or has grown."""
         self._spark, self._client, self._table = spark, client, table
         self._source, self._transform, self._longest = source, transform, longest
         self._once, self._reopen, self._streaming = once, reopen, streaming
@@ -162,16 +162,19 @@ class StepLoop:
             self._look()
             self._ends = list(self._tips)
 
-    def run(self) -> None:
-        """Land steps until the job is done. Raises LeaseLost, Refused and NoAgent, as its parts do."""
+    def run(self) -> bool:
+        """Land steps until the job ends; whether it is done. Raises LeaseLost, Refused and NoAgent, as its parts do."""
         while not self._is_whole():
             try:
                 with self._client.share(timeout=SHARE_MAX) as share, guarded(self._spark, share):
                     is_done = self._work(share)
-            except NotLeading:
-                is_done = self._once  # Other hosts have all partitions.
+            except NotLeading:  # Other hosts have all partitions. Nothing of ours has moved, so there is no other end.
+                if self._once:
+                    return True
+                continue
             if is_done or not self._reopen:
-                return
+                return is_done
+        return True
 
     def _work(self, share: Share) -> bool:
         """Land steps until the share should be closed; whether the job is done."""

@@ -198,7 +198,8 @@ class Hold:
         if self.is_lost:
             return f"it was lost: {self.why}"
         if self.fenced:
-            return f"{_named(self.fenced)} was lost: {next(iter(self.fenced.values()))}"
+            verb = "was" if len(self.fenced) == 1 else "were"
+            return f"{_named(self.fenced)} {verb} lost: {next(iter(self.fenced.values()))}"
         return f"it ended {max(0.0, now - self.end):.3f} s ago without being renewed"
 
 
