@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from statistics import median
 
 import click
 import msgspec
@@ -145,11 +144,11 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
             owned=found.owned,
             gaps=FiguresView.of(figures(gap.seconds for gap in found.gaps)),
             takeovers=FiguresView.of(found.took),
-            takeover_error=median([it.error for it in found.takeovers]) if found.takeovers else 0.0,
+            takeover_error=found.takeover_error,
             handovers=FiguresView.of(figures(found.handovers)),
             handover_error=found.handover_error,
             moves=found.moved,
-            planned=sum(plan.planned for plan in found.plans),
+            planned=found.planned,
             least=sum(plan.least for plan in found.plans),
             needless=found.needless,
             balance_mean=found.balance_mean,

@@ -188,7 +188,7 @@ class _Show:
         self._path = folder / "table"
         self._table: FencedTable | None = None
         self._running: dict[str, HostProcesses] = {}
-        self._next_at = float("inf")
+        self._next_at = inf
         self._moved_at = host_clock()
         self._killed_at = 0.0
         self._fed_at: list[float] = []

@@ -186,6 +186,16 @@ class Audit:
         return figures(it.seconds for it in self.takeovers if isfinite(it.led))
 
     @property
+    def takeover_error(self) -> float:
+        """The median of what each of them may be off."""
+        return median([it.error for it in self.takeovers]) if self.takeovers else 0.0
+
+    @property
+    def planned(self) -> int:
+        """The moves that all plans called for."""
+        return sum(plan.planned for plan in self.plans)
+
+    @property
     def balance_mean(self) -> float:
         """The largest share over the fair one, on average over time."""
         ends = [*(since for since, _ in self.balance), self.until][1:]
