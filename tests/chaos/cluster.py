@@ -99,7 +99,9 @@ class KafkaCluster:
                 yield cls(network, kafka)
 
     def ledger(self, group: str) -> str:
-        return f"kafka://{self.kafka.bootstrap}/{group}"
+        # Unless it is told how many, the first member makes the topic with as many replicas as there are brokers then.
+        # A broker that is late with its heartbeats just then, on a busy machine, would never have one.
+        return f"kafka://{self.kafka.bootstrap}/{group}?replication={len(BROKERS)}"
 
     def node(self, host: str) -> Node:
         return self.kafka.nodes[BROKERS.index(host)]
