@@ -21,6 +21,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -97,6 +98,13 @@ def commands(block: str) -> Iterator[list[str]]:
 # Checkers of commands: each raises or asserts if its command is not one
 
 
+@cache
+def output_of(*words: str) -> str:
+    """What Python prints; asked once, because several pages name the same program."""
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 def check_neli(words: list[str]) -> None:
     with main.make_context("neli", words, resilient_parsing=True) as context:
         command = main.get_command(context, words[0]) if not words[0].startswith("-") else None
@@ -131,9 +139,8 @@ def check_python(words: list[str]) -> None:
             pass
         case ["-m", "benchmarks", *options]:
             asked = [*options[:1], "--help"] if options else []
-            command = [sys.executable, "-m", "benchmarks", *asked]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-            assert [] == [option for option in options if option.startswith("--") and option not in done.stdout]
+            told = output_of("-m", "benchmarks", *asked)
+            assert [] == [option for option in options if option.startswith("--") and option not in told]
         case _:
             pytest.fail(f"python {words} is neither run nor checked")
 
@@ -145,9 +152,8 @@ def check_export(words: list[str]) -> None:
 
 def check_spark_submit(words: list[str]) -> None:
     """The job is there and has the options; tests/spark runs it."""
-    command = [sys.executable, str(ROOT / words[0]), "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert [] == [word for word in words if word.startswith("--") and word not in done.stdout]
+    told = output_of(str(ROOT / words[0]), "--help")
+    assert [] == [word for word in words if word.startswith("--") and word not in told]
 
 
 CHECKERS: dict[str, Callable[[list[str]], None]] = {
