@@ -60,7 +60,7 @@ lock: $(LOCK)/ready ## Compile requirements/ from pyproject.toml anew, to the la
 	$(call compile,lock.txt,--group lock)
 
 clean: ## Remove the environments, caches and whatever was built
-	rm -rf .make build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .make build dist neli-pipeline.html htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find benchmarks dags neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CORE)/ready: requirements/build.txt requirements/core.txt pyproject.toml

@@ -69,6 +69,7 @@ NOT_RUN = {
     "kafka-acls.sh": "comes with Kafka; tests/ledgers/test_kafka.py grants these rights to a member",
     "kubectl": "wants a cluster; tests/deploy/test_kubernetes.py checks the manifests",
     "openssl": "draws a token for /etc",
+    "source": "changes the shell that reads it",
     "systemctl": "wants systemd; tests/deploy/test_systemd.py checks the unit",
     "umask": "belongs to the token for /etc",
     "useradd": "makes a user of the host",
@@ -152,6 +153,8 @@ def check_export(words: list[str]) -> None:
 
 def check_spark_submit(words: list[str]) -> None:
     """The job is there and has the options; tests/spark runs it."""
+    while words[0] == "--conf":  # Of Spark itself.
+        words = words[2:]
     told = output_of(str(ROOT / words[0]), "--help")
     assert [] == [word for word in words if word.startswith("--") and word not in told]
 

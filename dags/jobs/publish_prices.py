@@ -116,18 +116,20 @@ def publish(options: argparse.Namespace) -> bool:
     """Whether the job is done."""
     with Client(options.agent) as client, session("publish prices", master=options.master) as spark:
         layout = _layout(client)
+        ticks = TickSteps(spark, options.ticks, layout)
+        ticks.lanes()  # First, so that an address without ticks leaves no table behind.
         # Steps are counted from 1: a table that stands at 0 has landed none.
         table = FencedTable.create(options.table, BARS, layout, first_batch=1)
 
-        def made(ticks: DataFrame, partitions: Sequence[int]) -> DataFrame:
-            mine = ticks.transform(with_partition, KEY, layout).where(sql.col("partition").isin(*partitions))
+        def made(some: DataFrame, partitions: Sequence[int]) -> DataFrame:
+            mine = some.transform(with_partition, KEY, layout).where(sql.col("partition").isin(*partitions))
             return bars(mine, seconds=options.seconds)
 
         return StepLoop(
             spark,
             client,
             table,
-            TickSteps(spark, options.ticks, layout),
+            ticks,
             made,
             longest=options.longest,
             until=options.until,

@@ -58,6 +58,24 @@ class TickFolder:
         """Where file `number` is, or will be. The first is 1."""
         return self.folder / f"{number:08}.parquet"
 
+    def checked(self, number: int) -> Path:
+        """Where file `number` is. Raises NeliError if it is none of ticks."""
+        path = self.path(number)
+        # A reader fills columns that are missing with nulls. Rows without a key have no owner, so all would be dropped,
+        # and the step would count as landed.
+        try:
+            there = parquet.read_schema(path).names
+        except (OSError, pa.ArrowException) as error:
+            found = f"it cannot be read ({error})"
+        else:
+            missing = sorted(set(SCHEMA.names).difference(there))
+            if not missing:
+                return path
+            found = f"it has no column {', '.join(missing)}"
+        raise NeliError(
+            f"a Parquet file of ticks was wanted at {path}", found, "name the folder of ticks, or mend what fills it"
+        )
+
     def append(self, ticks: pa.Table) -> int:
         """Write the next file; its number."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +98,7 @@ class TickFolder:
     def read(self, lane: int, after: int, upto: int) -> Iterator[pa.RecordBatch]:
         """The ticks of that step."""
         for number in range(after + 1, upto + 1):
-            yield from parquet.read_table(self.path(number), schema=SCHEMA).to_batches()
+            yield from parquet.read_table(self.checked(number), schema=SCHEMA).to_batches()
 
 
 class TickTopic:

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from neli_router.keyspace import Layout
+from neli_router.logs import logger
 from neli_router.pipeline.feeds import TickFolder, TickTopic, feed_at
 from neli_router.pipeline.ticks import SCHEMA
 from neli_router.spark.paths import to_read
@@ -41,6 +42,9 @@ class TickSteps:
 
     def __init__(self, spark: SparkSession, address: str, layout: Layout) -> None:
         self._spark, self._feed = spark, feed_at(address, layout)
+        if isinstance(self._feed, TickFolder) and not self._feed.folder.exists():
+            # It may come yet. With a path that was mistyped, the job would wait for ever and not say for what.
+            logger().warning("ticks.awaited", folder=str(self._feed.folder))
 
         class OfThisFeed(_TickSource):
             feed, format = self._feed, f"ticks-{uuid4().hex}"
@@ -56,7 +60,7 @@ class TickSteps:
 
     def frame(self, step: InputStep) -> DataFrame:
         if isinstance(self._feed, TickFolder):
-            paths = [to_read(self._feed.path(number)) for number in range(step.after + 1, step.upto + 1)]
+            paths = [to_read(self._feed.checked(number)) for number in range(step.after + 1, step.upto + 1)]
             return self._spark.read.schema(_spark_schema(SCHEMA)).parquet(*paths)
         bounds = {"lane": str(step.lane), "after": str(step.after), "upto": str(step.upto)}
         return self._spark.read.format(self._format).options(**bounds).load().drop(STEP)

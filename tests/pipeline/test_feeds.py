@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyarrow import parquet
 
 from neli_router.errors import ConfigError, NeliError
 from neli_router.keyspace import Layout
@@ -54,6 +55,14 @@ def test_a_file_that_is_not_finished_is_not_there(tmp_path: Path, intervals: lis
 
 def test_a_folder_that_is_not_there_yet_has_nothing_yet(tmp_path: Path) -> None:
     assert 0 == TickFolder(tmp_path / "later").tip(0, 0)
+
+
+def test_a_file_without_the_columns_of_ticks_is_an_error_and_no_empty_step(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"instrument": ["ACME"], "price": [1.0]}), tmp_path / "00000001.parquet")
+    (tmp_path / "00000002.parquet").write_text("no Parquet")
+    for number, found in ((1, "no column ask, at, bid, sequence, size"), (2, "cannot be read")):
+        with pytest.raises(NeliError, match=rf"0000000{number}\.parquet, but it .*{found}"):
+            read(TickFolder(tmp_path), 0, number - 1, number)
 
 
 # A topic
