@@ -291,7 +291,7 @@ def _print(view: AuditView, verdict: str) -> None:
     ends = f"{view.joins} joined, {view.leaves} left, {view.expired} expired, {view.replaced} replaced by a newer one"
     lines = [
         ("records", f"{view.records:,} from {view.first_offset:,} to {view.end_offset:,}{void}{unreadable}; {clock}"),
-        ("members", f"{len(view.members)} names; {ends}"),
+        ("members", f"{len(view.members)} name{'s' * (len(view.members) != 1)}; {ends}"),
         ("coverage", f"led {view.led:.3%} of the time, owned {view.owned:.3%}; gaps: {_figures(view.gaps)}"),
         ("takeovers", f"{_figures(view.takeovers)}{_give(view.takeovers, view.takeover_error)}"),
         ("handovers", f"{_figures(view.handovers)}{_give(view.handovers, view.handover_error)}"),
