@@ -60,8 +60,8 @@ lock: $(LOCK)/ready ## Compile requirements/ from pyproject.toml anew, to the la
 	$(call compile,lock.txt,--group lock)
 
 clean: ## Remove the environments, caches and whatever was built
-	rm -rf .make build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find airflow_provider benchmarks dags neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .make build dist neli-pipeline.html htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(CORE)/ready: requirements/build.txt requirements/core.txt pyproject.toml
 	$(call environment,$(@D))

@@ -37,7 +37,7 @@ DIGITS = 6
 """More than any measurement holds. Files, and the record that every member reads, would else be twice as long."""
 
 FLOOR = 1e-9
-"""What a partition without any load counts as, of the whole. Zero would forget what is known of its load, and without
+"""A partition without any load counts as this part of the whole. Zero would forget its load, and without
 a load it would count as the mean of the others."""
 
 Load = Annotated[float, Meta(ge=0)]

@@ -22,6 +22,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,7 +51,7 @@ PAGES = {
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"(?<![\w+])(?:kafka|rediss?(?:\+\w+)?|sqlite):[^\s`\"')|]+")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 PYTHON_BLOCKS = {
     "README.md": 3,
@@ -71,6 +72,7 @@ NOT_RUN = {
     "kafka-acls.sh": "comes with Kafka; tests/ledgers/test_kafka.py grants these rights to a member",
     "kubectl": "wants a cluster; tests/deploy/test_kubernetes.py checks the manifests",
     "openssl": "draws a token for /etc",
+    "source": "changes the shell that reads it",
     "systemctl": "wants systemd; tests/deploy/test_systemd.py checks the unit",
     "umask": "belongs to the token for /etc",
     "useradd": "makes a user of the host",
@@ -98,6 +100,13 @@ def commands(block: str) -> Iterator[list[str]]:
 
 
 # Checkers of commands: each raises or asserts if its command is not one
+
+
+@cache
+def output_of(*words: str) -> str:
+    """What Python prints; asked once, because several pages name the same program."""
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def check_neli(words: list[str]) -> None:
@@ -134,9 +143,8 @@ def check_python(words: list[str]) -> None:
             pass
         case ["-m", "benchmarks", *options]:
             asked = [*options[:1], "--help"] if options else []
-            command = [sys.executable, "-m", "benchmarks", *asked]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-            assert [] == [option for option in options if option.startswith("--") and option not in done.stdout]
+            told = output_of("-m", "benchmarks", *asked)
+            assert [] == [option for option in options if option.startswith("--") and option not in told]
         case _:
             pytest.fail(f"python {words} is neither run nor checked")
 
@@ -148,9 +156,10 @@ def check_export(words: list[str]) -> None:
 
 def check_spark_submit(words: list[str]) -> None:
     """The job is there and has the options; tests/spark runs it."""
-    command = [sys.executable, str(ROOT / words[0]), "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert [] == [word for word in words if word.startswith("--") and word not in done.stdout]
+    while words[0] == "--conf":  # Of Spark itself.
+        words = words[2:]
+    told = output_of(str(ROOT / words[0]), "--help")
+    assert [] == [word for word in words if word.startswith("--") and word not in told]
 
 
 CHECKERS: dict[str, Callable[[list[str]], None]] = {
@@ -397,7 +406,7 @@ def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Member(Config(names["ledger"], name="anna", layout=Layout(partitions=4))) as member, member.leading("x"):
         for block in blocks("docs/spark.md", "python"):
             exec(block, names)  # noqa: S102
-        give_up_at = time.monotonic() + 3 * PATIENCE
+        give_up_at = time.monotonic() + 2 * PATIENCE
         while names["spark"].table("owners").count() < 4 and time.monotonic() < give_up_at:
             time.sleep(0.1)
         names["owners"].stop()

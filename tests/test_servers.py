@@ -34,7 +34,7 @@ def test_a_server_goes_with_the_program_that_started_it(number: signal.Signals) 
             assert port is not None
             socket.create_connection(("127.0.0.1", int(port[1]))).close()
             program.send_signal(number)
-            assert 0 == program.wait(20)
+            assert 0 == program.wait(60)
         finally:
             program.kill()
         with pytest.raises(ConnectionRefusedError):

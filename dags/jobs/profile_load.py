@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from neli_router import Layout
-from neli_router.errors import BadKey, ConfigError
+from neli_router.errors import NeliError
 from neli_router.spark import hot_keys, load_profile, session
 
 __all__ = ["main", "profile"]
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         profile(options)
-    except (BadKey, ConfigError) as error:
+    except (NeliError, OSError) as error:
         parser.error(str(error))
 
 

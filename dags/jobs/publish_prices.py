@@ -14,8 +14,8 @@ a whole number of bars. A step of a topic ends anywhere. So each row says which 
 by their sequence numbers. `whole` puts the parts together, and that is exact: the first part has the open, the last one
 the close, and the rest is a maximum, a minimum or a sum of whole numbers.
 
-It ends as `run_job` says: with 0 when it is done, and with 75 when the host lost partitions that it was working on.
-Then start it again.
+It ends as `run_job` says: with 0 when it is done, and with 75 when the host lost partitions that it was working on, or,
+if it was told so, when partitions moved. Then start it again.
 """
 
 import argparse
@@ -112,21 +112,24 @@ def last_prices(parts: DataFrame) -> DataFrame:
     )
 
 
-def publish(options: argparse.Namespace) -> None:
+def publish(options: argparse.Namespace) -> bool:
+    """Whether the job is done."""
     with Client(options.agent) as client, session("publish prices", master=options.master) as spark:
         layout = _layout(client)
+        ticks = TickSteps(spark, options.ticks, layout)
+        ticks.lanes()  # First, so that an address without ticks leaves no table behind.
         # Steps are counted from 1: a table that stands at 0 has landed none.
         table = FencedTable.create(options.table, BARS, layout, first_batch=1)
 
-        def made(ticks: DataFrame, partitions: Sequence[int]) -> DataFrame:
-            mine = ticks.transform(with_partition, KEY, layout).where(sql.col("partition").isin(*partitions))
+        def made(some: DataFrame, partitions: Sequence[int]) -> DataFrame:
+            mine = some.transform(with_partition, KEY, layout).where(sql.col("partition").isin(*partitions))
             return bars(mine, seconds=options.seconds)
 
-        StepLoop(
+        return StepLoop(
             spark,
             client,
             table,
-            TickSteps(spark, options.ticks, layout),
+            ticks,
             made,
             longest=options.longest,
             until=options.until,
@@ -150,22 +153,28 @@ def _layout(client: Client) -> Layout:
     return layout
 
 
+def positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ticks", required=True, help="a folder of intervals, or kafka://HOST:PORT/TOPIC")
     parser.add_argument("--table", required=True, help="the folder of the table; it is made if it is not there")
     parser.add_argument("--agent", help="the host's agent; by default NELI_AGENT, or its default socket")
     parser.add_argument("--master", help="Spark's master, if it is not spark-submit that starts this")
-    parser.add_argument("--seconds", type=int, default=60, help="of a bar (default: 60)")
+    parser.add_argument("--seconds", type=positive, default=60, help="of a bar (default: 60)")
     parser.add_argument(
         "--longest",
-        type=int,
+        type=positive,
         default=1,
         help="intervals, or offsets of a topic, that a step takes at most (default: 1)",
     )
     parser.add_argument("--stream", action="store_true", help="let Structured Streaming drive the steps")
     ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--until", type=int, help="end when the whole table, of all hosts, has landed this step")
+    ends.add_argument("--until", type=positive, help="end when the whole table, of all hosts, has landed this step")
     ends.add_argument(
         "--once", action="store_true", help="end when this host's partitions have landed what is there now"
     )
@@ -173,7 +182,7 @@ def _options() -> argparse.Namespace:
         "--when-revoked",
         choices=["go-on", "stop"],
         default="go-on",
-        help="after partitions moved: go on with those that are left, or end (default: go-on)",
+        help="after partitions moved: go on with those that are left, or end with 75 (default: go-on)",
     )
     return parser.parse_args()
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from statistics import median
 
 import click
 import msgspec
@@ -112,7 +111,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     balance_worst: float
     noted: int
     overlaps: int | None
-    """None without notes: then nobody looked."""
+    """None without notes: then none were looked for."""
     overlap_longest: float | None
     findings: list[FindingView]
 
@@ -145,11 +144,11 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
             owned=found.owned,
             gaps=FiguresView.of(figures(gap.seconds for gap in found.gaps)),
             takeovers=FiguresView.of(found.took),
-            takeover_error=median([it.error for it in found.takeovers]) if found.takeovers else 0.0,
+            takeover_error=found.takeover_error,
             handovers=FiguresView.of(figures(found.handovers)),
             handover_error=found.handover_error,
             moves=found.moved,
-            planned=sum(plan.planned for plan in found.plans),
+            planned=found.planned,
             least=sum(plan.least for plan in found.plans),
             needless=found.needless,
             balance_mean=found.balance_mean,
@@ -167,7 +166,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--notes",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A folder of the members' notes of when they acted (*.notes). Without it, nobody can look for overlaps.",
+    help="A folder of the members' notes of when they acted (*.notes). Overlaps are found in them alone.",
 )
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a report with pictures, as HTML."
@@ -292,7 +291,7 @@ def _print(view: AuditView, verdict: str) -> None:
     ends = f"{view.joins} joined, {view.leaves} left, {view.expired} expired, {view.replaced} replaced by a newer one"
     lines = [
         ("records", f"{view.records:,} from {view.first_offset:,} to {view.end_offset:,}{void}{unreadable}; {clock}"),
-        ("members", f"{len(view.members)} names; {ends}"),
+        ("members", f"{len(view.members)} name{'s' * (len(view.members) != 1)}; {ends}"),
         ("coverage", f"led {view.led:.3%} of the time, owned {view.owned:.3%}; gaps: {_figures(view.gaps)}"),
         ("takeovers", f"{_figures(view.takeovers)}{_give(view.takeovers, view.takeover_error)}"),
         ("handovers", f"{_figures(view.handovers)}{_give(view.handovers, view.handover_error)}"),
@@ -312,7 +311,7 @@ def _print(view: AuditView, verdict: str) -> None:
 
 def _overlaps(view: AuditView) -> str:
     if view.overlaps is None:
-        return "not looked for: without the members' notes, nobody knows who acted"
+        return "not looked for: only the members' notes say who acted"
     if view.overlap_longest is None:
         return f"none in the notes of {view.noted} processes"
     return f"{view.overlaps} in the notes of {view.noted} processes, the longest {lasting(view.overlap_longest)}"

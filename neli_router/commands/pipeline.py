@@ -3,12 +3,13 @@
 neli pipeline      three hosts' Spark jobs land ticks in one table; one host is killed, and every tick lands once
 neli ticks         ticks of a market, into a folder or a topic, for `dags/jobs/publish_prices.py`
 
-Both need packages of the extra `spark`, and without them say so.
+Both need packages of the extra `spark`, and the show those of `agent`; without them they say so.
 """
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -50,12 +51,15 @@ def pipeline_command(
     """Let Spark jobs of three hosts publish prices into one table; kill one host, and count every tick.
 
     Each host is an agent and a Spark job, as real processes on this machine, and takes about 1 GB. Needs a clone of the
-    project and the extra `spark`; Java is brought along where there is none. Takes one to three minutes on two cores.
+    project and the extras `spark` and `agent`; Java is brought along where there is none. Takes one
+    to three minutes on two cores.
 
     Ends with what was measured and checked, and with a page of pictures. Exits with 0 only if every check held; 1 if
     one failed; 2 if it cannot run with these options; 130 if it was interrupted.
     """
-    with _explained():
+    with _explained("agent"):
+        import_module("neli_router.agent.server.server")  # Each host has one: better missed here than by three of them.
+    with _explained("spark"):
         from neli_router.pipeline.show import run  # noqa: PLC0415 - it needs packages that a user may not have.
     raise SystemExit(
         run(
@@ -108,7 +112,7 @@ def ticks_command(
       neli ticks ./ticks
       neli ticks --ticks 600000 --pace 1 kafka://localhost:9092/ticks
     """
-    with _explained():
+    with _explained("spark"):
         from neli_router.pipeline.feeds import TickFolder, feed_at  # noqa: PLC0415 - as above.
         from neli_router.pipeline.ticks import Market  # noqa: PLC0415
     try:
@@ -128,12 +132,12 @@ def ticks_command(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package == OURS and isinstance(error, ModuleNotFoundError):
             raise  # A defect of ours, which no installation would mend.
-        click.echo(f"neli: this needs the package {package}: {how_to_install('spark')}", err=True)
+        click.echo(f"neli: this needs the package {package}: {how_to_install(extra)}", err=True)
         raise SystemExit(EXIT_USAGE) from None

@@ -53,6 +53,9 @@ BATCH_MAX = 100_000
 WORDS_MAX = 1_000_000
 """Of all commands together: Redis closes the connection of a client that sends more than 2**20."""
 
+COMMAND_WORDS_MAX = 7900
+"""Redis' Lua takes 8,000. A longer command would fail after those before it were carried out."""
+
 Command = Sequence[str | bytes | int | float]
 """Such as ("SET", "key", "value")."""
 
@@ -148,10 +151,11 @@ def _flat(commands: Sequence[Command], most: int) -> list[Any]:
                 'write ("SET", "key", "value")',
             )
     words = [word for command in commands for word in (len(command), *command)]
-    if len(commands) > most or len(words) > WORDS_MAX:
+    longest = max(map(len, commands), default=0)
+    if len(commands) > most or len(words) > WORDS_MAX or longest > COMMAND_WORDS_MAX:
         raise FenceMisused(
-            f"at most {most} commands were wanted in one step, and {WORDS_MAX} words",
-            f"found {len(commands)} and {len(words)}",
+            f"at most {most} commands were wanted in one step, and {WORDS_MAX} words, {COMMAND_WORDS_MAX} in a command",
+            f"found {len(commands)} and {len(words)}, {longest} in the longest",
             "use several steps, each is fenced by itself; or smaller batches, each is written whole",
         )
     return words

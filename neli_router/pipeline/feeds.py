@@ -19,7 +19,7 @@ is one lane.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -58,6 +58,24 @@ class TickFolder:
         """Where file `number` is, or will be. The first is 1."""
         return self.folder / f"{number:08}.parquet"
 
+    def checked(self, number: int) -> Path:
+        """Where file `number` is. Raises NeliError if it is none of ticks."""
+        path = self.path(number)
+        # A reader fills columns that are missing with nulls. Rows without a key have no owner, so all would be dropped,
+        # and the step would count as landed.
+        try:
+            there = parquet.read_schema(path).names
+        except (OSError, pa.ArrowException) as error:
+            found = f"it cannot be read ({error})"
+        else:
+            missing = sorted(set(SCHEMA.names).difference(there))
+            if not missing:
+                return path
+            found = f"it has no column {', '.join(missing)}"
+        raise NeliError(
+            f"a Parquet file of ticks was wanted at {path}", found, "name the folder of ticks, or mend what fills it"
+        )
+
     def append(self, ticks: pa.Table) -> int:
         """Write the next file; its number."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -80,11 +98,11 @@ class TickFolder:
     def read(self, lane: int, after: int, upto: int) -> Iterator[pa.RecordBatch]:
         """The ticks of that step."""
         for number in range(after + 1, upto + 1):
-            yield from parquet.read_table(self.path(number), schema=SCHEMA).to_batches()
+            yield from parquet.read_table(self.checked(number), schema=SCHEMA).to_batches()
 
 
 class TickTopic:
-    """A topic that is there. Connects for each call, so that it can be sent to Spark's workers."""
+    """A topic that is there. May be sent to Spark's workers, where it connects anew."""
 
     def __init__(self, address: str, layout: Layout) -> None:
         at, problems = kafka_address.parse(address.partition(":")[2])
@@ -92,6 +110,11 @@ class TickTopic:
             raise ConfigError([f"the topic of ticks: {problem}" for problem in problems])
         self._client, self._topic, self._layout = dict(at.client), at.group, layout
         self._shown = at.public
+        self._asked: Any = None
+        """For questions. It is kept: a job asks for the tip of each lane some times a second."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_asked": None}
 
     def __repr__(self) -> str:
         return f"TickTopic({self._shown!r})"
@@ -125,18 +148,12 @@ class TickTopic:
                 )
 
     def lanes(self) -> int:
-        with self._consumer() as consumer:
-            try:
-                found = consumer.list_topics(self._topic, timeout=ANSWER_MAX).topics[self._topic]
-            except _kafka().KafkaException as error:
-                raise self._unanswered(error) from None
-            if found.error is not None:
-                raise NeliError(
-                    f"a topic with ticks was wanted at {self._shown}",
-                    found.error.str(),
-                    "make it, or correct the address",
-                )
-            return len(found.partitions)
+        found = self._answer("list_topics", self._topic).topics[self._topic]
+        if found.error is not None:
+            raise NeliError(
+                f"a topic with ticks was wanted at {self._shown}", found.error.str(), "make it, or correct the address"
+            )
+        return len(found.partitions)
 
     def tip(self, lane: int, known: int) -> int:
         return self._bounds(lane)[1]
@@ -149,11 +166,11 @@ class TickTopic:
             raise NeliError(
                 wanted,
                 f"it has those from {first} to {tip}",
-                "retention dropped them, or the topic was made anew: retain ticks for longer, and begin a new table",
+                "retention dropped them, or the topic was made anew: retain ticks for longer, in a new topic",
             )
         lanes = self.lanes()
         at, trouble, heard_at = after, "nothing was heard", time.monotonic()
-        with self._consumer() as consumer:
+        with closing(self._consumer()) as consumer:
             consumer.assign([_kafka().TopicPartition(self._topic, lane, after)])
             while at < upto:
                 values: list[bytes] = []
@@ -197,18 +214,23 @@ class TickTopic:
 
     def _bounds(self, lane: int) -> tuple[int, int]:
         """The first offset that is retained, and the one behind the last."""
-        with self._consumer() as consumer:
-            place = _kafka().TopicPartition(self._topic, lane)
-            try:
-                first, tip = consumer.get_watermark_offsets(place, timeout=ANSWER_MAX)
-            except _kafka().KafkaException as error:
-                raise self._unanswered(error) from None
-            return int(first), int(tip)
+        first, tip = self._answer("get_watermark_offsets", _kafka().TopicPartition(self._topic, lane))
+        return int(first), int(tip)
 
-    @contextmanager
-    def _consumer(self) -> Iterator[Any]:
+    def _answer(self, question: str, about: object) -> Any:
+        self._asked = self._asked or self._consumer()
+        try:
+            return getattr(self._asked, question)(about, timeout=ANSWER_MAX)
+        except _kafka().KafkaException as error:
+            raise NeliError(
+                f"{self._shown} was to say what it has",
+                error.args[0].str(),
+                "see to its brokers, or correct the address",
+            ) from None
+
+    def _consumer(self) -> Any:
         # Kafka's client asks for a group's name; nothing is ever committed under it.
-        consumer = _kafka().Consumer(
+        return _kafka().Consumer(
             {
                 **self._client,
                 "group.id": "neli-ticks",
@@ -216,15 +238,6 @@ class TickTopic:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
             }
-        )
-        try:
-            yield consumer
-        finally:
-            consumer.close()
-
-    def _unanswered(self, error: Any) -> NeliError:
-        return NeliError(
-            f"{self._shown} was to say what it has", error.args[0].str(), "see to its brokers, or correct the address"
         )
 
 

@@ -48,7 +48,7 @@ class HostProcesses(Closing):
         self.name, self.log, self.agent_log = name, folder / f"{name}.log", folder / f"{name}.agent.log"
         self.socket = folder / f"{name}.sock"
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        # Options of another group, in the environment of whoever starts this, must not reach these agents.
+        # Options of another group, in the environment of the program that starts this, must not reach these agents.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
         self._environment = {**inherited, "PYTHONPATH": path, "NELI_AGENT": f"unix:{self.socket}", **environment}
         serve = ["-P", "-c", SERVE, "agent", "--name", name, "--socket", str(self.socket), *agent]

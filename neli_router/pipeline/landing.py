@@ -46,7 +46,7 @@ class TableCommit:
     at: float
     """By the wall clock."""
     terms: Mapping[int, int]
-    """Partition -> the term of whoever committed."""
+    """Partition -> the committer's term."""
     batches: Mapping[int, int]
     """Partition -> how far it came; empty if the commit only raised terms."""
 

@@ -36,6 +36,7 @@ svg { width: 100%; height: auto; } text { fill: var(--ink); font: 11px system-ui
 .dim { fill: var(--dim); color: var(--dim); } .line { stroke: var(--line); }
 .kill { stroke: #d00000; stroke-width: 1.5; stroke-dasharray: 4 3; } .killed { fill: #d00000; font-weight: bold; }
 table { border-collapse: collapse; } td { padding: .25rem .9rem .25rem 0; vertical-align: top; }
+td:not(:last-child) { white-space: nowrap; } .keys { margin-left: -1em; }
 .verdict { font-weight: bold; } .fail { color: #fff; background: #d00000; padding: 0 .4rem; }
 .came { stroke: var(--ink); stroke-width: 2; } .host { white-space: nowrap; }
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .35em 0 1em; border-radius: 2px; }
@@ -76,10 +77,10 @@ def page(title: str, picture: Picture, checks: Sequence[Check]) -> str:
         )
         body += [
             "<h2>Who published which partition, and when</h2>",
-            f"<p>{words}{keys}</p>",
+            f'<p>{words}</p><p class="keys">{keys}</p>',
             _map(picture, scale),
             "<h2>Ticks a second</h2>",
-            "<p>The dark lines are what came in; the bars are what landed, by the host that landed it.</p>",
+            "<p>Lines are what came in; bars are what landed, by the host that landed it.</p>",
             _rates(picture, scale),
         ]
     head = f'<meta charset="utf-8"><title>{told}</title><meta name="viewport" content="width=device-width">'
@@ -198,7 +199,10 @@ def _rates(picture: Picture, scale: _Scale) -> str:
         if count:
             x, y = scale.x(scale.since + second), RATE_HEIGHT - count / top * (RATE_HEIGHT - 10)
             parts.append(f'<line class="came" x1="{x:.1f}" x2="{x + wide:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
-    parts.append(f'<text class="dim" x="{LEFT - 8}" y="14" text-anchor="end">{top:,.0f}</text>')
+    parts += [
+        f'<text class="dim" x="{LEFT - 8}" y="{y}" text-anchor="end">{count:,.0f}</text>'
+        for y, count in ((14, top), (RATE_HEIGHT // 2 + 9, top / 2), (RATE_HEIGHT + 4, 0))
+    ]
     parts.append(_kill(picture, scale, RATE_HEIGHT))
     return _svg(RATE_HEIGHT + 24, "".join(parts), "Ticks a second: what came in and what landed")
 

@@ -64,10 +64,16 @@ START_MAX, STEP_MAX = 180.0, 120.0
 after that, the show has failed."""
 
 LOOK_EVERY = 0.1
+
+QUARTERS = 4
+"""As often, progress is told: enough to see in a log that it goes on."""
+
 RECORDS_MAX = 1_000_000
 """Records between snapshots, so that there are none: at the end, the ledger is read from its first record."""
 
 JOB = Path("dags", "jobs", "publish_prices.py")
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -76,7 +82,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Of hundreds of small jobs, the compiler in C2 would cost more than it gains.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
@@ -188,7 +194,7 @@ class _Show:
         self._path = folder / "table"
         self._table: FencedTable | None = None
         self._running: dict[str, HostProcesses] = {}
-        self._next_at = float("inf")
+        self._next_at = inf
         self._moved_at = host_clock()
         self._killed_at = 0.0
         self._fed_at: list[float] = []
@@ -236,15 +242,20 @@ class _Show:
             "--until": self._board.intervals,
         }
         said = [str(word) for pair in arguments.items() for word in pair]
+        # A driver that is killed cannot clean up, so all that it makes lies in the folder that we remove.
+        temporary = self._folder / "temporary"
+        java = f"{SETTINGS[JAVA_OPTIONS]} -Djava.io.tmpdir='{temporary}'"
         try:
+            temporary.mkdir(exist_ok=True)
             host = HostProcesses(
                 name,
                 self._folder,
                 agent=[*ledger, "--lease", str(LEASE), "--snapshot-every", str(RECORDS_MAX)],
                 job=[str(self._job), "--master", "local[1]", *said],
                 environment={
-                    "PYSPARK_SUBMIT_ARGS": submitted(SETTINGS),
+                    "PYSPARK_SUBMIT_ARGS": submitted(SETTINGS | {JAVA_OPTIONS: java}),
                     "SPARK_LOCAL_DIRS": str(self._folder / "spark"),
+                    "TMPDIR": str(temporary),
                 },
             )
         except OSError as error:
@@ -297,7 +308,7 @@ class _Show:
         """See how far the table is, and which jobs have ended."""
         for name, host in self._running.items():
             if host.agent.poll() is not None and not (name == VICTIM and self._took):
-                raise Unfinished(f"the agent of {name} has ended: its log is {host.agent_log}")
+                raise Unfinished(f"the agent of {name} has ended{_last_line(name, host.agent_log)}")
             code = host.driver.poll()
             if code is None or name in self._codes or (name == VICTIM and self._took):
                 continue
@@ -318,9 +329,13 @@ class _Show:
         landed = [progress[partition].batch for partition in range(self._partitions)]
         if landed != self._board.landed:
             self._moved_at = host_clock()
+        before = self._board.whole
         self._terms = {it: at.term for it, at in progress.items() if at.term is not None}
         names = self._names()
         self._board.landed = landed
+        whole, intervals = self._board.whole, self._board.intervals
+        if before * QUARTERS // intervals < whole * QUARTERS // intervals and whole < intervals:
+            self.tell("land", "all", f"{whole} of {intervals} intervals have landed in every partition")
         self._board.owners = [names.get(partition, "") for partition in range(self._partitions)]
         for name in set(names.values()):
             if self._board.states[name] == "starting":
@@ -333,9 +348,7 @@ class _Show:
         return {it: self._owners[it, term] for it, term in self._terms.items() if (it, term) in self._owners}
 
     def _last_words(self, *names: str) -> str:
-        logs = ((name, self._running[name].log) for name in names or self._running)
-        said = ((name, log.read_text(errors="replace").strip().splitlines()) for name, log in logs if log.exists())
-        return "".join(f"; last in the log of {name}: {lines[-1]}" for name, lines in said if lines)
+        return "".join(_last_line(name, self._running[name].log) for name in names or self._running)
 
     # The judgement
 
@@ -402,6 +415,11 @@ class _Show:
         held = all(self._codes.get(name) == 0 for name in left)
         said = ", ".join(f"{name} {self._codes.get(name, 'not at all')}" for name in left)
         return Check("the jobs", held, f"the others ended by themselves, with exit codes {said}")
+
+
+def _last_line(name: str, log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return f"; last in the log of {name}: {lines[-1]}" if lines else ""
 
 
 def _terms_grew(commits: list[TableCommit]) -> Check:
@@ -483,4 +501,7 @@ def _cells(board: Board) -> list[Text]:
         lag = board.tip - landed
         owners.append(owner[0].upper() if owner else ".", style=styles.get(owner, ""))
         behind.append("." if lag <= 0 else str(lag) if lag < 10 else "+")
-    return [owners, behind]
+    legend = Text(
+        "        A landed it last; behind: intervals that it lacks, + if ten or more", style="dim", no_wrap=True
+    )
+    return [owners, behind, legend]

@@ -1,10 +1,13 @@
 """Ticks as Spark reads them: a step at a time, or as a stream, from a folder or a topic, without a connector's jar.
 
     folder, a step at a time    Spark's own reader of Parquet, on the files of the step
-    all else                    the data source `ticks`: workers read with pyarrow, or with confluent-kafka
+    all else                    a data source of this feed: workers read with pyarrow, or with confluent-kafka
 
-    spark.read.format("ticks")          options: from, lane, after, upto; slots, partitions, tags
-    spark.readStream.format("ticks")    options: from, lane, after, longest; slots, partitions, tags
+    spark.read.format(...)          options: lane, after, upto
+    spark.readStream.format(...)    options: lane, after, longest
+
+The feed is no option but an attribute of the source's class: Spark shows options in its plans and logs as they are, and
+the address of a topic may have a password.
 
 The offset of the stream is the progress that `feeds` counts: a number of files, or an offset of the topic. A
 micro-batch has at most `longest` of them. Its rows carry, in the column `step`, the number that it comes up to.
@@ -12,7 +15,8 @@ micro-batch has at most `longest` of them. Its rows carry, in the column `step`,
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -22,12 +26,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from neli_router.keyspace import Layout
-from neli_router.pipeline.feeds import TickFolder, feed_at
+from neli_router.logs import logger
+from neli_router.pipeline.feeds import TickFolder, TickTopic, feed_at
 from neli_router.pipeline.ticks import SCHEMA
 from neli_router.spark.paths import to_read
 from neli_router.spark.steps import STEP, InputStep
 
-__all__ = ["TickSource", "TickSteps"]
+__all__ = ["TickSteps"]
 
 STREAMED = SCHEMA.append(pa.field(STEP, pa.int64(), nullable=False))
 
@@ -37,13 +42,15 @@ class TickSteps:
 
     def __init__(self, spark: SparkSession, address: str, layout: Layout) -> None:
         self._spark, self._feed = spark, feed_at(address, layout)
-        self._options = {
-            "from": str(self._feed.folder) if isinstance(self._feed, TickFolder) else address,
-            "slots": str(layout.slots),
-            "partitions": str(layout.partitions),
-            "tags": str(layout.tags),
-        }
-        spark.dataSource.register(TickSource)
+        if isinstance(self._feed, TickFolder) and not self._feed.folder.exists():
+            # It may come yet. With a path that was mistyped, the job would wait for ever and not say for what.
+            logger().warning("ticks.awaited", folder=str(self._feed.folder))
+
+        class OfThisFeed(_TickSource):
+            feed, format = self._feed, f"ticks-{uuid4().hex}"
+
+        self._format = OfThisFeed.format
+        spark.dataSource.register(OfThisFeed)
 
     def lanes(self) -> int:
         return self._feed.lanes()
@@ -53,31 +60,32 @@ class TickSteps:
 
     def frame(self, step: InputStep) -> DataFrame:
         if isinstance(self._feed, TickFolder):
-            paths = [to_read(self._feed.path(number)) for number in range(step.after + 1, step.upto + 1)]
+            paths = [to_read(self._feed.checked(number)) for number in range(step.after + 1, step.upto + 1)]
             return self._spark.read.schema(_spark_schema(SCHEMA)).parquet(*paths)
         bounds = {"lane": str(step.lane), "after": str(step.after), "upto": str(step.upto)}
-        return self._spark.read.format("ticks").options(**self._options, **bounds).load().drop(STEP)
+        return self._spark.read.format(self._format).options(**bounds).load().drop(STEP)
 
     def stream(self, lane: int, after: int, longest: int) -> DataFrame:
         bounds = {"lane": str(lane), "after": str(after), "longest": str(longest)}
-        return self._spark.readStream.format("ticks").options(**self._options, **bounds).load()
+        return self._spark.readStream.format(self._format).options(**bounds).load()
 
 
-class TickSource(DataSource):
-    """The data source `ticks`."""
+class _TickSource(DataSource):
+    feed: ClassVar[TickFolder | TickTopic]
+    format: ClassVar[str]
 
     @classmethod
     def name(cls) -> str:
-        return "ticks"
+        return cls.format
 
     def schema(self) -> StructType:
         return _spark_schema(STREAMED)
 
     def reader(self, schema: StructType) -> "_Reader":
-        return _Reader(self.options)
+        return _Reader(self.feed, self.options)
 
     def streamReader(self, schema: StructType) -> "_StreamReader":  # noqa: N802 - the name is Spark's.
-        return _StreamReader(self.options)
+        return _StreamReader(self.feed, self.options)
 
 
 @dataclass
@@ -89,9 +97,8 @@ class _Range(InputPartition):
 
 
 class _Source:
-    def __init__(self, options: Any) -> None:
-        layout = Layout(int(options["slots"]), int(options["partitions"]), options["tags"] == "True")
-        self._feed, self._lane = feed_at(options["from"], layout), int(options["lane"])
+    def __init__(self, feed: TickFolder | TickTopic, options: Any) -> None:
+        self._feed, self._lane = feed, int(options["lane"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Range), "it comes from `partitions`"
@@ -101,8 +108,8 @@ class _Source:
 
 
 class _Reader(_Source, DataSourceReader):
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
+    def __init__(self, feed: TickFolder | TickTopic, options: Any) -> None:
+        super().__init__(feed, options)
         self._range = _Range(int(options["after"]), int(options["upto"]))
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -110,8 +117,8 @@ class _Reader(_Source, DataSourceReader):
 
 
 class _StreamReader(_Source, DataSourceStreamReader):
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
+    def __init__(self, feed: TickFolder | TickTopic, options: Any) -> None:
+        super().__init__(feed, options)
         self._after, self._longest = int(options["after"]), int(options["longest"])
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - the name is Spark's, as those below.

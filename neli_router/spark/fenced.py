@@ -99,7 +99,7 @@ def read_table(
 ) -> DataFrame:
     """The rows of `partitions`, all of them by default, as the table is now or was at `version`.
 
-    It stays at that version, whatever is committed later: read it again for what is new.
+    It stays at that version. Read it again for what is committed later.
     """
     schema = StructType.fromJson(table.made.spark_schema())
     if files := table.files(partitions, version=version):

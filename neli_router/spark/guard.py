@@ -37,7 +37,9 @@ on this side can reach it any more.
 A program that holds Python's lock for ever can only be ended from outside: `neli run -- spark-submit ...` does that,
 for a role.
 
-`run_job` makes a program of a job: it turns the loss into exit code 75, with the reason on standard error.
+`run_job` makes a program of a job: it turns the loss into exit code 75, with the reason on standard error. A job of one
+block is done unless that block ended because it was asked to. One that opens blocks again and again must say itself
+whether it is done: it may have gone on with what was left, or others may have done the rest.
 """
 
 import os
@@ -231,11 +233,14 @@ class LeaseGuard:
 def run_job(job: Callable[[], object], *, end_within: float | None = END_MAX) -> NoReturn:
     """Run `job` and end the process: the last line of a program for `spark-submit`, or for Python.
 
+    `job` may answer whether it is done, by True or False, as `StepLoop.run` does. With any other answer, it is done
+    unless its last guarded block ended because it was asked to.
+
     0    the job is done
     1    it raised an error of its own; the traceback says where
     2    its configuration is not usable                    4    no agent answered
     5    another error of this library, such as of a ledger or a layout
-    75   its lease was lost, a fence refused it as deposed, or it ended because it was asked to hand over: run it again
+    75   its lease was lost, a fence refused it as deposed, or it ended because partitions moved: run it again
 
     The reason is on standard error. A thread that goes on after a loss holds the process up for `end_within` at most.
     """
@@ -250,7 +255,7 @@ def run_job(job: Callable[[], object], *, end_within: float | None = END_MAX) ->
 
 def _code_of(job: Callable[[], object]) -> int:
     try:
-        job()
+        answer = job()
     except NeliError as error:
         sys.stderr.write(f"neli: {type(error).__name__}: {error}\n")
         if _is_loss(error):
@@ -258,10 +263,10 @@ def _code_of(job: Callable[[], object]) -> int:
         if isinstance(error, NoAgent):
             return EXIT_NO_AGENT
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_REFUSED
-    if _last is not None and _last.was_revoked:
-        sys.stderr.write("neli: the job ended because other members shall have its partitions: run it again\n")
-        return EXIT_LOST
-    return EXIT_DONE
+    is_done = answer if isinstance(answer, bool) else _last is None or not _last.was_revoked
+    if not is_done:
+        sys.stderr.write("neli: the job ended before it was done, because partitions moved: run it again\n")
+    return EXIT_DONE if is_done else EXIT_LOST
 
 
 def _end_now(why: str) -> NoReturn:

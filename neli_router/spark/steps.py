@@ -7,15 +7,15 @@
                                 '-----> next: partition 2, from 3 to 5; then 0, 1 and 2, from 5 to 6
 
 The table holds how far each partition has come, and moves it in the very commit that lands the rows. So there is
-nothing else to remember, and whoever takes a partition over goes on where the table is:
+nothing else to remember, and a host that takes a partition over goes on where the table is:
 
     share of the host --> raise the terms --> read the progress --> step, commit, step, commit ... --> close the share
         ^                                                                                                  |
         '---- a partition was revoked or gained: finish the step, and open the share anew ------------------'
               one was lost: stop at once (see `guard`)
 
-The terms come first. From then on the table refuses whoever led before, also a driver that was stopped in the middle of
-its commit and wakes up later: so the progress that is read next is final.
+The terms come first. Then the table refuses earlier leaders, also a driver that was stopped in the middle of its
+commit and wakes up later: so the progress that is read next is final.
 
 **One step is for all partitions that stand at its beginning**, in one Spark job and one commit. After a takeover, some
 stand further back. They catch up first, in steps that end where the next ones stand, and then all go on together.
@@ -152,7 +152,7 @@ class StepLoop:
     ) -> None:
         """`longest` bounds a step. With `until`, the job is done when the whole table is there; with `once`, when this
         host's partitions have what the input had at the start; else it goes on for ever. With `reopen=False` it also
-        ends when its share was revoked or has grown."""
+        ends, undone, when its share was revoked or has grown."""
         self._spark, self._client, self._table = spark, client, table
         self._source, self._transform, self._longest = source, transform, longest
         self._once, self._reopen, self._streaming = once, reopen, streaming
@@ -162,16 +162,19 @@ class StepLoop:
             self._look()
             self._ends = list(self._tips)
 
-    def run(self) -> None:
-        """Land steps until the job is done. Raises LeaseLost, Refused and NoAgent, as its parts do."""
+    def run(self) -> bool:
+        """Land steps until the job ends; whether it is done. Raises LeaseLost, Refused and NoAgent, as its parts do."""
         while not self._is_whole():
             try:
                 with self._client.share(timeout=SHARE_MAX) as share, guarded(self._spark, share):
                     is_done = self._work(share)
-            except NotLeading:
-                is_done = self._once  # Other hosts have all partitions.
+            except NotLeading:  # Other hosts have all partitions. Nothing of ours has moved, so there is no other end.
+                if self._once:
+                    return True
+                continue
             if is_done or not self._reopen:
-                return
+                return is_done
+        return True
 
     def _work(self, share: Share) -> bool:
         """Land steps until the share should be closed; whether the job is done."""

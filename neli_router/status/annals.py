@@ -14,7 +14,7 @@ the fold may have some more, for the sake of load. No more than planned may move
 **The beginning.** Members trim their ledger, so its first record may be gone. Then the annals begin with the first
 snapshot of which no later record is missing, with the members and owners that it names.
 
-Each record is read once. What happened is kept, and the Beats are not, so a long history fits.
+Each record is read once. Events are kept, and the Beats are not, so a long history fits.
 """
 
 from collections import Counter, defaultdict

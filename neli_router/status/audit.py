@@ -51,8 +51,8 @@ __all__ = [
 ]
 
 CLOCK_ERROR = 2e-5
-"""How far two processes of one host may be apart in reading its clock (`NARROW_NS` of clock.py). No shorter overlap was
-seen by anyone."""
+"""How far two processes of one host may be apart in reading its clock (`NARROW_NS` of clock.py). A shorter overlap
+cannot be seen."""
 
 FLAPS_MIN = 4
 FLAP_LEASES = 60.0
@@ -184,6 +184,16 @@ class Audit:
     def took(self) -> "Figures | None":
         """How long takeovers took, of those that ended."""
         return figures(it.seconds for it in self.takeovers if isfinite(it.led))
+
+    @property
+    def takeover_error(self) -> float:
+        """The median of what each of them may be off."""
+        return median([it.error for it in self.takeovers]) if self.takeovers else 0.0
+
+    @property
+    def planned(self) -> int:
+        """The moves that all plans called for."""
+        return sum(plan.planned for plan in self.plans)
 
     @property
     def balance_mean(self) -> float:
@@ -349,7 +359,7 @@ class _Examination:
     # Notes
 
     def _compare_notes(self) -> None:
-        """Whoever acted must have owned the partition under that term, by the ledger, and be one member."""
+        """A process that acted must have owned the partition under that term, by the ledger, and be one member."""
         annals = self._annals
         assert annals.first is not None
         assert annals.state.genesis is not None

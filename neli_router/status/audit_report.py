@@ -8,7 +8,7 @@ It needs no other file and no network, so it can be mailed and kept. The picture
 tooltips and zooming. It looks like the status page, whose style sheet it carries, in light and dark.
 
 **A colour stays with a name**: names get looks in the order in which they first joined. Names come from the ledger, so
-from anyone who may write there: they are text everywhere, never markup. The document forbids, by a policy of its own,
+from all that may write there: they are text everywhere, never markup. The document forbids, by a policy of its own,
 every script but the one whose hash it names.
 
 **Bounds.** A history may have millions of tenures, and a screen has some two thousand columns. So of each partition's
@@ -26,7 +26,6 @@ from html import escape
 from importlib import resources
 from itertools import islice, zip_longest
 from math import isfinite
-from statistics import median
 from typing import Any, get_args
 
 from neli_router.status.annals import Ending, TenureSpan
@@ -279,7 +278,7 @@ class _Drawing:
         counts, columns, at = [0] * len(self._names), [], 0
         for column in range(SHARE_COLUMNS):
             edge = (column + 1) * WIDTH // SHARE_COLUMNS
-            # What happens at the very end is the members' leaving, and would leave nothing to see.
+            # At the very end the members leave, and there would be nothing to see.
             while at < len(changes) and changes[at][0] < edge:
                 _, place, step = changes[at]
                 counts[place] += step
@@ -400,9 +399,7 @@ def _verdict(audit: Audit) -> str:
 
 def _facts(audit: Audit) -> str:
     took, gaps, handed = audit.took, figures(gap.seconds for gap in audit.gaps), figures(audit.handovers)
-    planned = sum(plan.planned for plan in audit.plans)
     overlaps: object = f"{len(audit.overlaps):,}" if audit.noted else "not known"
-    error = median([it.error for it in audit.takeovers]) if audit.takeovers else 0.0
     facts = [
         ("led", f"{audit.led:.2%}", "of the time", False),
         ("longest gap", "none" if gaps is None else lasting(gaps.longest), "", False),
@@ -410,7 +407,7 @@ def _facts(audit: Audit) -> str:
         (
             "median takeover",
             "&ndash;" if took is None else lasting(took.median),
-            f"&plusmn; {lasting(error)}" if took else "",
+            f"&plusmn; {lasting(audit.takeover_error)}" if took else "",
             False,
         ),
         (
@@ -419,7 +416,7 @@ def _facts(audit: Audit) -> str:
             "" if handed is None else f"median {lasting(handed.median)}",
             False,
         ),
-        ("moves", f"{audit.moved:,}", f"of {planned:,} planned", bool(audit.needless)),
+        ("moves", f"{audit.moved:,}", f"of {audit.planned:,} planned", bool(audit.needless)),
         ("balance", f"{audit.balance_mean:.2f}", "max / fair, mean", False),
         ("overlaps", overlaps, "", bool(audit.overlaps) and audit.exclusive),
         ("tenures", f"{len(audit.tenures):,}", "", False),

@@ -1,4 +1,4 @@
-"""The tables of an audit: its facts as rows, for whoever wants to ask further, written as Delta tables.
+"""The tables of an audit: its facts as rows, for further questions, written as Delta tables.
 
     Audit --tables_of--> tenures    one row a tenure: partition, term, member, from when to when, led from when to when
                          moves      one row a partition that went from one member to another

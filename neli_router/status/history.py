@@ -198,7 +198,7 @@ def state_before(ledger: Ledger, offset: int, *, patience: float = PATIENCE) -> 
     for look in range(LOOKS_MAX):
         try:
             return _state_before(ledger, offset, patience)
-        except LedgerTrimmed:  # Dropped since its start was asked for. What is left has a newer snapshot.
+        except LedgerTrimmed:  # Dropped since its start was asked for. The rest has a newer snapshot.
             if look == LOOKS_MAX - 1:
                 raise
     raise AssertionError("the last look returns or raises")

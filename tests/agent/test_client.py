@@ -260,7 +260,7 @@ def test_leading_waits_is_renewed_and_gives_the_role_back(place: tuple[StandIn, 
     eventually(lambda: agent.held == 0)
     with (
         whenever(lambda: agent.held == 1, lambda: agent.leads(remaining=20)),
-        client.leading("nightly", timeout=10) as lease,
+        client.leading("nightly", timeout=60) as lease,
     ):
         before = lease.remaining()
         agent.lease = LeaseView(0, True, "alpha", 7, 50.0, 10.0)
@@ -290,7 +290,7 @@ def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(place: tuple
     with client.leading("nightly") as lease:
         assert not lease.revoked.wait(0.01)
         agent.say("revoked", why="beta is to have it")
-        assert (True, True) == (lease.revoked.wait(10), lease.holds())
+        assert (True, True) == (lease.revoked.wait(60), lease.holds())
         # It is renewed while it finishes, although it does not lead any more in the sense that work may begin.
         agent.lease = LeaseView(0, False, "alpha", 7, 90.0)
         agent.say("renewed")
@@ -304,7 +304,7 @@ def test_a_fenced_lease_is_lost_at_once_and_its_block_raises(place: tuple[StandI
     with pytest.raises(LeaseLost, match="was expired by beta"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
         lease.on_news(heard.set)
         agent.say("fenced", why="it was expired by beta")
-        assert (True, True) == (lease.revoked.wait(10), heard.wait(10))
+        assert (True, True) == (lease.revoked.wait(60), heard.wait(60))
         with pytest.raises(LeaseLost):
             lease.check()
     assert 0.0 == lease.remaining()
@@ -325,7 +325,7 @@ def test_a_stream_that_comes_back_under_another_term_has_lost_the_lease(place: t
     with pytest.raises(LeaseLost, match="under term 8"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
         agent.lease = LeaseView(0, True, "alpha", 8, 30.0)
         agent.hang_up()
-        assert lease.revoked.wait(10)
+        assert lease.revoked.wait(60)
 
 
 def test_a_lease_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_closing_the_client_loses_its_blocks(place: tuple[StandIn, Client]) -> N
     agent.leads()
     with pytest.raises(LeaseLost, match="client was closed"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
         client.close()
-        assert lease.revoked.wait(10)
+        assert lease.revoked.wait(60)
     eventually(lambda: agent.held == 0)
 
 

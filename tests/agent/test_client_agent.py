@@ -20,15 +20,18 @@ pytestmark = pytest.mark.process
 
 TOKEN = "a-token-that-is-long-enough"  # noqa: S105 - of a test.
 
+LONG = 2.0
+"""Seconds of a lease that a busy machine keeps."""
+
 
 @contextmanager
-def agent(folder: Path, name: str) -> Iterator[tuple[Agent, asyncio.AbstractEventLoop]]:
+def agent(folder: Path, name: str, *, lease: float = 1.0) -> Iterator[tuple[Agent, asyncio.AbstractEventLoop]]:
     made: list[tuple[Agent, asyncio.AbstractEventLoop]] = []
     config = Config.of(
         {
             "ledger": f"sqlite:///{folder}/ledger.db",
             "name": name,
-            "lease": 1.0,
+            "lease": lease,
             "drain_timeout": 5.0,
             "layout": Layout(slots=16, partitions=4),
         }
@@ -49,7 +52,7 @@ def agent(folder: Path, name: str) -> Iterator[tuple[Agent, asyncio.AbstractEven
         inner, loop = made[0]
         if thread.is_alive():
             loop.call_soon_threadsafe(inner.stop)
-        thread.join(30)
+        thread.join(60)
 
 
 @pytest.fixture(name="folder")
@@ -60,7 +63,7 @@ def _folder(tmp_path: Path) -> Path:
 
 def test_it_is_asked_over_both_doors(folder: Path) -> None:
     with agent(folder, "alpha") as (inner, _), Client(f"{folder}/alpha.sock") as client:
-        with client.leading(0, timeout=30) as lease:
+        with client.leading(0, timeout=60) as lease:
             assert ("alpha", 0) == (lease.member, lease.partition)
         owner = client.owner("customer-7")
         assert owner == client.owners(["customer-7"])[0] or owner.at <= client.owners([b"customer-7"])[0].at
@@ -89,10 +92,10 @@ def test_a_pin_moves_a_role_once_its_block_has_finished(folder: Path) -> None:
         beta = stack.enter_context(Client(f"{folder}/beta.sock"))
         eventually(lambda: len(beta.members().members) == 2)
         beta.pin(2, "alpha")
-        with alpha.leading(2, timeout=30) as lease:
+        with alpha.leading(2, timeout=60) as lease:
             assert not beta.pin(2, "beta", preview=True).done
             beta.pin(2, "beta")
-            assert lease.revoked.wait(30)
+            assert lease.revoked.wait(60)
             lease.check()
             assert None is beta.lease(2, within=0.1)
             with pytest.raises(NotLeading), beta.leading(2, timeout=0.1):
@@ -101,7 +104,7 @@ def test_a_pin_moves_a_role_once_its_block_has_finished(folder: Path) -> None:
         assert waited_for is not None
         assert waited_for.term > lease.term
         assert waited_for.remaining() > 0
-        with beta.leading(2, timeout=30) as later:
+        with beta.leading(2, timeout=60) as later:
             assert (True, "beta") == (later.term > lease.term, later.member)
             assert None is alpha.lease(2)
             assert later.remaining() <= 1.0
@@ -132,19 +135,19 @@ def test_loads_exchange_hot_partitions_for_cold_ones(folder: Path) -> None:
 
 def test_a_lease_is_renewed_for_longer_than_it_is(folder: Path) -> None:
     async def work() -> None:
-        async with AsyncClient(f"{folder}/alpha.sock") as client, client.leading("nightly", timeout=30) as lease:
-            await asyncio.sleep(2.5)  # Two and a half leases.
+        async with AsyncClient(f"{folder}/alpha.sock") as client, client.leading("nightly", timeout=60) as lease:
+            await asyncio.sleep(1.25 * LONG)
             lease.check()
 
-    with agent(folder, "alpha"):
+    with agent(folder, "alpha", lease=LONG):
         asyncio.run(work())
 
 
 def test_an_agent_that_is_stopped_revokes_and_waits(folder: Path) -> None:
     with agent(folder, "alpha") as (inner, loop), Client(f"{folder}/alpha.sock") as client:
-        with client.leading("nightly", timeout=30) as lease:
+        with client.leading("nightly", timeout=60) as lease:
             loop.call_soon_threadsafe(inner.stop)
-            assert lease.revoked.wait(30)
+            assert lease.revoked.wait(60)
             lease.check()
         with pytest.raises(NeliError), client.leading("nightly", timeout=5):
             raise AssertionError("it is gone, or about to be")
@@ -155,7 +158,7 @@ def test_a_block_that_does_not_finish_loses_its_lease(folder: Path) -> None:
         agent(folder, "alpha") as (inner, loop),
         Client(f"{folder}/alpha.sock") as client,
         pytest.raises(LeaseLost),
-        client.leading("nightly", timeout=30) as lease,
+        client.leading("nightly", timeout=60) as lease,
     ):
         loop.call_soon_threadsafe(inner.stop)
         eventually(lambda: not lease.holds())

@@ -99,7 +99,9 @@ class KafkaCluster:
                 yield cls(network, kafka)
 
     def ledger(self, group: str) -> str:
-        return f"kafka://{self.kafka.bootstrap}/{group}"
+        # Unless it is told how many, the first member makes the topic with as many replicas as there are brokers then.
+        # A broker that is late with its heartbeats just then, on a busy machine, would never have one.
+        return f"kafka://{self.kafka.bootstrap}/{group}?replication={len(BROKERS)}"
 
     def node(self, host: str) -> Node:
         return self.kafka.nodes[BROKERS.index(host)]
@@ -122,7 +124,11 @@ class KafkaCluster:
     def await_all_well(self, group: str) -> None:
         give_up_at = time.monotonic() + WELL_MAX
         while self.leader(group) is None:
-            assert time.monotonic() < give_up_at, f"the brokers did not come back: {self.look(group)}"
+            ended = [node.number for node in self.kafka.nodes if not node.running]
+            assert not ended, f"these brokers ended by themselves: {ended}\n{self.kafka.log()}"
+            assert time.monotonic() < give_up_at, (
+                f"the brokers did not come back: {self.look(group)}\n{self.kafka.log()}"
+            )
             time.sleep(LOOK_EVERY)
 
 

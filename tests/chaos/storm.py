@@ -30,6 +30,10 @@ __all__ = ["Injected", "Storm", "led_from"]
 OUT_MAX = 2
 """Of five: others must be there to take over, or nothing would ever be taken over."""
 
+LATE_MAX = 60.0
+"""Seconds by which a storm may last longer, until it has met every kind of fault: brokers that come back slowly hold up
+the cards that wait for them."""
+
 LOOK_EVERY = 0.03
 """Between two looks at notes, and at what is due."""
 
@@ -71,6 +75,7 @@ class Storm:
         self._present: dict[str, MemberProcess] = {}
         self._out: set[str] = set()
         self._deck: deque[str] = deque()
+        self._unmet = set(kinds)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()  # Two things due at one time are done in the order they were drawn.
         self._began_at = 0.0
@@ -83,7 +88,7 @@ class Storm:
         self._began_at = host_clock()
         strike_at = self._began_at + self._pause()
         try:
-            while (now := host_clock()) < self._began_at + seconds:
+            while (now := host_clock()) < self._began_at + seconds + (LATE_MAX if self._unmet else 0.0):
                 if now >= strike_at:
                     self._strike()
                     strike_at = host_clock() + self._pause()
@@ -113,6 +118,7 @@ class Storm:
         for _ in range(len(self._deck)):
             kind = self._deck.popleft()
             if self._play(kind, free):
+                self._unmet.discard(kind)
                 return
             self._deck.append(kind)
 

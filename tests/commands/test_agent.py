@@ -99,7 +99,7 @@ def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) 
             assert 3 == reloaded["weight"]
             process.send_signal(signal.SIGTERM)
             assert "agent.stopped" in (event["event"] for event in events)
-            assert 0 == process.wait(timeout=30)
+            assert 0 == process.wait(timeout=60)
         finally:
             process.kill()
 

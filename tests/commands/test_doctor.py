@@ -71,7 +71,7 @@ def test_every_check_is_made_and_nothing_is_left_behind(tmp_path: Path) -> None:
 def test_a_group_is_compared_with_the_configuration_and_nothing_is_appended(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     with Member(Config(f"sqlite://{path}", name="alice", lease=0.2, layout=Layout(partitions=4))) as member:
-        assert member.pulse(10.0)
+        assert member.pulse(60.0)
     ledger = SqliteLedger(path)
     tip = ledger.tip()
     code, found = findings("--lease", "0.2", "--layout-partitions", "8", ledger=path)
@@ -131,7 +131,7 @@ def examined(address: str) -> None:
         assert ("skipped", "skipped") == (found["trips"]["verdict"], found["lease"]["verdict"])
     config = Config(address, name="alice", lease=1.0, layout=Layout(partitions=4), accept_rewinds=True)
     with Member(config) as member:
-        assert member.pulse(10.0)
+        assert member.pulse(60.0)
     ledger = configuration.open(config)
     tip = ledger.tip()
     code, found = findings(*given, "--accept-rewinds", ledger=address)

@@ -96,7 +96,7 @@ def test_a_watch_ends_when_its_reader_is_gone(place: StandIn) -> None:
         assert process.stdout is not None
         assert b"alpha http://alpha:1 partition 0 term 4\n" == process.stdout.readline()
         process.stdout.close()
-        assert 0 == process.wait(30)
+        assert 0 == process.wait(60)
 
 
 @pytest.mark.parametrize("command", [members_command, table_command, watch_command])

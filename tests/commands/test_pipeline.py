@@ -56,13 +56,19 @@ def test_the_pipeline_refuses_options_that_it_cannot_use_before_it_starts_anythi
     assert said in done.output + capfd.readouterr().err
 
 
-def test_without_the_extra_both_say_how_to_install_it(tmp_path: Path) -> None:
-    (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError('none', name='pyarrow')\n")
+@pytest.mark.parametrize(
+    ("package", "extra", "needing"),
+    [("pyarrow", "spark", ["ticks somewhere", "pipeline"]), ("uvicorn", "agent", ["pipeline"])],
+)
+def test_without_an_extra_a_command_says_how_to_install_it(
+    package: str, extra: str, needing: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('none', name={package!r})\n")
     program = "from neli_router.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    for command in (["ticks", "somewhere"], ["pipeline"]):
+    for command in needing:
         done = subprocess.run(
-            [sys.executable, "-c", program, *command],
+            [sys.executable, "-c", program, *command.split()],
             env=environment,
             cwd=tmp_path,
             capture_output=True,
@@ -70,4 +76,4 @@ def test_without_the_extra_both_say_how_to_install_it(tmp_path: Path) -> None:
             timeout=60,
             check=False,
         )
-        assert (EXIT_USAGE, True) == (done.returncode, "the extra 'spark'" in done.stderr), done.stderr
+        assert (EXIT_USAGE, True) == (done.returncode, f"the extra '{extra}'" in done.stderr), done.stderr

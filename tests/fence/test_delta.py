@@ -299,6 +299,19 @@ def test_a_place_where_no_table_can_be_made_is_refused(tmp_path: Path) -> None:
         assert isinstance(refused.value.__cause__, DeltaError)
 
 
+def test_no_table_is_made_among_the_files_of_others(tmp_path: Path) -> None:
+    (tmp_path / "prices.parquet").write_bytes(b"theirs")
+    with pytest.raises(TableMismatch, match=r"'prices\.parquet' lies there"):
+        FencedTable.create(tmp_path, SCHEMA, LAYOUT)
+    assert ["prices.parquet"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_files_that_are_hidden_are_no_hindrance_to_a_table(tmp_path: Path) -> None:
+    for name in (".hidden", "_neli"):
+        (tmp_path / name).mkdir()
+    assert LAYOUT == FencedTable.create(tmp_path, SCHEMA, LAYOUT).layout
+
+
 @pytest.mark.parametrize("path", ["s3://lake/prices", "hdfs://name/prices", "abfss://c@a/prices", "dbfs:/prices"])
 def test_a_place_where_files_cannot_be_renamed_is_refused(path: str) -> None:
     with pytest.raises(TableMismatch, match=r"in a local or shared file system was wanted, but found an address"):

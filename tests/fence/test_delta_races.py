@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -234,6 +235,10 @@ def drawn(counter: Path) -> int:
 def race(path: str, counter: str, name: str, batches: str) -> None:
     """Take a partition over, commit a few batches, and again, until all are done. Be deposed at any moment."""
     table, rng = FencedTable(path), Random(name)
+    drawn(Path(counter))
+    # Together: else the first would be done before the last has begun.
+    while int(Path(counter).read_text(encoding="utf-8") or 0) < RACERS:
+        time.sleep(0.005)
     while unfinished := [
         partition for partition, at in table.progress(range(PARTITIONS)).items() if at.batch < int(batches) - 1
     ]:

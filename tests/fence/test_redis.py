@@ -95,6 +95,17 @@ def test_a_batch_may_have_many_commands_and_a_step_may_not(client: Any, resource
     assert 1 == fence.admitted_batch(client, resource)
 
 
+def test_a_command_that_redis_could_not_carry_out_is_refused_before_those_in_front_of_it(
+    client: Any, resource: str
+) -> None:
+    key = f"list of {resource}"
+    words = fence.COMMAND_WORDS_MAX - 2
+    assert fence.admit_batch(client, resource, 7, 1, ("RPUSH", key, *range(words)))
+    with pytest.raises(FenceMisused, match=f"{words + 3} in the longest"):
+        fence.admit_batch(client, resource, 7, 2, ("DEL", key), ("RPUSH", key, *range(words + 1)))
+    assert (words, 1) == (client.llen(key), fence.admitted_batch(client, resource))
+
+
 def test_a_zombie_among_many_threads_never_writes_after_a_newer_owner(client: Any, redis: str, resource: str) -> None:
     key = f"log of {resource}"
 

@@ -1,6 +1,7 @@
-"""The prober's questions, and when it asks them: of brokers that a test answers for. tests/chaos has real ones."""
+"""The prober's questions, and when it asks them: of brokers that a test answers for, on a clock that it turns.
 
-import time
+tests/chaos has real ones.
+"""
 
 import pytest
 
@@ -8,8 +9,27 @@ pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import KafkaError, KafkaException
 
+from neli_router.ledgers.kafka import prober as module
 from neli_router.ledgers.kafka.prober import LOOK_EVERY, LOOK_MAX, PAUSE, PROBE_EVERY, Prober
 from neli_router.ledgers.kafka.topic import Questions
+
+
+class Clock:
+    """Stands still, but for what a test or a question takes."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def _by_this_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", CLOCK)
 
 
 class Brokers(Questions):
@@ -24,7 +44,7 @@ class Brokers(Questions):
 
     def tip(self, timeout: float) -> int:
         self.asked.append("tip")
-        time.sleep(self.takes)
+        CLOCK.now += self.takes
         if self.high is None:
             raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "none leads"))
         return self.high
@@ -100,7 +120,7 @@ def test_while_none_leads_it_looks_for_a_leader_and_seldom_asks_for_the_tip() ->
     assert LOOK_EVERY == prober._turn(urgent=False)
     assert LOOK_EVERY == prober._turn(urgent=False)
     assert ["leader", "leader"] == brokers.asked
-    time.sleep(PAUSE)
+    CLOCK.now += PAUSE
     prober._turn(urgent=False)
     assert ["leader", "leader", "leader", "tip"] == brokers.asked
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from neli_router.keyspace import Layout
 from neli_router.member.async_leading import AsyncLease
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
-from neli_router.protocol import Acquired, Event, Revoked
+from neli_router.protocol import BEATS_PER_LEASE, Acquired, Event, Revoked
 from neli_router.testing import Group
 
 PATIENCE = 60.0
@@ -257,8 +259,13 @@ def test_a_loop_that_is_busy_for_longer_than_a_lease_stays_a_member(config: Conf
         async with AsyncMember(config) as member:
             assert await member.pulse(PATIENCE)
             incarnation, terms = member.incarnation, member.led
-            threading.Event().wait(1.2)  # A careless program.
-            assert (incarnation, terms) == (member.incarnation, member.led)
+            last = member.state.last_beats[incarnation] + 2 * BEATS_PER_LEASE  # The ledger has nothing but its Beats.
+            give_up_at = time.monotonic() + PATIENCE
+            while member.state.last_beats[incarnation] < last:
+                assert time.monotonic() < give_up_at, "it beats no more"
+                threading.Event().wait(0.01)  # A careless program: the loop stands still.
+            assert incarnation == member.incarnation
+            await until(lambda: terms == member.led)
 
     asyncio.run(main())
 
@@ -336,6 +343,8 @@ def test_opening_that_is_cancelled_leaves_no_member_behind(config: Config) -> No
     async def main() -> None:
         async with AsyncMember(config) as watching:
             await until(lambda: watching.state.seats)
+            loop, one_thread = asyncio.get_running_loop(), ThreadPoolExecutor(max_workers=1)
+            loop.set_default_executor(one_thread)
             opening = asyncio.create_task(
                 AsyncMember(Config(config.ledger, name="b", lease=0.5, layout=config.layout)).open()
             )
@@ -343,8 +352,9 @@ def test_opening_that_is_cancelled_leaves_no_member_behind(config: Config) -> No
             opening.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await opening
-            await asyncio.sleep(1.5)
-            assert ["a"] == [peer.name for peer in watching.router.members]
+            await loop.run_in_executor(one_thread, bool)  # Not before it has made the member.
+            await until(lambda: not any(thread.name.startswith("neli-b") for thread in threading.enumerate()))
+            await until(lambda: ["a"] == [peer.name for peer in watching.router.members])
 
     asyncio.run(main())
 

@@ -332,7 +332,7 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
 
     def during(event: Event) -> None:
         if isinstance(event, Revoked):
-            assert fenced.wait(10)
+            assert fenced.wait(60)
         order.append(type(event).__name__)
         if isinstance(event, Fenced):
             fenced.set()
@@ -344,14 +344,14 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
         thread.start()
     stand.barrier.tell(Acquired({0: 5, 1: 5}))
     with stand.barrier._changed:
-        assert stand.barrier._changed.wait_for(lambda: order == ["Acquired"], 10)
+        assert stand.barrier._changed.wait_for(lambda: order == ["Acquired"], 60)
     stand.barrier.tell(Revoked({0: 5}))
     stand.barrier.tell(Acquired({2: 6}))
     stand.barrier.tell(Fenced({1: 5}, "silence"))
     for lane in stand.barrier.lanes:
         lane.end()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert ["Acquired", "Fenced", "Revoked", "Acquired"] == order
 
 

@@ -41,11 +41,11 @@ def fork() -> int:
 
 
 def in_child(act: Callable[[], object]) -> object:
-    """What `act` returns in a forked child, as JSON can carry it; the child may take ten seconds."""
+    """What `act` returns in a forked child, as JSON can carry it; the child may take a minute."""
     reading, writing = os.pipe()
     child = fork()
     if not child:  # pragma: no cover - counted in another process.
-        signal.alarm(10)  # A deadlock shall fail the test and not outlive it.
+        signal.alarm(60)  # A deadlock shall fail the test and not outlive it.
         try:
             answer = act()
         except BaseException:  # noqa: BLE001 - told to the parent.

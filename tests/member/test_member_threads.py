@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import (
     Closed,
@@ -339,9 +340,9 @@ def test_closing_on_a_signal_while_the_main_thread_works(in_memory: Callable[...
         before = signal.signal(signal.SIGTERM, lambda *_: a.close())
         try:
             with a.leading(0) as lease:
-                began = time.monotonic()
                 signal.raise_signal(signal.SIGTERM)
-                assert (True, True) == (time.monotonic() - began < 5.0, lease.revoked.wait(PATIENCE))
+                assert not a.closed  # It did not wait for this block, which it would have ended with a fence.
+                assert lease.revoked.wait(PATIENCE)
         finally:
             signal.signal(signal.SIGTERM, before)
         assert a.await_closed(timeout=PATIENCE)
@@ -519,10 +520,13 @@ def test_a_log_that_blocks_costs_no_lease(in_memory: Callable[..., Config]) -> N
     try:
         with Member(in_memory("a", lease=1.0)) as a:
             assert (True, True) == (a.pulse(PATIENCE), blocked.wait(PATIENCE))
-            lease = a.lease(0)
-            time.sleep(2.0)
-            assert lease is not None
-            assert lease.holds()
+
+            def end() -> float:
+                now, lease = host_clock(), a.lease(0)
+                return 0.0 if lease is None else now + lease.remaining()
+
+            first = end()
+            until(lambda: end() > first + 2.0)
     finally:
         release.set()
         logger.removeHandler(handler)
@@ -531,17 +535,18 @@ def test_a_log_that_blocks_costs_no_lease(in_memory: Callable[..., Config]) -> N
 
 SCRIPT = """
 import sys
+from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.member.member import Member
 
 member = Member(Config(sys.argv[1], name="script", lease=0.5))
-assert member.pulse(20.0)
+assert member.pulse(60.0)
 """
 
 
 def run(script: str, address: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script, address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_script_that_ends_without_closing_hands_over_at_once_and_has_printed_nothing(tmp_path: Path) -> None:
@@ -555,8 +560,7 @@ def test_a_script_that_ends_without_closing_hands_over_at_once_and_has_printed_n
 
 def test_a_script_with_a_handler_that_hangs_ends_all_the_same(tmp_path: Path) -> None:
     hanging = SCRIPT.replace(
-        "lease=0.5)", 'lease=0.5), on_event=lambda event: "Revoked" in str(event) and time.sleep(60)'
+        "lease=0.5)", 'lease=0.5), on_event=lambda event: "Revoked" in str(event) and time.sleep(3600)'
     )
-    began = time.monotonic()
     finished = run(f"import time\n{hanging}", f"sqlite://{tmp_path}/ledger.db")
-    assert (0, "", True) == (finished.returncode, finished.stderr, time.monotonic() - began < 30)
+    assert (0, "") == (finished.returncode, finished.stderr)

@@ -226,7 +226,6 @@ def test_answers_go_on_while_redis_is_away_until_max_age_and_heal_by_themselves(
     owners.publish(LAYOUT, claim("a", dict.fromkeys(ALL, 10), ttl=2.0))
     with Router.from_redis(server.url("jobs"), max_age=3.0) as router:
         server.kill()
-        started = time.monotonic()
 
         def is_stale() -> bool:
             try:
@@ -238,9 +237,9 @@ def test_answers_go_on_while_redis_is_away_until_max_age_and_heal_by_themselves(
             return False
 
         until(is_stale)
+        assert router.at.age > 3.0
         with pytest.raises(StaleTable, match=r"the table of owners redis://.* and max_age is 3 s \(the last try: "):
             router.owner("key")
-        assert time.monotonic() > started + 1.5
         server.start()
         owners.close()
         until(lambda: names(router) == ["-"] * 8)
@@ -512,7 +511,7 @@ def test_a_member_leads_whether_redis_is_there_or_not_and_the_log_says_so_once(
         server.freeze()
         try:
             until(lambda: caplog.text.count("ownership.unavailable") == 2)
-            assert leading.pulse(0)
+            assert leading.pulse(PATIENCE)
         finally:
             server.thaw()
     assert 2 == caplog.text.count("ownership.unavailable")

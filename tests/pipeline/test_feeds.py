@@ -1,6 +1,7 @@
 """Feeds: a step is the same ticks for every reader, in a folder and in a topic, and what is missing is said."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyarrow import parquet
 
 from neli_router.errors import ConfigError, NeliError
 from neli_router.keyspace import Layout
@@ -55,6 +57,14 @@ def test_a_folder_that_is_not_there_yet_has_nothing_yet(tmp_path: Path) -> None:
     assert 0 == TickFolder(tmp_path / "later").tip(0, 0)
 
 
+def test_a_file_without_the_columns_of_ticks_is_an_error_and_no_empty_step(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"instrument": ["ACME"], "price": [1.0]}), tmp_path / "00000001.parquet")
+    (tmp_path / "00000002.parquet").write_text("no Parquet")
+    for number, found in ((1, "no column ask, at, bid, sequence, size"), (2, "cannot be read")):
+        with pytest.raises(NeliError, match=rf"0000000{number}\.parquet, but it .*{found}"):
+            read(TickFolder(tmp_path), 0, number - 1, number)
+
+
 # A topic
 
 
@@ -93,12 +103,12 @@ def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
     feed = TickTopic(address, LAYOUT)
     servers, name = address.removeprefix("kafka://").split("/")
     producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
-    producer.init_transactions(30)
+    producer.init_transactions(60)
     producer.begin_transaction()
     feed_of_one = intervals[0].slice(0, 3)
     for tick in feed_of_one.set_column(2, "at", feed_of_one["at"].cast(pa.int64())).to_pylist():
         producer.produce(name, msgspec.json.encode(tick), key=tick["instrument"], partition=0)
-    producer.commit_transaction(30)
+    producer.commit_transaction(60)
     # The broker marks the end of the transaction a moment after it has taken it.
     until(lambda: feed.tip(0, 0) == 4, "the tip behind the end of the transaction")
     assert 3 == read(feed, 0, 0, 4).num_rows
@@ -112,7 +122,7 @@ def test_ticks_that_retention_dropped_are_an_error(new_topic: Callable[[int], st
     servers, name = address.removeprefix("kafka://").split("/")
     client = AdminClient({"bootstrap.servers": servers})
     for done in client.delete_records([TopicPartition(name, 0, 10)]).values():
-        done.result(30)
+        done.result(60)
     with pytest.raises(NeliError, match="it has those from 10 to 600"):
         read(feed, 0, 0, 600)
 
@@ -127,7 +137,7 @@ def test_a_tick_in_a_lane_that_its_owner_does_not_read_is_an_error(new_topic: Ca
     producer = Producer({"bootstrap.servers": servers})
     (value,) = tick.set_column(2, "at", tick["at"].cast(pa.int64())).to_pylist()
     producer.produce(name, msgspec.json.encode(value), partition=1 - right)
-    assert 0 == producer.flush(30)
+    assert 0 == producer.flush(60)
     with pytest.raises(NeliError, match=f"it has some that belong to partition {right}"):
         read(TickTopic(address, LAYOUT), 1 - right, 0, 1)
 
@@ -141,7 +151,7 @@ def test_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
         servers, name = address.removeprefix("kafka://").split("/")
         producer = Producer({"bootstrap.servers": servers})
         producer.produce(name, message, partition=0)
-        assert 0 == producer.flush(30)
+        assert 0 == producer.flush(60)
         with pytest.raises(NeliError, match="one is not"):
             read(TickTopic(address, LAYOUT), 0, 0, 1)
     with pytest.raises(NeliError, match="make it, or correct the address"):
@@ -162,6 +172,12 @@ def test_a_folder_is_the_same_for_a_process_in_another_working_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert tmp_path / "ticks" == TickFolder(Path("ticks")).folder
+
+
+@pytest.mark.kafka
+def test_a_topic_that_was_asked_before_may_be_sent_to_a_worker(new_topic: Callable[[int], str]) -> None:
+    feed = TickTopic(new_topic(3), LAYOUT)
+    assert (3, 3) == (feed.lanes(), deepcopy(feed).lanes())
 
 
 def test_a_topic_shows_no_password() -> None:

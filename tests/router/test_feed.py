@@ -376,7 +376,7 @@ def test_a_watch_wakes_the_thread_that_waits_for_it() -> None:
     thread.start()
     story.act("join", "a")
     story.act("close")
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert 4 == len(taken)
 
@@ -413,7 +413,7 @@ class Egg(Feed):
 def test_the_watchdog_checks_again_when_the_time_is_up() -> None:
     watchdog, egg = Watchdog(), Egg(0.01, 0.0, 0.01)
     watchdog.watch(egg)
-    assert egg.spoilt.wait(10)
+    assert egg.spoilt.wait(60)
 
 
 def test_the_watchdog_looks_again_when_it_is_nudged() -> None:
@@ -422,7 +422,7 @@ def test_the_watchdog_looks_again_when_it_is_nudged() -> None:
     while egg.left:
         watchdog.nudge()
     watchdog.nudge()
-    assert egg.spoilt.wait(10)
+    assert egg.spoilt.wait(60)
 
 
 def test_the_watchdog_goes_home_when_nothing_is_left_and_comes_back() -> None:
@@ -430,11 +430,11 @@ def test_the_watchdog_goes_home_when_nothing_is_left_and_comes_back() -> None:
     for _ in range(2):
         egg.spoilt.clear()
         watchdog.watch(egg)
-        assert egg.spoilt.wait(10)
+        assert egg.spoilt.wait(60)
         thread = watchdog._thread
         assert thread is not None
         watchdog.unwatch(egg)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -134,7 +134,7 @@ def test_each_group_has_a_max_age_of_its_own_and_heals_by_itself() -> None:
         return ledgers[group][-1]
 
     sources = {"blue": lambda: opened("blue"), "green": lambda: opened("green")}
-    with Groups(sources, max_age={"blue": 0.05, "green": None}) as groups:
+    with Groups(sources, max_age={"blue": 1.0, "green": None}) as groups:
         assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
         blue = Changes(groups["blue"])
         for ledger in (*ledgers["blue"], *ledgers["green"]):

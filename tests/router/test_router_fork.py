@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 
 LAYOUT = Layout(slots=64, partitions=4)
 GENESIS = Genesis(by="x", layout=LAYOUT, lease=3600.0, guarantee="exclusive", base=1_000, version=1)
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def join(name: str) -> Join:

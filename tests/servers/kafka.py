@@ -175,9 +175,12 @@ class Kafka:
                     return
             dead = [node.number for node in self.nodes if not node.running]
             if time.monotonic() >= give_up_at or len(self.nodes) - len(dead) < wanted:
-                logs = "\n".join(f"node {node.number}:\n{node.log()}" for node in self.nodes)
-                raise AssertionError(f"Kafka did not start within {seconds} s; ended: {dead}\n{logs}")
+                raise AssertionError(f"Kafka did not start within {seconds} s; ended: {dead}\n{self.log()}")
             time.sleep(0.1)
+
+    def log(self) -> str:
+        """The end of what each node said."""
+        return "\n".join(f"node {node.number}:\n{node.log()}" for node in self.nodes)
 
 
 SHORT_SESSIONS: dict[str, object] = {

@@ -208,3 +208,87 @@ def test_any_other_failed_import_stays_what_it_is(error: ImportError) -> None:
     with pytest.raises(ImportError) as caught, runtime.explained():
         raise error
     assert error is caught.value
+
+
+# Installed files: what is in the folder, and not what a test says of it
+
+ONLY_WHOLE = {"bin", "core", "data", "examples", "jars", "licenses", "python", "sbin"}
+"""Of PySpark 4.2: folders that pyspark-client does not have; and `sql/classic`."""
+
+ASK = """
+import sys, neli_router.spark
+try:
+    print(getattr(neli_router.spark, sys.argv[1])(*sys.argv[2:]))
+except (neli_router.errors.NeliError, ImportError) as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+def installed(folder: Path, *names: str, client: str = "") -> None:
+    """Put a `pyspark` there that has these files of the real one, and those of a client if that has a version."""
+    whole = Path(pyspark.__file__).parent
+    for name in names:
+        place = folder / "pyspark" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(whole / name)
+    if client:
+        (folder / "pyspark" / "version.py").unlink()
+        (folder / "pyspark" / "version.py").write_text(f"__version__ = {client!r}\n")
+        noted(folder, "pyspark-client", client)
+
+
+def noted(folder: Path, name: str, version: str) -> None:
+    """As pip notes what it installed."""
+    place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def asked(folder: Path, *question: str) -> str:
+    """The answer of a program that has this `pyspark`, and all other packages that are here."""
+    others = folder / "others"
+    others.mkdir(exist_ok=True)
+    for entry in Path(pyspark.__file__).parents[1].iterdir():
+        if not entry.name.startswith("pyspark") and not (others / entry.name).exists():
+            (others / entry.name).symlink_to(entry)
+    path = os.pathsep.join(map(str, (folder, others, Path(runtime.__file__).parents[2])))
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", ASK, *question],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr
+    return done.stdout
+
+
+def entries(folder: str = "") -> list[str]:
+    whole = Path(pyspark.__file__).parent
+    return [str(it.relative_to(whole)) for it in (whole / folder).iterdir() if it.name != "__pycache__"]
+
+
+def test_a_client_that_was_really_installed_over_pyspark_is_found_before_spark_starts(tmp_path: Path) -> None:
+    noted(tmp_path, "pyspark", WHOLE)
+    installed(tmp_path, *entries(), client="4.0.1")
+    told = asked(tmp_path, "session")
+    assert told.startswith(f"SparkUnusable: PySpark {WHOLE} was wanted whole")
+    assert "pyspark-client 4.0.1 was installed over it, and the Python files are now 4.0.1: pip uninstall" in told
+
+
+def test_an_installed_client_alone_is_told_by_its_name(tmp_path: Path) -> None:
+    files = [name for name in entries() if name not in {*ONLY_WHOLE, "sql"}]
+    sql = [name for name in entries("sql") if name != "sql/classic"]
+    installed(tmp_path, *files, *sql, client="4.0.1")
+    assert "pyspark-client is installed, which only connects to a Spark that runs" in asked(tmp_path, "session")
+    assert "pyspark-client stands in its place, and lacks a part of it" in asked(tmp_path, "guarded")
+
+
+def test_what_the_uninstalled_client_left_of_pyspark_is_told(tmp_path: Path) -> None:
+    noted(tmp_path, "pyspark", WHOLE)
+    installed(tmp_path, *(name for name in entries() if name in ONLY_WHOLE), "sql/classic")
+    for question in ("session", "with_slot"):
+        told = asked(tmp_path, question)
+        assert told.startswith("ModuleNotFoundError: pyspark was wanted, for neli_router.spark, but its files are gone")
+        assert f"pip install --force-reinstall --no-deps pyspark=={WHOLE}" in told

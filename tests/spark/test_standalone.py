@@ -2,22 +2,26 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+import redis as redis_py
 
 from neli_router import fence
 from tests.fence.server import postgresql
 from tests.servers.spark import Spark
 from tests.spark.prices_job import PARTITIONS, ROWS
+from tests.spark.twice_job import ROWS as TWICE
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgresql, pytest.mark.timeout(900)]
 
@@ -35,13 +39,19 @@ def address() -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Spark]:
+    with Spark.started(workers=2) as started:
+        yield started
+
+
 @contextmanager
-def job(log: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def job(log: Path, *arguments: str, program: str = "prices_job.py") -> Iterator[subprocess.Popen[str]]:
     """The job under way; what Spark says goes into `log`."""
     with (
         log.open("w") as said,
         subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "spark" / "prices_job.py"), *arguments],
+            [sys.executable, str(ROOT / "tests" / "spark" / program), *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -100,11 +110,11 @@ def test_the_job_runs_on_this_machine_alone(address: str, tmp_path: Path) -> Non
 
 
 def test_on_a_cluster_whose_executors_die_and_whose_tasks_run_twice_every_row_lands_once(
-    address: str, tmp_path: Path
+    cluster: Spark, address: str, tmp_path: Path
 ) -> None:
     log, mishaps = tmp_path / "log", tmp_path / "mishaps"
     mishaps.mkdir()
-    with Spark.started(workers=2) as cluster, job(log, cluster.master, address, str(mishaps)) as process:
+    with job(log, cluster.master, address, str(mishaps)) as process:
         os.kill(executor_of(written(mishaps / "process", process, log)), signal.SIGKILL)
         for batch in range(1, 4):
             assert {str(batch): ALL} == line(process, log)
@@ -125,3 +135,32 @@ def written(path: Path, process: subprocess.Popen[str], log: Path) -> str:
         assert time.monotonic() < give_up_at, log.read_text()[-5000:]
         time.sleep(0.02)
     return path.read_text().strip()
+
+
+@pytest.mark.redis
+def test_when_both_runs_of_a_task_write_to_the_end_each_row_lands_once_and_neither_fails(
+    cluster: Spark, address: str, redis: str, tmp_path: Path
+) -> None:
+    log, file = tmp_path / "log", tmp_path / "prices.db"
+    made = "CREATE TABLE twice (batch INTEGER, instrument TEXT)"
+    with closing(sqlite3.connect(file)) as sqlite, psycopg.connect(address) as postgres:
+        sqlite.execute("PRAGMA journal_mode = WAL")
+        sqlite.execute(made)
+        postgres.execute(made)
+        fence.install(sqlite)
+        sqlite.commit()
+    with job(log, cluster.master, str(tmp_path), str(file), address, redis, program="twice_job.py") as process:
+        told = [line(process, log) for _ in range(6)]
+        assert process.wait(PATIENCE) == 0, log.read_text()[-5000:]
+    assert [[number, batch, ALL] for number in range(3) for batch in (1, 2)] == told
+    assert 6 == len([path for path in tmp_path.iterdir() if re.fullmatch("[0-2]-[12]", path.name)])
+    once = [(batch, TWICE, TWICE) for batch in (1, 2)]
+    asked = "SELECT batch, count(*), count(DISTINCT instrument) FROM twice GROUP BY batch ORDER BY batch"
+    with closing(sqlite3.connect(file)) as sqlite, psycopg.connect(address) as postgres:
+        assert once == sqlite.execute(asked).fetchall()
+        assert once == postgres.execute(asked).fetchall()
+    with closing(redis_py.Redis.from_url(redis)) as client:
+        landed = [client.hvals(f"{tmp_path}/{batch}") for batch in (1, 2)]
+    assert [[b"1"] * TWICE] * 2 == landed
+    lost = [text for text in log.read_text().splitlines() if "Lost task" in text]
+    assert [] == [text for text in lost if "TaskKilled" not in text]  # Spark kills a run that is not needed any more.

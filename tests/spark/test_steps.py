@@ -139,6 +139,12 @@ def test_a_stream_lands_what_comes_as_the_steps_that_a_batch_would_land(
         assert [] == spark.streams.active
 
 
+def test_no_plan_shows_the_password_of_a_topic(spark: SparkSession) -> None:
+    steps = TickSteps(spark, "kafka://anna:hidden@localhost:9092/ticks", LAYOUT)
+    for rows in (steps.frame(InputStep(0, 0, 1, (0,))), steps.stream(0, 0, 1)):
+        assert "hidden" not in rows._jdf.queryExecution().toString()
+
+
 class SecondLaneBroken:
     """Two lanes without steps, of which only the first can be streamed."""
 

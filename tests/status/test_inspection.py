@@ -33,7 +33,7 @@ def test_a_group_is_told_with_its_members_and_compared_with_a_configuration(
     ledger: SqliteLedger, tmp_path: Path
 ) -> None:
     with Member(config(tmp_path)) as member:
-        assert member.pulse(10.0)
+        assert member.pulse(60.0)
         found = Inspection(ledger)
         assert (True, LEASE, ["alice"], 4, 0) == (
             found.is_founded,

@@ -205,8 +205,7 @@ class AsyncClient(AsyncTransport):
 
     def leading(self, role: Role, *, timeout: float | None = None) -> AsyncLeadingBlock[AsyncAgentLease]:
         """`async with` it: a block of work, which is cancelled when its lease is lost and then raises LeaseLost."""
-        question = calls.lease(role)
-        make = partial(AsyncAgentLease, role)
+        question, make = calls.lease(role), partial(AsyncAgentLease, role)
         block = AsyncLeadingBlock(self, calls.leadership(role), lambda _: question, make, timeout)
         self._blocks.add(block)
         return block

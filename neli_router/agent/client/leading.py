@@ -18,7 +18,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
-from math import inf
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -164,15 +164,8 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
         return self.hold.is_held or self.is_over
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        hold = self.hold
-        give_up_at = inf if timeout is None else hold.clock() + timeout
         with self._changed:
-            while not ready():
-                seconds = hold.patience(give_up_at)
-                if seconds <= 0:
-                    return ready()
-                self._changed.wait(seconds)
-        return True
+            return self.hold.wait(self._changed.wait, ready, timeout)
 
     # The follower
 
@@ -239,7 +232,7 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
         timeout: float | None,
     ) -> None:
         super().__init__(transport, stream, question, timeout)
-        self._make = make
+        self._make, self._wait = make, partial(self.hold.wait_async, self._sleep)
         self._waiters: set[asyncio.Future[None]] = set()
         self._cancellation: LeaseCancellation | None = None
         self._following: asyncio.Task[None] | None = None
@@ -276,22 +269,17 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
             self._following.cancel()
             await asyncio.wait([self._following])
 
-    async def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - as in LeadingBlock.
-        hold = self.hold
-        give_up_at = inf if timeout is None else hold.clock() + timeout
-        while not ready():
-            seconds = hold.patience(give_up_at)
-            if seconds <= 0:
-                return ready()
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
-            timer = asyncio.get_running_loop().call_later(seconds, _resolve, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
-                self._waiters.discard(waiter)
-        return True
+    async def _sleep(self, seconds: float) -> None:
+        """For so long, or until the next news."""
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._waiters.add(waiter)
+        timer = loop.call_later(seconds, _resolve, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
 
     # The follower
 
@@ -342,27 +330,13 @@ class AsyncLeadingBlock(BaseLeadingBlock, Generic[Right]):
 def lease_of(role: Role, view: LeaseView, asked_at: float) -> AgentLease | None:
     """The lease in an answer to a question asked at `asked_at`, if this host leads. No stream renews it."""
     hold = _answered(view, asked_at)
-
-    def wait(ready: Callable[[], bool], timeout: float | None) -> bool:
-        give_up_at = inf if timeout is None else hold.clock() + timeout
-        while not ready() and (seconds := hold.patience(give_up_at)) > 0:
-            time.sleep(seconds)  # Only time can end it.
-        return ready()
-
-    return AgentLease(role, hold, wait) if hold.is_held else None
+    return AgentLease(role, hold, partial(hold.wait, time.sleep)) if hold.is_held else None  # Only time can end it.
 
 
 def async_lease_of(role: Role, view: LeaseView, asked_at: float) -> AsyncAgentLease | None:
     """`lease_of`, for an event loop."""
     hold = _answered(view, asked_at)
-
-    async def wait(ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109 - as above.
-        give_up_at = inf if timeout is None else hold.clock() + timeout
-        while not ready() and (seconds := hold.patience(give_up_at)) > 0:  # noqa: ASYNC110 - only time can end it.
-            await asyncio.sleep(seconds)
-        return ready()
-
-    return AsyncAgentLease(role, hold, wait) if hold.is_held else None
+    return AsyncAgentLease(role, hold, partial(hold.wait_async, asyncio.sleep)) if hold.is_held else None
 
 
 def _answered(view: LeaseView, asked_at: float) -> Hold:

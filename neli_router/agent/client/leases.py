@@ -12,7 +12,7 @@ it holds, and counts the rest of the answer from before it asked.
 
 One Hold serves both: a lease is of one partition, and a share is of all that were led when it began, under one end. The
 end is put off only by an answer that has every partition that was not told as fenced, under its term. So the loss of
-one can never be missed: whoever asks hears of it by an event or by the end.
+one can never be missed: each question about the share is answered by an event or by the end.
 
 If the stream breaks, the agent is asked for another once. An agent that is gone cannot answer; but then its member is
 gone as well, no member hands anything over, and the lease is good until its rest has run out.
@@ -22,7 +22,7 @@ once, or the agent would take the child for a holder when the parent has ended.
 """
 
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from math import inf
 from types import MappingProxyType
 from typing import Any
@@ -157,7 +157,26 @@ class Hold:
     def remaining(self) -> float:
         return max(0.0, self.until() - self.clock())
 
-    def patience(self, give_up_at: float) -> float:
+    def wait(self, sleep: Callable[[float], object], ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until `ready()`, at most `timeout` seconds; whether it is. `sleep` may end early, at news."""
+        give_up_at = inf if timeout is None else self.clock() + timeout
+        while not ready() and (seconds := self._patience(give_up_at)) > 0:
+            sleep(seconds)
+        return ready()
+
+    async def wait_async(
+        self,
+        sleep: Callable[[float], Awaitable[object]],
+        ready: Callable[[], bool],
+        timeout: float | None,  # noqa: ASYNC109 - as in `wait`.
+    ) -> bool:
+        """`wait`, on an event loop."""
+        give_up_at = inf if timeout is None else self.clock() + timeout
+        while not ready() and (seconds := self._patience(give_up_at)) > 0:
+            await sleep(seconds)
+        return ready()
+
+    def _patience(self, give_up_at: float) -> float:
         """How long a waiter sleeps before it looks again: the end of a lease wakes no waiter."""
         now = self.clock()
         return max(0.0, min(WAIT_MAX, give_up_at - now, self.end - now if self.end > now else inf))
@@ -179,7 +198,8 @@ class Hold:
         if self.is_lost:
             return f"it was lost: {self.why}"
         if self.fenced:
-            return f"{_named(self.fenced)} was lost: {next(iter(self.fenced.values()))}"
+            verb = "was" if len(self.fenced) == 1 else "were"
+            return f"{_named(self.fenced)} {verb} lost: {next(iter(self.fenced.values()))}"
         return f"it ended {max(0.0, now - self.end):.3f} s ago without being renewed"
 
 

@@ -4,7 +4,7 @@
                                     |            ready
                                     |-- after a while (waits.py): leadership, leadership/events, share/events, watch,
                                     |                             events
-                                    |-- by doing something (wishes.py): drain, undrain, pin, unpin, weigh
+                                    |-- by doing something (wishes.py): drain, undrain, pin, unpin, weigh, load
                                     '-- as a file (page.py): /, /assets/
 
 Routes are a dictionary, and endpoints are bare ASGI: an owner is asked for thousands of times a second, and what a

@@ -68,6 +68,8 @@ SPARE_TRIES = 5
 
 TERM, BATCH = "neli.term", "neli.batch"
 
+LOG = "_delta_log"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -105,7 +107,7 @@ class FencedTable:
         """Open it. Raises TableMismatch if there is none, if it is not a fenced one, or if its layout is another."""
         self._root = local_path(path)
         self._lock = threading.RLock()
-        self._log = self._root / "_delta_log"
+        self._log = self._root / LOG
         self._open()
         if layout is not None and (difference := layout.difference(self.layout)):
             raise TableMismatch(
@@ -132,6 +134,7 @@ class FencedTable:
         ConfigError.
         """
         root, made = local_path(path), Format.made(schema, layout, first_batch)
+        _require_room(root)
         failure: DeltaError | None = None
         try:
             DeltaTable.create(
@@ -225,7 +228,7 @@ class FencedTable:
 
     @contextmanager
     def stage(self, terms: Mapping[int, int], batch: int, *, after: int | None = None) -> Iterator[Staging]:
-        """A place for the rows of one commit: stage them in it, then `commit` it. What did not land is removed.
+        """A place for the rows of one commit: stage them in it, then `commit` it. Rows that did not land are removed.
 
         `terms` names every partition that takes the step from `after` (by default `batch` - 1) to `batch`, with rows or
         without. Raises Refused and BatchGap at once, before any work is done, if that is clear already.
@@ -383,9 +386,7 @@ class FencedTable:
         try:
             return self._verdict(step)
         except BatchGap:
-            self._look(
-                sure=True
-            )  # What is lost or skipped stays so, but a gap may have been filled since the last look.
+            self._look(sure=True)  # A partition that is lost or skipped stays so. A gap may have been filled since.
             return self._verdict(step)
 
     def _verdict(self, step: Step) -> _Verdict:
@@ -443,7 +444,9 @@ class FencedTable:
             if version is not None:
                 remedy = "name one from the table's history; old ones are forgotten"
                 raise TableMismatch(f"{wanted}, at version {version}", "it has none such", remedy) from error
-            raise TableUnavailable(wanted, "its log cannot be read", "look at the error that caused this") from error
+            raise TableUnavailable(
+                wanted, f"its log cannot be read ({error})", "see that it is a folder which this user may read"
+            ) from error
 
     def _open(self) -> None:
         handle = self._opened()
@@ -511,3 +514,20 @@ class FencedTable:
         if name not in self._known:
             self._known[name] = self._handle.transaction_version(name)
         return self._known[name]
+
+
+def _require_room(root: Path) -> None:
+    """Raise TableMismatch if files that are no table's lie where one is to be made."""
+    try:
+        # Engines take such names for hidden; ours for staging is among them.
+        strange = sorted(it.name for it in root.iterdir() if not it.name.startswith(("_", ".")))
+    except OSError:  # It is not there, or cannot be read: then the library says so.
+        return
+    # The log is looked for last: whoever makes the table at this moment makes the log before anything else.
+    if strange and not (root / LOG).exists():
+        # A reader of the folder would take them for rows, and a vacuum of another engine would remove them.
+        raise TableMismatch(
+            f"a folder without other files was wanted at {root}, to make a fenced table in",
+            f"{strange[0]!r} lies there, and no table",
+            "name a new folder",
+        )
