@@ -16,8 +16,9 @@ Airflow ends all triggers of a shared stream if the stream raises. An agent that
 has made yet, must not fail every sensor, nor have every watcher started anew each second. So both are part of the
 picture, and each trigger decides by itself.
 
-Who owns a partition and whether this host may act for it are two questions. After a takeover the new owner waits for
-the old one's lease to end. Only the agent knows when that is, and it does not tell its watchers.
+A partition's owner may not act yet: after a takeover it waits for the old owner's lease to end. Only its own agent
+knows when that is, and does not tell its watchers. So the agent is asked about each partition that a trigger waits to
+lead.
 """
 
 import asyncio
@@ -188,15 +189,14 @@ class Subscription:
             del self._asking[partition]
 
     async def _wait(self, hook: NeliHook, partition: int) -> None:
-        """Until this host leads `partition`. It is not held, as by a stream of leadership, and so it may be lost
-        again."""
+        """Until this host leads `partition`. It is not held, as by a stream of leadership: it may be lost again."""
         try:
-            if not await hook.aleads(partition, within=WAIT_MAX):
-                return  # Whoever still cares asks again at the next Moment.
+            await hook.aleads(partition, within=WAIT_MAX)
         except NeliError:
             await asyncio.sleep(RETRY)
         finally:
             del self._waiting[partition]
+        # In any case: triggers for which it is not led yet ask again, and only so does the next wait begin.
         self._led.pop(partition, None)
         self._changed.set()
 

@@ -162,9 +162,9 @@ class WaitingSensor(BaseSensorOperator):
 class LeaderSensor(WaitingSensor):
     """Waits until `role` has the expected leader, and returns that leader.
 
-    `role` is a number, or a name; by default the partition key of the run. `expect` is "here" (this host leads it, and
-    may act), "anybody", or the name of a member. `when_away` says what to do while the agent cannot be asked: "wait",
-    at most until `timeout`, or "fail". With `start_from_trigger` no worker is needed at any time.
+    `role` is a number, also as text, or a name; by default the partition key of the run. `expect` is "here" (this host
+    leads it, and may act), "anybody", or the name of a member. `when_away` says what to do while the agent cannot be
+    asked: "wait", at most until `timeout`, or "fail". With `start_from_trigger` no worker is needed at any time.
 
     The XCom holds role, partition, leader, address, term, and `here`, whether this host leads.
     """

@@ -14,8 +14,8 @@
 Both follow the one subscription of their connection (`subscription.py`). A trigger of a killed triggerer is built anew
 from its arguments elsewhere, and judges the state that it finds. A LeaderTrigger that fired before it died and fires
 again does no harm: its task waits no more. An OwnershipTrigger asks the asset's state store how far it had come.
-Airflow stores an event and then that mark, so a triggerer killed between the two tells of it twice, under the same
-term: who must not do a thing twice compares terms. Nothing is lost.
+Airflow stores an event and then that mark. A triggerer that is killed between the two tells of it twice, under the same
+term, so a Dag that must not do a thing twice compares terms. Nothing is lost.
 
 With `ends_task` a LeaderTrigger ends its task, and no worker is needed. Airflow gives such an end no reason, so the
 trigger logs it, into the task's own log. In `dag.test()` there is no triggerer, and Airflow resumes the task with
@@ -63,6 +63,9 @@ Otherwise = Literal["wait", "skip", "fail"]
 WhenAway = Literal["wait", "fail"]
 """What to do when the agent, or the ledger, cannot be asked."""
 
+NUMBER_MAX = 18
+"""Digits of a role's number, at most: the agent's bound, too."""
+
 CHANGES = ("acquired", "lost", "moved")
 
 _OWN_WORDS = {"otherwise": ("wait", "skip", "fail"), "when_away": ("wait", "fail")}
@@ -95,14 +98,16 @@ def partition_wanted(layout: Layout, role: object, key: object) -> int:
         raise BadKey(
             f"a {name} of at most {KEY_MAX} characters was wanted", f"it has {len(found)}", "take a shorter one"
         )
-    if name == "role" and found.strip().lstrip("+-").isdecimal():
+    if name == "key" or not (found.isascii() and found.removeprefix("-").isdecimal()):
+        return layout.partition(found)
+    # A template and the partition key of a run are always text, and so is a number in them.
+    if len(found) > NUMBER_MAX:
         raise BadKey(
-            "a role was wanted: a whole number, or a name that is not one",
-            "this is a number written as text",
-            "give the number itself (a Dag with render_template_as_native_obj=True makes one of a template), or wait "
-            "for the owner of a key",
+            f"a role was wanted: a number of at most {NUMBER_MAX} digits, or a name",
+            f"this number has {len(found)} characters",
+            "count roles from 0, or give a name that is no number",
         )
-    return layout.partition(found)
+    return layout.partition_of_role(int(found))
 
 
 def leader_of(role: object, view: OwnerView, *, here: bool | None) -> dict[str, Any]:

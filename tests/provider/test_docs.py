@@ -14,7 +14,7 @@ pytestmark = pytest.mark.airflow
 PAGE = "docs/airflow.md"
 BLOCKS = blocks(PAGE, "python")
 
-NOT_TESTED: dict[str, str] = {}
+NOT_TESTED = {"on_change": "an asset starts it; tests/provider/test_waiting.py does that on a real installation"}
 """A Dag -> why `dag.test()` cannot run it. It is read all the same."""
 
 

@@ -38,6 +38,7 @@ def test_sensors_of_each_kind_return_the_leader(dag_test: DagTest, monkeypatch: 
     with DAG("sensors", start_date=START, params={"role": "nightly"}) as dag:
         LeaderSensor(task_id="here", role="{{ params.role }}")
         LeaderSensor(task_id="poked", role="nightly", expect="a", deferrable=False, poke_interval=0.1)
+        LeaderSensor(task_id="number", role="3")
         LeaderSensor(task_id="triggered", role=3, expect="anybody", start_from_trigger=True)
         LeaderSensor.partial(task_id="mapped", start_from_trigger=True).expand(role=["nightly", 3])
         SlotOwnerSensor(task_id="owner", key="EURUSD")
@@ -49,7 +50,9 @@ def test_sensors_of_each_kind_return_the_leader(dag_test: DagTest, monkeypatch: 
         LeaderSensor(task_id="late", role="nightly", **late)
         LeaderSensor(task_id="softly_late", role="nightly", soft_fail=True, **late)
     run = dag_test(dag)
-    good = dict.fromkeys(["here", "poked", "triggered", "mapped0", "mapped1", "owner", "rescheduled"], "success")
+    good = dict.fromkeys(
+        ["here", "poked", "number", "triggered", "mapped0", "mapped1", "owner", "rescheduled"], "success"
+    )
     bad = {"soft": "skipped", "hard": "failed", "unnamed": "failed", "late": "failed", "softly_late": "skipped"}
     assert {**good, **bad} == states(run)
     for task in ("here", "poked", "triggered", "owner"):
@@ -108,7 +111,7 @@ def test_an_instance_starts_in_the_triggerer_and_its_class_does_not() -> None:
     assert set(plain.template_fields) == names  # Or Airflow would not render them in the triggerer.
 
 
-@pytest.mark.parametrize("role", ["", "None", "7", None, 1.5, "x" * 10_000])
+@pytest.mark.parametrize("role", ["", "None", "7" * 19, None, 1.5, "x" * 10_000])
 def test_odd_roles_are_refused_on_a_worker_too(neli_default: str, role: object) -> None:
     sensor = LeaderSensor(task_id="sensor", role=role)  # type: ignore[arg-type]
     with pytest.raises(AirflowException, match="wanted"):

@@ -134,7 +134,8 @@ def led_by(hook: NeliHook, name: str) -> list[int]:
         ({"expect": "  "}, TaskFailedEvent, "`expect` is empty"),
         ({"role": ""}, TaskFailedEvent, "a template gave an empty text, or None"),
         ({"role": "None"}, TaskFailedEvent, "a template gave an empty text, or None"),
-        ({"role": "7"}, TaskFailedEvent, "this is a number written as text"),
+        ({"role": "7"}, TaskSuccessEvent, ""),
+        ({"role": "7" * 19}, TaskFailedEvent, "this number has 19 characters"),
         ({"role": None}, TaskFailedEvent, "neither was given"),
         ({"key": "EURUSD"}, TaskFailedEvent, "both were given"),
         ({"role": ["nightly"]}, TaskFailedEvent, "a template or a program gave a list"),
@@ -263,7 +264,7 @@ def test_a_watcher_tells_each_new_owner_once(tmp_path: Path, second: str) -> Non
     "arguments",
     [
         {"role": ""},
-        {"role": "7"},
+        {"role": "7" * 19},
         {"role": "nightly", "partitions": [1]},
         {"partitions": []},
         {"partitions": [-1]},
