@@ -50,6 +50,31 @@ _CONNECTION: dict[str, Any] = {
     },
 }
 
+_OPTIONS: dict[str, Any] = {
+    "slots": {
+        "description": "How many slots the group's keys fall into, as its members have it. For mappers of partitions "
+        "in Dags that give no layout.",
+        "version_added": "0.1.0",
+        "type": "integer",
+        "example": None,
+        "default": "16384",
+    },
+    "partitions": {
+        "description": "How many partitions the group's slots fall into, as its members have it.",
+        "version_added": "0.1.0",
+        "type": "integer",
+        "example": None,
+        "default": "256",
+    },
+    "tags": {
+        "description": "Whether only the part of a key in braces counts, as the group's members have it.",
+        "version_added": "0.1.0",
+        "type": "boolean",
+        "example": None,
+        "default": "False",
+    },
+}
+
 
 def get_provider_info() -> dict[str, Any]:
     """All that this provider has, or only what it is where Airflow is too old for it."""
@@ -63,6 +88,7 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": _modules("triggers"),
         "connection-types": [_CONNECTION],
         "task-decorators": [{"name": "leader", "class-name": "airflow_provider.decorators.leader.leader_task"}],
+        "config": {"neli": {"description": "NELI Router, in every process of this installation.", "options": _OPTIONS}},
     }
 
 

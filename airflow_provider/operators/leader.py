@@ -30,6 +30,7 @@ from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferralTimeo
 from airflow_provider.exceptions import NotLeadingHere
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.leases import END_MAX, HeldBlock, holding
+from airflow_provider.partitions import layout_of_run, role_of
 from airflow_provider.triggers.neli import LeaderTrigger, WhenAway
 from neli_router.errors import BadKey, NeliError, NoAgent
 from neli_router.keyspace import Role
@@ -96,6 +97,8 @@ class LeaderOperator(BaseOperator):
     def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
         """The block that `execute` of the operator runs in."""
         role, key = asked_role(self.role, self.key, context)
+        if (layout := layout_of_run(context.get("dag"))) is not None:
+            hook.layout(wanted=layout)  # Another one would give this run's partition to the wrong host.
         return holding(hook, role_here(hook, role, key), end_within=self.end_within)
 
     def execute(self, context: "Context") -> Any:
@@ -205,8 +208,7 @@ def asked_role(
         )
     if isinstance(role, int) and not isinstance(role, bool):
         return role, None
-    name = _text("a role", role)
-    return (int(name) if name.isascii() and name.removeprefix("-").isdecimal() else name), None
+    return role_of(_text("a role", role)), None
 
 
 def role_here(hook: NeliHook, role: int | str | None, key: str | None) -> Role:

@@ -26,6 +26,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider.hooks.neli import CONNECTION_ID, Expected, NeliHook
+from airflow_provider.partitions import layout_of_run
 from airflow_provider.triggers.neli import (
     LeaderTrigger,
     Otherwise,
@@ -34,7 +35,7 @@ from airflow_provider.triggers.neli import (
     partition_wanted,
 )
 from neli_router.agent import Client
-from neli_router.errors import BadKey, ConfigError, NeliError, NoOwner
+from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError, NoOwner
 from neli_router.keyspace import Layout
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class WaitingSensor(BaseSensorOperator):
             partition_wanted(Layout(), self.role, self.key)
             with NeliHook(self.neli_conn_id) as hook:
                 return self._asked(hook)
-        except (BadKey, ConfigError) as error:
+        except (BadKey, ConfigError, GroupMismatch) as error:
             raise AirflowException(str(error)) from error
         except NoOwner as error:
             self.log.info("Nobody leads it now: %s", error)
@@ -119,7 +120,9 @@ class WaitingSensor(BaseSensorOperator):
 
     def _asked(self, hook: NeliHook) -> PokeReturnValue:
         is_of_agent = isinstance(hook.get_conn(), Client)
-        view = hook.owner_of_role(partition_wanted(hook.layout(), self.role, self.key))
+        # A run by partition was made by the Dag's mapper, which must have the group's layout.
+        layout = hook.layout(wanted=layout_of_run(self.get_dag()))
+        view = hook.owner_of_role(partition_wanted(layout, self.role, self.key))
         # A connection to a ledger knows no member of this host; asked for one, it raises what to do.
         is_here = hook.member() == view.name if is_of_agent or self.expect == "here" else None
         if self.expect == "here" and is_here:

@@ -43,6 +43,7 @@ from airflow.triggers.base import (
 )
 
 from airflow_provider.hooks.neli import CONNECTION_ID, Expected
+from airflow_provider.partitions import role_of
 from airflow_provider.subscription import Moment, OnePerConnection, Subscription, current
 from neli_router.agent.wire import KEY_MAX, OwnerView
 from neli_router.errors import BadKey, NeliError
@@ -62,9 +63,6 @@ Otherwise = Literal["wait", "skip", "fail"]
 
 WhenAway = Literal["wait", "fail"]
 """What to do when the agent, or the ledger, cannot be asked."""
-
-NUMBER_MAX = 18
-"""Digits of a role's number, at most: the agent's bound, too."""
 
 CHANGES = ("acquired", "lost", "moved")
 
@@ -98,16 +96,7 @@ def partition_wanted(layout: Layout, role: object, key: object) -> int:
         raise BadKey(
             f"a {name} of at most {KEY_MAX} characters was wanted", f"it has {len(found)}", "take a shorter one"
         )
-    if name == "key" or not (found.isascii() and found.removeprefix("-").isdecimal()):
-        return layout.partition(found)
-    # A template and the partition key of a run are always text, and so is a number in them.
-    if len(found) > NUMBER_MAX:
-        raise BadKey(
-            f"a role was wanted: a number of at most {NUMBER_MAX} digits, or a name",
-            f"this number has {len(found)} characters",
-            "count roles from 0, or give a name that is no number",
-        )
-    return layout.partition_of_role(int(found))
+    return layout.partition_of_role(role_of(found)) if name == "role" else layout.partition(found)
 
 
 def leader_of(role: object, view: OwnerView, *, here: bool | None) -> dict[str, Any]:

@@ -6,13 +6,16 @@ import pendulum
 import pytest
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
-from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowSkipException, Context
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowSkipException, Asset, Context
 from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import PartitionedAssetTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider.operators.neli import LeaderGate
+from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.sensors.neli import LeaderSensor, SlotOwnerSensor
 from airflow_provider.triggers.neli import LeaderTrigger
+from neli_router.keyspace import Layout
 from tests.provider.given import DagTest, spelled
 
 pytestmark = pytest.mark.airflow
@@ -124,3 +127,12 @@ def test_a_soft_sensor_skips_on_a_worker(monkeypatch: pytest.MonkeyPatch) -> Non
         LeaderSensor(task_id="hard", role="nightly").execute(Context())
     with pytest.raises(AirflowSkipException, match="is of the type 'http'"):
         LeaderSensor(task_id="soft", role="nightly", soft_fail=True).execute(Context())
+
+
+def test_a_run_that_another_layout_made_is_refused(neli_default: str) -> None:
+    mapper: Any = SlotPartitionMapper(Layout(partitions=9))
+    schedule = PartitionedAssetTimetable(assets=Asset("prices"), default_partition_mapper=mapper)
+    with DAG("by_partition", schedule=schedule):
+        sensor = LeaderSensor(task_id="sensor", role="3")
+    with pytest.raises(AirflowException, match="partitions=9"):
+        sensor.poke(Context())

@@ -1,0 +1,138 @@
+"""Partitions of a Dag: runs and roll-ups by the partitions that a group's keys fall into.
+
+    event "EURUSD" --SlotPartitionMapper: slot, partition--> the run with partition_key "3"     starts, or is joined
+    event "GBPUSD" --'                                          |
+                                                 its role, by default: partition_key "3", read as role 3
+                                                                |
+    events "0" .. "7", of those runs --AllPartitions--> one run, when the last of all partitions has reported
+
+Airflow maps an event where it is told of it: in its API server, as a rule. There is no agent there, and nothing may
+wait. So a mapper knows a layout (slots, partitions, tags) and computes: the same partition as every member, bit for
+bit. The layout is an argument, or stands in the `[neli]` section of the Dag processor's configuration; either way it
+travels with the Dag, so that all processes of Airflow map alike. A group with another layout would give the run to the
+wrong host. So `layout_of_run` tells a task by which layout its run was made, and who acts for the run's partition has
+the group's layout compared with it first.
+
+**Join or start.** Airflow joins an event to a run that is not created yet: the scheduler creates those that wait at
+each of its rounds. So the events of one task are one run a partition, and events that trickle in make several. Each run
+is told of its own events only (`triggering_asset_events`), and each event is told once.
+
+**Partitions without a key** report nothing, and a roll-up over all of them waits for ever: emit for all of them, or
+wait for fewer, by Airflow's `wait_policy=MinimumCount(...)`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow.partition_mappers.base import PartitionMapper
+from airflow.partition_mappers.window import Window
+from airflow.providers.common.compat.sdk import conf
+
+from neli_router.errors import BadKey
+from neli_router.keyspace import PARTITIONS, SLOTS, Layout
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import DAG
+
+__all__ = ["AllPartitions", "SlotPartitionMapper", "configured_layout", "layout_of_run", "role_of"]
+
+SECTION = "neli"
+
+NUMBER_MAX = 18
+"""Digits of a role's number, at most: the agent's bound, too."""
+
+
+def role_of(text: str) -> int | str:
+    """The role that a text means: a number if it is one, else a name. A template and a `partition_key` are always text.
+
+    The same rule holds on the command line and in the addresses of an agent. Raises BadKey for a number that is too
+    long to be one.
+    """
+    if not (text.isascii() and text.removeprefix("-").isdecimal()):
+        return text
+    if len(text) > NUMBER_MAX:
+        raise BadKey(
+            f"a role was wanted: a number of at most {NUMBER_MAX} digits, or a name",
+            f"this number has {len(text)} characters",
+            "count roles from 0, or give a name that is no number",
+        )
+    return int(text)
+
+
+def configured_layout() -> Layout:
+    """The layout of the `[neli]` section: `slots`, `partitions` and `tags`. Raises ConfigError if it is none."""
+    return Layout(
+        conf.getint(SECTION, "slots", fallback=SLOTS),
+        conf.getint(SECTION, "partitions", fallback=PARTITIONS),
+        conf.getboolean(SECTION, "tags", fallback=False),
+    )
+
+
+class SlotPartitionMapper(PartitionMapper):
+    """Gives the run of a partition to the keys that fall into it: "EURUSD" to the run "3", and "GBPUSD", perhaps, too.
+
+    `layout` is that of the group; by default, that of the `[neli]` section. A run's `partition_key` is then the number
+    of a partition, and with it the role of the run's tasks.
+
+        PartitionedAssetTimetable(assets=prices, default_partition_mapper=SlotPartitionMapper(Layout(partitions=8)))
+
+    A key that has no UTF-8 form raises BadKey, which Airflow logs, and drops the event.
+    """
+
+    def __init__(self, layout: Layout | None = None, *, max_downstream_keys: int | None = None) -> None:
+        super().__init__(max_downstream_keys=max_downstream_keys)
+        self.layout = layout if layout is not None else configured_layout()
+
+    def to_downstream(self, key: str) -> str:
+        return str(self.layout.partition(key))
+
+    def serialize(self) -> dict[str, Any]:
+        return {**super().serialize(), **_spelled(self.layout)}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(_layout(data), max_downstream_keys=data.get("max_downstream_keys"))
+
+
+class AllPartitions(Window):
+    """All partitions of a group, as the window of a roll-up: it is complete when each of them has reported.
+
+        RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=AllPartitions(Layout(partitions=8)))
+
+    `layout` is as in SlotPartitionMapper. The events are those of runs by partition, whose `partition_key` they bear.
+    """
+
+    def __init__(self, layout: Layout | None = None) -> None:
+        super().__init__()
+        self.layout = layout if layout is not None else configured_layout()
+
+    def to_upstream(self, decoded_downstream: Any) -> Iterator[str]:
+        return map(str, range(self.layout.partitions))
+
+    def serialize(self) -> dict[str, Any]:
+        return _spelled(self.layout)
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(_layout(data))
+
+
+def layout_of_run(dag: "DAG | None") -> Layout | None:
+    """The layout by which the runs of `dag` get their `partition_key`, or None if it is no SlotPartitionMapper that
+    gives it. `dag` is that of a task's context."""
+    schedule = getattr(dag, "timetable", None)
+    mappers = [getattr(schedule, "default_partition_mapper", None)]
+    mappers += (getattr(schedule, "partition_mapper_config", None) or {}).values()
+    for mapper in mappers:
+        last = (getattr(mapper, "mappers", None) or [mapper])[-1] if type(mapper).__name__ == "ChainMapper" else mapper
+        if isinstance(last, SlotPartitionMapper):
+            return last.layout
+    return None
+
+
+def _spelled(layout: Layout) -> dict[str, Any]:
+    return {name: getattr(layout, name) for name in layout.__struct_fields__}
+
+
+def _layout(data: Mapping[str, Any]) -> Layout:
+    return Layout(**{name: data[name] for name in Layout.__struct_fields__})

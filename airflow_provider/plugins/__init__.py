@@ -1,0 +1,10 @@
+"""Plugins: what Airflow takes only from a plugin.
+
+It stands on the version of Airflow that is checked here, before any class of Airflow is named.
+"""
+
+from airflow_provider.airflow_version import require_airflow
+
+__all__: list[str] = []
+
+require_airflow()

@@ -1,0 +1,102 @@
+"""Keys of asset events become partitions as the group's members make them, wherever Airflow maps them."""
+
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, Asset
+from airflow.sdk import ChainMapper, FixedKeyMapper, IdentityMapper, PartitionedAssetTimetable, RollupMapper
+from airflow.serialization.decoders import decode_partition_mapper, decode_window
+from airflow.serialization.encoders import encode_partition_mapper, encode_window
+from hypothesis import given
+from hypothesis import strategies as some
+
+from airflow_provider.partitions import AllPartitions, SlotPartitionMapper, configured_layout, layout_of_run, role_of
+from neli_router.errors import BadKey, ConfigError
+from neli_router.keyspace import Layout
+
+pytestmark = pytest.mark.airflow
+
+EIGHT = Layout(partitions=8)
+ODD = Layout(slots=1000, partitions=7, tags=True)
+
+
+@given(some.text())
+@pytest.mark.parametrize("layout", [EIGHT, ODD])
+def test_a_key_gets_the_partition_that_members_give_it(layout: Layout, key: str) -> None:
+    assert str(layout.partition(key)) == SlotPartitionMapper(layout).to_downstream(key)
+
+
+def test_the_key_of_a_run_is_the_role_of_its_partition() -> None:
+    made = SlotPartitionMapper(EIGHT).to_downstream("EURUSD")
+    assert EIGHT.partition("EURUSD") == EIGHT.partition_of_role(role_of(made))
+
+
+def test_a_key_without_a_form_in_utf_8_is_refused_without_being_told() -> None:
+    with pytest.raises(BadKey, match="a str of length 5 with a lone surrogate"):
+        SlotPartitionMapper(EIGHT).to_downstream("Anna\ud800")
+
+
+@pytest.mark.parametrize("most", [None, 3])
+def test_a_mapper_travels_with_its_dag(most: int | None) -> None:
+    there = decode_partition_mapper(encode_partition_mapper(SlotPartitionMapper(ODD, max_downstream_keys=most)))
+    assert isinstance(there, SlotPartitionMapper)
+    assert (ODD, most) == (there.layout, there.max_downstream_keys)
+
+
+def test_a_window_travels_with_its_dag() -> None:
+    there = decode_window(encode_window(AllPartitions(EIGHT)))
+    assert isinstance(there, AllPartitions)
+    assert EIGHT == there.layout
+
+
+def test_a_roll_up_wants_each_partition() -> None:
+    window: Any = AllPartitions(EIGHT)
+    rolled: Any = decode_partition_mapper(
+        encode_partition_mapper(RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=window))
+    )
+    assert {str(partition) for partition in range(8)} == rolled.to_upstream("all")
+
+
+def test_the_layout_is_by_default_that_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Layout() == configured_layout()
+    for name, value in {"SLOTS": "1000", "PARTITIONS": "7", "TAGS": "True"}.items():
+        monkeypatch.setenv(f"AIRFLOW__NELI__{name}", value)
+    assert ODD == SlotPartitionMapper().layout == AllPartitions().layout
+    sent = encode_partition_mapper(SlotPartitionMapper())
+    monkeypatch.setenv("AIRFLOW__NELI__PARTITIONS", "9")  # Another process, configured in another way, maps alike.
+    there: Any = decode_partition_mapper(sent)
+    assert ODD == there.layout
+
+
+def test_a_configuration_that_is_no_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__NELI__PARTITIONS", "0")
+    with pytest.raises(ConfigError, match="partitions=0 must be a whole number of at least 1"):
+        AllPartitions()
+
+
+@pytest.mark.parametrize(
+    ("text", "role"), [("7", 7), ("-1", -1), ("007", 7), ("nightly", "nightly"), ("7a", "7a"), ("٣", "٣"), ("-", "-")]
+)
+def test_a_text_of_digits_is_a_number(text: str, role: int | str) -> None:
+    assert role == role_of(text)
+
+
+def test_a_number_that_is_too_long_is_refused() -> None:
+    with pytest.raises(BadKey, match="this number has 5000 characters"):
+        role_of("9" * 5000)
+
+
+def test_a_task_can_learn_by_which_layout_its_run_was_made() -> None:
+    ours: Any = SlotPartitionMapper(EIGHT)
+    prices, other = Asset("prices"), Asset("other")
+    for mappers, expected in (
+        ({"default_partition_mapper": ours}, EIGHT),
+        ({"partition_mapper_config": {prices: ours}}, EIGHT),
+        ({"default_partition_mapper": ChainMapper(IdentityMapper(), ours)}, EIGHT),
+        ({"default_partition_mapper": ChainMapper(ours, IdentityMapper())}, None),
+        ({}, None),
+    ):
+        schedule: Any = PartitionedAssetTimetable(assets=prices & other, **mappers)
+        assert expected == layout_of_run(DAG("by_partition", schedule=schedule))
+    assert None is layout_of_run(DAG("plain", schedule=None))
+    assert None is layout_of_run(None)
