@@ -49,8 +49,8 @@ class LeaderDecoratedOperator(LeaderOperator, DecoratedOperator, PythonOperator)
         given = dict(op_kwargs or {})
         if LEASE_KEY in given:
             raise ValueError(
-                f"the argument {LEASE_KEY!r} of {python_callable.__name__} was wanted from the task itself, "
-                "but the Dag gives it: leave it out of the call, or choose another name for it"
+                f"the argument {LEASE_KEY!r} was wanted from the task itself, but the Dag gives it: leave it out of "
+                "the call, or choose another name for it"
             )
         # Airflow binds the arguments at each parse, and knows of no lease yet.
         bound = {**given, LEASE_KEY: None} if LEASE_KEY in inspect.signature(python_callable).parameters else given

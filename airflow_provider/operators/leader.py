@@ -173,8 +173,9 @@ class LeaderOperator(BaseOperator):
         raise AirflowRescheduleException(now + timedelta(seconds=self.poke_interval))  # type: ignore[no-untyped-call]
 
     def _in_vain(self, found: str) -> NotLeadingHere:
+        limit = "in time" if self.timeout is None else f"within {self.timeout:g} s"
         return NotLeadingHere(
-            f"this host was to lead the task's role within {self.timeout:g} s",
+            f"this host was to lead the task's role {limit}",
             found,
             "wait longer, or see with `neli members` and `neli table` who leads, and why",
         )

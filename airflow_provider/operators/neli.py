@@ -1,4 +1,4 @@
-"""Operators: a gate at the head of a Dag, which lets a run go on only where its role is led.
+"""Operators: gates, which let a run go on only where its role is led.
 
     run --> LeaderGate, in the triggerer --this host leads-------> success: the tasks below run
                                          |--another one leads----> skipped, and all below with it: no worker was used
@@ -8,14 +8,24 @@
 Where the same Dag runs on several installations, each makes a run for each interval, and the gate ends it in all but
 one. A gate decides once. If the leader dies after the others skipped, the interval is done by nobody: a Dag whose every
 interval must be done begins with a LeaderSensor, which goes on waiting, and writes through a fence.
+
+LeaderShortCircuitOperator asks once, on a worker, wherever it stands in a Dag: before the tasks that are only for the
+leader. None of the gates holds the role, so the tasks behind them may run when it is lost: `@task.leader` holds it.
 """
 
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from airflow.providers.standard.operators.python import ShortCircuitOperator
+
+from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
+from airflow_provider.operators.leader import asked_role, role_here
 from airflow_provider.sensors.neli import PARTITION_KEY, WaitingSensor
 
-__all__ = ["LeaderGate"]
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+__all__ = ["LeaderGate", "LeaderShortCircuitOperator"]
 
 GATE_TIMEOUT = timedelta(minutes=5)
 """For how long a gate waits for a leader, or for an agent that is away. A takeover takes a few seconds at most; a run
@@ -41,3 +51,40 @@ class LeaderGate(WaitingSensor):
         super().__init__(**{"start_from_trigger": True, **kwargs}, timeout=timeout)
         self.role, self.key, self.otherwise = role, None, when_not_leading
         self._start_in_triggerer()
+
+
+class LeaderShortCircuitOperator(ShortCircuitOperator):
+    """Skips all tasks below it unless this host leads the role now. Its XCom says under which term, or is false.
+
+    An agent that is away is an error, which is retried as the task says: nobody knows then who leads.
+
+    :param role: the role, a number or a name; the run's `partition_key` unless a role or a key is given (templated)
+    :param key: a key, in place of a role: its partition's owner goes on (templated)
+    :param neli_conn_id: the connection to this host's agent (templated)
+    """
+
+    template_fields = ("role", "key", "neli_conn_id")
+
+    def __init__(
+        self,
+        *,
+        role: int | str | None = None,
+        key: str | None = None,
+        neli_conn_id: str = CONNECTION_ID,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(python_callable=_leader, **kwargs)
+        self.role = role
+        self.key = key
+        self.neli_conn_id = neli_conn_id
+
+    def execute(self, context: "Context") -> Any:
+        self.op_args = (*asked_role(self.role, self.key, context), self.neli_conn_id)
+        return super().execute(context)
+
+
+def _leader(role: int | str | None, key: str | None, conn_id: str) -> dict[str, Any] | bool:
+    """The lease of this host, in a form for XCom; False if it has none."""
+    with NeliHook(conn_id) as hook:
+        lease = hook.lease(role_here(hook, role, key))
+    return lease is not None and {"member": lease.member, "partition": lease.partition, "term": lease.term}

@@ -17,6 +17,7 @@ from airflow.sdk import task
 
 from airflow_provider.exceptions import LeadershipLost
 from airflow_provider.operators.leader import asked_role
+from airflow_provider.operators.neli import LeaderShortCircuitOperator
 from airflow_provider.retries import LeadershipRetryPolicy
 from neli_router.errors import BadKey
 from neli_router.fence import Refused
@@ -388,6 +389,29 @@ def test_a_task_that_is_told_to_finish_succeeds(
 
         assert {"work": "success"} == states(dag_test(dag))
         assert leader_of(0, both) is not here
+
+
+# The short circuit
+
+
+def test_a_short_circuit_lets_only_the_leader_go_on(
+    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess
+) -> None:
+    told: list[Any] = []
+
+    with dag:
+
+        @task
+        def below(lease: Any) -> None:
+            told.append(lease)
+
+        for name, role in (("here", "{{ 0 }}"), ("there", elsewhere(both, here))):
+            gate = LeaderShortCircuitOperator(task_id=name, role=role)
+            gate >> below.override(task_id=f"below_{name}")(gate.output)
+
+    expected = {"here": "success", "below_here": "success", "there": "success", "below_there": "skipped"}
+    assert expected == states(dag_test(dag))
+    assert [(0, here.name)] == [(lease["partition"], lease["member"]) for lease in told]
 
 
 # What a Dag may say
