@@ -96,10 +96,7 @@ class LeaderOperator(BaseOperator):
 
     def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
         """The block that `execute` of the operator runs in."""
-        role, key = asked_role(self.role, self.key, context)
-        if (layout := layout_of_run(context.get("dag"))) is not None:
-            hook.layout(wanted=layout)  # Another one would give this run's partition to the wrong host.
-        return holding(hook, role_here(hook, role, key), end_within=self.end_within)
+        return holding(hook, role_here(hook, self.role, self.key, context), end_within=self.end_within)
 
     def execute(self, context: "Context") -> Any:
         self._check_choices()
@@ -212,12 +209,15 @@ def asked_role(
     return role_of(_text("a role", role)), None
 
 
-def role_here(hook: NeliHook, role: int | str | None, key: str | None) -> Role:
-    """A key as a role: the number of its partition, because a key may look like the number of a role."""
-    if role is not None:
-        return role
+def role_here(hook: NeliHook, role: int | str | None, key: str | None, context: "Context") -> Role:
+    """The role that a task means, as leases take it. Raises GroupMismatch if its run was made by another layout."""
+    if (layout := layout_of_run(context.get("dag"))) is not None:
+        hook.layout(wanted=layout)  # Another one would give the partition of this run to the wrong host.
+    asked, key = asked_role(role, key, context)
+    if asked is not None:
+        return asked
     assert key is not None, "asked_role gives one of the two"
-    return hook.layout().partition(key)
+    return hook.layout().partition(key)  # A number, because a key may look like the number of a role.
 
 
 def _text(wanted: str, given: object) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
-from airflow_provider.operators.leader import asked_role, role_here
+from airflow_provider.operators.leader import role_here
 from airflow_provider.sensors.neli import PARTITION_KEY, WaitingSensor
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ class LeaderShortCircuitOperator(ShortCircuitOperator):
         self.neli_conn_id = neli_conn_id
 
     def execute(self, context: "Context") -> Any:
-        self.op_args = (*asked_role(self.role, self.key, context), self.neli_conn_id)
+        self.op_args = (self, context)
         return super().execute(context)
 
 
-def _leader(role: int | str | None, key: str | None, conn_id: str) -> dict[str, Any] | bool:
+def _leader(operator: LeaderShortCircuitOperator, context: "Context") -> dict[str, Any] | bool:
     """The lease of this host, in a form for XCom; False if it has none."""
-    with NeliHook(conn_id) as hook:
-        lease = hook.lease(role_here(hook, role, key))
+    with NeliHook(operator.neli_conn_id) as hook:
+        lease = hook.lease(role_here(hook, operator.role, operator.key, context))
     return lease is not None and {"member": lease.member, "partition": lease.partition, "term": lease.term}
