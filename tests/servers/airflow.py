@@ -225,7 +225,7 @@ class AirflowApi:
     def asset_events(self, asset_id: int) -> list[dict[str, Any]]:
         """All of them, the oldest first."""
         path = "/assets/events"
-        return list(self.call("GET", path, asset_id=asset_id, limit=1000, order_by="id")["asset_events"])
+        return list(self.call("GET", path, asset_id=asset_id, limit=1000, order_by="timestamp")["asset_events"])
 
     # Connections
 
