@@ -210,6 +210,11 @@ class NeliHook(BaseHook):
         """Whether this host leads `role` now, or comes to `within` so many seconds, at most 3600. It holds nothing."""
         return self.lease(role, within=within) is not None
 
+    def led(self) -> list[int]:
+        """The partitions that this host leads now, in order. It holds nothing."""
+        agent = self._agent("the list of what this host leads")
+        return sorted(agent.call(calls.share(range(self.layout().partitions))).terms)
+
     def lease(self, role: Role, *, within: float = 0.0) -> AgentLease | None:
         """The lease of `role`, if this host leads it: now, or `within` so many seconds. It is not renewed."""
         return self._agent("a lease").lease(role, within=within)
@@ -227,6 +232,10 @@ class NeliHook(BaseHook):
 
     async def aleads(self, role: Role, *, within: float = 0.0) -> bool:
         return await self.alease(role, within=within) is not None
+
+    async def aled(self) -> list[int]:
+        agent = await self._aagent("the list of what this host leads")
+        return sorted((await agent.call(calls.share(range((await self.alayout()).partitions)))).terms)
 
     async def alease(self, role: Role, *, within: float = 0.0) -> AsyncAgentLease | None:
         return await (await self._aagent("a lease")).lease(role, within=within)

@@ -115,6 +115,7 @@ def test_it_knows_what_this_host_leads(neli_default: str) -> None:
             held.check()
         with hook.share([0, 1], timeout=PATIENCE) as share:
             assert {0, 1} == set(share.terms)
+        assert list(range(hook.layout().partitions)) == hook.led()
 
 
 def test_it_knows_what_this_host_leads_in_an_event_loop(neli_default: str) -> None:
@@ -124,6 +125,7 @@ def test_it_knows_what_this_host_leads_in_an_event_loop(neli_default: str) -> No
             lease.check()
         async with hook.ashare([0], timeout=PATIENCE) as share:
             assert {0} == set(share.terms)
+        assert list(range((await hook.alayout()).partitions)) == await hook.aled()
 
     play(story)
 
