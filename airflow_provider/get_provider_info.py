@@ -51,6 +51,13 @@ _CONNECTION: dict[str, Any] = {
 }
 
 _OPTIONS: dict[str, Any] = {
+    "conn_id": {
+        "description": "The connection whose agent the page of NELI Router shows.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "neli_tokyo",
+        "default": "neli_default",
+    },
     "slots": {
         "description": "How many slots the group's keys fall into, as its members have it. For mappers of partitions "
         "in Dags that give no layout.",

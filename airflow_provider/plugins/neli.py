@@ -2,16 +2,24 @@
 
     entry point airflow.plugins --every process of Airflow, each task's, too--> NeliPlugin()
         partition_mappers, windows    asked for where a Dag that has one is read: dag processor, scheduler, API server
+        fastapi_apps                  the status page, in the API server
+        external_views                the page's place in the menu
 
 Airflow refuses a Dag whose mapper or window no plugin brings. An import here would be an import in each task, so the
 parts are properties.
 """
 
 from typing import Any
+from urllib.parse import urlsplit
 
-from airflow.providers.common.compat.sdk import AirflowPlugin
+from airflow.providers.common.compat.sdk import AirflowPlugin, conf
 
 __all__ = ["NeliPlugin"]
+
+PAGE = "NELI Router"
+
+PREFIX = "/neli"
+"""Where the page is, below the address of the API server."""
 
 
 class NeliPlugin(AirflowPlugin):
@@ -30,3 +38,16 @@ class NeliPlugin(AirflowPlugin):
         from airflow_provider.partitions import AllPartitions  # noqa: PLC0415 - see above.
 
         return [AllPartitions]
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # As above.
+        from airflow_provider.page import status_page  # noqa: PLC0415 - see above.
+
+        return [{"app": status_page(), "url_prefix": PREFIX, "name": PAGE}]
+
+    @property
+    def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]  # As above.
+        # A browser asks for the whole path, and Airflow may itself be below one.
+        href = f"{urlsplit(conf.get('api', 'base_url', fallback='') or '').path.rstrip('/')}{PREFIX}/"
+        # With a route of its own, Airflow shows it in a frame of its page /plugin/neli.
+        return [{"name": PAGE, "href": href, "destination": "nav", "category": "browse", "url_route": "neli"}]

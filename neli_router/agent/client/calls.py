@@ -44,6 +44,7 @@ from neli_router.errors import BadKey, ConfigError, NeliError, NoAgent, NoOwner
 from neli_router.keyspace import Key, Role, utf8
 
 __all__ = [
+    "EVENTS",
     "MEMBERS",
     "STATUS",
     "TABLE",
@@ -96,6 +97,8 @@ class Call(Generic[Answer]):
 TABLE = Call("GET", "/v1/table", TableView)
 MEMBERS = Call("GET", "/v1/members", MembersView)
 STATUS = Call("GET", "/v1/status", StatusView)
+EVENTS = Call("GET", "/v1/events", msgspec.Raw)
+"""The stream of the status page: events that are passed on as they are, so their JSON is only checked."""
 
 
 def owner(key: Key) -> Call[Any]:

@@ -106,7 +106,7 @@ class App:
         if endpoint is not None:
             await endpoint(scope, receive, send)
         elif method in {"GET", "HEAD"} and path in self._assets:
-            await self._asset(self._assets[path], scope, send)
+            await page.answer_asset(self._assets[path], scope, send)
         else:
             raise self._unknown(method, path)
 
@@ -269,15 +269,7 @@ class App:
             return "founding"
         return "member" if group.has(member.incarnation) else "joining"
 
-    # Files, and unknown paths
-
-    async def _asset(self, asset: page.Asset, scope: Scope, send: Send) -> None:
-        is_known = any(name == b"if-none-match" and asset.tag in value for name, value in scope["headers"])
-        if is_known:
-            await send({"type": "http.response.start", "status": 304, "headers": asset.headers})
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            await answer_bytes(send, asset.body, asset.headers)
+    # Unknown paths
 
     def _unknown(self, method: str, path: str) -> RequestRefused:
         others = sorted(known for known, other in self._routes if other == path)

@@ -7,7 +7,9 @@ They are read once, when the agent starts: a few small files, which then cannot 
 path that a client sends ever reaches the file system. The browser asks each time whether its copy is still right, and
 is told so in a few bytes; after an update it has the new page at once.
 
-The page may load, and talk to, nothing but this agent. The browser holds it to that.
+The page may load, and talk to, nothing but the server that it came from. The browser holds it to that. It names its
+files and questions from where it lies itself, so another server may have it below a path of its own, and in a frame: as
+Airflow does, where it changes nothing and so offers no changes.
 """
 
 import hashlib
@@ -16,7 +18,11 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-__all__ = ["CONTENT_TYPES", "Asset", "load"]
+from starlette.types import Scope, Send
+
+from neli_router.agent.server.guard import answer_bytes
+
+__all__ = ["CONTENT_TYPES", "Asset", "answer_asset", "load"]
 
 CONTENT_TYPES: Mapping[str, str] = {
     "css": "text/css; charset=utf-8",
@@ -32,7 +38,9 @@ CONTENT_TYPES: Mapping[str, str] = {
 }
 """Written down, because the standard library's depend on the host. Files of no other kind are served."""
 
-POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors "
+
+READ_ONLY = b'<html lang="en"', b'<html lang="en" data-read-only'
 
 DEPTH_MAX = 4
 
@@ -43,17 +51,32 @@ class Asset(NamedTuple):
     headers: list[tuple[bytes, bytes]]
 
 
-def load() -> dict[str, Asset]:
-    """Path -> the file that is served there; empty if this package was built without the page."""
+def load(*, frames: str = "'none'", read_only: bool = False) -> dict[str, Asset]:
+    """Path -> the file that is served there; empty if this package was built without the page.
+
+    `frames` are the pages that may show it in a frame, as a policy spells them.
+    """
     folder = resources.files("neli_router.status").joinpath("page")
     found = _files(folder, "", DEPTH_MAX) if folder.is_dir() else {}
     served: dict[str, Asset] = {}
     for name, body in found.items():
-        asset = _asset(name, body)
+        if name == "index.html" and read_only:
+            body = body.replace(*READ_ONLY, 1)  # noqa: PLW2901 - the same file, marked.
+        asset = _asset(name, body, frames)
         served[f"/assets/{name.removeprefix('assets/')}"] = asset
         if name == "index.html":
             served["/"] = asset
     return served
+
+
+async def answer_asset(asset: Asset, scope: Scope, send: Send) -> None:
+    """Answer with the file, or that the browser's copy is still right."""
+    is_known = any(name == b"if-none-match" and asset.tag in value for name, value in scope["headers"])
+    if is_known:
+        await send({"type": "http.response.start", "status": 304, "headers": asset.headers})
+        await send({"type": "http.response.body", "body": b""})
+    else:
+        await answer_bytes(send, asset.body, asset.headers)
 
 
 def _files(folder: Traversable, prefix: str, depth: int) -> dict[str, bytes]:
@@ -67,11 +90,11 @@ def _files(folder: Traversable, prefix: str, depth: int) -> dict[str, bytes]:
     return found
 
 
-def _asset(name: str, body: bytes) -> Asset:
+def _asset(name: str, body: bytes, frames: str) -> Asset:
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'.encode()
     headers = {
         "content-type": CONTENT_TYPES[name.rpartition(".")[2]],
-        "content-security-policy": POLICY,
+        "content-security-policy": f"{POLICY}{frames}",
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
         "cache-control": "no-cache",

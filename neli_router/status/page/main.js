@@ -137,7 +137,7 @@ function since() {
 
 const isKnown = () => ["live", "connecting"].includes(stream.is);
 
-const stream = new Stream("/v1/events", {
+const stream = new Stream("v1/events", {
   onStatus: (status) => {
     newest = status;
     receivedAt = performance.now();

@@ -73,7 +73,7 @@ export class Wishes {
 
   /* Takes `token` if the agent does. A lease is asked for because that needs it, and changes nothing. */
   async try(token) {
-    const answer = await this.send("/v1/lease?role=0", token);
+    const answer = await this.send("v1/lease?role=0", token);
     if (answer.status === 401 || answer.status === 0) {
       refuse(this.tokenError, answer.said);
       this.field.select();
@@ -131,7 +131,7 @@ export class Wishes {
     if (this.weight.validity.badInput) return this.refuse({ said: NO_WEIGHT });
     say(this.summary, "Asking what it would move\u2026");
     this.moves.replaceChildren();
-    const answer = await this.send(`/v1/${this.wish}`, this.token, this.body(true));
+    const answer = await this.send(`v1/${this.wish}`, this.token, this.body(true));
     if (asked !== this.asked) return undefined; // Another weight was typed meanwhile.
     if (answer.status !== 200) {
       say(this.summary, "");
@@ -158,7 +158,7 @@ export class Wishes {
     this.confirm.disabled = true;
     this.error.hidden = this.againRow.hidden = true;
     const title = TITLES[this.wish](this.about);
-    const answer = await this.send(`/v1/${this.wish}`, this.token, this.body(false));
+    const answer = await this.send(`v1/${this.wish}`, this.token, this.body(false));
     if (answer.status !== 200) {
       if (asked !== this.asked || !this.dialog.open) return this.toastOf(`${title}: ${sentence(answer.said)}`);
       this.refuse(answer);
