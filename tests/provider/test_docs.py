@@ -16,7 +16,7 @@ BLOCKS = blocks(PAGE, "python")
 
 NOT_TESTED = {
     "on_change": "an asset starts it; tests/provider/test_waiting.py does that on a real installation",
-    "prices_of_a_partition": "its run must have a partition_key, which `dag.test()` cannot give",
+    "prices_of_a_partition": "its run must have a partition_key; tests/provider/test_dags.py does that, as above",
 }
 """A Dag -> why `dag.test()` cannot run it. It is read all the same."""
 
