@@ -1,10 +1,10 @@
-"""NELI Router for Airflow: tasks, sensors and Spark jobs that run only where their role is led.
+"""NELI Router for Airflow: tasks and sensors that run only where their role is led.
 
     Dag --operators, sensors, decorators--.
                                           v
     triggerer --triggers----------------> NeliHook --connection `neli`--> the agent of this host, or a ledger
                                           ^
-    page, links, mappers --plugins--------'
+    page, mappers --plugins---------------'
 
 It is laid out as the providers of Airflow are: `hooks`, `operators`, `sensors`, `triggers`, `decorators`, `plugins`.
 Airflow finds it by two entry points: `get_provider_info.py` says which classes there are, and `plugins/neli.py` brings
