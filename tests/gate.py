@@ -22,6 +22,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,6 +101,11 @@ class Run:
                 stderr=subprocess.STDOUT if background else None,
                 start_new_session=True,
             )
+        if background:
+            # Linux shares its cores out to sessions first, and looks at niceness only within one: so the session is
+            # niced, too. Where that is not so, there is no such file.
+            with suppress(OSError):
+                Path(f"/proc/{self._process.pid}/autogroup").write_text("19", encoding="ascii")
 
     def wait(self) -> None:
         """Until it has ended; at most STAGE_MAX."""
