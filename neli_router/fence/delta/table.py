@@ -144,6 +144,8 @@ class FencedTable:
                 partition_by=[PARTITION],
                 configuration=made.configuration(history),
                 raise_if_key_not_exists=False,
+                # The library would commit a lost race again, as the next version: a table with another identity.
+                commit_properties=CommitProperties(max_commit_retries=0),
             )
         except DeltaError as error:  # As when another program makes it at the same moment: then it can be opened.
             failure = error
