@@ -10,6 +10,8 @@
         run = airflow.api.trigger("nightly")
         airflow.api.await_run("nightly", run)
 
+Several that start together, as those of two hosts do, are `Airflow.all_started([environment, ...])`.
+
 The four are started by themselves, and not by `airflow standalone`, which leaves its children behind. All that they
 start is in their sessions, but for what starts a session of its own, as Spark jobs do. That has the home in its
 environment. So by the one or the other, all is found and ended.
@@ -17,18 +19,20 @@ environment. So by the one or the other, all is found and ended.
 `python -m tests.servers.airflow [FOLDER OF DAGS]` starts one for trying things out, until Ctrl-C.
 """
 
+import base64
 import json
 import os
 import secrets
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -59,6 +63,9 @@ SETTINGS: Mapping[str, str] = {
     "DAG_PROCESSOR__REFRESH_INTERVAL": "2",  # Before a new file is seen; 300 by default.
     "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
     "DAG_PROCESSOR__PARSING_PROCESSES": "1",
+    # The first task of all waits for an API server that still imports: for a minute where all cores are taken. A worker
+    # that gives up fails its task before the task began; after five tries of 5 seconds by default.
+    "WORKERS__EXECUTION_API_TIMEOUT": "300",
     # How soon the triggers of a triggerer that was killed are another's; 30 seconds by default.
     "TRIGGERER__JOB_HEARTBEAT_SEC": "1",
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
@@ -66,17 +73,23 @@ SETTINGS: Mapping[str, str] = {
 
 USERS = ("admin", "viewer", "neli")
 
-START_MAX = 240.0
-"""Seconds. Alone on the machine it takes 20."""
+START_MAX = 600.0
+"""Seconds. One alone on the machine takes 20; two take ten times that where all cores are taken."""
 
 PATIENCE = 120.0
 """Seconds for what a test waits for. A task takes two seconds at least, and many on a busy machine."""
+
+ANSWER_MAX = 300.0
+"""Seconds for one answer of the API. While a server imports what its first tasks need, it answers nothing else."""
 
 PAUSE = 0.1
 
 ENDED = ("success", "failed")
 
 Answer = TypeVar("Answer")
+
+_migrated: list[bytes] = []
+"""The database of a new installation, once it was made: that takes ten seconds, and each is the same."""
 
 
 def until(holds: Callable[[], Answer], what: str, *, patience: float = PATIENCE) -> Answer:
@@ -93,7 +106,7 @@ class AirflowApi:
     """The public API, as one user."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
-        self._client = httpx.Client(base_url=url, timeout=60.0, trust_env=False)
+        self._client = httpx.Client(base_url=url, timeout=ANSWER_MAX, trust_env=False)
         answer = self._client.post("/auth/token", json={"username": user, "password": password})
         answer.raise_for_status()
         self.token: str = answer.json()["access_token"]
@@ -251,12 +264,15 @@ class Airflow:
         self.passwords = {user: secrets.token_hex(8) for user in USERS}
         passwords = folder / "passwords.json"
         passwords.write_text(json.dumps(self.passwords), encoding="utf-8")
+        # Without this file, the parts start at once and each writes it, with secrets of its own.
+        (folder / "airflow.cfg").touch()
         ours = {
             **SETTINGS,
             "API__PORT": str(port),
             "API__BASE_URL": self.url,
             "API__SECRET_KEY": secrets.token_hex(32),
-            "API_AUTH__JWT_SECRET": secrets.token_hex(64),  # All processes share it.
+            "API_AUTH__JWT_SECRET": secrets.token_hex(64),  # All processes share it, and the key of what is encrypted.
+            "CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             "CORE__DAGS_FOLDER": str(self.dags),
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
@@ -286,11 +302,37 @@ class Airflow:
 
         `environment` is for all of its processes; `settings` are options of Airflow, as `SECTION__OPTION`.
         """
+        with cls.all_started([environment or {}], dags=dags, settings=settings) as (airflow,):
+            yield airflow
+
+    @classmethod
+    @contextmanager
+    def all_started(
+        cls,
+        environments: Sequence[Mapping[str, str]],
+        *,
+        dags: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> Iterator[list[Self]]:
+        """An installation for each of `environments`, which start side by side."""
+        with ExitStack() as life:
+            all_of_them = [life.enter_context(cls._laid_out(one, dags, settings or {})) for one in environments]
+            for airflow in all_of_them:
+                airflow._begin_all()
+            for airflow in all_of_them:
+                airflow._await_all()
+            yield all_of_them
+
+    @classmethod
+    @contextmanager
+    def _laid_out(
+        cls, environment: Mapping[str, str], dags: Path | None, settings: Mapping[str, str]
+    ) -> Iterator[Self]:
+        """Its folder, until all of it has ended."""
         with tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True) as folder:
-            airflow = cls(Path(folder), environment or {}, settings or {})
+            airflow = cls(Path(folder), environment, settings)
             shutil.copytree(dags, airflow.dags) if dags is not None else airflow.dags.mkdir()
             try:
-                airflow.start()
                 yield airflow
             except BaseException:
                 sys.stderr.write(airflow.log())  # pytest shows it with the test that failed.
@@ -298,10 +340,18 @@ class Airflow:
             finally:
                 airflow.end()
 
-    def start(self) -> None:
-        self.command("db", "migrate")
+    def _begin_all(self) -> None:
+        database = self.home / "airflow.db"
+        if not _migrated:
+            self.command("db", "migrate")
+            with closing(sqlite3.connect(database)) as connection:
+                _migrated.append(connection.serialize())
+        else:
+            database.write_bytes(_migrated[0])
         for component in COMPONENTS:
             self.begin(component)
+
+    def _await_all(self) -> None:
         until(self.is_healthy, f"the health of all parts of {self.url}", patience=START_MAX)
         self.api = self.as_user("admin")
 
