@@ -33,10 +33,10 @@ from airflow_provider.triggers.neli import (
     WhenAway,
     leader_of,
     partition_wanted,
+    require_sense,
 )
 from neli_router.agent import Client
 from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError, NoOwner
-from neli_router.keyspace import Layout
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -95,7 +95,9 @@ class WaitingSensor(BaseSensorOperator):
     def poke(self, context: "Context") -> PokeReturnValue:
         """Whether the expected one leads now. Raises AirflowException for what waiting does not mend."""
         try:
-            partition_wanted(Layout(), self.role, self.key)
+            require_sense(
+                role=self.role, key=self.key, expect=self.expect, otherwise=self.otherwise, when_away=self.when_away
+            )
             with NeliHook(self.neli_conn_id) as hook:
                 return self._asked(hook)
         except (BadKey, ConfigError, GroupMismatch) as error:

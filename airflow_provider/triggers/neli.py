@@ -32,7 +32,7 @@ from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mappi
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from airflow.triggers.base import (
     BaseEventTrigger,
@@ -49,7 +49,16 @@ from neli_router.agent.wire import KEY_MAX, OwnerView
 from neli_router.errors import BadKey, NeliError
 from neli_router.keyspace import Layout
 
-__all__ = ["Conclusion", "LeaderTrigger", "Otherwise", "OwnershipTrigger", "WhenAway", "leader_of", "partition_wanted"]
+__all__ = [
+    "Conclusion",
+    "LeaderTrigger",
+    "Otherwise",
+    "OwnershipTrigger",
+    "WhenAway",
+    "leader_of",
+    "partition_wanted",
+    "require_sense",
+]
 
 EARLY = 2.0
 """Seconds before the task's deadline at which a trigger ends it: its event takes up to a second to the database, and
@@ -66,7 +75,7 @@ WhenAway = Literal["wait", "fail"]
 
 CHANGES = ("acquired", "lost", "moved")
 
-_OWN_WORDS = {"otherwise": ("wait", "skip", "fail"), "when_away": ("wait", "fail")}
+_OWN_WORDS = {"otherwise": get_args(Otherwise), "when_away": get_args(WhenAway)}
 
 
 class Conclusion(NamedTuple):
@@ -97,6 +106,21 @@ def partition_wanted(layout: Layout, role: object, key: object) -> int:
             f"a {name} of at most {KEY_MAX} characters was wanted", f"it has {len(found)}", "take a shorter one"
         )
     return layout.partition_of_role(role_of(found)) if name == "role" else layout.partition(found)
+
+
+def require_sense(*, role: object, key: object, expect: object, **own_words: object) -> None:
+    """Raises BadKey for arguments that can never come true, whoever leads: a task would wait for all of its time."""
+    partition_wanted(Layout(), role, key)
+    if not isinstance(expect, str) or not expect.strip() or expect == "None":
+        raise BadKey(
+            'the name of a member, "here" or "anybody" was wanted',
+            "`expect` is empty, or None, or no text",
+            "name one, and see what its template was rendered to in Airflow's page",
+        )
+    for name, word in own_words.items():
+        if word not in _OWN_WORDS[name]:
+            words = ", ".join(_OWN_WORDS[name])
+            raise BadKey(f"`{name}` was wanted to be one of {words}", f"it is {word!r:.40}", "correct it in the Dag")
 
 
 def leader_of(role: object, view: OwnerView, *, here: bool | None) -> dict[str, Any]:
@@ -210,19 +234,12 @@ class LeaderTrigger(_Follower):
         return Conclusion("skipped" if self.otherwise == "skip" else "failed", why)
 
     def _refused(self) -> Conclusion | None:
-        """Why this can never come true, whoever leads."""
         try:
-            partition_wanted(Layout(), self.role, self.key)
+            require_sense(
+                role=self.role, key=self.key, expect=self.expect, otherwise=self.otherwise, when_away=self.when_away
+            )
         except NeliError as error:
             return Conclusion("failed", str(error))
-        expect: object = self.expect
-        if not isinstance(expect, str) or not expect.strip():
-            return Conclusion(
-                "failed", 'a member\'s name, "here" or "anybody" was wanted, but `expect` is empty: name one'
-            )
-        for name, words in _OWN_WORDS.items():
-            if getattr(self, name) not in words:
-                return Conclusion("failed", f"`{name}` must be one of {', '.join(words)}: correct it in the Dag")
         return None
 
     def _wanted(self) -> str:

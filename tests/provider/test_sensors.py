@@ -1,12 +1,20 @@
 """The sensors and the gate in Dags that really run: `dag.test()`, in this process, on a real agent."""
 
+from datetime import timedelta
 from typing import Any
 
 import pendulum
 import pytest
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
-from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowSkipException, Asset, Context
+from airflow.providers.common.compat.sdk import (
+    DAG,
+    AirflowException,
+    AirflowSkipException,
+    Asset,
+    Context,
+    TaskDeferred,
+)
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import PartitionedAssetTimetable
 from airflow.serialization.serialized_objects import DagSerialization
@@ -119,6 +127,27 @@ def test_odd_roles_are_refused_on_a_worker_too(neli_default: str, role: object) 
     sensor = LeaderSensor(task_id="sensor", role=role)  # type: ignore[arg-type]
     with pytest.raises(AirflowException, match="wanted"):
         sensor.poke(Context())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("expect", ""), ("expect", "None"), ("expect", None), ("expect", 7), ("when_away", "sleep")]
+)
+def test_what_can_never_come_true_is_refused_on_a_worker_too(neli_default: str, name: str, value: Any) -> None:
+    sensor = LeaderSensor(task_id="sensor", role="nightly", deferrable=False, **{name: value})
+    with pytest.raises(AirflowException, match=f"`{name}`"):
+        sensor.poke(Context())
+
+
+def test_a_sensor_without_an_agent_gives_its_worker_back(dag_test: DagTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", spelled(address="unix:/nowhere/agent.sock"))
+    away: dict[str, Any] = {"role": "nightly", "neli_conn_id": "away", "timeout": 0.2}
+    with DAG("away", start_date=START) as dag:
+        LeaderSensor(task_id="poked", deferrable=False, poke_interval=0.1, **away)
+        LeaderSensor(task_id="poked_softly", deferrable=False, poke_interval=0.1, soft_fail=True, **away)
+    assert {"poked": "failed", "poked_softly": "skipped"} == states(dag_test(dag))
+    with pytest.raises(TaskDeferred) as deferred:  # Its worker is free at once, and the trigger waits for the agent.
+        LeaderSensor(task_id="deferred", **away).execute(Context())
+    assert timedelta(seconds=0.2) == deferred.value.timeout
 
 
 def test_a_soft_sensor_skips_on_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
