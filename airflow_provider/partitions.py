@@ -29,34 +29,14 @@ from airflow.partition_mappers.window import Window
 from airflow.providers.common.compat.sdk import conf
 
 from neli_router.errors import BadKey
-from neli_router.keyspace import PARTITIONS, SLOTS, Layout
+from neli_router.keyspace import PARTITIONS, SLOTS, Layout, role_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import DAG
 
-__all__ = ["AllPartitions", "SlotPartitionMapper", "configured_layout", "layout_of_run", "role_of"]
+__all__ = ["AllPartitions", "SlotPartitionMapper", "asked_role", "configured_layout", "layout_of_run"]
 
 SECTION = "neli"
-
-NUMBER_MAX = 18
-"""Digits of a role's number, at most: the agent's bound, too."""
-
-
-def role_of(text: str) -> int | str:
-    """The role that a text means: a number if it is one, else a name. A template and a `partition_key` are always text.
-
-    The same rule holds on the command line and in the addresses of an agent. Raises BadKey for a number that is too
-    long to be one.
-    """
-    if not (text.isascii() and text.removeprefix("-").isdecimal()):
-        return text
-    if len(text) > NUMBER_MAX:
-        raise BadKey(
-            f"a role was wanted: a number of at most {NUMBER_MAX} digits, or a name",
-            f"this number has {len(text)} characters",
-            "count roles from 0, or give a name that is no number",
-        )
-    return int(text)
 
 
 def configured_layout() -> Layout:
@@ -115,6 +95,30 @@ class AllPartitions(Window):
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
         return cls(_layout(data))
+
+
+def asked_role(role: object, key: object, *, partition_key: str | None = None) -> tuple[int | str | None, str | None]:
+    """The role, or else the key, that a task means; by default, the run's `partition_key`, as a role.
+
+    A template may have made anything of them. Raises BadKey for what cannot be one.
+    """
+    if role is not None and key is not None:
+        raise BadKey("a role or a key was wanted", "both were given", "leave one of them out")
+    name, given = ("role", partition_key if role is None else role) if key is None else ("key", key)
+    if given is None:
+        raise BadKey(
+            "a role or a key was wanted",
+            "neither was given, and this run has no partition_key",
+            "give the task one, or start the run for a partition",
+        )
+    if name == "role" and isinstance(given, int) and not isinstance(given, bool):
+        return given, None
+    remedy = "see what its template was rendered to in Airflow's page"
+    if not isinstance(given, str):
+        raise BadKey(f"a {name} was wanted", f"a template or a program gave a {type(given).__name__}", remedy)
+    if not given.strip() or given == "None":
+        raise BadKey(f"a {name} was wanted", "a template gave an empty text, or None", remedy)
+    return (role_of(given), None) if name == "role" else (None, given)
 
 
 def layout_of_run(dag: "DAG | None") -> Layout | None:

@@ -3,6 +3,7 @@
     key --murmur3_x86_32, seed 0--> 32 bits --mod S--> slot --mod M--> partition
     role j, a number ------------------------------------mod M-------> partition
     role "nightly", a name: simply a key
+    role "7", a text of digits: role 7, wherever a role comes as text
 
 Members that disagree here would each be right about a different partition, so nothing in this chain may depend on the
 process. The hash is fixed and unseeded (Python's own `hash` of a text differs from one interpreter to the next), text
@@ -22,7 +23,7 @@ import msgspec
 
 from neli_router.errors import BadKey, ConfigError
 
-__all__ = ["PARTITIONS", "SLOTS", "SLOTS_MAX", "Key", "Layout", "Role", "hasher", "utf8"]
+__all__ = ["PARTITIONS", "SLOTS", "SLOTS_MAX", "Key", "Layout", "Role", "hasher", "role_of", "utf8"]
 
 SLOTS = 16384
 """Redis Cluster's number: small enough for a flat table, large enough for 4096 partitions of four slots each."""
@@ -32,6 +33,9 @@ PARTITIONS = 256
 
 SLOTS_MAX = 2**32
 """The hash has 32 bits, so a slot above them would stay empty for ever."""
+
+ROLE_DIGITS_MAX = 18
+"""No program counts roles up to more, and Python is slow to read very long numbers."""
 
 Key = str | bytes
 Role = int | str | bytes
@@ -102,6 +106,23 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not unequal:
             return ""
         return f"{self.spelled()} against {other.spelled()} (unequal: {', '.join(unequal)})"
+
+
+def role_of(text: str) -> int | str:
+    """The role that a text means: a number if it is one, else a name.
+
+    One rule for all places where a role can only be text: the command line, an agent's addresses, a template of
+    Airflow. Raises BadKey for a number that is too long to be one.
+    """
+    if not (text.isascii() and text.removeprefix("-").isdecimal()):
+        return text
+    if len(text) > ROLE_DIGITS_MAX:
+        raise BadKey(
+            f"a role was wanted: a number of at most {ROLE_DIGITS_MAX} digits, or a name",
+            f"this number has {len(text)} characters",
+            "count roles from 0, or give a name that is no number",
+        )
+    return int(text)
 
 
 def hasher(layout: Layout) -> Callable[[Key], int]:

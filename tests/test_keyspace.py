@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neli_router.errors import BadKey, ConfigError
-from neli_router.keyspace import PARTITIONS, SLOTS, SLOTS_MAX, Key, Layout, hasher
+from neli_router.keyspace import PARTITIONS, SLOTS, SLOTS_MAX, Key, Layout, hasher, role_of
 
 LAYOUTS = st.builds(
     lambda slots, share, tags: Layout(slots=slots, partitions=max(1, int(slots * share)), tags=tags),
@@ -158,6 +158,18 @@ def test_a_named_role_is_a_key(layout: Layout, name: Key) -> None:
 def test_what_is_no_role_is_refused(role: object) -> None:
     with pytest.raises(BadKey):
         Layout().partition_of_role(cast("Any", role))
+
+
+@pytest.mark.parametrize(
+    ("text", "role"), [("7", 7), ("-1", -1), ("007", 7), ("nightly", "nightly"), ("7a", "7a"), ("٣", "٣"), ("-", "-")]
+)
+def test_a_text_of_digits_is_a_number(text: str, role: int | str) -> None:
+    assert role == role_of(text)
+
+
+def test_a_number_that_is_too_long_is_refused() -> None:
+    with pytest.raises(BadKey, match="this number has 5000 characters"):
+        role_of("9" * 5000)
 
 
 # Tags.

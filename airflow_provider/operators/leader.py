@@ -30,19 +30,19 @@ from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferralTimeo
 from airflow_provider.exceptions import NotLeadingHere
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.leases import END_MAX, HeldBlock, holding
-from airflow_provider.partitions import layout_of_run, role_of
+from airflow_provider.partitions import asked_role, layout_of_run
 from airflow_provider.triggers.neli import LeaderTrigger, WhenAway
-from neli_router.errors import BadKey, NeliError, NoAgent
+from neli_router.errors import NeliError, NoAgent
 from neli_router.keyspace import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from airflow.providers.common.compat.sdk import Context
 
     from neli_router.agent.client.leases import AgentLease, Share
 
-__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "WhenNotLeading", "asked_role", "role_here"]
+__all__ = ["LEASE_KEY", "TERM_KEY", "LeaderOperator", "WhenNotLeading", "role_here"]
 
 LEASE_KEY = "lease"
 """Where the lease is in the context, while the task works under it and in the callbacks of its end."""
@@ -155,7 +155,7 @@ class LeaderOperator(BaseOperator):
             self._give_up_at = now + self.timeout
         if self._give_up_at is not None and now >= self._give_up_at:
             raise self._in_vain(error.found) from error
-        role, key = asked_role(self.role, self.key, context)
+        role, key = asked_role(self.role, self.key, partition_key=context.get("partition_key"))
         trigger = LeaderTrigger(
             role=role, key=key, expect="here", neli_conn_id=self.neli_conn_id, when_away=self._when_away()
         )
@@ -190,41 +190,15 @@ class LeaderOperator(BaseOperator):
                 )
 
 
-def asked_role(
-    role: int | str | None, key: str | None, context: "Mapping[str, Any]"
-) -> tuple[int | str | None, str | None]:
-    """The role, or else the key, that a task means. Raises BadKey for what cannot be one."""
-    if role is not None and key is not None:
-        raise BadKey("a role or a key was wanted", "both were given", "leave one of them out")
-    if key is not None:
-        return None, _text("a key", key)
-    if role is None and (role := context.get("partition_key")) is None:
-        raise BadKey(
-            "a role or a key was wanted",
-            "none was given, and this run has no partition_key",
-            "give the operator a role, or start the run for a partition",
-        )
-    if isinstance(role, int) and not isinstance(role, bool):
-        return role, None
-    return role_of(_text("a role", role)), None
-
-
 def role_here(hook: NeliHook, role: int | str | None, key: str | None, context: "Context") -> Role:
     """The role that a task means, as leases take it. Raises GroupMismatch if its run was made by another layout."""
     if (layout := layout_of_run(context.get("dag"))) is not None:
         hook.layout(wanted=layout)  # Another one would give the partition of this run to the wrong host.
-    asked, key = asked_role(role, key, context)
+    asked, key = asked_role(role, key, partition_key=context.get("partition_key"))
     if asked is not None:
         return asked
     assert key is not None, "asked_role gives one of the two"
     return hook.layout().partition(key)  # A number, because a key may look like the number of a role.
-
-
-def _text(wanted: str, given: object) -> str:
-    if isinstance(given, str) and given.strip() and given != "None":
-        return given
-    kind = "an empty text, or None" if isinstance(given, str) else f"a {type(given).__name__}"
-    raise BadKey(f"{wanted} was wanted", f"found {kind}", "see what its template was rendered to in Airflow's page")
 
 
 def _as_dict(context: "Context") -> dict[str, Any]:

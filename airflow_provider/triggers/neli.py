@@ -43,7 +43,7 @@ from airflow.triggers.base import (
 )
 
 from airflow_provider.hooks.neli import CONNECTION_ID, Expected
-from airflow_provider.partitions import role_of
+from airflow_provider.partitions import asked_role
 from airflow_provider.subscription import Moment, OnePerConnection, Subscription, current
 from neli_router.agent.wire import KEY_MAX, OwnerView
 from neli_router.errors import BadKey, NeliError
@@ -88,24 +88,15 @@ class Conclusion(NamedTuple):
 
 def partition_wanted(layout: Layout, role: object, key: object) -> int:
     """The partition of a role or a key, of which a template may have made anything. Raises BadKey."""
-    wanted = "either a role or a key was wanted"
-    remedy = "name a role or a key; a task of a partitioned run takes the run's partition key by default"
-    if role is None and key is None:
-        raise BadKey(wanted, "neither was given", remedy)
-    if role is not None and key is not None:
-        raise BadKey(wanted, "both were given", "use two tasks")
-    name, found = ("key", key) if role is None else ("role", role)
-    if name == "role" and type(found) is int:
-        return layout.partition_of_role(found)
-    if not isinstance(found, str):
-        raise BadKey(f"a {name} as text was wanted", f"a template or a program gave a {type(found).__name__}", remedy)
-    if not found.strip() or found == "None":
-        raise BadKey(f"a {name} was wanted", "a template gave an empty text, or None", remedy)
-    if len(found) > KEY_MAX:
+    asked, text = asked_role(role, key)
+    found = text if asked is None else asked
+    assert found is not None, "asked_role gives one of the two"
+    if isinstance(found, str) and len(found) > KEY_MAX:
+        name = "key" if asked is None else "role"
         raise BadKey(
             f"a {name} of at most {KEY_MAX} characters was wanted", f"it has {len(found)}", "take a shorter one"
         )
-    return layout.partition_of_role(role_of(found)) if name == "role" else layout.partition(found)
+    return layout.partition_of_role(found)  # The text of a key is never read as a number there.
 
 
 def require_sense(*, role: object, key: object, expect: object, **own_words: object) -> None:

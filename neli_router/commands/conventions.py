@@ -27,7 +27,7 @@ from neli_router.exit_codes import (
     EXIT_REFUSED,
     EXIT_USAGE,
 )
-from neli_router.keyspace import Key, Role
+from neli_router.keyspace import Key, Role, role_of
 from neli_router.settings.file import Unreadable
 from neli_router.settings.token import read_token
 
@@ -43,7 +43,7 @@ __all__ = [
     "output_option",
     "print_rows",
     "print_views",
-    "role_of",
+    "role_given",
     "shown",
 ]
 
@@ -125,9 +125,10 @@ def key_of(given: str | bytes) -> Key:
         return raw
 
 
-def role_of(given: str) -> Role:
-    """A number is a role's number; anything else is its name."""
-    return int(given) if given.removeprefix("-").isdecimal() and given.isascii() else key_of(given)
+def role_given(given: str) -> Role:
+    """A role as it came from the command line: a number, or a name, which may be any bytes as a key may."""
+    role = role_of(given)
+    return key_of(role) if isinstance(role, str) else role
 
 
 def shown(text: str) -> str:

@@ -28,7 +28,7 @@ from neli_router.commands.conventions import (
     output_option,
     print_rows,
     print_views,
-    role_of,
+    role_given,
     shown,
 )
 from neli_router.errors import NoOwner
@@ -211,7 +211,7 @@ def watch_command(key: str | None, role: str | None, agent: str | None, token_fi
     """
     with (
         asking(agent, token_file) as client,
-        client.watch(None if key is None else key_of(key), role=None if role is None else role_of(role)) as changes,
+        client.watch(None if key is None else key_of(key), role=None if role is None else role_given(role)) as changes,
     ):
         _close_with_reader(changes.close)
         for view in changes:
@@ -249,7 +249,7 @@ def _looked_up(client: "Client", keys: Iterable[Key], roles: tuple[str, ...]) ->
             batch = []
     if batch:
         yield _owned(client, batch)
-    for role, text in zip(map(role_of, roles), roles, strict=True):
+    for role, text in zip(map(role_given, roles), roles, strict=True):
         try:
             yield [_line(client.owner_of_role(role), role=role if isinstance(role, int) else shown(text))]
         except NoOwner as error:

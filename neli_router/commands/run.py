@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from neli_router.commands.conventions import agent_options, asking, complain, role_of
+from neli_router.commands.conventions import agent_options, asking, complain, role_given
 from neli_router.commands.guardian import Guardian, guardian
 from neli_router.errors import NoAgent
 from neli_router.exit_codes import EXIT_CANNOT_START, EXIT_LOST, EXIT_NOT_EXECUTABLE
@@ -93,7 +93,7 @@ def run_command(
     guard = guardian()  # Before anything here has a thread.
     try:
         with asking(agent, token_file) as client:
-            code = _Run(client, guard, role_of(role), role, command, grace).run(keep=keep)
+            code = _Run(client, guard, role_given(role), role, command, grace).run(keep=keep)
     finally:
         guard.close()
     raise SystemExit(code)

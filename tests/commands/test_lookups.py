@@ -69,6 +69,12 @@ def test_roles_are_asked_for_by_number_or_name(place: StandIn) -> None:
     assert (0, [3, "nightly"]) == (result.exit_code, [json.loads(line)["role"] for line in result.stdout.splitlines()])
 
 
+def test_a_role_of_too_many_digits_is_refused_in_a_sentence(place: StandIn) -> None:
+    result = run(owner_command, "--role", "9" * 5000)
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert "this number has 5000 characters" in result.stderr
+
+
 def test_the_table_names_owners_and_members(place: StandIn) -> None:
     result = run(table_command)
     assert ["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD"] == result.stdout.splitlines()[0].split()

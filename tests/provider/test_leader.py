@@ -16,8 +16,8 @@ from airflow.providers.common.compat.sdk import DAG, get_current_context
 from airflow.sdk import task
 
 from airflow_provider.exceptions import LeadershipLost
-from airflow_provider.operators.leader import asked_role
 from airflow_provider.operators.neli import LeaderShortCircuitOperator
+from airflow_provider.partitions import asked_role
 from airflow_provider.retries import LeadershipRetryPolicy
 from neli_router.errors import BadKey
 from neli_router.fence import Refused
@@ -432,25 +432,25 @@ def test_a_short_circuit_lets_only_the_leader_go_on(
 def test_a_role_is_a_number_or_a_name_and_by_default_the_partition(
     role: Any, key: Any, partition_key: str | None, expected: tuple[object, object]
 ) -> None:
-    assert expected == asked_role(role, key, {"partition_key": partition_key})
+    assert expected == asked_role(role, key, partition_key=partition_key)
 
 
 @pytest.mark.parametrize(
     ("role", "key", "found"),
     [
-        (None, None, "none was given, and this run has no partition_key"),
+        (None, None, "neither was given, and this run has no partition_key"),
         (7, "EURUSD", "both were given"),
-        ("", None, "found an empty text"),
-        ("None", None, "found an empty text, or None"),
-        (None, "  ", "found an empty text"),
-        (True, None, "found a bool"),
-        (7.0, None, "found a float"),
-        (None, ["EURUSD"], "found a list"),
+        ("", None, "gave an empty text"),
+        ("None", None, "gave an empty text, or None"),
+        (None, "  ", "gave an empty text"),
+        (True, None, "gave a bool"),
+        (7.0, None, "gave a float"),
+        (None, ["EURUSD"], "gave a list"),
     ],
 )
 def test_what_is_no_role_is_refused(role: Any, key: Any, found: str) -> None:
     with pytest.raises(BadKey, match=found):
-        asked_role(role, key, {})
+        asked_role(role, key)
 
 
 def test_a_task_says_what_its_choices_are(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:

@@ -10,9 +10,9 @@ from airflow.serialization.encoders import encode_partition_mapper, encode_windo
 from hypothesis import given
 from hypothesis import strategies as some
 
-from airflow_provider.partitions import AllPartitions, SlotPartitionMapper, configured_layout, layout_of_run, role_of
+from airflow_provider.partitions import AllPartitions, SlotPartitionMapper, configured_layout, layout_of_run
 from neli_router.errors import BadKey, ConfigError
-from neli_router.keyspace import Layout
+from neli_router.keyspace import Layout, role_of
 
 pytestmark = pytest.mark.airflow
 
@@ -72,18 +72,6 @@ def test_a_configuration_that_is_no_layout_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setenv("AIRFLOW__NELI__PARTITIONS", "0")
     with pytest.raises(ConfigError, match="partitions=0 must be a whole number of at least 1"):
         AllPartitions()
-
-
-@pytest.mark.parametrize(
-    ("text", "role"), [("7", 7), ("-1", -1), ("007", 7), ("nightly", "nightly"), ("7a", "7a"), ("٣", "٣"), ("-", "-")]
-)
-def test_a_text_of_digits_is_a_number(text: str, role: int | str) -> None:
-    assert role == role_of(text)
-
-
-def test_a_number_that_is_too_long_is_refused() -> None:
-    with pytest.raises(BadKey, match="this number has 5000 characters"):
-        role_of("9" * 5000)
 
 
 def test_a_task_can_learn_by_which_layout_its_run_was_made() -> None:

@@ -25,7 +25,7 @@ import msgspec
 
 from neli_router.agent.wire import KEY_MAX, LoadAsked, OwnersAsked, Refusal, WishAsked
 from neli_router.errors import BadKey, ConfigError, NeliError
-from neli_router.keyspace import Key, Layout, Role
+from neli_router.keyspace import Key, Layout, Role, role_of
 
 __all__ = [
     "Place",
@@ -44,10 +44,6 @@ __all__ = [
 FIELDS_MAX = 16
 """Parameters of one query. None needs more than two."""
 
-ROLE_DIGITS_MAX = 18
-"""No program counts roles up to more, and Python is slow to read very long numbers."""
-
-NUMBER = re.compile(r"-?[0-9]+")
 RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 Asked = TypeVar("Asked")
 
@@ -119,7 +115,9 @@ def place(found: dict[str, str], layout: Layout) -> Place:
     (name,) = given
     text = found[name]
     if name == "role":
-        role = _role(text)
+        role = role_of(text)
+        if len(text) > KEY_MAX:
+            raise _too_long(len(text))
         return Place(layout.partition_of_role(role), None, role)
     key = text if name == "key" else _bytes_of(text)
     if len(key) > KEY_MAX:
@@ -203,20 +201,6 @@ def _decoded(decoder: "msgspec.json.Decoder[Asked]", body: bytes, example: str) 
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         found = "it is no JSON"
     raise bad_request("a body of JSON was wanted", found, f"send something like {example}")
-
-
-def _role(text: str) -> Role:
-    if NUMBER.fullmatch(text):
-        if len(text) > ROLE_DIGITS_MAX:
-            raise BadKey(
-                f"a role was wanted: a number of at most {ROLE_DIGITS_MAX} digits, or a name",
-                f"found a number of {len(text)} characters",
-                "count roles from 0, or give a name that is no number",
-            )
-        return int(text)
-    if len(text) > KEY_MAX:
-        raise _too_long(len(text))
-    return text
 
 
 def _bytes_of(text: str) -> bytes:
