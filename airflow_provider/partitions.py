@@ -34,7 +34,7 @@ from neli_router.keyspace import PARTITIONS, SLOTS, Layout, role_of
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import DAG
 
-__all__ = ["AllPartitions", "SlotPartitionMapper", "asked_role", "configured_layout", "layout_of_run"]
+__all__ = ["AllPartitions", "SlotPartitionMapper", "asked_role", "configured_layout", "layout_of_run", "spelled_layout"]
 
 SECTION = "neli"
 
@@ -67,7 +67,7 @@ class SlotPartitionMapper(PartitionMapper):
         return str(self.layout.partition(key))
 
     def serialize(self) -> dict[str, Any]:
-        return {**super().serialize(), **_spelled(self.layout)}
+        return {**super().serialize(), **spelled_layout(self.layout)}
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
@@ -90,7 +90,7 @@ class AllPartitions(Window):
         return map(str, range(self.layout.partitions))
 
     def serialize(self) -> dict[str, Any]:
-        return _spelled(self.layout)
+        return spelled_layout(self.layout)
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
@@ -134,7 +134,8 @@ def layout_of_run(dag: "DAG | None") -> Layout | None:
     return None
 
 
-def _spelled(layout: Layout) -> dict[str, Any]:
+def spelled_layout(layout: Layout) -> dict[str, Any]:
+    """As Airflow stores it with a Dag."""
     return {name: getattr(layout, name) for name in layout.__struct_fields__}
 
 

@@ -50,7 +50,7 @@ from neli_router.router.router import AWAIT_MAX, Router
 from neli_router.router.table import Table
 from neli_router.settings.addresses import spell_place
 
-__all__ = ["CONNECTION_ID", "Expected", "NeliHook"]
+__all__ = ["CONNECTION_ID", "Expected", "NeliHook", "checked"]
 
 CONNECTION_ID = "neli_default"
 
@@ -178,7 +178,7 @@ class NeliHook(BaseHook):
     def layout(self, *, wanted: Layout | None = None) -> Layout:
         """How the group's keys fall into partitions. Raises GroupMismatch if `wanted` is another layout."""
         conn = self.get_conn()
-        return _checked(conn.table().layout if isinstance(conn, Client) else conn.feed.layout, wanted)
+        return checked(conn.table().layout if isinstance(conn, Client) else conn.feed.layout, wanted)
 
     async def aowner(self, key: Key) -> OwnerView:
         conn = await self.aget_conn()
@@ -197,8 +197,8 @@ class NeliHook(BaseHook):
     async def alayout(self, *, wanted: Layout | None = None) -> Layout:
         conn = await self.aget_conn()
         if isinstance(conn, AsyncClient):
-            return _checked((await conn.table()).layout, wanted)
-        return _checked(self._opened().feed.layout, wanted)
+            return checked((await conn.table()).layout, wanted)
+        return checked(self._opened().feed.layout, wanted)
 
     # This host. A ledger does not know which one that is.
 
@@ -484,7 +484,8 @@ def _named(view: OwnerView) -> OwnerView:
     return view
 
 
-def _checked(layout: Layout | None, wanted: Layout | None) -> Layout:
+def checked(layout: Layout | None, wanted: Layout | None) -> Layout:
+    """The layout of a group, which is there and as wanted. Raises NoOwner, or GroupMismatch."""
     if layout is None:
         raise NoOwner("the layout of the group was wanted", "no member ever joined it", "start a member")
     if wanted is not None and wanted != layout:

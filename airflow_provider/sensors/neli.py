@@ -13,6 +13,7 @@ the trigger, which is why the names here and there are the same.
 A sensor that is done says who led at that moment. What must run only while a role is led holds it: `@task.leader`.
 """
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider.hooks.neli import CONNECTION_ID, Expected, NeliHook
-from airflow_provider.partitions import layout_of_run
+from airflow_provider.partitions import layout_of_run, spelled_layout
 from airflow_provider.triggers.neli import (
     LeaderTrigger,
     Otherwise,
@@ -41,7 +42,7 @@ from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError, No
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-__all__ = ["PARTITION_KEY", "LeaderSensor", "SlotOwnerSensor", "WaitingSensor", "concluded"]
+__all__ = ["PARTITION_KEY", "LeaderSensor", "SlotOwnerSensor", "WaitingSensor", "concluded", "leader_from"]
 
 PARTITION_KEY = "{{ dag_run.partition_key or '' }}"
 """The default of `role` and `key`: the partition key of a partitioned run."""
@@ -55,6 +56,15 @@ def concluded(event: dict[str, Any]) -> dict[str, Any]:
     if outcome != "success":
         raise AirflowException(why)
     return {name: value for name, value in event.items() if name not in {"outcome", "why"}}
+
+
+def leader_from(xcom: Any) -> dict[str, Any]:
+    """The leader that a sensor found, from its XCom, for the tasks below it.
+
+    Airflow 3.3 stores what a task leaves behind that ends in the triggerer as text, as if it had been text all along.
+    """
+    found: dict[str, Any] = json.loads(xcom) if isinstance(xcom, str) else xcom
+    return found
 
 
 class WaitingSensor(BaseSensorOperator):
@@ -138,7 +148,9 @@ class WaitingSensor(BaseSensorOperator):
 
     def _arguments(self) -> dict[str, Any]:
         """Those of the trigger."""
+        layout = layout_of_run(self.get_dag())
         return {
+            "layout": None if layout is None else spelled_layout(layout),
             "role": self.role,
             "key": self.key,
             "expect": self.expect,
@@ -153,7 +165,7 @@ class WaitingSensor(BaseSensorOperator):
         """Once all is assigned: what Airflow needs to begin without a worker."""
         arguments = self._arguments()
         # The output of another task is known to a worker only, and the scheduler would stumble over it.
-        is_plain = all(isinstance(value, str | int | None) for value in arguments.values())
+        is_plain = all(isinstance(value, str | int | dict | None) for value in arguments.values())
         self.start_from_trigger = self.ends_in_triggerer and self.deferrable and is_plain
         if self.start_from_trigger:
             self.start_trigger_args = StartTriggerArgs(
@@ -171,7 +183,7 @@ class LeaderSensor(WaitingSensor):
     leads it, and may act), "anybody", or the name of a member. `when_away` says what to do while the agent cannot be
     asked: "wait", at most until `timeout`, or "fail". With `start_from_trigger` no worker is needed at any time.
 
-    The XCom holds role, partition, leader, address, term, and `here`, whether this host leads.
+    The XCom holds role, partition, leader, address, term, and `here`, whether this host leads: see `leader_from`.
     """
 
     def __init__(self, *, role: str | int = PARTITION_KEY, **kwargs: Any) -> None:

@@ -42,11 +42,11 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
-from airflow_provider.hooks.neli import CONNECTION_ID, Expected
+from airflow_provider.hooks.neli import CONNECTION_ID, Expected, checked
 from airflow_provider.partitions import asked_role
 from airflow_provider.subscription import Moment, OnePerConnection, Subscription, current
 from neli_router.agent.wire import KEY_MAX, OwnerView
-from neli_router.errors import BadKey, NeliError
+from neli_router.errors import BadKey, GroupMismatch, NeliError
 from neli_router.keyspace import Layout
 
 __all__ = [
@@ -146,7 +146,7 @@ class LeaderTrigger(_Follower):
     partition, leader, address, term, and `here`, whether this host leads (None if the connection is to a ledger).
 
     With `ends_task` the task ends in the triggerer, without a worker, with the leader as its XCom; `soft_fail` then
-    makes a failure a skip.
+    makes a failure a skip. `layout` is that by which the task's run got its partition: a group with another fails it.
     """
 
     def __init__(
@@ -160,15 +160,16 @@ class LeaderTrigger(_Follower):
         when_away: WhenAway = "wait",
         ends_task: bool = False,
         soft_fail: bool = False,
+        layout: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.role, self.key, self.expect, self.neli_conn_id = role, key, expect, neli_conn_id
         self.otherwise, self.when_away = otherwise, when_away
-        self.ends_task, self.soft_fail = ends_task, soft_fail
+        self.ends_task, self.soft_fail, self.layout = ends_task, soft_fail, layout
         self._told_away = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("role", "key", "expect", "neli_conn_id", "otherwise", "when_away", "ends_task", "soft_fail")
+        names = ("role", "key", "expect", "neli_conn_id", "otherwise", "when_away", "ends_task", "soft_fail", "layout")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Moment]) -> AsyncIterator[TriggerEvent]:
@@ -208,6 +209,10 @@ class LeaderTrigger(_Follower):
             return None
         if seen.layout is None:
             return None
+        try:
+            checked(seen.layout, None if self.layout is None else Layout(**self.layout))
+        except GroupMismatch as error:
+            return Conclusion("failed", str(error))
         if self.expect == "here" and seen.member is None:
             problem = f"the connection {self.neli_conn_id!r} is to a ledger, which does not know this host"
             return Conclusion("failed", f"{self._wanted()} was wanted, but {problem}: name one to this host's agent")

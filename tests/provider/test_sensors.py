@@ -161,7 +161,12 @@ def test_a_soft_sensor_skips_on_a_worker(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_run_that_another_layout_made_is_refused(neli_default: str) -> None:
     mapper: Any = SlotPartitionMapper(Layout(partitions=9))
     schedule = PartitionedAssetTimetable(assets=Asset("prices"), default_partition_mapper=mapper)
-    with DAG("by_partition", schedule=schedule):
+    with DAG("by_partition", schedule=schedule) as dag:
         sensor = LeaderSensor(task_id="sensor", role="3")
+        gate = LeaderGate(task_id="gate", role="3")
     with pytest.raises(AirflowException, match="partitions=9"):
         sensor.poke(Context())
+    assert gate.start_trigger_args is not None
+    assert gate.start_trigger_args.trigger_kwargs is not None
+    assert {"slots": 16384, "partitions": 9, "tags": False} == gate.start_trigger_args.trigger_kwargs["layout"]
+    DagSerialization.from_dict(DagSerialization.to_dict(dag))

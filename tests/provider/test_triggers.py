@@ -11,9 +11,11 @@ import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 
 from airflow_provider.hooks.neli import NeliHook
+from airflow_provider.partitions import spelled_layout
 from airflow_provider.subscription import Subscription, current
 from airflow_provider.triggers.neli import LeaderTrigger, OwnershipTrigger
 from neli_router.errors import BadKey
+from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import PARTITIONS, Running, configured, running
 from tests.provider.given import spelled
@@ -131,6 +133,8 @@ def led_by(hook: NeliHook, name: str) -> list[int]:
         ({"neli_conn_id": "ledger", "expect": "a"}, TaskSuccessEvent, ""),
         ({"neli_conn_id": "away", "when_away": "fail"}, TaskFailedEvent, "there is no socket"),
         ({"neli_conn_id": ""}, TaskFailedEvent, "the connection '' was wanted, but it is not there"),
+        ({"layout": spelled_layout(Layout(partitions=PARTITIONS))}, TaskSuccessEvent, ""),
+        ({"layout": spelled_layout(Layout(partitions=9))}, TaskFailedEvent, "but it has another"),
         ({"otherwise": "sleep"}, TaskFailedEvent, "`otherwise` was wanted to be one of wait, skip, fail"),
         ({"when_away": None}, TaskFailedEvent, "`when_away` was wanted to be one of wait, fail"),
         ({"expect": "  "}, TaskFailedEvent, "`expect` is empty"),
@@ -286,7 +290,7 @@ def test_a_watcher_with_odd_arguments_fails_where_the_dag_is_read(arguments: dic
     "trigger",
     [
         LeaderTrigger(role="nightly", expect="b", otherwise="skip", when_away="fail", ends_task=True, soft_fail=True),
-        LeaderTrigger(key="EURUSD", neli_conn_id="other"),
+        LeaderTrigger(key="EURUSD", neli_conn_id="other", layout=spelled_layout(Layout())),
         OwnershipTrigger(role="nightly", on="lost"),
         OwnershipTrigger(partitions=(3, 1, 1), member="b", neli_conn_id="other"),
     ],
