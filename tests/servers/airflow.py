@@ -257,7 +257,13 @@ class Airflow:
 
     api: AirflowApi
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        settings: Mapping[str, str],
+        parts: Collection[str] = tuple(COMPONENTS),
+    ) -> None:
         self.home, self.dags = folder, folder / "dags"
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
@@ -286,7 +292,7 @@ class Airflow:
             **{f"AIRFLOW__{name}": value for name, value in ours.items()},
             **environment,
         }
-        self._processes = {name: ServerProcess(folder / f"{name}.log") for name in COMPONENTS}
+        self._processes = {name: ServerProcess(folder / f"{name}.log") for name in parts}
         self._sessions: set[int] = set()
 
     @classmethod
@@ -313,10 +319,11 @@ class Airflow:
         *,
         dags: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        parts: Collection[str] = tuple(COMPONENTS),
     ) -> Iterator[list[Self]]:
-        """An installation for each of `environments`, which start side by side."""
+        """An installation of these parts for each of `environments`, which start side by side."""
         with ExitStack() as life:
-            all_of_them = [life.enter_context(cls._laid_out(one, dags, settings or {})) for one in environments]
+            all_of_them = [life.enter_context(cls._laid_out(one, dags, settings or {}, parts)) for one in environments]
             for airflow in all_of_them:
                 airflow._begin_all()
             for airflow in all_of_them:
@@ -326,11 +333,11 @@ class Airflow:
     @classmethod
     @contextmanager
     def _laid_out(
-        cls, environment: Mapping[str, str], dags: Path | None, settings: Mapping[str, str]
+        cls, environment: Mapping[str, str], dags: Path | None, settings: Mapping[str, str], parts: Collection[str]
     ) -> Iterator[Self]:
         """Its folder, until all of it has ended."""
         with tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True) as folder:
-            airflow = cls(Path(folder), environment, settings)
+            airflow = cls(Path(folder), environment, settings, parts)
             shutil.copytree(dags, airflow.dags) if dags is not None else airflow.dags.mkdir()
             try:
                 yield airflow
@@ -348,7 +355,7 @@ class Airflow:
                 _migrated.append(connection.serialize())
         else:
             database.write_bytes(_migrated[0])
-        for component in COMPONENTS:
+        for component in self._processes:
             self.begin(component)
 
     def _await_all(self) -> None:
@@ -393,7 +400,7 @@ class Airflow:
         assert not ended, f"{', '.join(ended)} of {self.url} ended"
         with suppress(httpx.TransportError, ValueError, KeyError):
             health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5.0, trust_env=False).json()
-            parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
+            parts = {"metadatabase", *(name.replace("-", "_") for name in self._processes)} - {"api_server"}
             return all(health[part]["status"] == "healthy" for part in parts)
         return False
 
