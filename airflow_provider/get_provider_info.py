@@ -51,8 +51,29 @@ _CONNECTION: dict[str, Any] = {
 }
 
 _OPTIONS: dict[str, Any] = {
+    "agent_in": {
+        "description": "Which process of Airflow has this host's agent as its child: scheduler, triggerer, or none.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "scheduler",
+        "default": "",
+    },
+    "agent_config": {
+        "description": "The file neli.toml of that agent. Empty: the one that `neli agent` finds by itself.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "/etc/neli/neli.toml",
+        "default": "",
+    },
+    "switch": {
+        "description": "Whether the scheduler pauses the Dags tagged neli:ROLE where the role is not led by this host.",
+        "version_added": "0.1.0",
+        "type": "boolean",
+        "example": None,
+        "default": "False",
+    },
     "conn_id": {
-        "description": "The connection whose agent the page of NELI Router shows.",
+        "description": "The connection to this host's agent: its page is shown, and the switch goes by what it leads.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "neli_tokyo",

@@ -168,6 +168,8 @@ ROOMS = (
     # plain.
     Room((PROVIDER,), imports=("",), packages=frozenset({PROVIDER, "airflow", "starlette"})),
     Room((f"{PROVIDER}.airflow_version",), imports=("errors",)),
+    # It changes Airflow's metadata database, inside the scheduler.
+    Room((f"{PROVIDER}.switch",), imports=("",), packages=frozenset({PROVIDER, "airflow", "sqlalchemy"})),
     Room((f"{PROVIDER}.get_provider_info",), packages=frozenset({PROVIDER})),
     # The door. It stands aside of the arrows: whoever imports any module has passed through it.
     Room(("__init__",), imports=(*GROUND, "config", "ledgers.base", "member", "router")),

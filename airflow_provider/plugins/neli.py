@@ -4,6 +4,7 @@
         partition_mappers, windows    asked for where a Dag that has one is read: dag processor, scheduler, API server
         fastapi_apps                  the status page, in the API server
         external_views                the page's place in the menu
+        listeners                     what starts with a scheduler or a triggerer, where `[neli]` says so
 
 Airflow refuses a Dag whose mapper or window no plugin brings. An import here would be an import in each task, so the
 parts are properties.
@@ -51,3 +52,9 @@ class NeliPlugin(AirflowPlugin):
         href = f"{urlsplit(conf.get('api', 'base_url', fallback='') or '').path.rstrip('/')}{PREFIX}/"
         # With a route of its own, Airflow shows it in a frame of its page /plugin/neli.
         return [{"name": PAGE, "href": href, "destination": "nav", "category": "browse", "url_route": "neli"}]
+
+    @property
+    def listeners(self) -> list[Any]:  # type: ignore[override]  # As above.
+        from airflow_provider import listener  # noqa: PLC0415 - see above.
+
+        return [listener]

@@ -1,0 +1,152 @@
+"""The listener: what runs inside a process of Airflow itself, where `[neli]` says so: the host's agent, and the switch.
+
+    airflow scheduler --on_starting------> the agent, if `agent_in` names this process
+    airflow triggerer |                    the switch, if `switch` is true and this is a scheduler
+                      --before_stopping--> the switch pauses and lets go; then the agent hands over
+
+    a thread of the process --starts, and starts again--> Companion: `neli agent`
+    the process ends, by any cause: the kernel ---SIGTERM---^  and the agent hands over
+
+A plain installation then needs no service of its own for the agent. It is a process, and not threads in the scheduler.
+A scheduler that computes would hold up the agent's Beats, and would lose its leases by that. And a scheduler forks: its
+children would have copies of the agent's sockets, and of locks that no thread of theirs ever opens.
+
+The kernel tells a process of its parent's death (PR_SET_PDEATHSIG), on Linux. A pipe would not do: the executor's
+workers are forks of the scheduler, outlive it when it is killed, and would keep the pipe open. On other systems the
+agent of a process that is killed stays.
+
+Airflow calls `on_starting` for all of its jobs alike, and within each task, too. Only the class of what starts, a
+`Job`, and the command line tell which process this is. A wrong option ends it before it begins: Airflow would log an
+error of a listener and go on, and a scheduler without the switch that was wanted creates runs where they must not be.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import conf, hookimpl
+
+from neli_router.exit_codes import EXIT_USAGE
+
+if TYPE_CHECKING:
+    from airflow_provider.switch import Switch
+
+__all__ = ["Companion", "before_stopping", "on_starting"]
+
+SECTION = "neli"
+
+PLACES = ("scheduler", "triggerer")
+
+GRACE = 10.0
+"""Seconds that an agent has to hand over before the process goes on with its end. It goes on handing over by itself."""
+
+PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
+"""Seconds before the next start: a ledger that is away comes back by itself, and a log is read by people."""
+
+CALM = 60.0
+"""Seconds after which a command counts as having worked, so that the next pause is short again."""
+
+LEASH = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG of linux/prctl.h, which never changes.
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Ties a process to its parent, and becomes the command, unless the parent has died meanwhile."""
+
+SERVE = "from neli_router.cli import main; main()"
+"""`neli`, of this environment, whatever the path says."""
+
+_log = logging.getLogger(__name__)
+
+
+class Companion:
+    """A command that runs for as long as this process does, and is started again if it dies.
+
+    A command whose own arguments are wrong (exit code 2) would end so again, and is not.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command, self._process = command, os.getpid()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._changing, self._ending = threading.Lock(), threading.Event()
+        # A daemon, which lives as long as the process: the kernel tells of the death of the *thread* that started it.
+        self._thread = threading.Thread(target=self._keep, name="neli-companion", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end, and wait for that, at most GRACE seconds."""
+        if os.getpid() != self._process:
+            return  # A fork has a copy of this object; the command is its parent's.
+        self._ending.set()
+        with self._changing:
+            if self._child is not None:
+                self._child.terminate()
+        self._thread.join(GRACE)
+
+    def _keep(self) -> None:
+        pause = PAUSE_MIN
+        while child := self._begun():
+            began_at = time.monotonic()
+            code = child.wait()
+            if code == EXIT_USAGE:
+                _log.error("The agent's configuration is not usable, as it says above: correct it, and start this anew")
+                return
+            if time.monotonic() - began_at > CALM:
+                pause = PAUSE_MIN
+            if not self._ending.is_set():
+                _log.warning("The agent ended with the exit code %d; it is started again in %g s", code, pause)
+            self._ending.wait(pause)
+            pause = min(PAUSE_MAX, 2 * pause)
+
+    def _begun(self) -> "subprocess.Popen[bytes] | None":
+        with self._changing:
+            if self._ending.is_set():
+                return None
+            command = [sys.executable, "-c", LEASH, str(self._process), *self._command]
+            # In a group of its own: Ctrl-C ends Airflow first, and it the agent.
+            self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603 - our own.
+            return self._child
+
+
+_agent: Companion | None = None
+_switch: "Switch | None" = None
+
+
+@hookimpl
+def on_starting(component: Any) -> None:
+    global _agent, _switch  # noqa: PLW0603 - Airflow takes a module for a listener, and a process has one of each.
+    if type(component).__name__ != "Job" or _agent is not None or _switch is not None:
+        return
+    here, where = sys.argv[1] if len(sys.argv) > 1 else "", conf.get(SECTION, "agent_in", fallback="")
+    if where and where not in PLACES:
+        raise SystemExit(f"neli: [neli] agent_in was wanted to be {' or '.join(PLACES)}, or empty, but it is {where!r}")
+    if where and where == here:
+        _agent = Companion(_agent_command(conf.get(SECTION, "agent_config", fallback="")))
+        _agent.start()
+    if here == "scheduler" and conf.getboolean(SECTION, "switch", fallback=False):
+        from airflow_provider.switch import Switch  # noqa: PLC0415 - each task imports this module, and not that one.
+
+        _switch = Switch(conf.get(SECTION, "conn_id"))
+        _switch.start()
+
+
+@hookimpl
+def before_stopping(component: Any) -> None:
+    if type(component).__name__ != "Job":
+        return
+    for one in (_switch, _agent):
+        if one is not None:
+            one.stop()
+
+
+def _agent_command(config: str) -> list[str]:
+    return [sys.executable, "-P", "-c", SERVE, "agent", *(["--config", config] if config else [])]

@@ -1,0 +1,268 @@
+"""The switch, on a real metadata database and with real agents: which Dags it pauses, and whose pause stands."""
+
+import asyncio
+import gc
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.dag import DagModel, DagTag
+from airflow.models.log import Log
+from airflow.utils.session import create_session
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from airflow_provider import switch
+from airflow_provider.switch import Switch
+from tests.agent.running import until
+from tests.provider.agents import AgentProcess, agents
+from tests.provider.conftest import BUNDLE
+
+pytestmark = pytest.mark.airflow
+
+ROLE = 0
+
+
+class Place:
+    """Two hosts. The switch under test is that of host a."""
+
+    def __init__(self, both: list[AgentProcess]) -> None:
+        self.a, self.b = both
+
+    def lead(self, agent: AgentProcess, role: int = ROLE) -> None:
+        """Let it lead the role, and wait for that."""
+        with agent.client() as client:
+            client.pin(role, agent.name)
+            until(lambda: client.lease(role) is not None, f"the leadership of {agent.name}")
+
+
+@pytest.fixture(name="place", scope="module")
+def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    # A long drain: a handover must wait for the switch, and not run out of patience on a busy machine.
+    with agents(tmp_path_factory.mktemp("switch"), "a", "b", lease=5.0, drain_timeout=60.0) as both:
+        yield Place(both)
+
+
+@pytest.fixture(name="_clean", autouse=True)
+def _clean(airflow_home: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", place.a.connection)
+    yield
+    with create_session() as session:
+        for table in (Log, DagTag, DagModel):
+            session.execute(delete(table).execution_options(synchronize_session=False))
+
+
+@contextmanager
+def switched() -> Iterator[Switch]:
+    one = Switch("neli_default")
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
+        assert not one._thread.is_alive()
+
+
+def add(dag_id: str, *tags: str, paused: bool = True) -> None:
+    with create_session() as session:
+        session.add(DagModel(dag_id=dag_id, bundle_name=BUNDLE, is_paused=paused))  # type: ignore[no-untyped-call]
+        session.flush()
+        session.add_all(DagTag(name=tag, dag_id=dag_id) for tag in tags)
+
+
+def is_paused(dag_id: str) -> bool:
+    with create_session() as session:
+        found = session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == dag_id))
+        assert found is not None
+        return found
+
+
+def await_paused(dag_id: str, paused: bool) -> None:
+    until(lambda: is_paused(dag_id) is paused, f"{dag_id} to be {'' if paused else 'un'}paused")
+
+
+def set_paused(dag_id: str, paused: bool, *, event: str | None = "patch_dag", owner: str = "neli") -> None:
+    """As Airflow's API does it for a person: first the row in the audit log, which says who, and then the Dag."""
+    with create_session() as session:
+        if event is not None:
+            extra = json.dumps({"is_paused": paused, "method": "PATCH"})
+            session.add(Log(event=event, owner=owner, dag_id=dag_id, extra=extra))
+    with create_session() as session:
+        dag = session.get(DagModel, dag_id)
+        assert dag is not None
+        dag.is_paused = paused
+
+
+def acts(dag_id: str) -> list[tuple[str, bool]]:
+    """What the switch says that it did, and which role it names, the oldest first."""
+    with create_session() as session:
+        rows = session.scalars(select(Log).where(Log.dag_id == dag_id, Log.event == "neli_switch").order_by(Log.id))
+        found: list[dict[str, Any]] = [json.loads(row.extra or "") for row in rows]
+        assert all(one["why"].endswith("led by this host") for one in found)
+        return [("pause" if one["is_paused"] else "unpause", "not led" in one["why"]) for one in found]
+
+
+PAUSE, UNPAUSE = ("pause", True), ("unpause", False)
+
+
+def test_a_dag_runs_where_its_role_is_led_and_the_audit_log_says_who_did_it(place: Place) -> None:
+    place.lead(place.b)
+    add("prices", f"neli:{ROLE}", "other")
+    add("untagged", "other", paused=False)
+    with switched():
+        place.lead(place.a)
+        await_paused("prices", paused=False)
+        place.lead(place.b)
+        assert is_paused("prices")
+        place.lead(place.a)
+        await_paused("prices", paused=False)
+    assert is_paused("prices"), "a scheduler that ends leaves no Dag that would run"
+    assert [UNPAUSE, PAUSE, UNPAUSE, PAUSE] == acts("prices")
+    assert not is_paused("untagged")
+    assert [] == acts("untagged")
+
+
+def test_all_are_paused_before_the_scheduler_begins(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", '{"conn_type": "neli", "host": "127.0.0.1", "port": 1}')
+    add("prices", f"neli:{ROLE}", paused=False)
+    one = Switch("neli_default")
+    monkeypatch.setattr(one._thread, "start", lambda: None)
+    one.start()
+    assert is_paused("prices")
+
+
+def test_a_pause_of_a_person_stands_over_takeovers_and_restarts(place: Place) -> None:
+    place.lead(place.a)
+    for dag_id in ("before", "during", "by_a_command", "again", "control"):
+        add(dag_id, f"neli:{ROLE}", paused=dag_id != "control")
+    set_paused("before", paused=True)
+    with switched():
+        for dag_id in ("during", "by_a_command", "again", "control"):
+            await_paused(dag_id, paused=False)
+        set_paused("during", paused=True)
+        set_paused("by_a_command", paused=True, event=None)
+        place.lead(place.b)
+        set_paused("again", paused=True)  # It is paused already, by the switch.
+        place.lead(place.a)
+        await_paused("control", paused=False)
+    with switched():
+        await_paused("control", paused=False)
+        assert all(is_paused(dag_id) for dag_id in ("before", "during", "by_a_command", "again"))
+        for dag_id in ("before", "during", "by_a_command", "again"):
+            set_paused(dag_id, paused=False)
+        place.lead(place.b)
+        assert all(is_paused(dag_id) for dag_id in ("before", "during", "by_a_command", "again"))
+        place.lead(place.a)
+        for dag_id in ("before", "during", "by_a_command", "again"):
+            await_paused(dag_id, paused=False)
+
+
+def test_what_a_person_unpauses_where_its_role_is_not_led_is_paused_again(place: Place) -> None:
+    place.lead(place.b)
+    add("prices", f"neli:{ROLE}")
+    with switched():
+        set_paused("prices", paused=False)
+        await_paused("prices", paused=True)
+    assert [PAUSE] == acts("prices")
+
+
+def test_a_dag_of_two_roles_runs_where_both_are_led(place: Place) -> None:
+    place.lead(place.a, 1)
+    place.lead(place.b, 2)
+    add("both", "neli:1", "neli:2")
+    add("one", "neli:1")
+    with switched():
+        await_paused("one", paused=False)
+        assert is_paused("both")
+        place.lead(place.a, 2)
+        await_paused("both", paused=False)
+        place.lead(place.b, 1)
+        assert is_paused("both")
+        assert is_paused("one")
+
+
+def test_tags_that_come_are_followed_and_those_that_go_leave_the_dag_as_it_is(place: Place) -> None:
+    place.lead(place.a)
+    add("first", f"neli:{ROLE}")
+    with switched():
+        await_paused("first", paused=False)
+        add("second", f"neli:{ROLE}")
+        await_paused("second", paused=False)
+        with create_session() as session:
+            session.execute(delete(DagTag).where(DagTag.dag_id == "first"))
+        place.lead(place.b)
+        assert is_paused("second")
+        assert not is_paused("first")
+
+
+def test_a_dag_that_was_deleted_and_is_read_again_is_the_switchs(place: Place) -> None:
+    place.lead(place.a)
+    add("prices", f"neli:{ROLE}")
+    with create_session() as session:
+        session.add(Log(event="patch_dag", owner="admin", dag_id="prices", extra='{"is_paused": true}'))
+        session.add(Log(event="delete_dag", owner="admin", dag_id="prices"))
+    with switched():
+        await_paused("prices", paused=False)
+
+
+def test_a_role_that_is_none_is_led_nowhere(place: Place) -> None:
+    place.lead(place.a)
+    add("wrong", "neli:7777777", paused=False)
+    add("right", f"neli:{ROLE}", paused=False)
+    with switched():
+        await_paused("right", paused=False)
+        assert is_paused("wrong")
+
+
+def test_a_role_is_let_go_when_what_was_open_at_the_pause_has_ended(place: Place) -> None:
+    place.lead(place.a)
+    add("prices", f"neli:{ROLE}")
+    with switched(), create_session(scoped=False) as scheduling:
+        await_paused("prices", paused=False)
+        scheduling.execute(select(DagModel.dag_id).where(DagModel.is_paused.is_(False))).all()
+        with place.b.client() as client:
+            client.pin(ROLE, "b")
+            await_paused("prices", paused=True)
+            assert client.lease(ROLE, within=2.0) is None, "a scheduler that has read the Dag still creates its run"
+            scheduling.rollback()
+            until(lambda: client.lease(ROLE) is not None, "the leadership of b")
+
+
+def test_a_forgotten_transaction_holds_nothing_up() -> None:
+    others = switch._Transactions()
+    others.follow()
+    session = Session()
+    session.begin()
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(others.ended(), 0.5))
+    del session
+    gc.collect()
+    asyncio.run(others.ended())
+
+
+def test_dags_are_paused_when_the_agent_is_gone_and_unpaused_when_it_is_back(place: Place) -> None:
+    place.lead(place.a)
+    add("prices", f"neli:{ROLE}")
+    with switched():
+        await_paused("prices", paused=False)
+        place.a.kill()
+        await_paused("prices", paused=True)
+        place.a.start()
+        place.lead(place.a)
+        await_paused("prices", paused=False)
+
+
+def test_a_scheduler_that_cannot_pause_does_not_start(
+    place: Place, airflow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add("prices", f"neli:{ROLE}", paused=False)
+    monkeypatch.setattr(switch, "START_MAX", 0.0)
+    with closing(sqlite3.connect(airflow_home / "airflow.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SystemExit, match=r"were to be paused before the scheduler starts.*locked.*turn .* off"):
+            Switch("neli_default").start()
+        other.execute("ROLLBACK")
