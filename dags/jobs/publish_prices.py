@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from neli_router.agent import Client
@@ -114,29 +114,34 @@ def last_prices(parts: DataFrame) -> DataFrame:
 
 def publish(options: argparse.Namespace) -> bool:
     """Whether the job is done."""
-    with Client(options.agent) as client, session("publish prices", master=options.master) as spark:
-        layout = _layout(client)
-        ticks = TickSteps(spark, options.ticks, layout)
-        ticks.lanes()  # First, so that an address without ticks leaves no table behind.
-        # Steps are counted from 1: a table that stands at 0 has landed none.
-        table = FencedTable.create(options.table, BARS, layout, first_batch=1)
+    with Client(options.agent) as client:
+        layout = _layout(client)  # First: Spark takes seconds to start, and without an agent there is nothing to do.
+        with session("publish prices", master=options.master) as spark:
+            return _landed(options, client, layout, spark)
 
-        def made(some: DataFrame, partitions: Sequence[int]) -> DataFrame:
-            mine = some.transform(with_partition, KEY, layout).where(sql.col("partition").isin(*partitions))
-            return bars(mine, seconds=options.seconds)
 
-        return StepLoop(
-            spark,
-            client,
-            table,
-            ticks,
-            made,
-            longest=options.longest,
-            until=options.until,
-            once=options.once,
-            reopen=options.when_revoked == "go-on",
-            streaming=options.stream,
-        ).run()
+def _landed(options: argparse.Namespace, client: Client, layout: Layout, spark: SparkSession) -> bool:
+    ticks = TickSteps(spark, options.ticks, layout)
+    ticks.lanes()  # First, so that an address without ticks leaves no table behind.
+    # Steps are counted from 1: a table that stands at 0 has landed none.
+    table = FencedTable.create(options.table, BARS, layout, first_batch=1)
+
+    def made(some: DataFrame, partitions: Sequence[int]) -> DataFrame:
+        mine = some.transform(with_partition, KEY, layout).where(sql.col("partition").isin(*partitions))
+        return bars(mine, seconds=options.seconds)
+
+    return StepLoop(
+        spark,
+        client,
+        table,
+        ticks,
+        made,
+        longest=options.longest,
+        until=options.until,
+        once=options.once,
+        reopen=options.when_revoked == "go-on",
+        streaming=options.stream,
+    ).run()
 
 
 def _layout(client: Client) -> Layout:

@@ -4,6 +4,8 @@ The rows are judged by code that knows no Spark (`pipeline.landing`). `test_exac
 that are killed.
 """
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from pyspark.sql import functions as sql
 
 from dags.jobs.publish_prices import BARS, KEY, bars, last_prices, whole
 from neli_router.agent import Client
+from neli_router.exit_codes import EXIT_NO_AGENT
 from neli_router.fence.delta import FencedTable
 from neli_router.keyspace import Layout
 from neli_router.pipeline.feeds import TickFolder, TickTopic
@@ -30,6 +33,7 @@ from tests.agent.running import configured, running, until
 
 pytestmark = pytest.mark.spark
 
+JOB = Path(__file__).parents[2] / "dags" / "jobs" / "publish_prices.py"
 LAYOUT = Layout(partitions=4)
 SECONDS, INTERVALS, TICKS = 60, 4, 2000
 
@@ -174,6 +178,20 @@ def test_no_query_goes_on_when_that_of_another_lane_cannot_begin(tmp_path: Path,
         with pytest.raises(RuntimeError, match="the second lane is broken"):
             loop.run()
         assert [] == spark.streams.active
+
+
+def test_a_job_asks_for_the_agent_before_it_starts_spark(tmp_path: Path) -> None:
+    """Spark would refuse this master, seconds later."""
+    options = {"agent": f"unix:{tmp_path}/none.sock", "ticks": tmp_path, "table": tmp_path / "table", "master": "wrong"}
+    ended = subprocess.run(
+        [sys.executable, str(JOB), *(f"--{name}={value}" for name, value in options.items())],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert EXIT_NO_AGENT == ended.returncode, ended.stderr
+    assert "there is no socket" in ended.stderr
 
 
 @pytest.mark.kafka
