@@ -10,7 +10,8 @@
     spark-submit dags/jobs/audit_ownership.py LEDGER --archive ARCHIVE --table TABLES [--notes NOTES] [--report FILE]
 
 Members trim their ledger, so its history is kept by those who copy it in time. Run this every hour, say: it appends the
-new records to ARCHIVE, and audits all of it. It stops with an error if some were trimmed that it had not copied.
+new records to ARCHIVE, and audits all of it. It stops with an error if some were trimmed that it had not copied, or if
+the archive is of another ledger: one that was made anew counts its records from the beginning.
 
 **Who does which part.** The fold is sequential: all records before it decide the meaning of a record. So one process
 folds, the driver, some twenty thousand records a second. Spark does what many can do at once. Before the fold, it reads
@@ -33,6 +34,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from neli_router.commands.audit import acts_in
 from neli_router.errors import NeliError
 from neli_router.exit_codes import EXIT_BROKEN
+from neli_router.induction.records import Genesis, Snapshot, decode
 from neli_router.ledgers.addresses import public_address
 from neli_router.ledgers.base import Entry
 from neli_router.spark import register_ledgers, session
@@ -58,14 +60,36 @@ HOUR = 3600.0
 
 
 def copy_new(spark: SparkSession, ledger: str, archive: Path) -> None:
-    """Append the records of the ledger that the archive has not."""
+    """Append the records of the ledger that the archive has not. Raises NeliError if the archive is of another one."""
     register_ledgers(spark, ledgers={NAME: ledger})
-    known = (
-        archived(spark, archive).agg(sql.max("offset").alias("last")).collect()[0]["last"] if archive.exists() else None
-    )
-    start = "earliest" if known is None else str(known + 1)
-    records = spark.read.format("neli").option("ledger", NAME).option("start", start).load()
-    records.select(*COPIED).write.mode("append").parquet(to_write(archive))
+
+    def records(start: str) -> DataFrame:
+        return spark.read.format("neli").option("ledger", NAME).option("start", start).load().select(*COPIED)
+
+    start = "earliest"
+    if archive.exists():
+        there = archived(spark, archive)
+        known, begun = there.agg(sql.max("offset").alias("last")).collect()[0]["last"], beginning(there)
+        if begun is not None and begun != beginning(records("earliest")):
+            raise NeliError(
+                "the ledger that the archive was made of was wanted",
+                "this one began in another way: it was made anew, or it is another group's",
+                "give it an archive of its own",
+            )
+        start = start if known is None else str(known + 1)
+    records(start).write.mode("append").parquet(to_write(archive))
+
+
+def beginning(records: DataFrame) -> tuple[Genesis, int] | None:
+    """The Genesis of a group, and its offset: no other ledger has both. A Snapshot repeats them for a trimmed one."""
+    kind = sql.get_json_object("payload", "$.kind")
+    for row in records.where(kind.isin("genesis", "snapshot")).orderBy("offset").toLocalIterator():
+        match decode(row["payload"].encode()):
+            case Genesis() as genesis:
+                return genesis, row["offset"]
+            case Snapshot(state=state):
+                return state.genesis, state.genesis_at
+    return None
 
 
 def archived(spark: SparkSession, archive: Path) -> DataFrame:

@@ -20,7 +20,9 @@ from dags.jobs.audit_ownership import (
     statistics_of,
 )
 from neli_router.errors import NeliError
+from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Record, encode
+from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.notes import Acts, Notebook
 from neli_router.status.audit import audited
@@ -61,6 +63,30 @@ def test_each_run_copies_what_is_new(spark: SparkSession, tmp_path: Path) -> Non
     append(ledger, records[12:])
     copy_new(spark, f"sqlite://{ledger}", folder)
     assert entries(records, first=1) == list(entries_of(archived(spark, folder)))
+
+
+def test_a_ledger_that_was_made_anew_is_not_mixed_with_its_archive(spark: SparkSession, tmp_path: Path) -> None:
+    first, second, folder, records = tmp_path / "first.db", tmp_path / "second.db", tmp_path / "archive", history()
+    append(first, records[:12])
+    copy_new(spark, f"sqlite://{first}", folder)
+    append(second, [genesis("c"), *records[1:]])  # Longer than the first, so that no record is missing.
+    with pytest.raises(NeliError, match="began in another way: it was made anew"):
+        copy_new(spark, f"sqlite://{second}", folder)
+    assert entries(records[:12], first=1) == list(entries_of(archived(spark, folder)))
+
+
+def test_a_ledger_that_was_trimmed_goes_on_in_its_archive(spark: SparkSession, tmp_path: Path) -> None:
+    ledger, folder, records = tmp_path / "ledger.db", tmp_path / "archive", history()
+    append(ledger, records[:12])
+    copy_new(spark, f"sqlite://{ledger}", folder)
+    state = State()
+    for offset, record in enumerate(records, start=1):
+        state = fold(state, offset, record)
+    append(ledger, [*records[12:], snapshot("b", state)])
+    with closing(SqliteLedger(ledger)) as opened:
+        opened.trim(10)
+    copy_new(spark, f"sqlite://{ledger}", folder)
+    assert [*range(1, len(records) + 2)] == [entry.offset for entry in entries_of(archived(spark, folder))]
 
 
 def test_records_that_two_runs_copied_count_once(spark: SparkSession, tmp_path: Path) -> None:
