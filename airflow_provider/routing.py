@@ -1,16 +1,57 @@
-"""Routing: the work of a Dag is shared out by ownership. Tasks are mapped over the partitions that their host leads.
+"""Routing: the work of a Dag is shared out by ownership. It is mapped over what a host leads, or queued for the owner.
 
     owned_partitions() --on the host of the task--> [3, 17, 42] --work.expand(role=...)--> one mapped task for each
-                                                                                              |
-                                led elsewhere by now: skipped, or waits, as @task.leader says <--when it starts
 
-The list is true when the agent is asked, and a mapped task starts later, perhaps on another host. So the list says how
-to share out the work, and the lease that each mapped task takes says who may do it.
+    a task instance is made --task_instance_mutation_hook--> queue_of_owner(...) --> its queue: "prices-b"
+                                                                  |
+                             one thread of the scheduler: partition -> owner <--pushed-- the agent, or a ledger
+
+              in both: led elsewhere by now? skipped, or waits, as @task.leader says  <--when the task starts
+
+Both are true when they are asked, and a task starts later. So they say how to share out the work, and the lease that
+each task takes when it starts says who may do it. A wrong queue costs time, and never does work twice.
+
+**In the scheduler, nothing waits.** Airflow calls the hook when it makes a task instance, several times and within a
+transaction that holds up all Dags. So a thread follows the owners (a Subscription, as the triggerer's), and the hook
+looks at what it last heard: some microseconds. The first call of a process gives it START_MAX to hear them at all. A
+process that was forked begins a thread of its own at its first call.
+
+**Never an error.** One that a hook raises ends the scheduler, and with it all Dags. So a pattern is checked when the
+configuration is read. Later, a task whose owner is not known keeps the queue that it has, and the log says why, once.
 """
 
-from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["owned_partitions"]
+from asgiref.sync import ThreadSensitiveContext
+
+from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
+from airflow_provider.subscription import Subscription
+from airflow_provider.triggers.neli import partition_wanted
+from neli_router.errors import ConfigError, NeliError, NoOwner
+from neli_router.keyspace import Layout
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+
+__all__ = ["owned_partitions", "queue_of_owner"]
+
+START_MAX = 1.0
+"""Seconds that the first task instance of a process waits for the owners. An agent tells them within milliseconds."""
+
+QUEUE_MAX = 256
+"""Characters of a queue's name in Airflow's database. A longer one would end the scheduler when it is written."""
+
+TOLD_MAX = 1000
+"""Reasons that are remembered as told. A scheduler may see many Dags in its life."""
+
+log = logging.getLogger(__name__)
 
 
 def owned_partitions(neli_conn_id: str = CONNECTION_ID) -> list[int]:
@@ -29,3 +70,201 @@ def owned_partitions(neli_conn_id: str = CONNECTION_ID) -> list[int]:
     """
     with NeliHook(neli_conn_id) as hook:
         return hook.led()
+
+
+def queue_of_owner(
+    *,
+    key_from: str | None = None,
+    role_from: str | None = None,
+    queue: str | Callable[[str], str] = "{member}",
+    neli_conn_id: str = CONNECTION_ID,
+) -> "Callable[[TaskInstance, DagRun | None], None]":
+    """Sets the queue of a task instance by the owner of its key: for `task_instance_mutation_hook`.
+
+        by_symbol = queue_of_owner(key_from="symbol", queue="prices-{member}")
+
+        def task_instance_mutation_hook(task_instance, dag_run):
+            if task_instance.dag_id == "prices_of_each_symbol":
+                by_symbol(task_instance, dag_run)
+
+    `key_from` names the argument that the task is mapped over, whose value is the key; or `role_from`, whose value is
+    the role. With neither, the run's `partition_key` is the role. `queue` is a pattern, or a function of the member's
+    name. Raises ConfigError for what it cannot use, when it is made. Called, it never waits and never raises.
+
+    The values must stand in the Dag: those that another task returns are not known in the scheduler.
+    """
+    name_of = queue if callable(queue) else _pattern(queue)
+    if key_from is not None and role_from is not None:
+        raise ConfigError(["key_from or role_from was wanted, but both were given: leave one of them out"])
+
+    def route(task_instance: "TaskInstance", dag_run: "DagRun | None") -> None:
+        try:
+            role, key = _asked(task_instance, dag_run, key_from, role_from)
+            if role is key is None:
+                return
+            chosen = name_of(_following(neli_conn_id).owner(role, key))
+            if len(chosen) > QUEUE_MAX:
+                raise _unknown(f"the queue's name would have {len(chosen)} characters", "make it shorter")
+            task_instance.queue = chosen
+        except NeliError as error:
+            _tell(task_instance, error.found, error)
+        except Exception as error:  # noqa: BLE001 - a function of the user's must not end the scheduler, either.
+            _tell(task_instance, type(error).__name__, error)
+
+    return route
+
+
+# What a task instance is for
+
+
+def _asked(
+    task_instance: "TaskInstance", dag_run: "DagRun | None", key_from: str | None, role_from: str | None
+) -> tuple[object, object]:
+    """Its role or its key. Neither, if it has none yet: Airflow asks again when it has."""
+    name = key_from or role_from
+    if name is None:
+        # Airflow calls the hook for an instance before it has a run, too.
+        return (None, None) if dag_run is None else (_given(dag_run.partition_key), None)
+    task: Any = getattr(task_instance, "task", None)  # None for one that was read from the database.
+    if task is None or task_instance.map_index < 0:
+        return None, None
+    value = _given(_mapped_value(_expansion(task), name, task_instance.map_index))
+    # A template of the task makes a text of a number, and that is the key which the task takes the lease of.
+    return (None, str(value) if type(value) is int else value) if key_from else (value, None)
+
+
+def _given(value: Any) -> Any:
+    if value is None:
+        raise _unknown("the run has no partition_key, or the value is None", "start the run for a partition")
+    if isinstance(value, str) and ("{{" in value or "{%" in value):
+        raise _unknown(
+            "the value is a template, which is rendered when the task runs", "map over the values themselves"
+        )
+    return value
+
+
+def _expansion(task: Any) -> Any:
+    """What a task is mapped over: by itself, or with the group that it is in."""
+    # Airflow has no public name for these. The tests compare with what its tasks are given.
+    if hasattr(task, "_get_specified_expand_input"):
+        return task._get_specified_expand_input().value  # noqa: SLF001 - as above.
+    group = task.get_closest_mapped_task_group()
+    return None if group is None else group._expand_input.value  # noqa: SLF001 - as above.
+
+
+def _mapped_value(expansion: Any, name: str, index: int) -> Any:
+    """The value of the argument `name` for one mapped instance, as Airflow itself will give it to the task."""
+    if isinstance(expansion, Mapping):  # expand(a=..., b=...): each with each, and the last argument counts fastest.
+        for argument in reversed(list(expansion)):
+            values = expansion[argument]
+            if not isinstance(values, Sequence) or not values:
+                break
+            if argument == name:
+                return values[index % len(values)]
+            index //= len(values)
+    elif isinstance(expansion, Sequence):  # expand_kwargs([{...}, {...}])
+        # Airflow asks, too, for an instance that a Dag which has shrunk has no values for.
+        arguments = expansion[index] if index < len(expansion) else None
+        if isinstance(arguments, Mapping) and name in arguments:
+            return arguments[name]
+    raise _unknown(
+        f"the task is not mapped over {name!r}, or over values that another task returns",
+        "map over a list that stands in the Dag, or route by the run's partition_key",
+    )
+
+
+def _pattern(queue: str) -> Callable[[str], str]:
+    try:
+        queue.format(member="a")
+    except (LookupError, ValueError, AttributeError):
+        raise ConfigError([f"queue={queue!r} must be a pattern such as 'prices-{{member}}', or a function"]) from None
+    return lambda member: queue.format(member=member)
+
+
+# Who owns what
+
+
+class _Owners:
+    """Who owns each partition, by one connection, as a thread of this process last heard."""
+
+    def __init__(self, conn_id: str) -> None:
+        self._conn_id, self._heard = conn_id, threading.Event()
+        # Both at once, in one attribute: the thread must not change the one while the other is looked at.
+        self._picture: tuple[Layout, Mapping[int, str | None]] | NoOwner = _unknown(
+            "the owners are not known yet", "it is asked again with the next task instance"
+        )
+        thread = threading.Thread(
+            target=lambda: asyncio.run(self._follow()), name=f"neli-routing[{conn_id}]", daemon=True
+        )
+        thread.start()
+
+    def await_first(self) -> None:
+        self._heard.wait(START_MAX)
+
+    def owner(self, role: object, key: object) -> str:
+        """The member that owns it. Raises NoOwner, BadKey."""
+        picture = self._picture
+        if isinstance(picture, NoOwner):
+            raise NoOwner(picture.wanted, picture.found, picture.remedy)
+        layout, owners = picture
+        if (name := owners.get(partition_wanted(layout, role, key))) is None:
+            raise _unknown("its partition has no owner now", "a takeover takes a moment")
+        return name
+
+    async def _follow(self) -> None:
+        subscription = Subscription(self._conn_id)
+        # Airflow asks its database for a connection by asgiref: by one thread for a whole process, which may be busy
+        # with another's question, and which in a fork is not there. This context has a thread of its own.
+        async with ThreadSensitiveContext(), aclosing(subscription.follow()) as moments:
+            async for _ in moments:
+                # Owners from before an outage are not believed: their queues may have no worker for as long.
+                if why := subscription.wrong or subscription.away:
+                    self._picture = _unknown("the owners cannot be asked", why)
+                elif subscription.layout is not None:
+                    names = {partition: view.name for partition, view in subscription.owners.items()}
+                    self._picture = subscription.layout, names
+                self._heard.set()
+
+
+_followed: dict[str, _Owners] = {}
+_left_behind: list[_Owners] = []
+_told: set[tuple[str, ...]] = set()
+_lock = threading.Lock()
+
+
+def _following(conn_id: str) -> _Owners:
+    if (found := _followed.get(conn_id)) is not None:
+        return found
+    with _lock:
+        if (found := _followed.get(conn_id)) is not None:
+            return found
+        found = _followed[conn_id] = _Owners(conn_id)
+    found.await_first()
+    return found
+
+
+def _after_fork() -> None:
+    """In a child: its parent's threads are not there. What they hold is kept, or its end would speak for the parent."""
+    global _lock  # noqa: PLW0603 - another thread may have held it, and will not let go of it here.
+    _lock = threading.Lock()
+    _left_behind.extend(_followed.values())
+    _followed.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _unknown(found: str, remedy: str) -> NoOwner:
+    return NoOwner("the owner of a task's key was wanted, to choose its queue", found, remedy)
+
+
+def _tell(task_instance: "TaskInstance", why: str, error: Exception) -> None:
+    about = task_instance.dag_id, task_instance.task_id, why
+    if about in _told:
+        return
+    if len(_told) >= TOLD_MAX:
+        _told.clear()
+    _told.add(about)
+    trace = None if isinstance(error, NeliError) else error
+    log.warning("%s.%s keeps its queue %s: %s", *about[:2], task_instance.queue, error, exc_info=trace)

@@ -167,6 +167,8 @@ ROOMS = (
     # Airflow is there only for those who have it: see `airflow_provider/__init__.py`. What it loads in every process is
     # plain.
     Room((PROVIDER,), imports=("",), packages=frozenset({PROVIDER, "airflow", "starlette"})),
+    # Airflow awaits connections by asgiref, whose one thread is not for a loop in the scheduler.
+    Room((f"{PROVIDER}.routing",), imports=("",), packages=frozenset({PROVIDER, "airflow", "asgiref"})),
     Room((f"{PROVIDER}.airflow_version",), imports=("errors",)),
     # It changes Airflow's metadata database, inside the scheduler.
     Room((f"{PROVIDER}.switch",), imports=("",), packages=frozenset({PROVIDER, "airflow", "sqlalchemy"})),

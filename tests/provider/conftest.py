@@ -46,6 +46,7 @@ from neli_router.settings.agent_options import AgentOptions  # noqa: E402 - afte
 from tests.agent.running import TOKEN, Running, configured, running  # noqa: E402
 from tests.provider.given import DagTest, spelled  # noqa: E402
 from tests.servers.airflow import Airflow  # noqa: E402
+from tests.test_docs import blocks  # noqa: E402
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -95,8 +96,23 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     options = AgentOptions(socket=str(folder / "agent.sock"))
     with running(configured(folder, lease=LEASE), options) as agent:
         agent.await_ready()
-        with Airflow.started({"AIRFLOW_CONN_NELI_DEFAULT": spelled(address=f"unix:{options.socket}")}) as airflow:
+        environment = {
+            "AIRFLOW_CONN_NELI_DEFAULT": spelled(address=f"unix:{options.socket}"),
+            # A group of two, which the tests of routing start here. Airflow reads its policies when it begins.
+            "AIRFLOW_CONN_NELI_TWO": spelled(address=f"unix:{folder}/two/a.sock"),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(folder / "policies"), os.environ.get("PYTHONPATH")])),
+        }
+        for name in ("policies", "two"):
+            (folder / name).mkdir()
+        (folder / "policies" / "airflow_local_settings.py").write_text(policies(), encoding="utf-8")
+        with Airflow.started(environment) as airflow:
             yield airflow
+
+
+def policies() -> str:
+    """The page's example of `airflow_local_settings.py`, by the owners of the group of two."""
+    (example,) = (block for block in blocks("docs/airflow.md", "python") if "task_instance_mutation_hook" in block)
+    return example.replace('queue="prices-{member}"', 'queue="prices-{member}", neli_conn_id="neli_two"')
 
 
 @pytest.fixture

@@ -1,33 +1,101 @@
-"""The work of a Dag is shared out by ownership: in a Dag that really runs, on one of two agents."""
+"""The work of a Dag is shared out by ownership: in Dags that really run, with two agents."""
 
-from collections.abc import Iterator
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow import settings
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.policies import hookimpl
 from airflow.providers.common.compat.sdk import DAG, task
+from airflow.sdk import task_group
 
-from airflow_provider.routing import owned_partitions
+from airflow_provider.hooks.neli import NeliHook
+from airflow_provider.routing import owned_partitions, queue_of_owner
+from neli_router.errors import ConfigError
 from tests.provider.agents import PARTITIONS, AgentProcess, agents
 from tests.provider.conftest import LEASE
 from tests.provider.given import DagTest
+from tests.servers.airflow import Airflow, until
+from tests.test_docs import blocks
 
 pytestmark = pytest.mark.airflow
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SYMBOLS = [f"PAIR{number}" for number in range(6)]
+
+Two = tuple[AgentProcess, AgentProcess]
+Route = Callable[[TaskInstance, DagRun | None], None]
+
 
 @pytest.fixture(name="two", scope="module")
-def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AgentProcess, AgentProcess]]:
+def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     with agents(tmp_path_factory.mktemp("agents"), "a", "b", lease=LEASE) as (a, b):
         yield a, b
 
 
+@pytest.fixture(name="connected")
+def _connected(two: Two, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a connection to agent `a`. No other module has it, for a thread follows it until the process ends."""
+    monkeypatch.setenv("AIRFLOW_CONN_ROUTED", two[0].connection)
+    return "routed"
+
+
+@pytest.fixture(name="put")
+def _put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Route], None]]:
+    """Puts a function where Airflow has that of `airflow_local_settings`."""
+    policies = settings.get_policy_plugin_manager()
+    monkeypatch.setattr(settings.task_instance_mutation_hook, "is_noop", False)
+
+    def put(route: Route) -> None:
+        class Policy:
+            @staticmethod
+            @hookimpl
+            def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | None) -> None:
+                route(task_instance, dag_run)
+
+        policies.register(Policy())
+
+    before = set(policies.get_plugins())
+    yield put
+    for policy in set(policies.get_plugins()) - before:
+        policies.unregister(policy)
+
+
+def instance(role: str | None = None, *, run: bool = True) -> tuple[TaskInstance, DagRun | None]:
+    """A task instance that is not mapped, of a run for the partition `role`."""
+    with DAG("by_partition", start_date=START) as dag:
+
+        @task
+        def work() -> None: ...
+
+        work()
+    from airflow.serialization.definitions.dag import SerializedDAG  # noqa: PLC0415 - it takes seconds.
+    from airflow.serialization.serialized_objects import DagSerialization  # noqa: PLC0415 - as above.
+
+    there: SerializedDAG = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    made = TaskInstance(there.get_task("work"), run_id="one", dag_version_id=None)
+    return made, DagRun(dag_id="by_partition", run_id="one", partition_key=role) if run else None
+
+
+def owners(conn_id: str) -> list[str | None]:
+    with NeliHook(conn_id) as hook:
+        return [view.name for view in map(hook.owner_of_role, range(PARTITIONS))]
+
+
 def test_tasks_are_mapped_over_what_their_host_owns(
-    two: tuple[AgentProcess, AgentProcess], dag_test: DagTest, monkeypatch: pytest.MonkeyPatch
+    two: Two, dag_test: DagTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: dict[str, list[int]] = {agent.name: [] for agent in two}
     for agent in two:
         monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", agent.connection)
-        with DAG(f"shared_out_{agent.name}", start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        with DAG(f"shared_out_{agent.name}", start_date=START) as dag:
 
             @task
             def mine() -> list[int]:
@@ -42,3 +110,165 @@ def test_tasks_are_mapped_over_what_their_host_owns(
         assert "success" == dag_test(dag).state
     assert list(range(PARTITIONS)) == sorted(told["a"] + told["b"])
     assert all(told.values())
+
+
+def test_a_mapped_task_gets_the_queue_of_the_owner_of_its_key(
+    connected: str, dag_test: DagTest, put: Callable[[Route], None]
+) -> None:
+    """However it is mapped. The key that the hook saw is the one that the task was given."""
+    told: dict[tuple[str, int], str] = {}
+    with DAG("routed", start_date=START) as dag:
+
+        @task
+        def found() -> list[str]:
+            return SYMBOLS[:2]
+
+        @task
+        def work(symbol: str, amount: int = 0, *, ti: Any = None) -> None:
+            told[ti.task_id, ti.map_index] = symbol
+
+        @task_group
+        def group(symbol: str) -> None:
+            work.override(task_id="grouped")(symbol)
+
+        work.expand(symbol=SYMBOLS, amount=[1, 2])  # In another order than that of the alphabet.
+        work.override(task_id="each").expand_kwargs([{"symbol": symbol} for symbol in SYMBOLS])
+        group.expand(symbol=SYMBOLS)
+        work.override(task_id="later").expand(symbol=found())
+        work.override(task_id="templates").expand(symbol=["{{ ds }}"])
+    put(queue_of_owner(key_from="symbol", queue="host-{member}", neli_conn_id=connected))
+    run = dag_test(dag)
+    assert "success" == run.state
+    queues = {(one.task_id, one.map_index): one.queue for one in run.get_task_instances()}
+    with NeliHook(connected) as hook:
+        expected = {
+            place: "default" if place[0] in {"later", "templates"} else f"host-{hook.owner(symbol).name}"
+            for place, symbol in told.items()
+        }
+    assert {**expected, ("found", -1): "default"} == queues
+    assert {"default", "host-a", "host-b"} == set(queues.values())
+
+
+def test_a_real_scheduler_sends_each_task_to_the_owner_of_its_key(installation: Airflow) -> None:
+    """The two blocks of the page, in `airflow_local_settings.py` and in the folder of Dags."""
+    (example,) = (block for block in blocks("docs/airflow.md", "python") if 'DAG("prices_by_symbol")' in block)
+    api = installation.api
+    connection = json.loads(installation.environment["AIRFLOW_CONN_NELI_TWO"])
+    folder = Path(connection["extra"]["address"].removeprefix("unix:")).parent
+    (installation.dags / "prices_by_symbol.py").write_text(example, encoding="utf-8")
+    api.await_dag("prices_by_symbol")
+    with agents(folder, "a", "b", lease=LEASE) as (a, _), a.client() as client:
+        expected = [f"prices-{client.owner(symbol).name}" for symbol in ("EURUSD", "GBPUSD", "USDJPY")]
+
+        def queues() -> list[str]:
+            # A scheduler that has just begun to listen may make the first run's tasks before it has heard.
+            run = api.trigger("prices_by_symbol")
+            until(lambda: len(api.task_instances("prices_by_symbol", run)) == len(expected), "the mapped tasks")
+            made = api.task_instances("prices_by_symbol", run)
+            return [one["queue"] for one in sorted(made, key=lambda one: one["map_index"])]
+
+        until(lambda: expected == queues(), "the queues of the owners", patience=240.0)
+
+
+def test_a_run_by_partition_gets_the_queue_of_its_owner(connected: str) -> None:
+    route = queue_of_owner(queue=lambda member: f"prices of {member}", neli_conn_id=connected)
+    expected = [f"prices of {name}" for name in owners(connected)]
+
+    def queues() -> list[str | None]:
+        made = [instance(str(role)) for role in range(PARTITIONS)]
+        for one in made:
+            route(*one)
+            route(*one)  # Airflow calls it several times.
+        return [one.queue for one, _ in made]
+
+    until(lambda: expected == queues(), "the routes of all partitions")
+
+
+def test_a_takeover_is_followed(two: Two, connected: str) -> None:
+    _, b = two
+    route = queue_of_owner(neli_conn_id=connected)
+    role = str(owners(connected).index("b"))
+
+    def queue() -> str | None:
+        made, run = instance(role)
+        route(made, run)
+        return made.queue
+
+    until(lambda: queue() == "b", "the route to b")
+    b.kill()
+    try:
+        until(lambda: queue() == "a", "the route to the member that took over")
+    finally:
+        b.start()
+
+
+def test_a_fork_follows_by_itself(connected: str) -> None:
+    route = queue_of_owner(neli_conn_id=connected)
+    made, run = instance("0")
+
+    def is_routed() -> bool:
+        route(made, run)
+        return made.queue in {"a", "b"}
+
+    until(is_routed, "a route in the parent")
+    made.queue = "default"
+    if (child := os.fork()) == 0:
+        try:
+            until(is_routed, "a route in the child")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert is_routed()
+
+
+@pytest.mark.parametrize(
+    ("conn_id", "role", "queue", "why"),
+    [
+        ("nowhere", "0", "{member}", "the owners cannot be asked: the connection 'nowhere' was wanted"),
+        ("routed", None, "{member}", "the run has no partition_key"),
+        ("routed", "9" * 19, "{member}", "this number has 19 characters"),
+        ("routed", "0", "q" * 300 + "{member}", "the queue's name would have 301 characters"),
+        ("routed", "0", lambda member: member[99], "string index out of range"),
+    ],
+)
+def test_a_task_whose_owner_is_not_known_keeps_its_queue_and_says_so_once(
+    connected: str,
+    conn_id: str,
+    role: str | None,
+    queue: str | Callable[[str], str],
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    route = queue_of_owner(queue=queue, neli_conn_id=conn_id)
+    made, run = instance(role)
+
+    def is_told() -> bool:
+        route(made, run)
+        return why in caplog.text
+
+    with caplog.at_level(logging.WARNING, "airflow_provider.routing"):
+        until(is_told, "the reason")
+        is_told()
+    (told,) = [record.getMessage() for record in caplog.records if why in record.getMessage()]
+    assert told.startswith("by_partition.work keeps its queue default: ")
+    assert "default" == made.queue
+
+
+def test_a_task_without_a_run_is_left_alone_in_silence(connected: str, caplog: pytest.LogCaptureFixture) -> None:
+    made, run = instance(run=False)
+    queue_of_owner(neli_conn_id=connected)(made, run)
+    assert ("default", "") == (made.queue, caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"queue": "prices-{host}"}, "must be a pattern such as 'prices-{member}', or a function"),
+        ({"queue": "prices-{"}, "must be a pattern"),
+        ({"key_from": "symbol", "role_from": "partition"}, "both were given"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_when_the_configuration_is_read(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        queue_of_owner(**arguments)
