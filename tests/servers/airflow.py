@@ -280,6 +280,9 @@ class Airflow:
             "API_AUTH__JWT_SECRET": secrets.token_hex(64),  # All processes share it, and the key of what is encrypted.
             "CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             "CORE__DAGS_FOLDER": str(self.dags),
+            # Seconds that a transaction waits for the end of another one: after five, the default, many tasks that end
+            # at one moment on a busy machine fail.
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db?timeout=60",
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
             **settings,
