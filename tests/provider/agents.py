@@ -106,8 +106,14 @@ def leader_of(role: int, group: list[AgentProcess]) -> AgentProcess:
         with agent.client() as client:
             return client.lease(role) is not None
 
-    until(lambda: any(leads(agent) for agent in group), f"a leader of role {role}")
-    return next(agent for agent in group if leads(agent))
+    found: list[AgentProcess] = []
+
+    def is_led() -> bool:
+        found.extend(filter(leads, group))  # Asked twice, the role may be on its way to another one.
+        return bool(found)
+
+    until(is_led, f"a leader of role {role}")
+    return found[0]
 
 
 def _is_settled(client: Client) -> bool:
