@@ -15,8 +15,8 @@ applied at each change, and each LOOK_EVERY seconds, which finds new Dags, new t
 in the transaction of the act (event `neli_switch`, owner `neli`), so that a later scheduler knows, and people see it.
 A Dag that is paused although the last row is not a pause of the switch was paused by another one: it stays paused, over
 takeovers and restarts, until that one unpauses it. A Dag without any row was paused by Airflow when it was created, and
-is the switch's. A Dag that a person unpauses where its role is not led is paused again at the next look. This is the
-promise of the tag, and it harms nobody's pause. A Dag that loses its last tag stays as it is, and is no business of the
+is the switch's. A Dag that a person unpauses where its role is not led is paused again at the next look: that is the
+promise of the tag, and it undoes no pause. A Dag that loses its last tag stays as it is, and is no business of the
 switch any more.
 
 **What closes the gap.** A scheduler reads which Dags are not paused, and then creates their runs, in one transaction. A
@@ -218,7 +218,8 @@ class Switch:
             pass  # The scheduler ends.
         finally:
             self._roles = {}
-            await self._acted()
+            while await self._acted() is None:  # noqa: ASYNC110 - a pause, not a poll.
+                await asyncio.sleep(RETRY_MIN)
             for follower in followers.values():
                 follower.cancel()
             await asyncio.gather(*followers.values(), return_exceptions=True)
@@ -333,7 +334,9 @@ async def _sleep_unless_one_fails(followers: Iterable[asyncio.Task[None]]) -> No
         return
     failed, _ = await asyncio.wait(running, timeout=LOOK_EVERY, return_when=asyncio.FIRST_COMPLETED)
     for follower in failed:
-        follower.result()
+        # A cancellation of it, raised here, would look like that of the switch, which then ends in peace.
+        error = None if follower.cancelled() else follower.exception()
+        raise error or RuntimeError(f"{follower.get_name()} ended by itself")
 
 
 # The metadata database

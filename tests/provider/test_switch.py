@@ -256,6 +256,22 @@ def test_dags_are_paused_when_the_agent_is_gone_and_unpaused_when_it_is_back(pla
         await_paused("prices", paused=False)
 
 
+def test_a_fault_of_the_switch_pauses_all_and_it_begins_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise ValueError("a fault of ours")
+
+    place.lead(place.a)
+    add("prices", f"neli:{ROLE}")
+    with switched():
+        await_paused("prices", paused=False)
+        with monkeypatch.context() as patched:
+            patched.setattr(switch, "_is_ours", broken)
+            add("second", f"neli:{ROLE}")
+            await_paused("prices", paused=True)
+        await_paused("prices", paused=False)
+        await_paused("second", paused=False)
+
+
 def test_a_scheduler_that_cannot_pause_does_not_start(
     place: Place, airflow_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
