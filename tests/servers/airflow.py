@@ -237,8 +237,22 @@ class AirflowApi:
 
     def asset_events(self, asset_id: int) -> list[dict[str, Any]]:
         """All of them, the oldest first."""
-        path = "/assets/events"
-        return list(self.call("GET", path, asset_id=asset_id, limit=1000, order_by="timestamp")["asset_events"])
+        return self._events("/assets/events", asset_id=asset_id, limit=1000, order_by="timestamp")
+
+    def events_of_run(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """Those that started a run."""
+        return self._events(f"/dags/{dag_id}/dagRuns/{run_id}/upstreamAssetEvents")
+
+    def _events(self, path: str, **query: Any) -> list[dict[str, Any]]:
+        def answer() -> httpx.Response | None:
+            # While a run that one of them started is queued, it has no start, and Airflow's answer stumbles over that.
+            found = self._client.get(f"/api/v2{path}", params=query or None)
+            return None if found.status_code == httpx.codes.INTERNAL_SERVER_ERROR else found
+
+        found = until(answer, f"an answer to {path}")
+        assert found is not None
+        assert found.is_success, f"{path}: {found.status_code} {found.text[:1000]}"
+        return list(found.json()["asset_events"])
 
     # Connections
 
