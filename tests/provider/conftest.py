@@ -98,19 +98,17 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
         agent.await_ready()
         environment = {
             "AIRFLOW_CONN_NELI_DEFAULT": spelled(address=f"unix:{options.socket}"),
-            # A group of two, which the tests of routing start here. Airflow reads its policies when it begins.
-            "AIRFLOW_CONN_NELI_TWO": spelled(address=f"unix:{folder}/two/a.sock"),
+            # Airflow reads its policies when it begins.
             "PYTHONPATH": os.pathsep.join(filter(None, [str(folder / "policies"), os.environ.get("PYTHONPATH")])),
         }
-        for name in ("policies", "two"):
-            (folder / name).mkdir()
+        (folder / "policies").mkdir()
         (folder / "policies" / "airflow_local_settings.py").write_text(policies(), encoding="utf-8")
         with Airflow.started(environment) as airflow:
             yield airflow
 
 
 def policies() -> str:
-    """The page's example of `airflow_local_settings.py`, by the owners of the group of two."""
+    """The page's example of `airflow_local_settings.py`, by a connection of its own, which the tests of routing add."""
     (example,) = (block for block in blocks("docs/airflow.md", "python") if "task_instance_mutation_hook" in block)
     return example.replace('queue="prices-{member}"', 'queue="prices-{member}", neli_conn_id="neli_two"')
 

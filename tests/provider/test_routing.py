@@ -1,6 +1,5 @@
 """The work of a Dag is shared out by ownership: in Dags that really run, with two agents."""
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -149,15 +148,14 @@ def test_a_mapped_task_gets_the_queue_of_the_owner_of_its_key(
     assert {"default", "host-a", "host-b"} == set(queues.values())
 
 
-def test_a_real_scheduler_sends_each_task_to_the_owner_of_its_key(installation: Airflow) -> None:
+def test_a_real_scheduler_sends_each_task_to_the_owner_of_its_key(installation: Airflow, tmp_path: Path) -> None:
     """The two blocks of the page, in `airflow_local_settings.py` and in the folder of Dags."""
     (example,) = (block for block in blocks("docs/airflow.md", "python") if 'DAG("prices_by_symbol")' in block)
     api = installation.api
-    connection = json.loads(installation.environment["AIRFLOW_CONN_NELI_TWO"])
-    folder = Path(connection["extra"]["address"].removeprefix("unix:")).parent
     (installation.dags / "prices_by_symbol.py").write_text(example, encoding="utf-8")
     api.await_dag("prices_by_symbol")
-    with agents(folder, "a", "b", lease=LEASE) as (a, _), a.client() as client:
+    with agents(tmp_path, "a", "b", lease=LEASE) as (a, _), a.client() as client:
+        api.add_connection("neli_two", extra={"address": a.address})  # Into the database, which the scheduler asks.
         expected = [f"prices-{client.owner(symbol).name}" for symbol in ("EURUSD", "GBPUSD", "USDJPY")]
 
         def queues() -> list[str]:
