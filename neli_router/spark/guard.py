@@ -25,14 +25,16 @@ nothing. So all that the job writes carries its term, and the fence of the table
 
     SparkSession.interruptTag       nothing, in silence: in classic, it knows the tags of its own thread alone
     SparkContext.cancelJobsWithTag  SQL and RDDs, of the tagged thread and of threads that inherit from it
-    SparkSession.interruptAll       SQL of the session, from any thread; no RDDs; over Connect, there is nothing else
+    SparkSession.interruptAll       SQL of the session, from any thread; no RDDs; over Connect, there is nothing else,
+                                    and it stops all streaming queries of the session, too
 
 So it does all that there is: the block's thread is tagged, and besides, the whole session is interrupted. Give the
 guard a session of its own (`spark.newSession()`) if other work shall go on. A job on RDDs in a thread of a plain pool
 is only reached by the end of the process; start such threads as `pyspark.InheritableThread`. Whatever is started after
 the loss is cancelled, too, for as long as the block lasts. Over Connect, an operation that is cancelled while the
 server still plans it ends for the client, but was seen to begin in the server all the same, and to go on there: nothing
-on this side can reach it any more.
+on this side can reach it any more, and it keeps its cores. (Spark 4.2.1 does so by itself, if `interruptAll` comes
+within milliseconds of the operation.)
 
 A program that holds Python's lock for ever can only be ended from outside: `neli run -- spark-submit ...` does that,
 for a role.

@@ -39,7 +39,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.client.leases import Share
-from neli_router.errors import NotLeading
+from neli_router.errors import ConfigError, NotLeading
 from neli_router.fence.delta import Commit, FencedTable
 from neli_router.logs import logger
 from neli_router.spark.fenced import append_rows
@@ -152,7 +152,12 @@ class StepLoop:
     ) -> None:
         """`longest` bounds a step. With `until`, the job is done when the whole table is there; with `once`, when this
         host's partitions have what the input had at the start; else it goes on for ever. With `reopen=False` it also
-        ends, undone, when its share was revoked or has grown."""
+        ends, undone, when its share was revoked or has grown. `streaming` is refused over Spark Connect: there, the
+        server runs what a query calls with each batch, and has no share of this host to look at."""
+        if streaming and not hasattr(spark, "sparkContext"):
+            raise ConfigError(
+                ["Structured Streaming cannot drive the steps over Spark Connect: leave it out, the steps are the same"]
+            )
         self._spark, self._client, self._table = spark, client, table
         self._source, self._transform, self._longest = source, transform, longest
         self._once, self._reopen, self._streaming = once, reopen, streaming

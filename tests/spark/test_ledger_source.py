@@ -736,6 +736,19 @@ def test_all_problems_are_named_at_once(spark: SparkSession) -> None:
     assert "it has 3 problems" in str(raised.value)
 
 
+def test_an_error_stands_alone_where_spark_hides_the_stack(spark: SparkSession, tmp_path: Path) -> None:
+    """As docs/spark.md says. It is one of Spark's settings, and hides the stacks of users' functions, too."""
+    hide = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
+    spark.conf.set(hide, True)
+    try:
+        with pytest.raises(AnalysisException) as raised:
+            table(spark, f"sqlite://{tmp_path}/none.db").count()
+    finally:
+        spark.conf.unset(hide)
+    assert "read partitions: neli_router.errors.LedgerMissing: a ledger in the file" in str(raised.value)
+    assert "Traceback" not in str(raised.value)
+
+
 def test_options_may_be_written_in_capitals() -> None:
     wanted = LedgerSource({"Ledger": "sqlite:/Jobs.db", "VIEW": "Tenures", "Records_Per_Task": "7"}).wanted
     assert ("sqlite:/Jobs.db", "tenures", 7) == (wanted.ledger, wanted.view, wanted.range_max)
