@@ -116,6 +116,7 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": _modules("triggers"),
         "connection-types": [_CONNECTION],
         "task-decorators": [{"name": "leader", "class-name": "airflow_provider.decorators.leader.leader_task"}],
+        "extra-links": ["airflow_provider.links.NeliLink"],
         "config": {"neli": {"description": "NELI Router, in every process of this installation.", "options": _OPTIONS}},
     }
 

@@ -30,6 +30,7 @@ from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferralTimeo
 from airflow_provider.exceptions import NotLeadingHere
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
 from airflow_provider.leases import END_MAX, HeldBlock, holding
+from airflow_provider.links import NeliLink
 from airflow_provider.partitions import asked_role, layout_of_run
 from airflow_provider.triggers.neli import LeaderTrigger, WhenAway
 from neli_router.errors import NeliError, NoAgent
@@ -67,6 +68,7 @@ class LeaderOperator(BaseOperator):
     """
 
     template_fields: "Sequence[str]" = ("role", "key", "neli_conn_id")
+    operator_extra_links = (NeliLink(),)
 
     def __init__(
         self,

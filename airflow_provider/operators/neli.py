@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook
+from airflow_provider.links import NeliLink
 from airflow_provider.operators.leader import role_here
 from airflow_provider.sensors.neli import PARTITION_KEY, WaitingSensor
 
@@ -64,6 +65,7 @@ class LeaderShortCircuitOperator(ShortCircuitOperator):
     """
 
     template_fields = ("role", "key", "neli_conn_id")
+    operator_extra_links = (NeliLink(),)
 
     def __init__(
         self,

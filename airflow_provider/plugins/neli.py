@@ -11,9 +11,8 @@ parts are properties.
 """
 
 from typing import Any
-from urllib.parse import urlsplit
 
-from airflow.providers.common.compat.sdk import AirflowPlugin, conf
+from airflow.providers.common.compat.sdk import AirflowPlugin
 
 __all__ = ["NeliPlugin"]
 
@@ -48,10 +47,11 @@ class NeliPlugin(AirflowPlugin):
 
     @property
     def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]  # As above.
-        # A browser asks for the whole path, and Airflow may itself be below one.
-        href = f"{urlsplit(conf.get('api', 'base_url', fallback='') or '').path.rstrip('/')}{PREFIX}/"
-        # With a route of its own, Airflow shows it in a frame of its page /plugin/neli.
-        return [{"name": PAGE, "href": href, "destination": "nav", "category": "browse", "url_route": "neli"}]
+        from airflow_provider.links import ROUTE, path_in_browser  # noqa: PLC0415 - see above.
+
+        view = {"name": PAGE, "href": path_in_browser(f"{PREFIX}/"), "destination": "nav", "category": "browse"}
+        # With a route of its own, Airflow shows it in a frame.
+        return [{**view, "url_route": ROUTE}]
 
     @property
     def listeners(self) -> list[Any]:  # type: ignore[override]  # As above.

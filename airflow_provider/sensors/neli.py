@@ -27,6 +27,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider.hooks.neli import CONNECTION_ID, Expected, NeliHook
+from airflow_provider.links import NeliLink
 from airflow_provider.partitions import layout_of_run, spelled_layout
 from airflow_provider.triggers.neli import (
     LeaderTrigger,
@@ -72,6 +73,7 @@ class WaitingSensor(BaseSensorOperator):
 
     template_fields: Sequence[str] = ("role", "key", "expect", "neli_conn_id")
     ui_color = "#dcecf5"
+    operator_extra_links = (NeliLink(),)
 
     role: str | int | None
     key: str | None

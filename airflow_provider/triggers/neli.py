@@ -43,6 +43,7 @@ from airflow.triggers.base import (
 )
 
 from airflow_provider.hooks.neli import CONNECTION_ID, Expected, checked
+from airflow_provider.links import link_xcom
 from airflow_provider.partitions import asked_role
 from airflow_provider.subscription import Moment, OnePerConnection, Subscription, current
 from neli_router.agent.wire import KEY_MAX, OwnerView
@@ -260,12 +261,12 @@ class LeaderTrigger(_Follower):
             return TriggerEvent({"outcome": conclusion.outcome, "why": conclusion.why, **leader})  # type: ignore[no-untyped-call]
         if conclusion.outcome == "success":
             self.log.info("Leader: %s", leader)
-            return TaskSuccessEvent(xcoms={"return_value": leader})
+            return TaskSuccessEvent(xcoms={"return_value": leader, **link_xcom()})
         if conclusion.outcome == "skipped":
             self.log.info("Skipped: %s", conclusion.why)
-            return TaskSkippedEvent()
+            return TaskSkippedEvent(xcoms=link_xcom())
         self.log.error("%s: %s", "Skipped, by soft_fail" if self.soft_fail else "Failed", conclusion.why)
-        return TaskSkippedEvent() if self.soft_fail else TaskFailedEvent()
+        return (TaskSkippedEvent if self.soft_fail else TaskFailedEvent)(xcoms=link_xcom())
 
 
 class OwnershipTrigger(_Follower):

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -36,6 +37,35 @@ member = Member(configured(Path(sys.argv[1]), "b", lease=float(sys.argv[2])))
 sys.stdin.read()
 member.close()
 """
+
+DAG = """
+from airflow.sdk import DAG, task
+from airflow_provider.operators.neli import LeaderGate, LeaderShortCircuitOperator
+from airflow_provider.sensors.neli import LeaderSensor
+
+with DAG("links_to_the_page"):
+    LeaderGate(task_id="gate", role="nightly")
+    LeaderGate(task_id="skipping_gate", role="nightly", expect="b")
+    LeaderSensor(task_id="sensor", role="nightly")
+    LeaderSensor(task_id="waiting_sensor", role="nightly", expect="b")
+    LeaderShortCircuitOperator(task_id="short_circuit", role="nightly")
+
+    @task.leader(role="nightly")
+    def work(lease):
+        return lease.term
+
+    work()
+"""
+
+ENDS = {
+    "gate": "success",
+    "skipping_gate": "skipped",
+    "sensor": "success",
+    "waiting_sensor": "deferred",
+    "short_circuit": "success",
+    "work": "success",
+}
+"""The tasks of that Dag, and how each of them ends up. The first two meet no worker."""
 
 PATHS = ("/neli/", "/neli/assets/main.js", "/neli/v1/events", "/neli/v1/status", "/neli/nothing", "/neli//")
 
@@ -101,14 +131,46 @@ def test_nothing_can_be_changed(viewer: httpx.Client, path: str) -> None:
     assert 405 == viewer.post(path, json={"name": "a"}).status_code
 
 
+@pytest.fixture(name="linked", scope="module")
+def _linked(installation: Airflow) -> str:
+    """A run of that Dag, whose tasks are as far as they come."""
+    api = installation.api
+    (installation.dags / "links_to_the_page.py").write_text(DAG, encoding="utf-8")
+    api.await_dag("links_to_the_page")
+    run = api.trigger("links_to_the_page")
+    until(lambda: api.states("links_to_the_page", run) == ENDS, f"the states {ENDS}")
+    return run
+
+
+@pytest.mark.parametrize("task", ENDS)
+def test_a_task_links_to_the_page_while_it_waits_and_afterwards(installation: Airflow, linked: str, task: str) -> None:
+    path = f"/dags/links_to_the_page/dagRuns/{linked}/taskInstances/{task}/links"
+
+    def links() -> Any:
+        return installation.api.call("GET", path)["extra_links"]
+
+    # A worker tells the link after the state, and a task that goes on meanwhile shows none.
+    until(lambda: links() == {"Who leads": "/plugin/neli"}, f"the link of {task}")
+
+
+@pytest.mark.browser
+def test_the_link_opens_the_page_within_airflow(installation: Airflow, linked: str, browser: webdriver.Chrome) -> None:
+    log_in(browser, installation)
+    browser.get(f"{installation.url}/dags/links_to_the_page/runs/{linked}/tasks/gate/details")
+    until(lambda: browser.find_elements(By.LINK_TEXT, "Who leads"), "the link")[0].click()
+    page = Page(browser)
+    with in_frame(browser):
+        until(lambda: page.owners() == ["a"] * PARTITIONS, "the owner of all partitions")
+    assert browser.current_url.startswith(f"{installation.url}/plugin/neli")
+    page.close()
+
+
 @pytest.mark.browser
 def test_the_page_follows_a_takeover_without_a_reload(installation: Airflow, browser: webdriver.Chrome) -> None:
     page = Page(browser)
     log_in(browser, installation)
     browser.get(f"{installation.url}/plugin/neli")
-    (frame,) = until(lambda: browser.find_elements(By.TAG_NAME, "iframe"), "the frame of the page")
-    browser.switch_to.frame(frame)
-    try:
+    with in_frame(browser):
         page.run("window.isTheSame = true")
         until(lambda: page.owners() == ["a"] * PARTITIONS, "the owner of all partitions")
         assert not page.is_shown("#unlock")
@@ -118,13 +180,24 @@ def test_the_page_follows_a_takeover_without_a_reload(installation: Airflow, bro
             until(lambda: page.owners() == ["a"] * PARTITIONS, "the takeover")
         assert "b \u2192 a 4 partitions \u00b7 expired by a" in page.text("#moves li")
         assert page.was_never_reloaded
+    page.close()
+
+
+@contextmanager
+def in_frame(browser: webdriver.Chrome) -> Iterator[None]:
+    """What is read meanwhile is read in the frame of the page."""
+    (frame,) = until(lambda: browser.find_elements(By.TAG_NAME, "iframe"), "the frame of the page")
+    browser.switch_to.frame(frame)
+    try:
+        yield
     finally:
         browser.switch_to.default_content()
-        page.close()
 
 
 def log_in(browser: webdriver.Chrome, airflow: Airflow) -> None:
     """As a person does."""
+    browser.get(airflow.url)
+    browser.delete_all_cookies()  # Another test's login.
     browser.get(airflow.url)
     until(lambda: browser.find_elements(By.NAME, "username"), "the form of the login")
     browser.find_element(By.NAME, "username").send_keys("viewer")

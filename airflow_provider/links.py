@@ -1,0 +1,40 @@
+"""The link: from a task that waits for a role, or holds one, to the page that shows who leads it.
+
+    worker, after each run or deferral --get_link--> XCom `_link_NeliLink` --> a button at the task, in Airflow's page
+    trigger that ends a task -----------link_xcom--> XCom, with its last event ---^
+
+Airflow asks a worker for the link of what it has run, and keeps the answer as an XCom. A task that begins and ends in
+the triggerer meets no worker, so its trigger brings the XCom along.
+"""
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.sdk import BaseOperatorLink, conf
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey
+
+__all__ = ["ROUTE", "NeliLink", "link_xcom", "path_in_browser"]
+
+ROUTE = "neli"
+"""The page is at /plugin/neli, in a frame of Airflow's own, so that one finds back."""
+
+
+def path_in_browser(path: str) -> str:
+    """A path of the API server as a browser asks for it: Airflow may itself be below one."""
+    return f"{urlsplit(conf.get('api', 'base_url', fallback='') or '').path.rstrip('/')}{path}"
+
+
+class NeliLink(BaseOperatorLink):
+    """A button at a task, which opens the page of NELI Router."""
+
+    name = "Who leads"
+
+    def get_link(self, operator: "BaseOperator", *, ti_key: "TaskInstanceKey") -> str:
+        return path_in_browser(f"/plugin/{ROUTE}")
+
+
+def link_xcom() -> dict[str, Any]:
+    """The XCom of the link, for a task that ends without a worker."""
+    return {NeliLink().xcom_key: path_in_browser(f"/plugin/{ROUTE}")}
