@@ -39,9 +39,10 @@ safe, and of use only if they ask one agent: with an agent each, those that do n
 
 If the switch cannot pause at the start, the scheduler does not start. A fault of the switch pauses all.
 
-**Forks.** A scheduler forks workers while this thread runs, and nothing must stay locked in them for ever. All modules
-are imported before the thread starts. The connection is read by Airflow's plain call: the async one leaves a pool of
-threads behind (asgiref's), of which a fork has a copy without threads, and tasks in it would wait for these.
+**Forks.** A scheduler forks workers while this thread runs, and nothing must stay locked in them for ever. What a first
+question imports is imported before the thread starts, unless the connection is not there yet. The connection is read by
+Airflow's plain call: the async one leaves a pool of threads behind (asgiref's), of which a fork has a copy without
+threads, and tasks in it would wait for these.
 """
 
 import asyncio
