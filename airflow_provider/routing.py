@@ -193,10 +193,7 @@ class _Owners:
         self._picture: tuple[Layout, Mapping[int, str | None]] | NoOwner = _unknown(
             "the owners are not known yet", "it is asked again with the next task instance"
         )
-        thread = threading.Thread(
-            target=lambda: asyncio.run(self._follow()), name=f"neli-routing[{conn_id}]", daemon=True
-        )
-        thread.start()
+        threading.Thread(target=self._run, name=f"neli-routing[{conn_id}]", daemon=True).start()
 
     def await_first(self) -> None:
         self._heard.wait(START_MAX)
@@ -210,6 +207,17 @@ class _Owners:
         if (name := owners.get(partition_wanted(layout, role, key))) is None:
             raise _unknown("its partition has no owner now", "a takeover takes a moment")
         return name
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._follow())
+        except RuntimeError:
+            # When a process ends, its pools of threads take no work any more. That is no news.
+            if threading.main_thread().is_alive():
+                raise
+        finally:
+            # What was heard last is not true for ever.
+            self._picture = _unknown("the thread that follows the owners has ended", "see above why, and start anew")
 
     async def _follow(self) -> None:
         subscription = Subscription(self._conn_id)

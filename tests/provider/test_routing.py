@@ -2,6 +2,8 @@
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +31,19 @@ pytestmark = pytest.mark.airflow
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SYMBOLS = [f"PAIR{number}" for number in range(6)]
 
+ENDING = """
+import threading
+from types import SimpleNamespace
+from airflow_provider.routing import queue_of_owner
+
+instance = SimpleNamespace(dag_id="d", task_id="t", queue="default", map_index=-1)
+queue_of_owner(neli_conn_id="nowhere")(instance, SimpleNamespace(partition_key="0"))
+(follower,) = (one for one in threading.enumerate() if one.name == "neli-routing[nowhere]")
+threading.Thread(target=follower.join, args=(60.0,)).start()
+print(instance.queue)
+"""
+"""A process that ends while its thread tries again, and that has to wait for another thread meanwhile."""
+
 Two = tuple[AgentProcess, AgentProcess]
 Route = Callable[[TaskInstance, DagRun | None], None]
 
@@ -41,8 +56,19 @@ def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
 
 @pytest.fixture(name="connected")
 def _connected(two: Two, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of a connection to agent `a`. No other module has it, for a thread follows it until the process ends."""
+    """The id of a connection to agent `a`, whose owners have been heard of.
+
+    No other module has it, because a thread follows it until the process ends.
+    """
     monkeypatch.setenv("AIRFLOW_CONN_ROUTED", two[0].connection)
+    route = queue_of_owner(neli_conn_id="routed")
+    made, run = instance("0")
+
+    def is_heard() -> bool:
+        route(made, run)
+        return made.queue != "default"
+
+    until(is_heard, "the owners")
     return "routed"
 
 
@@ -170,16 +196,11 @@ def test_a_real_scheduler_sends_each_task_to_the_owner_of_its_key(installation: 
 
 def test_a_run_by_partition_gets_the_queue_of_its_owner(connected: str) -> None:
     route = queue_of_owner(queue=lambda member: f"prices of {member}", neli_conn_id=connected)
-    expected = [f"prices of {name}" for name in owners(connected)]
-
-    def queues() -> list[str | None]:
-        made = [instance(str(role)) for role in range(PARTITIONS)]
-        for one in made:
-            route(*one)
-            route(*one)  # Airflow calls it several times.
-        return [one.queue for one, _ in made]
-
-    until(lambda: expected == queues(), "the routes of all partitions")
+    made = [instance(str(role)) for role in range(PARTITIONS)]
+    for one in made:
+        route(*one)
+        route(*one)  # Airflow calls it several times.
+    assert [f"prices of {name}" for name in owners(connected)] == [one.queue for one, _ in made]
 
 
 def test_a_takeover_is_followed(two: Two, connected: str) -> None:
@@ -200,6 +221,8 @@ def test_a_takeover_is_followed(two: Two, connected: str) -> None:
         b.start()
 
 
+# From 3.12 on, Python warns of a fork in a process that has threads. That is what is tested here.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_follows_by_itself(connected: str) -> None:
     route = queue_of_owner(neli_conn_id=connected)
     made, run = instance("0")
@@ -208,7 +231,7 @@ def test_a_fork_follows_by_itself(connected: str) -> None:
         route(made, run)
         return made.queue in {"a", "b"}
 
-    until(is_routed, "a route in the parent")
+    assert is_routed()
     made.queue = "default"
     if (child := os.fork()) == 0:
         try:
@@ -251,6 +274,14 @@ def test_a_task_whose_owner_is_not_known_keeps_its_queue_and_says_so_once(
     (told,) = [record.getMessage() for record in caplog.records if why in record.getMessage()]
     assert told.startswith("by_partition.work keeps its queue default: ")
     assert "default" == made.queue
+
+
+def test_a_process_ends_without_a_word_from_its_thread() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert (0, "default") == (ended.returncode, ended.stdout.splitlines()[-1])
+    assert "Traceback" not in ended.stderr, ended.stderr
 
 
 def test_a_task_without_a_run_is_left_alone_in_silence(connected: str, caplog: pytest.LogCaptureFixture) -> None:
