@@ -11,7 +11,7 @@ LOCK := .make/lock
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: bench chaos check clean demo explore fetch format help kafka lock pipeline test test-core
+.PHONY: airflow bench chaos check clean demo explore fetch format help kafka lock pipeline test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: $(CORE)/ready ## Three processes share 256 partitions, one is killed, and 
 
 pipeline: $(DEV)/ready ## Three hosts' Spark jobs fill one table, one host is killed, and every tick lands once
 	$(DEV)/bin/neli pipeline
+
+airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PORT=8081 takes another port)
+	$(DEV)/bin/python -P -m airflow_provider.local $(if $(PORT),--port $(PORT))
 
 fetch: $(DEV)/ready ## Bring the jars of Kafka and ZooKeeper, which tests start (takes Java and Maven)
 	@$(DEV)/bin/python -m tests.servers.jars

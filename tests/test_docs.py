@@ -119,8 +119,10 @@ def check_neli(words: list[str]) -> None:
 
 
 def check_make(words: list[str]) -> None:
-    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert set(words) <= set(targets)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE)
+    variables = {word for word in words if f"$({word.partition('=')[0]})" in makefile}
+    assert set(words) <= {*targets, *variables}
 
 
 def check_pip(words: list[str]) -> None:
@@ -141,9 +143,11 @@ def check_python(words: list[str]) -> None:
     match words:
         case ["-m", "venv", _] | ["-m", "neli_router.spark.runtime"]:  # tests/spark/test_runtime.py runs the latter.
             pass
-        case ["-m", "benchmarks", *options]:
-            asked = [*options[:1], "--help"] if options else []
-            told = output_of("-m", "benchmarks", *asked)
+        case ["-m", "benchmarks" | "airflow_provider.local" as program, *options]:
+            asked = (
+                ["--help"] if options and options[0].startswith("-") else [*options[:1], "--help"] if options else []
+            )
+            told = output_of("-m", program, *asked)
             assert [] == [option for option in options if option.startswith("--") and option not in told]
         case _:
             pytest.fail(f"python {words} is neither run nor checked")

@@ -16,13 +16,11 @@ The four are started by themselves, and not by `airflow standalone`, which leave
 start is in their sessions, but for what starts a session of its own, as Spark jobs do. That has the home in its
 environment. So by the one or the other, all is found and ended.
 
-`python -m tests.servers.airflow [FOLDER OF DAGS]` starts one for trying things out, until Ctrl-C.
+To try things out by hand, `make airflow` starts one, with agents.
 """
 
-import base64
 import json
 import os
-import secrets
 import shutil
 import signal
 import sqlite3
@@ -39,45 +37,24 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from tests.servers.process import ServerProcess, free_port, until_asked_to_end
+from airflow_provider.local import PARTS, LocalAirflow
+from tests.servers.process import ServerProcess, free_port
 
-__all__ = ["COMPONENTS", "PATIENCE", "Airflow", "AirflowApi", "until"]
-
-COMPONENTS: Mapping[str, tuple[str, ...]] = {
-    "api-server": (),
-    # The logs of this host are read from their files. A server of logs would listen on all interfaces.
-    "scheduler": ("--skip-serve-logs",),
-    "dag-processor": (),
-    "triggerer": ("--skip-serve-logs",),
-}
+__all__ = ["PATIENCE", "Airflow", "AirflowApi", "until"]
 
 SETTINGS: Mapping[str, str] = {
-    "CORE__LOAD_EXAMPLES": "False",
-    "CORE__EXECUTOR": "LocalExecutor",
-    "CORE__TEST_CONNECTION": "Enabled",
-    "CORE__PARALLELISM": "4",  # Each is a process that waits, of some 50 MB.
-    "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-    "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer,neli:user",
-    "API__HOST": "127.0.0.1",
-    "API__WORKERS": "1",
-    "DAG_PROCESSOR__REFRESH_INTERVAL": "2",  # Before a new file is seen; 300 by default.
-    "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
-    "DAG_PROCESSOR__PARSING_PROCESSES": "1",
-    # The first task of all waits for an API server that still imports: for a minute where all cores are taken. A worker
-    # that gives up fails its task before the task began; after five tries of 5 seconds by default.
-    "WORKERS__EXECUTION_API_TIMEOUT": "300",
     # How soon the triggers of a triggerer that was killed are another's; 30 seconds by default.
     "TRIGGERER__JOB_HEARTBEAT_SEC": "1",
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
 }
 
-USERS = ("admin", "viewer", "neli")
+ROLES = {"admin": "admin", "viewer": "viewer", "neli": "user"}
 
 START_MAX = 600.0
 """Seconds. One alone on the machine takes 20; two take ten times that where all cores are taken."""
 
-PATIENCE = 120.0
-"""Seconds for what a test waits for. A task takes two seconds at least, and many on a busy machine."""
+PATIENCE = 240.0
+"""Seconds for what a test waits for. A task takes two seconds at least, and a minute on a very busy machine."""
 
 ANSWER_MAX = 300.0
 """Seconds for one answer of the API. While a server imports what its first tasks need, it answers nothing else."""
@@ -266,7 +243,7 @@ class AirflowApi:
         self.call("POST", "/connections", body=body)
 
 
-class Airflow:
+class Airflow(LocalAirflow):
     """One installation. Its components may be killed and started again, each by itself."""
 
     api: AirflowApi
@@ -276,40 +253,16 @@ class Airflow:
         folder: Path,
         environment: Mapping[str, str],
         settings: Mapping[str, str],
-        parts: Collection[str] = tuple(COMPONENTS),
+        parts: Collection[str] = tuple(PARTS),
     ) -> None:
-        self.home, self.dags = folder, folder / "dags"
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self.passwords = {user: secrets.token_hex(8) for user in USERS}
-        passwords = folder / "passwords.json"
-        passwords.write_text(json.dumps(self.passwords), encoding="utf-8")
-        # Without this file, the parts start at once and each writes it, with secrets of its own.
-        (folder / "airflow.cfg").touch()
-        ours = {
-            **SETTINGS,
-            "API__PORT": str(port),
-            "API__BASE_URL": self.url,
-            "API__SECRET_KEY": secrets.token_hex(32),
-            "API_AUTH__JWT_SECRET": secrets.token_hex(64),  # All processes share it, and the key of what is encrypted.
-            "CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-            "CORE__DAGS_FOLDER": str(self.dags),
-            # Seconds that a transaction waits for the end of another one: after five, the default, many tasks that end
-            # at one moment on a busy machine fail.
-            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db?timeout=60",
-            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
-            "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-            **settings,
-        }
-        theirs = ("AIRFLOW_", "_AIRFLOW", "NELI_")  # Of the person who runs this, and of no test.
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
-        self.environment = {
-            **inherited,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # For `spark-submit`.
-            "AIRFLOW_HOME": str(folder),
-            **{f"AIRFLOW__{name}": value for name, value in ours.items()},
-            **environment,
-        }
+        super().__init__(
+            folder,
+            folder / "dags",
+            free_port(),
+            roles=ROLES,
+            environment=environment,
+            settings={**SETTINGS, **settings},
+        )
         self._processes = {name: ServerProcess(folder / f"{name}.log") for name in parts}
         self._sessions: set[int] = set()
 
@@ -337,7 +290,7 @@ class Airflow:
         *,
         dags: Path | None = None,
         settings: Mapping[str, str] | None = None,
-        parts: Collection[str] = tuple(COMPONENTS),
+        parts: Collection[str] = tuple(PARTS),
     ) -> Iterator[list[Self]]:
         """An installation of these parts for each of `environments`, which start side by side."""
         with ExitStack() as life:
@@ -388,8 +341,7 @@ class Airflow:
 
     def begin(self, component: str) -> None:
         """Start one part."""
-        command = [sys.executable, "-m", "airflow", component, *COMPONENTS[component]]
-        self._processes[component].begin(command, self.environment)
+        self._processes[component].begin(self.part(component), self.environment)
         self._sessions.add(self.pid(component))
 
     def pid(self, component: str) -> int:
@@ -413,21 +365,17 @@ class Airflow:
         self._processes[component].thaw()
 
     def is_healthy(self) -> bool:
-        """Whether all parts are there, by the word of the first."""
+        """Whether all parts are there. A part that has ended is a failure of the test."""
         ended = [name for name, process in self._processes.items() if not process.running]
         assert not ended, f"{', '.join(ended)} of {self.url} ended"
-        with suppress(httpx.TransportError, ValueError, KeyError):
-            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5.0, trust_env=False).json()
-            parts = {"metadatabase", *(name.replace("-", "_") for name in self._processes)} - {"api_server"}
-            return all(health[part]["status"] == "healthy" for part in parts)
-        return False
+        return self.are_healthy(*self._processes)
 
     # All of it
 
     def command(self, *arguments: str) -> str:
         """What `airflow ARGUMENTS` says, within this installation. It takes seconds: the API is quicker."""
         ended = subprocess.run(
-            [sys.executable, "-m", "airflow", *arguments],
+            self.command_line(*arguments),
             env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -489,16 +437,3 @@ def _kill(pids: Collection[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def main() -> None:
-    dags = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    with until_asked_to_end(), Airflow.started(dags=dags) as airflow:
-        # A password of a page on loopback, gone with this program.
-        line = f"Airflow at {airflow.url}, user admin, password {airflow.passwords['admin']} (Ctrl-C ends it)"
-        print(line, flush=True)  # noqa: T201
-        signal.pause()
-
-
-if __name__ == "__main__":
-    main()

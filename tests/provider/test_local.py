@@ -1,0 +1,229 @@
+"""`make airflow`: what it tells a person to try works as it says, and of all that it starts nothing is left at its end.
+
+Its processes are those that descend from it. Some of them write over their command line and environment, so neither
+could tell.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.sensors.neli import leader_from
+from neli_router.agent import Client
+from tests.servers.airflow import AirflowApi, until
+from tests.servers.process import free_port
+
+pytestmark = pytest.mark.airflow
+
+START_MAX = 400.0
+"""Seconds until it says that it is ready. Alone on the machine it takes 25."""
+
+LISTENS = "0A"
+"""The state of such a socket, as the kernel spells it."""
+
+LOOPBACK = "0100007F"
+"""127.0.0.1, as the kernel spells it."""
+
+
+class Program:
+    """The program of `make airflow`, and what it has said so far."""
+
+    def __init__(self, *options: str, port: int) -> None:
+        self.port, self.said = port, ""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "airflow_provider.local", "--port", str(port), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def await_line(self, wanted: str) -> str:
+        """What stands in the first line that matches; it is an error if none comes."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said += line
+            if found := re.search(wanted, line):
+                return found[found.re.groups]
+        raise AssertionError(f"{wanted} was not said, but: {self.said}")
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def processes(self) -> set[int]:
+        """All that descend from it now."""
+        children: dict[int, list[int]] = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # It has ended.
+                _, parent, *_ = path.read_text(encoding="utf-8").rpartition(")")[2].split()
+                children.setdefault(int(parent), []).append(int(path.parent.name))
+        found, new = set[int](), [self._process.pid]
+        while new:
+            new = [child for one in new for child in children.get(one, [])]
+            found.update(new)
+        return found
+
+    def code(self) -> int:
+        """The exit code, once it has ended."""
+        said, _ = self._process.communicate(timeout=START_MAX)
+        self.said += said
+        return self._process.returncode
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.send(signal.SIGTERM)
+            self.code()
+
+
+@contextmanager
+def started(*options: str, port: int | None = None) -> Iterator[Program]:
+    program = Program(*options, port=port or free_port())
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that have not ended."""
+    return {pid for pid in pids if any(words(pid))}
+
+
+def words(pid: int) -> list[str]:
+    """Its command line."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
+    return []
+
+
+def heard_by(pids: set[int]) -> set[tuple[str, int]]:
+    """(address, port) of each socket on which these listen for other machines, or for this one."""
+    inodes = set()
+    for pid in pids:
+        with suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+    found = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in table.read_text(encoding="ascii").splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == LISTENS and rest[5] in inodes:
+                address, _, port = local.partition(":")
+                found.add((address, int(port, 16)))
+    return found
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_what_it_says_to_do_works_and_it_ends_when_asked() -> None:
+    with started() as program, ExitStack() as life:
+        home = Path(program.await_line(r"the home is (.+?):"))
+        url = program.await_line(r"ready at (\S+)")
+        api = life.enter_context(closing(AirflowApi(url, "admin", program.await_line(r"password (\S+)"))))
+        bravo = int(program.await_line(r"kill -9 (\d+)"))
+        program.await_line("Ctrl-C ends all of it")
+        here = life.enter_context(Client(f"unix:{home / 'alpha.sock'}"))
+        # 1
+        assert "bravo" == here.owner_of_role("nightly").name
+        skipped = api.trigger("leader_only")
+        assert "success" == api.await_run("leader_only", skipped)
+        assert {"gate": "skipped", "report": "skipped"} == api.states("leader_only", skipped)
+        # 2
+        mine = {str(partition) for partition in range(8) if here.owner_of_role(partition).name == "alpha"}
+        assert 4 == len(mine)
+        api.trigger("ticks_arrive")
+        until(lambda: len(api.runs("prices_by_partition")) == 8, "a run for each partition")
+        until(lambda: done(api) == mine, "the end of the runs of alpha's partitions")
+        assert [] == api.runs("prices_are_published")
+        # 3
+        os.kill(bravo, signal.SIGKILL)
+        program.await_line("alpha leads all 8 partitions")
+        run = api.trigger("leader_only")
+        assert "success" == api.await_run("leader_only", run)
+        assert {"gate": "success", "report": "success"} == api.states("leader_only", run)
+        assert "alpha" == leader_from(api.xcom("leader_only", run, "gate"))["leader"]
+        assert here.owner_of_role("nightly").term == api.xcom("leader_only", run, "report")
+        until(lambda: api.runs("prices_are_published"), "the roll-up")
+        until(lambda: done(api) == {str(partition) for partition in range(8)}, "the end of all partitions' runs")
+        until(lambda: api.runs("on_leadership_change"), "the run of the takeover")
+        (changed,) = api.runs("on_leadership_change")
+        assert "success" == api.await_run("on_leadership_change", changed["dag_run_id"])
+        assert {} == api.import_errors()
+        # The end
+        there = program.processes()
+        assert {(LOOPBACK, program.port)} == heard_by(there)
+        life.close()
+        program.send(signal.SIGTERM)
+        assert 0 == program.code()
+        assert program.said.endswith("all of it has ended\n")
+        assert set() == alive(there)
+        assert is_free(program.port)
+        assert not home.exists()
+
+
+def done(api: AirflowApi) -> set[str]:
+    """The partitions whose run has ended well."""
+    return {run["partition_key"] for run in api.runs("prices_by_partition") if run["state"] == "success"}
+
+
+def test_nothing_is_left_when_it_is_killed() -> None:
+    with started() as program:
+        home = Path(program.await_line(r"the home is (.+?):"))
+        program.await_line("reading the Dags")  # All parts are there, and the workers of the scheduler.
+        there = program.processes()
+        program.send(signal.SIGKILL)
+        program.code()
+        until(lambda: not alive(there), "the end of all processes")
+        assert len(there) > 6
+        assert is_free(program.port)
+        shutil.rmtree(home)
+
+
+def test_a_part_that_ends_ends_all_and_its_log_is_told(tmp_path: Path) -> None:
+    with started("--keep", str(tmp_path)) as program:
+        program.await_line("making Airflow's database")
+        (migration,) = until(lambda: [it for it in program.processes() if "migrate" in words(it)], "the migration")
+        there = program.processes()
+        os.kill(migration, signal.SIGKILL)
+        assert 1 == program.code()
+        assert "--- the end of the log of db-migrate" in program.said
+        assert "the process db-migrate was wanted to do its work, but it ended with code -9" in program.said
+        assert set() == alive(there)
+        assert (tmp_path / "db-migrate.log").exists()
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with started(port=port) as program:
+            assert 2 == program.code()
+    assert f"the port {port} of 127.0.0.1 was wanted, but it cannot be had" in program.said
+    assert "perhaps another `make airflow`" in program.said
+    assert "the home is" not in program.said
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("--dags", "a folder of Dags was wanted, but {} is none"),
+        ("--keep", "must be empty, and there is 'old.db' in it"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path, option: str, problem: str) -> None:
+    (tmp_path / "old.db").touch()
+    given = tmp_path / "old.db" if option == "--dags" else tmp_path
+    with started(option, str(given)) as program:
+        assert 2 == program.code()
+    assert problem.format(given) in program.said
