@@ -1,5 +1,11 @@
-"""docs/airflow.md: each block of Python is a file of Dags, which are run; each command is one of Airflow's."""
+"""docs/airflow.md: each block of Python is a file of Dags, which are run; each command is one of Airflow's.
 
+Each public class of the provider stands in one of those blocks, or here with the reason why it does not.
+"""
+
+import importlib
+import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +13,7 @@ from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import BundleDagBag
 
 from tests.provider.given import DagTest
+from tests.provider.test_provider_info import modules
 from tests.test_docs import SHELL, blocks
 
 pytestmark = pytest.mark.airflow
@@ -19,6 +26,39 @@ NOT_TESTED = {
     "prices_of_a_partition": "its run must have a partition_key; tests/provider/test_dags.py does that, as above",
 }
 """A Dag -> why `dag.test()` cannot run it. It is read all the same."""
+
+WITHOUT_EXAMPLE = {
+    "Away": "what the streams of changes say of an outage, to triggers",
+    "Companion": "the agent that a scheduler brings, by [neli] agent_in",
+    "Conclusion": "what came of a trigger's waiting",
+    "HeldBlock": "what LeaderOperator holds its lease by",
+    "LeaderDecoratedOperator": "the operator behind @task.leader",
+    "LocalAirflow": "the installation of `make airflow`",
+    "Moment": "what the triggers of one connection share",
+    "NeliPlugin": "Airflow finds it by itself",
+    "OnePerConnection": "what the triggers of one connection share",
+    "Subscription": "what the triggers of one connection share",
+    "Switch": "pauses and unpauses Dags in a scheduler, by [neli] switch",
+    "WaitingSensor": "the base of LeaderSensor, SlotOwnerSensor and LeaderGate",
+}
+"""A public class that no Dag names -> what it is."""
+
+
+def classes() -> set[str]:
+    """Those that the provider's modules offer."""
+    offered = ((module, name) for module in map(importlib.import_module, modules()) for name in module.__all__)
+    return {name for module, name in offered if inspect.isclass(getattr(module, name))}
+
+
+@pytest.mark.parametrize("name", sorted(classes() - set(WITHOUT_EXAMPLE)))
+def test_each_class_has_an_example(name: str) -> None:
+    assert any(re.search(rf"\b{name}\b", block) for block in BLOCKS), f"show {name} in {PAGE}, or say why not above"
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_EXAMPLE))
+def test_no_reason_is_given_for_a_class_that_has_one_or_is_not_there(name: str) -> None:
+    assert name in classes()
+    assert [] == re.findall(rf"\b{name}\b", "".join(BLOCKS))
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
