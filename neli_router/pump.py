@@ -123,7 +123,7 @@ class Pump(Generic[Driven]):
             if self._tap is not None and records:
                 self._tap.read(records, self._clock())
             if records:
-                self._step(Read(records))
+                self._step(Read(records, age))
             else:
                 self._step(Read([], age) if age < inf else TICK)  # Woken, and not known to be at the tip.
         if offsets := self._ledger.acknowledged():

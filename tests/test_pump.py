@@ -173,11 +173,11 @@ class Rig:
 
 def test_a_turn_reads_once_and_hands_on_what_was_read() -> None:
     rig = Rig(Tape(genesis(), None)).turn()
-    assert [Read([(1, genesis()), (2, None)])] == rig.events
+    assert [Read([(1, genesis()), (2, None)], 0.0)] == rig.events
 
 
 def test_a_read_that_finds_nothing_is_handed_on_too() -> None:
-    assert [Read([])] == Rig(Tape()).turn().events
+    assert [Read([], 0.0)] == Rig(Tape()).turn().events
 
 
 def test_the_clock_is_read_after_the_ledger() -> None:
@@ -189,7 +189,7 @@ def test_the_clock_is_read_after_the_ledger() -> None:
 
     rig.tape.on_read = wait
     rig.turn()
-    assert [(7.0, Read([(1, genesis())]))] == rig.machine.heard
+    assert [(7.0, Read([(1, genesis())], 0.0))] == rig.machine.heard
     assert 7.0 == rig.pump.fresh_at
 
 
@@ -235,7 +235,7 @@ def test_a_turn_takes_what_was_in_the_inbox_when_it_began() -> None:
     rig.pump.post(Wish(WISH))
     rig.pump.post(TICK)
     rig.turn()
-    assert [Wish(WISH), TICK, Read([])] == rig.events
+    assert [Wish(WISH), TICK, Read([], 0.0)] == rig.events
 
 
 def test_a_post_wakes_the_read_that_waits() -> None:
@@ -275,14 +275,14 @@ def test_a_post_from_another_thread_ends_a_wait() -> None:
     pump._ledger.read = read  # type: ignore[method-assign]
     pump.turn()
     heard = [event for _, event in pump.machine.heard]
-    assert [Read([]), Wish(WISH), Read([])] == heard
+    assert [Read([], 0.0), Wish(WISH), Read([], 0.0)] == heard
 
 
 def test_what_is_confirmed_is_handed_on_after_what_was_read() -> None:
     rig = Rig(Tape(genesis()))
     rig.tape.confirmed = [1, 2]
-    assert [Read([(1, genesis())]), Acknowledged([1, 2])] == rig.turn().events
-    assert [Read([])] == rig.turn().events[2:]
+    assert [Read([(1, genesis())], 0.0), Acknowledged([1, 2])] == rig.turn().events
+    assert [Read([], 0.0)] == rig.turn().events[2:]
 
 
 def test_what_is_known_is_as_old_as_the_last_read_that_brought_all() -> None:
@@ -390,7 +390,7 @@ def test_appends_that_fail_are_an_outage_of_their_own() -> None:
         rig.machine.answers[Read] = [Append([WISH], lasting=True)]
         rig.turn()
     assert [Notice("ledger.unavailable", {"what": "append", "ledger": "tape", "error": str(error)})] == rig.told()
-    assert [Read([]), Read([])] == rig.events
+    assert [Read([], 0.0), Read([], 0.0)] == rig.events
     del rig.tape.fails["append"]
     rig.machine.answers[Read] = [Append([WISH], lasting=True)]
     assert [Notice("ledger.available", {"what": "append", "ledger": "tape"})] == rig.turn().told()
@@ -410,9 +410,9 @@ def test_an_append_that_will_not_heal_breaks_the_machine_in_the_next_turn(kind: 
     error = rig.tape.fails["append"] = failure(kind)
     rig.machine.answers[Read] = [Append([WISH], lasting=True), Stopped(None)]
     rig.turn()
-    assert [Read([])] == rig.events
+    assert [Read([], 0.0)] == rig.events
     assert [Stopped(None)] == rig.told()
-    assert [Read([]), Broken(error), Read([])] == rig.turn().events
+    assert [Read([], 0.0), Broken(error), Read([], 0.0)] == rig.turn().events
 
 
 @pytest.mark.parametrize("kind", [LedgerUnavailable, LedgerUnusable])
@@ -421,14 +421,14 @@ def test_a_trim_that_fails_is_noted_and_does_no_harm(kind: type[LedgerError]) ->
     error = rig.tape.fails["trim"] = failure(kind)
     rig.machine.answers[Read] = [Trim(7)]
     assert [Notice("ledger.trim_failed", {"before": 7, "error": str(error)})] == rig.turn().told()
-    assert [Read([]), Read([])] == rig.turn().events
+    assert [Read([], 0.0), Read([], 0.0)] == rig.turn().events
 
 
 def test_a_trim_that_finds_the_ledger_rewound_breaks_the_machine() -> None:
     rig = Rig(Tape())
     error = rig.tape.fails["trim"] = failure(LedgerRewound)
     rig.machine.answers[Read] = [Trim(7)]
-    assert [Read([]), Broken(error), Read([])] == rig.turn(2).events
+    assert [Read([], 0.0), Broken(error), Read([], 0.0)] == rig.turn(2).events
 
 
 # What was dropped before it was read

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import cast
+from typing import cast, get_args
 
 import click
 
@@ -122,7 +122,7 @@ def _explore(bounds: Bounds) -> Report:
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many seeds to run.")
 @click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="The first of them.")
 @click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="Only groups with this one.")
-@click.option("--weather", type=click.Choice(["foul", "fair", "rewound"]), help="Only runs under this kind of faults.")
+@click.option("--weather", type=click.Choice(get_args(Weather)), help="Only runs under this kind of faults.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes to use; all cores unless told."
 )

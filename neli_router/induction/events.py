@@ -8,6 +8,7 @@ A pump carries all of it between one ledger and one machine.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from neli_router.errors import NeliError
 from neli_router.induction.fold import State
@@ -19,13 +20,15 @@ __all__ = ["Acknowledged", "Append", "Away", "Broken", "Effect", "Input", "Read"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The next records of the ledger, None for one that cannot be decoded. No records at all means: at the tip.
+    """The next records of the ledger, None for one that cannot be decoded.
 
-    The time of the step is just *after* the read returned. An empty read tells what the ledger held `age` seconds ago.
+    The time of the step is just *after* the read returned. With these records, all that the ledger held `age` seconds
+    ago has been read; `inf` if there is known to be more. A read need not be empty for that: where members beat all the
+    time, none ever is.
     """
 
     entries: Sequence[tuple[int, Record | None]]
-    age: float = 0.0
+    age: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ class Induction:
                 self._closing = True
                 if at_once:
                     self._break_off(error, effects)
-        self._act(now - event.age if isinstance(event, Read) and not event.entries else None, now, effects)
+        self._act(now - event.age if isinstance(event, Read) and event.age < inf else None, now, effects)
         self._settle(now, effects)
         return effects
 

@@ -53,7 +53,7 @@ class Observer:
         if self._stopped:
             return effects
         match event:
-            case Read(entries):
+            case Read(entries, age):
                 for offset, record in entries:
                     if record is None:
                         self.skipped += 1
@@ -61,7 +61,7 @@ class Observer:
                     self.error = self._take(offset, record, now)
                     if self.error is not None:
                         break
-                self.caught_up |= not entries
+                self.caught_up |= age < inf
             case Restart(state):
                 self.state, self._witness, self.caught_up = state, Witness(state), False
                 effects.append(Notice("observer.restarted", {"at": state.at}))

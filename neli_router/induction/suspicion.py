@@ -1,7 +1,12 @@
 """Suspicion: which members seem to be dead, to one member. It may be wrong; no safety depends on it.
 
-    DEAF --a Beat of mine, sent less than half a lease ago, comes back--> HEARING since now
-    HEARING --half a lease since the sending of the last that came back--> DEAF
+    DEAF --a Beat of mine, sent less than a lease ago, comes back--> HEARING since now
+    HEARING --half a lease without one, or a lease since the sending of the last that came back--> DEAF
+
+Each of the two spans is there for a failure. By the sending alone, half a lease is too little: where every record takes
+that long, all lead, for a lease is longer, and all are deaf, so that a dead member would own its partitions for ever. A
+whole lease is too much: a member that comes out of an outage nearly that long would have heard itself all along, and
+would expire those whose Beats come back a little later than its own.
 
 A member that was deaf knows nothing of the others' silence: after an outage of the ledger all have been silent to all.
 So a member accuses only after a whole lease of hearing itself without a break, and only members that were silent all
@@ -32,7 +37,7 @@ class Suspicion:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._sent = -inf
+        self._sent = self._heard_at = -inf
         self._hearing_since = inf
         self._accused: dict[str, float] = {}
         self._patient_until = -inf
@@ -40,13 +45,15 @@ class Suspicion:
 
     def lapse(self, now: float) -> None:
         """Let time pass first: a Beat that is read late must not hide the deafness before it."""
-        if now >= self._sent + self._settings.lease / 2:
+        lease = self._settings.lease
+        if now >= self._heard_at + lease / 2 or now >= self._sent + lease:
             self._hearing_since = inf
 
     def hear(self, sent: float, now: float) -> None:
         """A Beat of mine came back that I had sent at `sent`."""
         self._sent = max(self._sent, sent)
-        if now < self._sent + self._settings.lease / 2:
+        if now < sent + self._settings.lease:
+            self._heard_at = now
             self._hearing_since = min(self._hearing_since, now)
 
     def look(

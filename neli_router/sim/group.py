@@ -263,7 +263,7 @@ class SimulatedGroup:
         self.counts["expired" if isinstance(record, Expire) else "replaced"] += 1
         if victim is None:
             return
-        if isinstance(record, Expire) and self.options.fair:
+        if isinstance(record, Expire) and (self.options.fair or self.options.slow):
             raise Violation(
                 "nobody_is_expired_without_cause",
                 f"{self.names[incarnation]} lives and was heard in time, and {self.names.get(record.by)} expired it",

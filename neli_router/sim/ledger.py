@@ -4,8 +4,8 @@
              (order per writer is kept)                        ^ trimmed, rewound           (in order, without gaps)
 
 A handle keeps the port's promises and nothing beyond them. Records become visible to each reader on its own time. An
-append that raised may land all the same. A read that found nothing answers "at the tip" only if this reader has been
-given all that the log holds; if it has not, the read goes on for longer than it was told, or raises.
+append that raised may land all the same. A read that found nothing while records are on their way to this reader says
+how old its knowledge is, goes on for longer than it was told, or raises.
 
 A read that has to wait cannot wait in here: one thread plays all processes. So it raises `Blocked` through the pump,
 which has stepped and sent nothing since it last asked for the time, and the process turns the pump again when there is
@@ -44,6 +44,7 @@ class Log:
         self.world, self.options, self.on_append = world, options, on_append
         self.offsets: list[int] = []
         self.payloads: list[bytes] = []
+        self.times: list[float] = []
         self.first = 0
         """The index of the first record that is still retained."""
         self.trimmed = 0
@@ -60,7 +61,9 @@ class Log:
     def delay(self) -> float:
         """How long one way takes this time, in seconds."""
         options, random = self.options, self.world.random
-        if options.fair or self.healed:
+        if options.slow:
+            leases = options.delay
+        elif options.fair or self.healed:
             # Two ways, and a little for the turn, within D, which is a quarter of a lease.
             leases = min(random.expovariate(1 / options.delay), 0.11)
         elif random.random() < options.tail:
@@ -79,6 +82,7 @@ class Log:
             self.next_offset += random.choice((1, 1, 2, 5)) if self.options.sparse else 1
             self.offsets.append(offset)
             self.payloads.append(payload)
+            self.times.append(now)
             self.world.witness(payload)
             self.on_append(offset, payload, who)
             if confirmed and writer is not None:
@@ -94,7 +98,7 @@ class Log:
     def rewind(self, keep: int) -> None:
         """Lose all records but the first `keep`, as `options.rewind` says."""
         lost = self.next_offset
-        del self.offsets[keep:], self.payloads[keep:]
+        del self.offsets[keep:], self.payloads[keep:], self.times[keep:]
         if self.options.rewind == "anew":
             self.first = self.trimmed = 0
         if self.options.rewind != "onward":
@@ -139,7 +143,8 @@ class SimulatedLedger:
         """The result of the read that waited: entries, or an error to raise."""
         self.mute_until = self.deaf_until = self.hold_until = 0.0
         self._position = 0
-        self._all = False
+        self._known_at = -inf
+        """When all that this reader was given was all there was; -inf if it has yet to read some of it."""
         self._visible = [self._world.now] * len(log.offsets)
         self._flights: deque[tuple[float, list[bytes]]] = deque()
         self._landed_at = 0.0
@@ -199,7 +204,7 @@ class SimulatedLedger:
         return self._return(answer)
 
     def age(self) -> float:
-        return 0.0 if self._all else inf
+        return (self._world.now - self._known_at) * (1 + self._options.drift)  # Late by any clock, and never early.
 
     def seek(self, offset: int) -> None:
         self._position = offset
@@ -286,7 +291,11 @@ class SimulatedLedger:
     def _return(self, entries: list[Entry]) -> list[Entry]:
         if entries:
             self._position = entries[-1].offset + 1
-        self._all = len(entries) < READ_MAX
+        at = bisect_left(self.log.offsets, self._position)
+        if at < self._seen():
+            self._known_at = -inf
+        else:  # The first record that it was not given yet stands there since then.
+            self._known_at = self.log.times[at] if at < len(self.log.times) else self._world.now
         return entries
 
     def _seen(self) -> int:

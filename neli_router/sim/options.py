@@ -8,6 +8,8 @@ one fault does harm, so each seed first draws which faults it has at all (a swar
     foul      anything but the loss of a record that was read: every promise that needs no luck must hold
     fair      each record is read within D of its sending. Processes may die, join, leave and wish; no live one may
               ever be expired, and under `available` no live owner is ever missed
+    slow      every record takes as long as every other, up to five sixths of a lease to and fro, also after the faults.
+              Who leads is led on, no live process is expired, and the partitions of a dead one find their way
     rewound   the ledger loses records that were read, once; then every process that could notice must stop
 """
 
@@ -29,13 +31,17 @@ lease. More find more in a seed, and a second affords fewer seeds."""
 
 LEASES_MAX = 40.0
 
+SLOW_MIN, SLOW_SPARE = 0.2, 0.05
+"""In slow weather, a round trip takes at least the one. It and the time between two Beats leave at least the other of a
+lease, by any clock, or nothing could be led without a break."""
+
 FAIR_FAULTS = ("kill", "join", "close", "namesake", "drain", "pin", "weigh", "load", "stranger", "misfit")
 FOUL_FAULTS = (
     *(*FAIR_FAULTS, "pause", "sleep", "deafen", "mute", "isolate", "outage", "slander", "reboot"),
     *("inheritance", "snapshot", "waver"),
 )
 
-Weather = Literal["foul", "fair", "rewound"]
+Weather = Literal["foul", "fair", "slow", "rewound"]
 Rewind = Literal["no", "back", "onward", "anew"]
 
 
@@ -91,6 +97,10 @@ class RunOptions:
         return self.weather == "fair"
 
     @property
+    def slow(self) -> bool:
+        return self.weather == "slow"
+
+    @property
     def exclusive(self) -> bool:
         return self.guarantee == "exclusive"
 
@@ -115,10 +125,10 @@ class RunOptions:
     @classmethod
     def draw(cls, seed: int, random: Random, *, guarantee: Guarantee | None, weather: Weather | None) -> "RunOptions":
         """The options of `seed`; `guarantee` and `weather` override those drawn."""
-        drawn_weather: Weather = random.choices(("foul", "fair", "rewound"), (60, 26, 14))[0]
+        drawn_weather: Weather = random.choices(("foul", "fair", "slow", "rewound"), (56, 24, 8, 12))[0]
         drawn_guarantee: Guarantee = random.choices(("exclusive", "available"), (75, 25))[0]
         weather, guarantee = weather or drawn_weather, guarantee or drawn_guarantee
-        foul = weather != "fair"
+        foul = weather in {"foul", "rewound"}
         members = random.choices((1, 2, 3, 4, 5, 6), (1, 4, 7, 5, 2, 1))[0]
         beats = random.choice((4, 4, 5, 6))
 
@@ -131,8 +141,12 @@ class RunOptions:
         faults = tuple(fault for fault in available_faults if random.random() < (0.45 if foul else 0.6))
         if weather == "rewound":  # A ledger that begins anew may be founded by a misfit, and then the others are.
             faults = tuple(fault for fault in faults if fault != "misfit")
-        if not foul and guarantee == "exclusive" and random.random() < 0.6:
+        if weather == "fair" and guarantee == "exclusive" and random.random() < 0.6:
             faults = (*faults, "outage")
+        drift = random.choice((0.001, 0.03, 0.09, 0.09))
+        delay = random.choice((0.0002, 0.005, 0.03))
+        if weather == "slow":
+            delay = random.uniform(SLOW_MIN, (1 - 1 / beats) / (1 + drift) - SLOW_SPARE) / 2
         return cls(
             seed=seed,
             weather=weather,
@@ -143,9 +157,9 @@ class RunOptions:
             lease=random.choice((0.25, 1.0, 1.0, 3.0)),
             beats=beats,
             leases=random.uniform(0.4, 1.0) * LEASES_MAX,
-            drift=random.choice((0.001, 0.03, 0.09, 0.09)),
+            drift=drift,
             clocks=random.choice(("constant", "step")),
-            delay=random.choice((0.0002, 0.005, 0.03)),
+            delay=delay,
             tail=some(0.5, 0.01, 0.2) if foul else 0.0,
             tail_leases=random.choice((0.3, 1.2, 3.0)),
             loss=some(0.5, 0.01, 0.3) if foul else 0.0,

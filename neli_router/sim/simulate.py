@@ -11,9 +11,9 @@ well: within a stated time after the last fault the target of every partition le
 A ledger that lost records after a process had read them has no good end: nothing leads on it, and people must look.
 That run ends as soon as every process that could notice the loss has had the time to stop.
 
-`outage` takes the ledger away for three leases under a group at rest, and says what that costs. All members have then
-been silent to each other for longer than a lease. If one took that for death, the first member that reaches the ledger
-would expire the others, and every partition would move for nothing.
+`outage` takes the ledger away, for three leases if not told else, under a group at rest, and says what that costs. All
+members have then been silent to each other for longer than a lease. If one took that for death, the first member that
+reaches the ledger would expire the others, and every partition would move for nothing.
 """
 
 import traceback
@@ -163,8 +163,8 @@ class Outage:
     """From when the ledger could be reached again until every partition was led by its owner."""
 
 
-def outage(seed: int) -> Outage:
-    """Run one; the seed decides partitions, clocks, delays and the times of all beats."""
+def outage(seed: int, *, leases: float = AWAY_LEASES) -> Outage:
+    """Run one of so many leases; the seed decides partitions, clocks, delays and the times of all beats."""
     world = World(seed)
     options = _options(seed, world.random)
     group = SimulatedGroup(world, options)
@@ -174,7 +174,7 @@ def outage(seed: int) -> Outage:
     assert _at_rest(group), f"seed {seed:#x} did not come to rest before its outage: {group.describe()}"
     before = group.referee.state
     world.run(world.now + world.random.random() * options.lease)
-    back_at = group.log.away_until = world.now + AWAY_LEASES * options.lease
+    back_at = group.log.away_until = world.now + leases * options.lease
     world.run(back_at)
     while not _at_rest(group) and world.now < back_at + REST_LEASES * options.lease:
         world.run(world.now + options.lease / OUTAGE_CHECKS_PER_LEASE)

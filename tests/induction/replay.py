@@ -193,7 +193,8 @@ class _Stage:
         what, *rest = asked.split()
         match what:
             case "read":
-                return Read(list(self._entries(rest)))
+                entries = list(self._entries(rest))
+                return Read(entries, inf if entries else 0.0)
             case "tick":
                 return TICK
             case "away":

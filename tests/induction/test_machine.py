@@ -33,7 +33,7 @@ from neli_router.protocol import (
     Stopped,
 )
 from tests.induction.replay import replay
-from tests.induction.scenes import LAYOUT, folded, founded, genesis, join
+from tests.induction.scenes import LAYOUT, beat, folded, founded, genesis, join
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
@@ -99,14 +99,23 @@ def test_a_member_with_other_settings_than_the_ledgers_is_refused(genesis_of: di
     assert " -> Stopped GroupMismatch: " in line
 
 
+def test_a_member_whose_group_beats_all_the_time_joins_without_an_empty_read() -> None:
+    member = begun(founded(join("b")))
+    phases = []
+    for offset, age in ((2, inf), (3, 0.25)):
+        member.step(Read([(offset, beat("b"))], age), 0.5)
+        phases.append(member.phase)
+    assert [Phase.READING, Phase.WAITING] == phases
+
+
 def test_a_member_that_starts_from_a_snapshot_of_another_group_is_refused_at_the_tip() -> None:
     member = begun(founded(join("b")), lease=7.0)
-    assert isinstance(stopped(member.step(Read([]), 0.0)).error, GroupMismatch)
+    assert isinstance(stopped(member.step(Read([], 0.0), 0.0)).error, GroupMismatch)
 
 
 def test_a_member_is_refused_when_its_group_moves_to_a_fold_that_it_does_not_know() -> None:
     member = begun(founded(join("b", versions=(1, 2))))
-    member.step(Read([]), 0.0)
+    member.step(Read([], 0.0), 0.0)
     error = stopped(member.step(Read([(2, Upgrade(by="op", version=2))]), 1.0)).error
     assert isinstance(error, GroupMismatch)
     assert "version 2" in error.found
@@ -131,7 +140,7 @@ def test_a_member_that_has_ended_says_nothing_more() -> None:
     stopped(member.step(Close(), 0.0))
     events: list[Input] = [
         TICK,
-        Read([]),
+        Read([], 0.0),
         Away(),
         Close(at_once=True),
         Wish(Drain(by="o", name="x")),
@@ -183,9 +192,9 @@ class Owner:
         self.state = folded(genesis(layout=layout, guarantee=self.guarantee))
         self.member = begun(self.state, layout=layout, guarantee=self.guarantee)
         now = 0.0
-        sent = self.appended(self.member.step(Read([]), now))
+        sent = self.appended(self.member.step(Read([], 0.0), now))
         while not self.member.leading:
-            effects = self.read(sent, now) if sent else self.member.step(Read([]), now)
+            effects = self.read(sent, now) if sent else self.member.step(Read([], 0.0), now)
             sent = self.appended(effects)
             now = now if sent else max(now, self.member.deadline)
         self.now = now
@@ -297,7 +306,7 @@ class Group:
         start = self.places[place]
         entries = list(enumerate(self.log[start : start + most], start))
         self.places[place] += len(entries)
-        self.step(place, Read(entries, 0.0 if entries else self.age))
+        self.step(place, Read(entries, inf if entries else self.age))
 
     def release(self, place: int) -> None:
         before = self.members[place].leading

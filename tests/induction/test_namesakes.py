@@ -6,6 +6,7 @@ somebody         expires the older
 """
 
 from collections.abc import Sequence
+from math import inf
 from random import Random
 
 import pytest
@@ -23,7 +24,8 @@ SETTINGS = Settings(name="twin", lease=1.0, layout=Layout(partitions=4))
 
 def read(machine: Induction, now: float, records: Sequence[Record] = ()) -> list[Effect]:
     """Let `machine` read `records`, which stand where it has read to."""
-    return machine.step(Read(list(enumerate(records, start=machine.state.at))), now)
+    entries = list(enumerate(records, start=machine.state.at))
+    return machine.step(Read(entries, inf if entries else 0.0), now)
 
 
 def appended(effects: Sequence[Effect]) -> list[Record]:

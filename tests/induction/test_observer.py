@@ -17,7 +17,8 @@ from tests.induction.scenes import beat, folded, founded, genesis, join, table
 
 def read(observer: Observer, *records: Record | None, now: float = 1.0) -> list[Effect]:
     at = observer.state.at
-    return observer.step(Read([(at + place, record) for place, record in enumerate(records)]), now)
+    entries = [(at + place, record) for place, record in enumerate(records)]
+    return observer.step(Read(entries, inf if entries else 0.0), now)
 
 
 def watching(*records: Record | None) -> Observer:
@@ -105,6 +106,14 @@ def test_it_ends_by_every_sign_that_the_ledger_cannot_be_trusted(sign: str) -> N
     assert isinstance(effect, Stopped)
     assert kind is type(effect.error)
     assert effect.error is observer.error
+
+
+def test_a_read_that_brings_the_last_records_there_are_ends_at_the_tip_without_an_empty_one() -> None:
+    observer = Observer(State(), 0.0)
+    read(observer, genesis(), join("a"))
+    assert not observer.caught_up
+    observer.step(Read([(observer.state.at, beat("a"))], 0.25), 2.0)
+    assert observer.caught_up
 
 
 def test_it_reads_nothing_behind_a_fault() -> None:

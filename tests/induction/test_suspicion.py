@@ -63,8 +63,8 @@ def test_an_accusation_takes_a_whole_lease_of_silence(now: float, whom: list[str
 
 @pytest.mark.parametrize(
     ("gap", "whom"),
-    [(4.0, ["q"]), (4.75, [])],
-    ids=["less than half a lease since the sending", "half a lease since the sending"],
+    [(4.75, ["q"]), (5.0, [])],
+    ids=["less than half a lease since the last came back", "half a lease since then"],
 )
 def test_one_break_in_hearing_oneself_starts_the_lease_anew(gap: float, whom: list[str]) -> None:
     suspicion = hearing(until=8.0)  # The last was sent at 7.75.
@@ -85,8 +85,8 @@ def test_after_a_break_a_lease_must_pass_again() -> None:
 
 def test_a_beat_of_mine_that_comes_back_late_is_not_hearing() -> None:
     suspicion = Suspicion(SETTINGS)
-    suspicion.hear(0.0, 5.0)
-    assert inf == deadline(suspicion, {"m": 5.0, "q": 0.0})
+    suspicion.hear(0.0, 10.0)
+    assert inf == deadline(suspicion, {"m": 10.0, "q": 0.0})
     assert [] == accused(suspicion, 100.0, m=100.0, q=0.0)
 
 
@@ -94,6 +94,26 @@ def test_beats_of_mine_that_come_back_out_of_order_do_not_make_me_deaf() -> None
     suspicion = hearing(until=9.0)
     suspicion.hear(3.0, 9.0)  # An old one that was appended twice.
     assert ["q"] == accused(suspicion, 13.5, m=9.0, q=-100.0)
+
+
+@pytest.mark.parametrize("round_trip", [0.25, 4.0, 5.0, 7.0, 8.75])
+def test_a_member_hears_itself_at_every_round_trip_that_leaves_time_for_a_beat_in_a_lease(round_trip: float) -> None:
+    suspicion = Suspicion(SETTINGS)
+    for second in range(40):
+        suspicion.lapse(second + round_trip)
+        suspicion.hear(float(second), second + round_trip)
+    now = 39.0 + round_trip
+    assert ["q"] == accused(suspicion, now, m=now, q=now - 10.0)
+
+
+def test_one_whose_last_beat_was_sent_a_lease_ago_does_not_hear_itself_however_late_it_came_back() -> None:
+    suspicion = hearing(until=8.0)
+    suspicion.hear(8.0, 12.0)
+    suspicion.lapse(16.75)  # Half a lease since it came back is over at 17.
+    assert ["q"] == accused(suspicion, 16.75, m=16.0, q=0.0)
+    suspicion.hear(8.5, 16.75)
+    suspicion.lapse(18.5)
+    assert inf == deadline(suspicion, {"m": 18.0, "q": 0.0})
 
 
 # Whom

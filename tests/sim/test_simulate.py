@@ -252,6 +252,12 @@ def test_an_outage_of_three_leases_expires_no_member_changes_no_term_and_moves_n
     assert found.back_after_leases <= 1.0
 
 
+@pytest.mark.parametrize("leases", [0.5, 0.7, 0.8, 0.9, 0.95, 1.05])
+def test_an_outage_of_about_a_lease_expires_no_member_either(leases: float) -> None:
+    for seed in range(5):
+        assert 0 == outage(seed, leases=leases).expired
+
+
 # The command line
 
 
@@ -286,7 +292,7 @@ def test_many_seeds_end_with_a_verdict_and_with_what_was_counted() -> None:
         (("--start", "-1"), "-1 is not in the range x>=0"),
         (("--jobs", "0"), "0 is not in the range x>=1"),
         (("--guarantee", "both"), "'both' is not one of 'exclusive', 'available'"),
-        (("--weather", "sunny"), "'sunny' is not one of 'foul', 'fair', 'rewound'"),
+        (("--weather", "sunny"), "'sunny' is not one of 'foul', 'fair', 'slow', 'rewound'"),
         (("--see", "1"), "No such option"),
         (("5",), "Got unexpected extra argument (5)"),
     ],
