@@ -1,6 +1,6 @@
 """Leases: the right to act for partitions, each under its term, as long as a clock has not reached the right's end.
 
-    BaseRight  holds <=> clock() < end
+    BaseRight  holds <=> end > clock()
        |-- BaseLease                          one partition
        |      |-- Lease, AsyncLease              the end is that of this process's own member   (member/)
        |      '-- AgentLease, AsyncAgentLease    the end is the one that an agent told          (agent/client/)
@@ -46,11 +46,11 @@ class BaseRight:
 
     def holds(self) -> bool:
         """Whether it holds now. Costs about a microsecond."""
-        return self._clock() < self._end()
+        return self._end() > self._clock()  # The end first: a thread may be stopped between the two questions.
 
     def check(self) -> None:
         """Raise LeaseLost if it does not hold now (and Forked in a forked child, where no lease ever holds)."""
-        if self._clock() >= self._end():  # Not `holds()`: programs ask this again and again, and each call shows.
+        if self._end() <= self._clock():  # Not `holds()`: programs ask this again and again, and each call shows.
             raise self.lost()
 
     def lost(self) -> NeliError:

@@ -31,15 +31,16 @@ class BeatSchedule:
         self._sent_at = -inf
         self._read_at = -inf
         self._away = False
-        self._silent = False
+        self.silent = False
+        """Whether a lease has passed without a Beat of mine coming back: none of my records may, so few are sent."""
         self._at_once = False
 
     def lapse(self, sent: float, now: float) -> None:
         """Let time pass; `sent` is when the last Beat that came back was sent."""
-        self._silent = now >= max(sent, self._joined_at, self._back_at) + self._settings.lease
+        self.silent = now >= max(sent, self._joined_at, self._back_at) + self._settings.lease
 
     def joined(self, now: float) -> None:
-        self._joined_at, self._silent = now, False
+        self._joined_at, self.silent = now, False
         self.at_once()
 
     def at_once(self) -> None:
@@ -54,9 +55,9 @@ class BeatSchedule:
         """The ledger was read, and held `anything` new or nothing."""
         after_a_gap = anything and now >= self._read_at + self._settings.lease / 2
         if self._away or after_a_gap:
-            if self._silent:
+            if self.silent:
                 self.at_once()
-            self._back_at, self._silent = now, False
+            self._back_at, self.silent = now, False
         self._away = False
         if anything:
             self._read_at = now
@@ -65,7 +66,7 @@ class BeatSchedule:
         """When to beat next."""
         if self._at_once:
             return -inf
-        return self._sent_at + (PROBE_LEASES * self._settings.lease if self._silent else self._settings.beat_every)
+        return self._sent_at + (PROBE_LEASES * self._settings.lease if self.silent else self._settings.beat_every)
 
     def sent(self, now: float) -> None:
         self._sent_at, self._at_once = now, False

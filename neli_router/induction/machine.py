@@ -132,7 +132,7 @@ class Induction:
                 wake += [self._free_at, self._accuse_at, self._program.deadline]
                 if not self.tenure.left:
                     wake.append(self._beats.due())
-                if not (self._phase is Phase.LEAVING and self._must_let_go):
+                if not (self._must_let_go if self._phase is Phase.LEAVING else self._beats.silent):
                     wake.append(self._retry_at)
         return min(wake, default=inf)
 
@@ -296,7 +296,7 @@ class Induction:
             return
         self._beat(now, effects)
         self._accuse(tip_at, now, effects)
-        repeat = now >= self._retry_at
+        repeat = now >= self._retry_at and not self._beats.silent  # What was sent may be there, unread.
         gives, told = self._program.to_give(self.state, self.tenure, now, repeat=repeat)
         if repeat:
             self._retry_at = inf

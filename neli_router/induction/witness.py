@@ -24,7 +24,7 @@ RING_MAX = 4096
 """Digests kept for comparison, one a record. Fewer, and a Beat that was delayed for longer goes unchecked."""
 
 OWN_MAX = 1024
-"""Own records remembered, because a confirmation may come after the record itself was read."""
+"""Own records remembered, because a confirmation may come after the record itself was read, or long before."""
 
 REMEDY = "find out why it lost records, restore it or make a new one, and start the members again"
 
@@ -36,7 +36,7 @@ class Witness:
         self._start = state.at
         self._digests: OrderedDict[int, int] = OrderedDict({state.at: state.digest})
         self._own: deque[int] = deque(maxlen=OWN_MAX)
-        self._acknowledged: deque[int] = deque()
+        self._acknowledged: deque[int] = deque(maxlen=OWN_MAX)  # One that can write and not read confirms for ever.
         self._disagreeing: set[str] = set()
         self._seats = state.seats
 

@@ -168,7 +168,7 @@ class Membership:
         self.void, self.standing = error, NO_STANDING
 
     def _holds(self, grant: Grant) -> bool:
-        return self.clock() < self.standing.end(grant.partition, grant.term)
+        return self.standing.end(grant.partition, grant.term) > self.clock()
 
     def _closed(self, found: str) -> Closed:
         return Closed(f"member {self.member} was needed", f"it {found}", "open another Member")

@@ -247,6 +247,23 @@ def test_a_handover_is_repeated_even_if_many_others_came_before_it() -> None:
     assert [last] == owner.handovers(owner.member.step(TICK, owner.now + 1.0))
 
 
+def test_a_member_repeats_no_handover_while_it_hears_nothing_of_itself_and_all_when_it_does() -> None:
+    owner = Owner(partitions=4)
+    lease, began_at = owner.member.settings.lease, owner.now
+    (asked,) = [one for one in owner.read([join("b")], owner.now) if isinstance(one, Revoked)]
+    assert sorted(asked.terms) == owner.handovers(owner.member.step(Released(asked.terms), owner.now))
+    repeated: list[float] = []
+    while owner.now < began_at + 20 * lease:
+        owner.now = max(owner.now, owner.member.deadline)
+        if owner.handovers(owner.member.step(TICK, owner.now)):
+            repeated.append(owner.now)
+    assert repeated
+    assert max(repeated) <= began_at + lease
+    effects = owner.member.step(Away(), owner.now)
+    effects += owner.read([join("c")], owner.now)
+    assert set(asked.terms) <= set(owner.handovers(effects))
+
+
 # Laws. A small group lives in virtual time, by seeds: every member reads the one log, late and in pieces, what it sends
 # is lost now and then, and it is paused for long enough to be expired.
 

@@ -173,7 +173,8 @@ def test_two_members_share_and_one_takes_over_when_the_other_closes(configured: 
         a.close()
         until(lambda: 8 == len(b.led))
         assert kept.items() <= b.led.items()
-    assert (["Acquired", "Revoked"], "Acquired") == (programs[0].told[-2:], programs[1].told[0])
+    # The first one may have led all of it, and have handed over a half, before the second one came.
+    assert ("Acquired", "Revoked", "Acquired") == (programs[0].told[0], programs[0].told[-1], programs[1].told[0])
 
 
 def test_the_newer_of_two_members_with_one_name_goes_on(configured: Callable[..., Config]) -> None:

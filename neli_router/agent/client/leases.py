@@ -329,11 +329,11 @@ class BaseShare(_Told):
 
     def holds(self, partition: int | None = None) -> bool:
         """Whether all of it holds now, or `partition` does."""
-        return self._clock() < self._hold.until(partition)
+        return self._hold.until(partition) > self._clock()
 
     def check(self, partition: int | None = None) -> None:
         """Raise LeaseLost unless all of it holds now, or `partition` does (and Forked in a forked child)."""
-        if self._clock() >= self._hold.until(partition):
+        if self._hold.until(partition) <= self._clock():
             raise self.lost(partition)
 
     def lost(self, partition: int | None = None) -> NeliError:
