@@ -50,7 +50,7 @@ def problems_of(address: str) -> list[str]:
     if scheme == "sqlite" and slashes and not place.startswith("/"):
         host = place.partition("/")[0]
     if host or not place or not place.isprintable():
-        what = f"names the host {host!r}, and a file has none" if host else "does not say where it is"
+        what = f"names the host {_cut(host)!r}, and a file has none" if host else "does not say where it is"
         return [f"ledger={shown!r:.200} {what}: write {_EXAMPLES}"]
     return []
 
@@ -113,13 +113,43 @@ def needing(extra: Literal["kafka", "redis"], purpose: str) -> Iterator[None]:
 
 
 def public_address(address: str) -> str:
-    """A ledger's address for people. The part before the last @ is hidden: it has our user, and perhaps a password."""
-    if re.match(r"sqlite:(?!//[^/])", address):
+    """A ledger's address for people, without secrets.
+
+    Of one that can be read, the user, the password and every option that may be secret are hidden. Of one that cannot,
+    all is hidden that follows the first sign behind which people put a password: it may be written anywhere in it.
+    """
+    scheme, colon, rest = address.partition(":")
+    place, mark, query = rest.partition("?")
+    if scheme == "sqlite" and not rest.removeprefix("//").partition("/")[0].count("@"):
         return address  # A file has no password, and its name may have an @.
-    before, at, after = address.rpartition("@")
-    scheme = re.match(r"[a-z][a-z0-9+.-]*:(//)?", before)
-    place = f"{scheme.group() if scheme else ''}***@{after}" if at else address
-    return re.sub(r"(?i)([?&;][^=&;]*(?:pass|secret|token|key)[^=&;]*=)[^&;]*", r"\1***", place)
+    if not _is_read(scheme, rest):
+        start = f"{scheme}:" if colon and scheme in _SCHEMES else ""
+        return f"{start}{_cut(address.removeprefix(start))}"
+    authority, slash, behind = place.removeprefix("//").partition("/")
+    _, at, servers = authority.rpartition("@")
+    options = "&".join(option if _is_harmless(option) else "***" for option in query.split("&"))
+    return f"{scheme}://{'***@' if at else ''}{servers}{slash}{behind}{mark}{options}"
+
+
+def _is_read(scheme: str, rest: str) -> bool:
+    if scheme == "kafka":
+        return not kafka_address.parse(rest)[1]
+    if scheme in redis_address.SCHEMES:
+        return not redis_address.parse(scheme, rest)[1]
+    return scheme == "memory" and _cut(rest) == rest
+
+
+def _cut(rest: str) -> str:
+    """What stands before the first sign that may begin a secret, or nothing if an @ says that one stands before it."""
+    slashes = "//" if rest.startswith("//") else ""
+    found = re.match(r"[^?&;:@]*", rest.removeprefix(slashes))
+    shown = found.group() if found else ""
+    is_all = slashes + shown == rest
+    return slashes + (shown if "@" not in rest else "") + ("" if is_all else "***")
+
+
+def _is_harmless(option: str) -> bool:
+    return option.partition("=")[0] in {*kafka_address.HARMLESS, *redis_address.HARMLESS, ""}
 
 
 def owners_problems(option: str, url: object) -> list[str]:

@@ -213,7 +213,7 @@ def test_an_address_is_taken_apart() -> None:
         ("redis://host:99999/jobs", "one server was wanted"),
         ("redis://a,b/jobs", "one server was wanted"),
         ("redis://host/jobs?db=x", "db must be the number"),
-        ("redis://host/jobs?ca=/ca.crt", "'ca' is no option of redis: there is db"),
+        ("redis://host/jobs?ca=/ca.crt", "option 1 is none of redis: There is db"),
         ("rediss://host/jobs?cert=/c", "cert and key belong together"),
         ("redis+unix://host/run/redis.sock?group=jobs", "a socket's path was wanted"),
         ("redis+unix:///run/redis.sock", "a group was wanted"),

@@ -39,6 +39,11 @@ OURS: Mapping[str, str] = {
     "transactional.id": "records are appended outside of transactions",
 }
 
+HARMLESS = frozenset({"config", "replication", "sasl.mechanism", "sasl.mechanisms", "security.protocol"})
+"""Options that may be shown. There are too many others to know of each whether it is a secret."""
+
+NAME = re.compile(r"[a-z0-9.]+")
+
 FILE_MAX = 64 * 1024
 
 
@@ -89,8 +94,16 @@ def parse(rest: str) -> tuple[KafkaAddress | None, list[str]]:
     for setting in settings:
         if setting in OURS:
             problems.append(f"the setting {setting} is not to be chosen: {OURS[setting]}")
-        elif not re.fullmatch(r"[a-z0-9.]+", setting):
+        elif setting not in said and not NAME.fullmatch(setting):
             problems.append(f"{setting!r:.60} is no setting of librdkafka: its names are lower-case words with dots")
+    for number, part in enumerate(query.split("&") if query else (), start=1):
+        name, equals, _ = part.partition("=")
+        if not equals or not NAME.fullmatch(unquote(name)):
+            # Its name is not shown: it may be the rest of a password with an &.
+            problems.append(
+                f"option {number} is no setting of librdkafka: those are lower-case words with dots, and have a value; "
+                "write & as %26 in one"
+            )
     if problems:
         return None, problems
     client = {"bootstrap.servers": servers, **settings}

@@ -16,6 +16,7 @@ A ledger and an ownership cache have addresses of the same form. Nothing here co
 an address ever shows the part before its @.
 """
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ GROUP = re.compile(r"[A-Za-z0-9._{}-]{1,200}")
 SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 DATABASE_MAX = 2**31 - 1
+
+HARMLESS = frozenset({"ca", "cert", "db", "group", "service"})
+"""Options that may be shown: numbers, names and paths."""
 
 TLS_ONLY = ("ca", "cert", "key")
 SENTINEL_ONLY = ("sentinel_password", "sentinel_user", "service")
@@ -107,7 +111,11 @@ def parse(scheme: str, rest: str) -> tuple[RedisAddress | None, list[str]]:
         problems.append("the sentinels were to be asked for a master: say which, as in ?service=mymaster")
     known = (TLS_ONLY if scheme.startswith("rediss") else ()) + (SENTINEL_ONLY if sentinel else ())
     offered = ", ".join(sorted((*known, "db", *(("group",) if unix else ()))))
-    problems += [f"{name!r:.40} is no option of {scheme}: there is {offered}" for name in said if name not in known]
+    for number, name in enumerate(dict(parse_qsl(query, keep_blank_values=True)), start=1):
+        if name in said and name not in known:  # Its name is not shown: it may be the rest of a password with an &.
+            nearest = difflib.get_close_matches(name, known, 1)
+            guess = f"did you mean {nearest[0]}? " if nearest else ""
+            problems.append(f"option {number} is none of {scheme}: {guess}There is {offered}; in a value, & is %26")
     if ("cert" in said) != ("key" in said):
         problems.append("cert and key belong together: give both files, or neither")
     if problems:
