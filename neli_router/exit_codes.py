@@ -1,6 +1,7 @@
 """Exit codes of `neli`, and of jobs that Spark runs: a script can rely on their meaning.
 
-    0 done   1 something is broken   2 not usable   3 no owner   4 no agent   5 refused   75 lost meanwhile
+    0 done   1 something is broken   2 not usable   3 no owner   4 no agent   5 refused
+    69 not led in time   75 lost meanwhile
 
 They are a part of the interface, as the names of commands are: a code keeps its meaning for ever.
 """
@@ -12,6 +13,7 @@ __all__ = [
     "EXIT_INTERRUPTED",
     "EXIT_LOST",
     "EXIT_NOT_EXECUTABLE",
+    "EXIT_NOT_LED",
     "EXIT_NO_AGENT",
     "EXIT_NO_OWNER",
     "EXIT_REFUSED",
@@ -34,6 +36,10 @@ EXIT_NO_AGENT = 4
 
 EXIT_REFUSED = 5
 """The agent, or the ledger, refused."""
+
+EXIT_NOT_LED = 69
+"""`neli run`: this host did not come to lead the role in time, and the command was not started. sysexits'
+EX_UNAVAILABLE; not 3, because that may be the command's own."""
 
 EXIT_LOST = 75
 """The role, or a part of a share, was lost while the command or the job ran, which was stopped. sysexits' EX_TEMPFAIL:

@@ -1,9 +1,12 @@
 """`neli run`: a command that runs here only while this host leads a role.
 
     WAITING --acquired--> RUNNING --the command ends--------------------------> its exit code
-       ^                     |  '--SIGTERM, SIGINT: passed on, grace------> 128 + the signal
-       |                     |--revoked: SIGTERM, grace, SIGKILL--> 75
-       '-- with --keep ------'--fenced, or the lease ran out: SIGKILL--> 75
+     | ^                     |  '--SIGTERM, SIGINT: passed on, grace------> 128 + the signal
+     | |                     |--revoked: SIGTERM, grace, SIGKILL--> 75
+     | '---- with --keep ----'--fenced, or the lease ran out: SIGKILL--> 75
+     '--not led within --wait: the command was not started--> 69
+
+It never waits in silence: it says who leads the role, and again when that changes.
 
 The role is given back only when nothing of the command is left. So two hosts never run it at once, not even when it is
 slow to stop or left children behind. A guardian does the killing, also when this process was killed or stopped: see
@@ -15,17 +18,20 @@ import os
 import select
 import shutil
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from errno import ENOENT
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from neli_router.commands.conventions import agent_options, asking, complain, role_given
+from neli_router.clock import host_clock
+from neli_router.commands.conventions import agent_options, asking, complain, role_given, shown
 from neli_router.commands.guardian import Guardian, guardian
-from neli_router.errors import NoAgent
-from neli_router.exit_codes import EXIT_CANNOT_START, EXIT_LOST, EXIT_NOT_EXECUTABLE
+from neli_router.errors import NeliError, NoAgent
+from neli_router.exit_codes import EXIT_CANNOT_START, EXIT_LOST, EXIT_NOT_EXECUTABLE, EXIT_NOT_LED
 from neli_router.keyspace import Role
 
 if TYPE_CHECKING:
@@ -38,6 +44,10 @@ RETRY = 1.0
 """Seconds between two tries to reach an agent that was there before, with --keep."""
 
 WAIT_MAX = 3600.0
+
+MOVES_ASKED = 1000
+"""The latest moves, among which the one that is waited for may be."""
+
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -54,10 +64,25 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     default=False,
     help="After the role was lost, or an agent ended that had answered, wait for it again; or exit.  [default: --once]",
 )
+@click.option(
+    "--wait",
+    "patience",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long to wait for the role, each time.  [default: for as long as it takes]",
+)
+@click.option("--no-wait", is_flag=True, help="Run COMMAND only if this host leads the role now.")
 @agent_options
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGUMENT]...")
 def run_command(
-    role: str, grace: float | None, keep: bool, agent: str | None, token_file: Path | None, command: tuple[str, ...]
+    role: str,
+    grace: float | None,
+    keep: bool,
+    patience: float | None,
+    no_wait: bool,
+    agent: str | None,
+    token_file: Path | None,
+    command: tuple[str, ...],
 ) -> None:
     """Run COMMAND while this host leads role R, and nowhere else meanwhile.
 
@@ -78,22 +103,25 @@ def run_command(
 
     \b
     Examples:
-      neli run --role nightly -- ./nightly.sh --full
+      neli run --role nightly --no-wait -- ./nightly.sh --full
       neli run --role 0 --keep --grace 5 -- python -m consumer
 
     \b
     Exit codes:
       COMMAND's own      it ended by itself; 128 + n if signal n ended it
-      4                  no agent answered           75   the role was lost, and COMMAND was stopped
-      5                  the agent refused          126   COMMAND cannot be executed
-      128 + n            `neli run` got signal n    127   COMMAND was not found
+      4                  no agent answered           69   the role was not led in time; nothing was run
+      5                  the agent refused           75   the role was lost, and COMMAND was stopped
+      128 + n            `neli run` got signal n    126   COMMAND cannot be executed
+                                                    127   COMMAND was not found
     """
+    if no_wait:
+        patience = 0.0
     if code := _missing(command[0]):
         raise SystemExit(code)
     guard = guardian()  # Before anything here has a thread.
     try:
         with asking(agent, token_file) as client:
-            code = _Run(client, guard, role_given(role), role, command, grace).run(keep=keep)
+            code = _Run(client, guard, role_given(role), role, command, grace, patience).run(keep=keep)
     finally:
         guard.close()
     raise SystemExit(code)
@@ -103,10 +131,19 @@ class _Run:
     """One `neli run`, on its one thread: all that happens wakes it through one pipe."""
 
     def __init__(
-        self, client: "Client", guard: Guardian, role: Role, spelled: str, command: Sequence[str], grace: float | None
+        self,
+        client: "Client",
+        guard: Guardian,
+        role: Role,
+        spelled: str,
+        command: Sequence[str],
+        grace: float | None,
+        patience: float | None,
     ) -> None:
-        self._client, self._guard, self._role, self._spelled = client, guard, role, spelled
+        self._client, self._guard, self._role, self._spelled = client, guard, role, shown(spelled)
         self._command, self._grace = command, grace
+        self._patience_to_lead = inf if patience is None else patience
+        self._told = ""
         self._signals: list[int] = []
         self._was_reached = False
         self._waking, self._wake = os.pipe()
@@ -136,6 +173,7 @@ class _Run:
         block = self._client.leading(self._role)
         hold = block.hold
         hold.listeners += (self._poke,)
+        give_up_at = host_clock() + self._patience_to_lead
         block.start()
         try:
             while not hold.is_held:
@@ -143,7 +181,13 @@ class _Run:
                     return 128 + self._signals[0]
                 if block.is_over:
                     raise block.trouble or hold.not_leading(None)
-                self._sleep(WAIT_MAX)
+                left = WAIT_MAX
+                if block.has_heard and not hold.terms:
+                    if (left := give_up_at - host_clock()) <= 0:
+                        complain(hold.not_leading(self._patience_to_lead))
+                        return EXIT_NOT_LED
+                    self._tell_of_waiting(hold.why)
+                self._sleep(min(left, WAIT_MAX))
             try:
                 return self._guarded(hold)
             except BaseException:
@@ -152,6 +196,21 @@ class _Run:
         finally:
             self._was_reached = self._was_reached or block.has_heard
             block.close()
+
+    def _tell_of_waiting(self, why: str) -> None:
+        if not why or why == self._told:
+            return
+        self._told = why
+        click.echo(f"neli run: waiting for role {self._spelled}: {shown(why)}{self._since()}", err=True)
+
+    def _since(self) -> str:
+        """When the owner came to own it, if the agent still knows."""
+        with contextlib.suppress(NeliError):
+            owner = self._client.owner_of_role(self._role)
+            moves = reversed(self._client.moves(limit=MOVES_ASKED).moves)
+            if move := next((move for move in moves if owner.partition in move.partitions), None):
+                return f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(time.time() - move.ago))}"
+        return ""
 
     def _guarded(self, hold: "Hold") -> int:
         until, stopping, status = hold.end, False, 0

@@ -29,6 +29,7 @@ from neli_router.agent.wire import (
     LoadView,
     MembersView,
     MemberView,
+    MovesView,
     MoveView,
     OwnersAsked,
     OwnersView,
@@ -118,6 +119,8 @@ class StandIn:
                 return _json(_TABLE)
             case "members":
                 return _json(MembersView([_ALPHA], 9, 0.1))
+            case "moves":
+                return _json(MovesView([MoveView(5, 60.0, [0], None, "beta", "expire", "beta")]))
             case "status":
                 return _json(StatusView("alpha", "1", "exclusive", 3.0, "member", _TABLE, [_ALPHA], []))
             case "load":

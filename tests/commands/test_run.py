@@ -90,8 +90,40 @@ def test_the_command_runs_when_the_role_is_led_and_its_exit_code_is_passed_on(ru
     eventually(lambda: runs.agent.held == 1)
     assert None is process.poll()
     runs.agent.leads()
-    assert (7, "nightly 0 7 alpha\n", "") == runs.end(process)
+    code, out, error = runs.end(process)
+    assert (7, "nightly 0 7 alpha\n") == (code, out)
+    assert error.startswith("neli run: waiting for role nightly: beta leads it, since 20")
+    assert 1 == error.count("\n")
     eventually(lambda: runs.agent.held == 0)
+
+
+def test_a_command_whose_role_is_led_here_starts_without_a_word(runs: Runs) -> None:
+    runs.agent.leads()
+    assert (0, "", "") == runs.end(runs.start("true"))
+
+
+def test_the_member_that_leads_the_role_meanwhile_is_told_when_that_changes(runs: Runs) -> None:
+    process = runs.start("true")
+    runs.await_line(process, "beta leads it")
+    runs.agent.say("waiting", why="gamma leads it")
+    runs.await_line(process, "gamma leads it")
+    runs.agent.leads()
+    assert 0 == runs.end(process)[0]
+
+
+@pytest.mark.parametrize("options", [("--no-wait",), ("--wait", "0"), ("--wait", "0.2")])
+def test_a_role_that_is_not_led_in_time_is_given_up_with_a_code_of_its_own(
+    runs: Runs, options: tuple[str, ...]
+) -> None:
+    code, out, error = runs.end(runs.start("echo", "ran", options=options))
+    assert (69, "") == (code, out)
+    assert "beta leads it" in error
+    eventually(lambda: runs.agent.held == 0)
+
+
+def test_a_role_that_is_led_now_is_not_waited_for(runs: Runs) -> None:
+    runs.agent.leads()
+    assert (0, "ran\n", "") == runs.end(runs.start("echo", "ran", options=("--no-wait",)))
 
 
 def test_a_command_that_a_signal_ended_is_told_as_a_shell_tells_it(runs: Runs) -> None:
