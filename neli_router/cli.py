@@ -9,11 +9,13 @@ writes the script for that, so it stays right when commands are added.
 
 Exit codes: 0 all is well; 1 a promise was broken or a check failed, and the output shows how; 2 the command line
 or the configuration is not usable; 3 there is no owner; 4 no agent answered; 5 it was refused; 130 interrupted. `neli
-run` adds the command's own, 75 for a role that was lost, and 126 and 127 for a command that cannot be started.
+run` adds the command's own, 69 for a role that was not led in time, 75 for one that was lost, and 126 and 127 for a
+command that cannot be started.
 """
 
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 
@@ -62,6 +64,13 @@ class _Lazy(click.Group):
         command = getattr(home, attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
+            ctx.fail(f"No such command {args[0]!r:.60}: did you mean {near[0]}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -79,6 +79,15 @@ class Config:
             raise ConfigError(problems)
 
     @classmethod
+    def given(cls, source: "Config | str") -> "Config":
+        """`source`, or the configuration with nothing but its ledger's address."""
+        if isinstance(source, str):
+            return cls(source)
+        if not isinstance(source, Config):
+            raise ConfigError([f"a Config, or the address of a ledger, was wanted, got a {type(source).__name__}"])
+        return source
+
+    @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Config":
         """The configuration with these options, as a file would hold them; `layout` may be a mapping, too."""
         known = [field.name for field in fields(cls)]

@@ -163,7 +163,11 @@ ROOMS = (
         ),
         packages=frozenset({"confluent_kafka", "msgspec", "numpy", "pyarrow", "pyspark", "rich"}),
     ),
-    Room(("cli", "commands", "demo"), imports=("",), packages=frozenset({"click", "msgspec", "rich", "structlog"})),
+    Room(
+        ("__main__", "cli", "commands", "demo"),
+        imports=("",),
+        packages=frozenset({"click", "msgspec", "rich", "structlog"}),
+    ),
     # Airflow is there only for those who have it: see `airflow_provider/__init__.py`. What it loads in every process is
     # plain.
     Room((PROVIDER,), imports=("",), packages=frozenset({PROVIDER, "airflow", "starlette"})),

@@ -106,6 +106,10 @@ def owner_command(
       2  not usable, such as no key       5  the agent refused, such as for a table too old
       3  one of them has no owner now
     """
+    for what, given in (("KEY", keys), ("role", roles)):
+        if "" in given:
+            click.echo(f"Error: a {what} was wanted, but one is empty: is a variable of the shell not set?", err=True)
+            raise SystemExit(EXIT_USAGE)
     reads = keys == ("-",) or (not keys and not roles)
     if reads and not keys and sys.stdin.isatty():
         click.echo("Error: a KEY was wanted, but there is none: give some, or `-` and one a line", err=True)

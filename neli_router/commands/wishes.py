@@ -124,7 +124,7 @@ def unpin_command(partition: int, **options: Any) -> None:
     _wish(lambda client, preview: client.unpin(partition, preview=preview), question, **options)
 
 
-@click.command("weigh")
+@click.command("weigh", context_settings={"ignore_unknown_options": True})  # -3 is a wrong weight, and no option.
 @click.argument("name")
 @click.argument("weight", metavar="WEIGHT|own")
 @_wish_options

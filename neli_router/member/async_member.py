@@ -40,10 +40,11 @@ class AsyncMember(AsyncClosing):
     which `async with` calls; until then, everything else raises Closed.
     """
 
-    def __init__(self, source: Config | Member, *, on_event: Callable[[Event], object] | None = None) -> None:
+    def __init__(self, source: Config | Member | str, *, on_event: Callable[[Event], object] | None = None) -> None:
         if isinstance(source, Member) and on_event is not None:
             raise ConfigError(["a member that exists has its own handler of events: give on_event to where it is made"])
-        self._source, self._on_event = source, on_event
+        self._source = source if isinstance(source, Member) else Config.given(source)
+        self._on_event = on_event
         self._busy: list[asyncio.Task[Any] | None] = []
         self._backgrounds: set[AsyncBackground] = set()
         self._loop: asyncio.AbstractEventLoop | None = None

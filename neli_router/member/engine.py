@@ -29,7 +29,7 @@ from weakref import WeakSet
 
 from neli_router import protocol
 from neli_router.config import Config, require_promises
-from neli_router.errors import LedgerTrimmed, LedgerUnavailable, NeliError
+from neli_router.errors import ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.induction.events import Input, Wish
 from neli_router.induction.fold import State
 from neli_router.induction.machine import Induction
@@ -68,6 +68,8 @@ class Engine:
     """One member. `turn` and `run` belong to its own thread; all else may be called from any."""
 
     def __init__(self, config: Config, on_event: Handler | None, runtime: Runtime, tap: Tap | None = None) -> None:
+        if on_event is not None and not callable(on_event):
+            raise ConfigError([f"on_event must be a function of one event, got a {type(on_event).__name__}"])
         self.settings = config.settings()
         self.name = f"neli-{self.settings.name}"
         self._config, self.runtime, self._tap = config, runtime, tap

@@ -49,6 +49,8 @@ __all__ = ["Member"]
 class Member(Closing):
     """A member of a group, from its construction until `close`. May be shared between threads, all of it.
 
+    `config` may be the address of a ledger, if nothing else is to be chosen.
+
     The constructor opens the ledger and reads it, and raises errors that will not heal: ConfigError, GroupMismatch,
     LedgerUnusable, LedgerRewound, Unsupported. An error that ends a member later is raised by every call from then on.
 
@@ -58,13 +60,14 @@ class Member(Closing):
 
     def __init__(
         self,
-        config: Config,
+        config: Config | str,
         *,
         on_event: Handler | None = None,
         tap: Tap | None = None,
         runtime: Runtime = THREADS,
     ) -> None:
         require_supported_platform()
+        config = Config.given(config)
         self._engine = Engine(config, on_event, runtime, tap)
         self._membership = self._engine.membership
         self._layout = self._engine.settings.layout
