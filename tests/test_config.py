@@ -119,7 +119,14 @@ def test_a_password_in_an_address_is_never_shown() -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        *("secret@host", "http://host:secret", "//user:secret@host/jobs", "redis:secret@host", "nonsense:secret"),
+        *(
+            "secret@host",
+            "secret@host:9092",
+            "http://host:secret",
+            "//user:secret@host/jobs",
+            "redis:secret@host",
+            "nonsense:secret",
+        ),
         *(
             "kafka://host/jobs?sasl.password=a&secret",
             "kafka://host/jobs?sasl.password=a&secret=",

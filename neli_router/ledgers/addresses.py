@@ -38,7 +38,7 @@ def problems_of(address: str) -> list[str]:
     """A sentence for each thing that is wrong with `address`."""
     scheme, colon, rest = address.partition(":")
     shown = public_address(address)
-    if not colon or "/" in scheme:
+    if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         return [f"ledger={shown!r:.200} does not say what kind of ledger it is: write {_EXAMPLES}"]
     if scheme not in _SCHEMES:
         return [unknown("kind of ledger", scheme, _SCHEMES)]

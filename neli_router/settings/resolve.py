@@ -15,8 +15,8 @@ A mistake in a layer that is overruled today is found today, and not on the day 
 the list is complete: after one round of corrections the agent starts.
 
 `Config` knows no layers and says `lease=7200.0 must be ...`. The sentence names its options, so their places are put
-behind it. While `Config` looks for problems, it gets an address with stars in place of a password; it gets the true one
-when all is well.
+behind it. While `Config` looks for problems, it gets stars in place of an address that was written into a wrong option;
+it gets the true text when all is well.
 
 Every option has a variable, and a name with our prefix that is none is an error, as an unknown name in the file is: a
 variable with a typing mistake does nothing, quietly, and the group would run with another lease than its operator
@@ -226,14 +226,16 @@ class _Layers:
         layout = {key.partition(".")[2]: told.pop(key) for key in list(told) if key.startswith("layout.")}
         options = {**told, "layout": layout}
         try:
-            # With stars first: see the essay.
-            config = Config.of({key: _public(key, value) for key, value in options.items()})
+            # With stars first, but for what says by itself what is wrong with it, without secrets: see the essay.
+            config = Config.of({k: value if k in ADDRESSES else _public(k, value) for k, value in options.items()})
         except ConfigError as error:
             for problem in error.problems:
                 self._complain(problem, *_named(problem))
             return None
         texts: dict[str, Any] = {
-            key: value for key, value in told.items() if isinstance(value, str) and value != _public(key, value)
+            key: value
+            for key, value in told.items()
+            if key not in ADDRESSES and isinstance(value, str) and value != _public(key, value)
         }
         try:
             return replace(config, **texts)
@@ -246,6 +248,8 @@ class _Layers:
         places = [f"{key}: {self._sources[key]}" for key in keys if self._sources.get(key, DEFAULT) != DEFAULT]
         self._problems.append(f"{problem} ({'; '.join(places)})" if places else problem)
 
+
+ADDRESSES = frozenset({"ledger", "ownership"})
 
 _SECTIONS = frozenset(option.section for option in OPTIONS.values()) - {""}
 _AGENT_WORDS = ("allow_remote", "log_level", "log_format")
