@@ -3,7 +3,8 @@
     hooks, operators, sensors ... --imported--> require_airflow --too old, or none--> ImportError, with what to do
 
 Triggers that end a task without a worker came with 3.3. In an older Airflow the imports below would fail by the name of
-some class, which says nothing to a reader of the log. So each folder asks here first.
+some class, which says nothing to a reader of the log. So each folder asks here first, and so do `partitions` and
+`retries`, which lie in none.
 """
 
 from importlib.metadata import PackageNotFoundError, version

@@ -24,6 +24,10 @@ wait for fewer, by Airflow's `wait_policy=MinimumCount(...)`.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_provider.airflow_version import require_airflow
+
+require_airflow()
+
 from airflow.partition_mappers.base import PartitionMapper
 from airflow.partition_mappers.window import Window
 from airflow.providers.common.compat.sdk import conf

@@ -23,6 +23,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.airflow_version import require_airflow
+
+require_airflow()
+
 from airflow.providers.common.compat.sdk import AirflowException, RetryDecision, RetryPolicy
 
 from airflow_provider.hooks.neli import CONNECTION_ID, NeliHook

@@ -111,9 +111,10 @@ def test_an_airflow_that_is_too_old_goes_on_and_is_told_why(
     monkeypatch.setattr(airflow_version, "version", lambda name: version_of(name, version))
     bare = get_provider_info()
     assert {"package-name", "name", "description"} == set(bare)
-    for folder in (path.parent.name for path in sorted(PROVIDER.glob("*/__init__.py"))):
+    folders = (path.parent.name for path in sorted(PROVIDER.glob("*/__init__.py")))
+    for name in (*folders, "partitions", "retries"):
         with pytest.raises(ImportError, match=f"Airflow 3.3 or newer was wanted, but {problem}: install the extra"):
-            importlib.reload(importlib.import_module(f"airflow_provider.{folder}"))
+            importlib.reload(importlib.import_module(f"airflow_provider.{name}"))
 
 
 def version_of(name: str, version: str) -> str:
