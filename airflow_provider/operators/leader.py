@@ -1,6 +1,6 @@
 """LeaderOperator: the base of operators whose work runs only where a role is led, and under its lease.
 
-    execute --led here--> the lease is held: context["lease"], XCom `neli_term`, then the operator's own execute
+    execute --led here--> the lease is held: context["lease"], and then the operator's own execute
        |                     '-- lost meanwhile --> LeadershipLost
        '--led elsewhere--> skip         the task is skipped
                            fail         NotLeadingHere, which Airflow retries as the task says
@@ -49,7 +49,7 @@ LEASE_KEY = "lease"
 """Where the lease is in the context, while the task works under it and in the callbacks of its end."""
 
 TERM_KEY = "neli_term"
-"""The XCom with the lease's term, for tasks downstream and their templates; it is pushed before the work begins."""
+"""The XCom with the lease's term, for tasks downstream and their templates, if `push_term` asks for it."""
 
 WhenNotLeading = Literal["skip", "fail", "wait", "reschedule"]
 
@@ -64,6 +64,8 @@ class LeaderOperator(BaseOperator):
     :param when_away: `fail` or `wait`, if the agent cannot be asked; by default as the task does when it does not lead
     :param timeout: seconds to wait at most, after which the task fails; None for ever
     :param poke_interval: seconds between two questions of a task that is rescheduled
+    :param push_term: whether to push the term of the lease as the XCom `neli_term` before the work begins; it costs a
+        question to Airflow's server, several times what taking the lease does
     :param end_within: seconds from the lease's loss until the process of a task that goes on is ended; None for never
     """
 
@@ -80,6 +82,7 @@ class LeaderOperator(BaseOperator):
         when_away: WhenAway | None = None,
         timeout: float | None = None,
         poke_interval: float = 60.0,
+        push_term: bool = False,
         end_within: float | None = END_MAX,
         **kwargs: Any,
     ) -> None:
@@ -91,6 +94,7 @@ class LeaderOperator(BaseOperator):
         self.when_away = when_away
         self.timeout = timeout
         self.poke_interval = poke_interval
+        self.push_term = push_term
         self.end_within = end_within
 
     _give_up_at: float | None = None
@@ -115,7 +119,8 @@ class LeaderOperator(BaseOperator):
             with held:
                 self.held, space = held, _as_dict(context)
                 space[LEASE_KEY] = right
-                self._tell(context, right)
+                if self.push_term:
+                    self._push_term(context, right)
                 return super().execute(context)
 
     def resume(self, context: "Context", event: Any = None, give_up_at: float | None = None) -> Any:
@@ -131,7 +136,7 @@ class LeaderOperator(BaseOperator):
         except TaskDeferralTimeout as error:
             raise self._in_vain("it did not come to lead it") from error
 
-    def _tell(self, context: "Context", right: "AgentLease | Share") -> None:
+    def _push_term(self, context: "Context", right: "AgentLease | Share") -> None:
         if (term := getattr(right, "term", None)) is not None:
             context["ti"].xcom_push(key=TERM_KEY, value=term)
 

@@ -111,7 +111,7 @@ def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest
 
     with dag:
 
-        @task.leader(role=0)
+        @task.leader(role=0, push_term=True)
         def work(lease: Any = None, number: int = 0) -> str:
             told.update(partition=lease.partition, member=lease.member, number=number)
             told.update(holds=lease.holds(), same=get_current_context().get("lease") is lease)

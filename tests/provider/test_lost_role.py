@@ -26,7 +26,12 @@ from airflow_provider.retries import LeadershipRetryPolicy
 
 HOST = "{{ dag_run.conf['first'] if ti.try_number == 1 else dag_run.conf['second'] }}"
 GIVEN = {"role": 0, "neli_conn_id": HOST}
-AGAIN = {"retries": 3, "retry_delay": timedelta(hours=1), "retry_policy": LeadershipRetryPolicy()}
+AGAIN = {
+    "retries": 3,
+    "retry_delay": timedelta(hours=1),
+    "retry_policy": LeadershipRetryPolicy(),
+    "push_term": True,
+}
 
 with DAG("lose", default_args=AGAIN):
 
