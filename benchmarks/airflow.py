@@ -7,8 +7,8 @@
     gate_ms               the lease of a role of this host, around work that takes no time, less the same work without:
                           connection, lease, end. Both in turn in one task; the median of all
     gate_first_ms         the same for the first in each task, as tasks have one: it imports what is not there yet
-    xcom_ms               beside that, one XCom: through the worker and the API server to Airflow's database. The link to
-                          the page is one, as of every operator with a link; so is the term, for tasks that push it
+    xcom_ms               beside that, one XCom: through the worker and the API server to Airflow's database. The link
+                          to the page is one, as of every operator with a link; so is the term, where it is pushed
     trigger_p50_ms        from the append of the Handover to "Trigger fired event" in the log of the task, while all
     trigger_p95_ms        the other sensors are woken, look, and go on waiting
     database_p50_ms       from that append to the end of the task in Airflow's database: the triggerer hands events over
