@@ -1,4 +1,4 @@
-"""NELI Router for Airflow: tasks and sensors that run only where their role is led.
+"""NELI Router for Airflow: tasks, sensors and Spark jobs that run only where their role is led.
 
     Dag --operators, sensors, decorators--.
                                           v

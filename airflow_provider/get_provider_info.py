@@ -111,13 +111,16 @@ def get_provider_info() -> dict[str, Any]:
     return {
         **_ABOUT,
         "hooks": _modules("hooks"),
-        "operators": _modules("operators", "leader", "neli"),
+        "operators": _modules("operators", "leader", "neli", "spark"),
         "sensors": _modules("sensors"),
         "triggers": _modules("triggers"),
         "connection-types": [_CONNECTION],
-        "task-decorators": [{"name": "leader", "class-name": "airflow_provider.decorators.leader.leader_task"}],
         "extra-links": ["airflow_provider.links.NeliLink"],
         "config": {"neli": {"description": "NELI Router, in every process of this installation.", "options": _OPTIONS}},
+        "task-decorators": [
+            {"name": "leader", "class-name": "airflow_provider.decorators.leader.leader_task"},
+            {"name": "leader_pyspark", "class-name": "airflow_provider.decorators.leader_pyspark.leader_pyspark_task"},
+        ],
     }
 
 

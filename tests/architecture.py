@@ -173,6 +173,12 @@ ROOMS = (
     Room((PROVIDER,), imports=("",), packages=frozenset({PROVIDER, "airflow", "starlette"})),
     # Airflow awaits connections by asgiref, whose one thread is not for a loop in the scheduler.
     Room((f"{PROVIDER}.routing",), imports=("",), packages=frozenset({PROVIDER, "airflow", "asgiref"})),
+    # They start Spark, and know its words.
+    Room(
+        (f"{PROVIDER}.decorators.leader_pyspark", f"{PROVIDER}.operators.spark"),
+        imports=("",),
+        packages=frozenset({PROVIDER, "airflow", "msgspec", "pyspark"}),
+    ),
     Room((f"{PROVIDER}.airflow_version",), imports=("errors",)),
     # It changes Airflow's metadata database, inside the scheduler.
     Room((f"{PROVIDER}.switch",), imports=("",), packages=frozenset({PROVIDER, "airflow", "sqlalchemy"})),

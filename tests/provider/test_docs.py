@@ -24,6 +24,7 @@ BLOCKS = blocks(PAGE, "python")
 NOT_TESTED = {
     "on_change": "an asset starts it; tests/provider/test_waiting.py does that on a real installation",
     "prices_of_a_partition": "its run must have a partition_key; tests/provider/test_dags.py does that, as above",
+    "nightly_prices": "its job is the reader's; tests/provider/test_spark_operator.py runs such ones",
 }
 """A Dag -> why `dag.test()` cannot run it. It is read all the same."""
 
@@ -33,6 +34,8 @@ WITHOUT_EXAMPLE = {
     "Conclusion": "what came of a trigger's waiting",
     "HeldBlock": "what LeaderOperator holds its lease by",
     "LeaderDecoratedOperator": "the operator behind @task.leader",
+    "LeaderPySparkDecoratedOperator": "the operator behind @task.leader_pyspark",
+    "LeaderSparkSubmitHook": "what LeaderSparkSubmitOperator submits by",
     "LocalAirflow": "the installation of `make airflow`",
     "Moment": "what the triggers of one connection share",
     "NeliPlugin": "Airflow finds it by itself",

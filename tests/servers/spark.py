@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -41,7 +41,7 @@ class Spark:
     """One master, and workers with a core each."""
 
     def __init__(self, folder: Path, *, workers: int) -> None:
-        self._port, self._pages = free_port(), free_port()
+        self._port, self._pages, self.rest_port = free_port(), free_port(), free_port()
         self._folder = folder
         self._master = ServerProcess(folder / "master.log")
         self._workers = [ServerProcess(folder / f"worker-{number}.log") for number in range(workers)]
@@ -49,6 +49,13 @@ class Spark:
     @property
     def master(self) -> str:
         return f"spark://127.0.0.1:{self._port}"
+
+    def driver_state(self, driver: str) -> str:
+        """Of a driver that runs on the cluster, as its API for submissions says."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.rest_port, timeout=60)
+        with closing(connection):
+            connection.request("GET", f"/v1/submissions/status/{driver}")
+            return str(json.loads(connection.getresponse().read())["driverState"])
 
     @classmethod
     @contextmanager
@@ -91,6 +98,7 @@ class Spark:
             "SPARK_DAEMON_MEMORY": "256m",
             # The C1 compiler alone starts sooner and leaves the cores to the tests.
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_MASTER_OPTS": f"-Dspark.master.rest.enabled=true -Dspark.master.rest.port={self.rest_port}",
             **({"JAVA_HOME": home} if (home := java_home()) else {}),
         }
         program = Path(pyspark.__file__).parent / "bin" / "spark-class"

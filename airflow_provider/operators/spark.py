@@ -1,0 +1,339 @@
+"""LeaderSparkSubmitOperator: a Spark job that runs only where its role is led, and of which nothing outlives the lease.
+
+    task --lease, or share--> agent of this host
+      |  '--each renewal: until when--> warden --> spark-submit --> driver, pyspark.daemon, workers
+      |                                                               |
+      |   Spark settings: layout, partitions, terms                   '--NELI_AGENT, NELI_TOKEN--> the same agent
+      '-- lease lost, killed, cleared, timed out --> all of the job is ended --> LeadershipLost, or the task's own error
+
+What the job is told, in Spark's configuration and in the driver's environment:
+
+    spark.neli.layout       {"slots":16384,"partitions":8,"tags":false}    Layout(**json.loads(...))
+    spark.neli.partitions   3,5                                            what this host leads, and the task holds
+    spark.neli.terms        {"3":7,"5":9}                                  partition -> term, for fences
+    spark.neli.term         7                                              of a task for one role
+    spark.neli.member       host-1
+    NELI_AGENT, NELI_TOKEN                                                 where `Client()` finds the agent by itself
+
+A job that opens its own `client.share()` needs no change. One that does not reads the terms, and gives them to what it
+writes to. The token is never on a command line, where all users of the host could read it.
+
+**Its end.** Airflow's operator kills the JVM and leaves the Python driver behind. Here a warden stands between, and
+ends all of it within a moment (see `airflow_provider.warden`): when the task is killed or cleared, when its process is
+gone in any way, and when the lease is over, even if the task's process is stopped and hears of nothing. A job on a
+cluster that was submitted with `deploy_mode="cluster"` is no child of this host: it is killed by Spark's own means, and
+its terms keep out what it writes until then. The agent of its driver's host is another one, so neither NELI_AGENT nor
+NELI_TOKEN goes there.
+
+**A retry** may find such a job of the cluster still running, because the worker crashed. Airflow's operator goes on
+with it. This one does so only under the same terms. Under others the job is one of a deposed owner: it is killed, and
+submitted anew.
+
+**Before anything runs**, it refuses a Spark connection that is not there, which Airflow's operator takes for YARN, and
+a PySpark that pyspark-client was installed over.
+"""
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, BaseHook
+
+from airflow_provider.exceptions import LeadershipEnding, LeadershipLost
+from airflow_provider.hooks.neli import NeliHook
+from airflow_provider.leases import HeldBlock, holding
+from airflow_provider.operators.leader import LEASE_KEY, LeaderOperator
+from airflow_provider.warden import warded
+from neli_router.agent import Client
+from neli_router.agent.client.leases import AgentLease, Share
+from neli_router.clock import host_clock
+from neli_router.exit_codes import EXIT_LOST
+from neli_router.keyspace import Layout
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+__all__ = ["LeaderSparkSubmitHook", "LeaderSparkSubmitOperator", "right_of", "settings_of"]
+
+END_MAX = 10.0
+"""Seconds that a task waits until all of its job is gone. It takes a fraction of one; a process that waits for a broken
+disk cannot be ended at all, and the task goes on then, and says so."""
+
+TERMS_KEY = "neli_terms"
+"""The terms under which the job that is remembered in the task's store was submitted."""
+
+TERMS_MAX = 100_000
+"""Bytes of one setting. Linux takes 131,072 for one argument of a command."""
+
+
+class LeaderSparkSubmitHook(SparkSubmitHook):
+    """Submits under a warden. Made by the operator; `begin` comes before `submit`."""
+
+    _right: AgentLease | Share
+    _environment: Mapping[str, str]
+    _telling: threading.Lock
+    """The client's thread tells of renewals, and this one closes what it writes to."""
+
+    def begin(self, right: AgentLease | Share, environment: Mapping[str, str]) -> None:
+        """`environment` is for the process of spark-submit: not for the command line, which all users of a host see."""
+        self._right, self._environment, self._telling = right, environment, threading.Lock()
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        forget = self._right.on_news(self._tell)
+        try:
+            return super().submit(application, stdin=subprocess.PIPE, **kwargs)
+        finally:
+            # Whatever ended it: an exception of the lease, of a timeout, or none. An error within the start of the
+            # process closes its input, and the warden then ends all.
+            forget()
+            self._end()
+
+    def kill_former(self, submitted: str) -> None:
+        """Kill the job of a cluster that an earlier try submitted. The fence keeps it out if that fails."""
+        self.log.warning("The job %s was submitted under other terms: it is killed, and submitted anew", submitted)
+        self._driver_id = self._yarn_application_id = submitted
+        self._kubernetes_driver_pod = submitted.rpartition(":")[2]
+        self._post_submit_commands = []  # Those are for the end of the new one.
+        try:
+            self.on_kill()
+        except Exception as error:  # noqa: BLE001 - a cluster that does not answer must not keep the new owner waiting.
+            self.log.warning("It could not be killed (%s). The fence refuses what it writes", type(error).__name__)
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        command = super()._build_spark_submit_command(application)
+        self._env = {**self._environment, **(self._env or {})}
+        return warded(command, until=self._until())
+
+    def _process_spark_submit_log(self, itr: Any) -> None:
+        self._tell()  # It may have been renewed between the command line and the process.
+        super()._process_spark_submit_log(itr)
+
+    def _until(self) -> float:
+        return host_clock() + self._right.remaining()
+
+    def _tell(self) -> None:
+        """Say to the warden when the lease ends: at once, if it is lost."""
+        process = self._submit_sp
+        if process is not None and process.stdin is not None:
+            with self._telling, suppress(OSError, ValueError):  # It has ended, or is stopped and reads nothing.
+                # The client's thread, which hears of all leases, must not wait for a warden.
+                os.set_blocking(process.stdin.fileno(), False)
+                os.write(process.stdin.fileno(), f"{self._until()!r}\n".encode())
+
+    def _end(self) -> None:
+        """End all of the job that is there, and wait until it is gone."""
+        process = self._submit_sp
+        if process is None:
+            return
+        give_up_at = time.monotonic() + END_MAX
+        if process.poll() is None:
+            process.kill()
+        while not (gone := _is_at_end(process.stdout, give_up_at)) and time.monotonic() < give_up_at:
+            pass
+        if not gone:
+            self.log.error("The job was killed, and some of it is still there after %g s", END_MAX)
+        for pipe in (process.stdin, process.stdout):
+            with self._telling, suppress(OSError):
+                pipe.close()
+        process.wait()
+
+
+class _SparkSubmission(SparkSubmitOperator):
+    """The part that runs under the lease: `context["lease"]`."""
+
+    asked: NeliHook
+    """The hook that the lease is of."""
+
+    def execute(self, context: "Context") -> None:
+        right = right_of(context)
+        self.conf = {**(self.conf or {}), **settings_of(right, self.asked.layout())}
+        self._hook = hook = self._get_hook()
+        hook.begin(right, self._environment(hook))
+        try:
+            super().execute(context)
+        except LeadershipEnding:
+            self.on_kill()  # A job on a cluster has no warden.
+            raise
+        except AirflowException as error:
+            if hook._submit_sp is None or hook._submit_sp.returncode != EXIT_LOST:  # noqa: SLF001 - the provider shows no other.
+                raise
+            raise LeadershipLost(
+                "the job was to end under its lease",
+                "it ended because it had lost it, or shall hand over; its output says what",
+                "run it again where the role is led",
+            ) from error
+
+    def execute_resumable(self, context: "Context") -> Any:
+        """As Airflow's, but a job of other terms is killed, and forgotten."""
+        store = context.get("task_state_store") if self.durable else None
+        if store is None:
+            return super().execute_resumable(context)
+        terms, told = _terms_of(right_of(context)), store.get(TERMS_KEY)
+        if told != terms:
+            if (submitted := store.get(self.external_id_key)) is not None:
+                self._get_hook().kill_former(str(submitted))
+                store.delete(self.external_id_key)
+                store.delete(self._K8S_DRIVER_STATUS_KEY)
+            # Last: a crash before it finds the other terms again.
+            store.set(TERMS_KEY, terms)
+        return super().execute_resumable(context)
+
+    def _get_hook(self) -> LeaderSparkSubmitHook:
+        hook: Any = super()._get_hook()
+        # Of Airflow's hook, as its operator makes it: the three dozen arguments are not ours to repeat.
+        hook.__class__ = LeaderSparkSubmitHook
+        made: LeaderSparkSubmitHook = hook
+        return made
+
+    def _environment(self, hook: LeaderSparkSubmitHook) -> dict[str, str]:
+        """For the process of spark-submit, below what the task's `env_vars` say."""
+        from neli_router.spark.runtime import java_home  # noqa: PLC0415 - of Spark, which a parser of Dags needs not.
+
+        told = {}
+        # A standalone cluster hands the environment of spark-submit on to the driver, on another agent's host.
+        if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001 - the provider has no other word for it.
+            client = self.asked.get_conn()
+            assert isinstance(client, Client), "only an agent gives leases"
+            told["NELI_AGENT"] = str(client.address)
+            if token := BaseHook.get_connection(self.asked.neli_conn_id).password:
+                told["NELI_TOKEN"] = token
+        if _is_of_this_python(self._program()):
+            told["PYSPARK_DRIVER_PYTHON"] = os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)
+            if home := java_home({**os.environ, **(self.env_vars or {})}):
+                told["JAVA_HOME"] = home
+        return told
+
+    def _program(self) -> str | None:
+        """The spark-submit that will run, of the task or of its connection."""
+        named = self._spark_binary or BaseHook.get_connection(self._conn_id).extra_dejson.get("spark-binary")
+        return shutil.which(named or "spark-submit")
+
+
+class LeaderSparkSubmitOperator(LeaderOperator, _SparkSubmission):
+    """Submits a Spark job where `role` is led, and ends all of it when the lease is lost.
+
+    :param partitions: in place of a role: hold all partitions that this host leads ("led"), or those of a list that it
+        leads, and lose them together (templated). Nothing is deferred then: `wait` is `reschedule`
+
+    The other arguments are those of LeaderOperator and of Airflow's SparkSubmitOperator. `conn_id` must be there.
+    A job that ends with exit code 75, as `run_job` does when it lost its own lease, raises LeadershipLost.
+    """
+
+    template_fields: Sequence[str] = (
+        *LeaderOperator.template_fields,
+        "partitions",
+        *SparkSubmitOperator.template_fields,
+    )
+
+    def __init__(self, *, partitions: str | Sequence[int] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.partitions = partitions
+
+    def execute(self, context: "Context") -> Any:
+        self._require_spark()
+        return super().execute(context)
+
+    def holding(self, hook: NeliHook, context: "Context") -> "HeldBlock[Any]":
+        self.asked = hook
+        if self.partitions is None:
+            return super().holding(hook, context)
+        return holding(hook, partitions=self._chosen(self.partitions), end_within=self.end_within)
+
+    def _chosen(self, partitions: str | Sequence[int]) -> list[int] | None:
+        """Those to hold; None for all. A template gives a text."""
+        if partitions == "led":
+            return None
+        words = partitions.split(",") if isinstance(partitions, str) else partitions
+        try:
+            return [int(word) for word in words]
+        except (TypeError, ValueError):
+            raise AirflowException(
+                f"partitions were wanted, as 'led', a list of numbers, or a text such as '3,5', but {partitions!r:.40} "
+                "was given: see what its template was rendered to in Airflow's page"
+            ) from None
+
+    def _defer(self, context: "Context", error: Any) -> Any:
+        if self.partitions is None:
+            super()._defer(context, error)
+        self._reschedule(context, error)  # No trigger waits for any of several partitions.
+
+    def _require_spark(self) -> None:
+        """Raise what would otherwise come as a riddle, or not at all."""
+        from neli_router.spark.runtime import require_pyspark  # noqa: PLC0415 - as above.
+
+        try:
+            connection = BaseHook.get_connection(self._conn_id)
+        except AirflowNotFoundException:
+            raise AirflowNotFoundException(
+                f"the Spark connection {self._conn_id!r} was wanted, but it is not there, and Airflow would run the "
+                f"job on YARN: add it with `airflow connections add {self._conn_id} --conn-type spark "
+                "--conn-host 'local[2]'`, or name another by `conn_id`"
+            ) from None
+        if not connection.host and connection.conn_type == "spark":
+            raise AirflowException(
+                f"a master was wanted from the Spark connection {self._conn_id!r}, but its host is empty: "
+                "give it one, such as local[2] or spark://host"
+            )
+        program = self._program()
+        if program is None or _is_of_this_python(program):
+            require_pyspark()
+        if program is None:
+            raise AirflowException(
+                f"{self._spark_binary or 'spark-submit'} was wanted on the PATH of the worker, but it is not there: "
+                "install PySpark or a Spark there, or name the program by `spark_binary`"
+            )
+
+
+def settings_of(right: AgentLease | Share, layout: Layout) -> dict[str, str]:
+    """The settings of Spark by which a job learns what it works for."""
+    terms = _terms_of(right)
+    spelled = msgspec.json.encode(terms).decode()
+    if len(spelled) > TERMS_MAX:
+        raise AirflowException(
+            f"the terms of at most some {TERMS_MAX // 12} partitions were wanted on Spark's command line, but this "
+            f"host leads {len(terms)}: name fewer by `partitions`"
+        )
+    settings = {
+        "spark.neli.layout": msgspec.json.encode(layout).decode(),
+        "spark.neli.member": right.member,
+        "spark.neli.partitions": ",".join(terms),
+        "spark.neli.terms": spelled,
+    }
+    return settings if isinstance(right, Share) else {**settings, "spark.neli.term": str(right.term)}
+
+
+def _terms_of(right: AgentLease | Share) -> dict[str, Any]:
+    """Partition -> term, as JSON has it."""
+    terms = right.terms if isinstance(right, Share) else {right.partition: right.term}
+    return {str(partition): term for partition, term in sorted(terms.items())}
+
+
+def right_of(context: "Context") -> AgentLease | Share:
+    """The lease, or the share, that the running task holds."""
+    space: Any = context
+    right: AgentLease | Share = space[LEASE_KEY]
+    return right
+
+
+def _is_of_this_python(program: str | None) -> bool:
+    """Whether it is the one that came with PySpark, beside this interpreter."""
+    beside = program is not None and Path(program).parent == Path(sys.executable).parent
+    return beside and "SPARK_HOME" not in os.environ
+
+
+def _is_at_end(pipe: Any, give_up_at: float) -> bool:
+    """Read what is there, or comes in time; whether the pipe's end was reached. It ends with the last process."""
+    number = pipe.fileno()
+    ready, _, _ = select.select([number], [], [], max(0.0, give_up_at - time.monotonic()))
+    return bool(ready) and not os.read(number, 65536)

@@ -1,0 +1,91 @@
+"""The warden: a small program around `spark-submit`, which leaves nothing of it behind, however the task ends.
+
+    task --stdin: when the lease ends--> warden --> guardian --own session--> spark-submit = JVM --> Python driver
+     |                                     ^                                     '--> pyspark.daemon --> its workers
+     '<------ output, until all is gone ---'
+
+    python -m airflow_provider.warden UNTIL COMMAND...
+
+To kill `spark-submit` ends the JVM alone. The Python driver is its child, lives on, and goes on writing. pyspark.daemon
+moves to a process group of its own, so a signal to the group does not reach it either. The guardian of `neli run` was
+made for such commands: orphans become its children, and it kills until none is left.
+
+It ends the command in each of these cases, and each is an end of something, so nothing has to be asked or sent:
+
+    the task lets go, or is killed by SIGKILL    standard input ends
+    the warden is killed, as Airflow's hook does    its connection to the guardian ends
+    the guardian is killed                       the JVM dies with it, and the warden kills the session's group
+    the lease is over                            the guardian's own clock: also while the task is stopped, or is slow
+    the command itself ends                      what it has started is ended with it
+
+The task writes the end of its lease to standard input, as a line, each time that it is renewed. The output is open
+until the last process is gone: so where the output ends, all of it has ended.
+
+The exit code is the command's, or 75 if the lease was over.
+"""
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Sequence
+
+from neli_router.commands.guardian import guardian
+from neli_router.exit_codes import EXIT_CANNOT_START, EXIT_LOST
+
+__all__ = ["warded"]
+
+KILLED = 128 + signal.SIGKILL
+
+NO_INPUT = 0
+
+
+def warded(command: Sequence[str], *, until: float) -> list[str]:
+    """The command line that runs `command` under a warden, whose standard input must be a pipe of the caller."""
+    return [sys.executable, "-P", "-m", __name__, repr(until), *command]
+
+
+def _ward(until: float, command: Sequence[str]) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it as any signal does, without a traceback.
+    lifeline = os.dup(NO_INPUT)
+    with open(os.devnull) as nothing:  # noqa: PTH123 - a number is wanted, for the command's standard input.
+        os.dup2(nothing.fileno(), NO_INPUT)
+    hand = guardian()
+    hand.start(command, os.environ, until=until)
+    code, rest = KILLED, b""
+    while True:
+        ready, _, _ = select.select([lifeline, hand.fileno()], [], [])
+        if hand.fileno() in ready:
+            try:
+                messages = hand.heard()
+            except EOFError:
+                hand.avenge()
+                return KILLED
+            for message in messages:
+                if "failed" in message:
+                    sys.stderr.write(f"neli: {command[0]} was to be started, but: {message['why']}\n")
+                    return EXIT_CANNOT_START
+                if "ended" in message:
+                    code = _code_of(message["ended"], is_over=message["killed"])
+                if "gone" in message:
+                    hand.close()
+                    return code
+        if lifeline in ready:
+            piece = os.read(lifeline, 65536)
+            if not piece:
+                hand.close()  # It kills all that there is, and waits for the end.
+                return KILLED
+            *lines, rest = (rest + piece).split(b"\n")
+            if lines:
+                hand.extend(float(lines[-1]))
+
+
+def _code_of(status: int, *, is_over: bool) -> int:
+    if is_over:
+        sys.stderr.write("neli: the lease of this task was over, so its job was ended\n")
+        return EXIT_LOST
+    return 128 - status if status < 0 else status
+
+
+if __name__ == "__main__":
+    sys.exit(_ward(float(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,69 @@
+"""@task.leader_pyspark with a real Spark, in the process of the test: a lost role ends its Java, a retry starts one."""
+
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG
+from pyspark import SparkContext
+
+from airflow_provider.decorators.leader_pyspark import leader_pyspark_task
+from airflow_provider.retries import LeadershipRetryPolicy
+from tests.provider.agents import agents, leader_of
+from tests.provider.given import DagTest
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+
+ROLE = 3
+
+
+def test_java_is_ended_with_the_role_and_the_retry_counts_where_it_is_led(
+    tmp_path: Path, neli_default: str, dag_test: DagTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    javas: list[int] = []
+    at_work = threading.Event()
+    told: dict[str, Any] = {}
+    settings = {"spark.driver.memory": "512m", "spark.master": "local[1]", "spark.ui.enabled": "false"}
+    with agents(tmp_path, "a", "b", lease=5.0, drain_timeout=0.3) as group:
+        here = leader_of(ROLE, group)
+        (other,) = (agent for agent in group if agent is not here)
+        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", here.connection)
+
+        def lose() -> None:
+            assert at_work.wait(600)
+            monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", other.connection)  # There the retry runs.
+            here.kill()
+            leader_of(ROLE, [other])
+
+        losing = threading.Thread(target=lose)
+        losing.start()
+        with DAG("counts", start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+
+            @leader_pyspark_task(
+                role=ROLE,
+                when_not_leading="fail",
+                retries=3,
+                retry_policy=LeadershipRetryPolicy(delay=0.5),
+                config_kwargs=settings,
+            )
+            def count(spark: Any, lease: Any, rows: int, ti: Any = None) -> int:
+                if ti.try_number == 1:
+                    java: Any = SparkContext._gateway
+                    javas.append(java.proc.pid)
+                    at_work.set()
+                    assert not threading.Event().wait(600)
+                told.update(gone=not Path(f"/proc/{javas[0]}").exists(), member=lease.member)
+                told["term"] = int(spark.conf.get("spark.neli.term")) == lease.term
+                return int(spark.range(rows).count())
+
+            count(rows=1000)  # type: ignore[call-arg, misc]  # The task gives the rest.
+        run = dag_test(dag)
+        losing.join()
+    assert "success" == run.state
+    assert {"gone": True, "member": other.name, "term": True} == told
+    assert [1000] == [one.xcom_pull("count") for one in run.get_task_instances()]
