@@ -216,7 +216,10 @@ class _Local:
             home,
             dags,
             port,
-            environment={"AIRFLOW_CONN_NELI_DEFAULT": address},
+            environment={
+                "AIRFLOW_CONN_NELI_DEFAULT": address,
+                "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+            },
             settings={"NELI__PARTITIONS": str(PARTITIONS)},
         )
 

@@ -141,7 +141,14 @@ def _landed(options: argparse.Namespace, client: Client, layout: Layout, spark: 
         once=options.once,
         reopen=options.when_revoked == "go-on",
         streaming=options.stream,
+        partitions=_told(spark),
     ).run()
+
+
+def _told(spark: SparkSession) -> list[int] | None:
+    """The partitions that a task of Airflow holds for this job; None without one, for all that the host leads."""
+    told = spark.conf.get("spark.neli.partitions", None)
+    return None if told is None else [int(partition) for partition in told.split(",")]
 
 
 def _layout(client: Client) -> Layout:

@@ -29,7 +29,7 @@ its step is Spark's batch id, counted from there.
 
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -149,18 +149,21 @@ class StepLoop:
         once: bool = False,
         reopen: bool = True,
         streaming: bool = False,
+        partitions: Collection[int] | None = None,
     ) -> None:
-        """`longest` bounds a step. With `until`, the job is done when the whole table is there; with `once`, when this
-        host's partitions have what the input had at the start; else it goes on for ever. With `reopen=False` it also
-        ends, undone, when its share was revoked or has grown. `streaming` is refused over Spark Connect: there, the
-        server runs what a query calls with each batch, and has no share of this host to look at."""
+        """`longest` bounds a step. `partitions` are those of this host that the job is for, by default all.
+
+        With `until`, the job is done when the whole table is there; with `once`, when this host's partitions have what
+        the input had at the start; else it goes on for ever. With `reopen=False` it also ends, undone, when its share
+        was revoked or has grown. `streaming` is refused over Spark Connect: there, the server runs what a query calls
+        with each batch, and has no share of this host to look at."""
         if streaming and not hasattr(spark, "sparkContext"):
             raise ConfigError(
                 ["Structured Streaming cannot drive the steps over Spark Connect: leave it out, the steps are the same"]
             )
         self._spark, self._client, self._table = spark, client, table
         self._source, self._transform, self._longest = source, transform, longest
-        self._once, self._reopen, self._streaming = once, reopen, streaming
+        self._once, self._reopen, self._streaming, self._partitions = once, reopen, streaming, partitions
         self._tips = [table.first_batch - 1] * source.lanes()
         self._ends = [until] * source.lanes()
         if once:
@@ -171,7 +174,7 @@ class StepLoop:
         """Land steps until the job ends; whether it is done. Raises LeaseLost, Refused and NoAgent, as its parts do."""
         while not self._is_whole():
             try:
-                with self._client.share(timeout=SHARE_MAX) as share, guarded(self._spark, share):
+                with self._client.share(self._partitions, timeout=SHARE_MAX) as share, guarded(self._spark, share):
                     is_done = self._work(share)
             except NotLeading:  # Other hosts have all partitions. Nothing of ours has moved, so there is no other end.
                 if self._once:

@@ -13,9 +13,9 @@ it, pytest would import Airflow first.
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -125,7 +125,7 @@ def dag_test(airflow_home: Path, neli_default: str) -> DagTest:
     """Runs a Dag in this process and thread, as `dag.test()` does; the run, ended."""
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db  # noqa: PLC0415 - as above.
 
-    def run(dag: "DAG") -> "DagRun":
+    def run(dag: "DAG", *, conf: Mapping[str, Any] | None = None) -> "DagRun":
         with warnings.catch_warnings():
             # Airflow's own: its migration of old names, SQLAlchemy's and FastAPI's notices to Airflow.
             warnings.simplefilter("ignore")
@@ -133,7 +133,7 @@ def dag_test(airflow_home: Path, neli_default: str) -> DagTest:
             bag = BundleDagBag(airflow_home / "dags", bundle_path=airflow_home / "dags", bundle_name=BUNDLE)
             bag.bag_dag(dag)
             sync_bag_to_db(bag, BUNDLE, None)
-            ended: DagRun = dag.test()
+            ended: DagRun = dag.test(run_conf=None if conf is None else dict(conf))
         return ended
 
     return run

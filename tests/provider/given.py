@@ -1,8 +1,8 @@
 """Given to tests of the provider: connections, as an environment variable holds them, and types of fixtures."""
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -10,8 +10,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DagTest", "spelled"]
 
-DagTest = Callable[["DAG"], "DagRun"]
-"""The fixture `dag_test`."""
+
+class DagTest(Protocol):
+    """The fixture `dag_test`."""
+
+    def __call__(self, dag: "DAG", *, conf: Mapping[str, Any] | None = None) -> "DagRun": ...
 
 
 def spelled(
