@@ -208,18 +208,18 @@ class _Local:
 
     def __init__(self, home: Path, dags: Path, port: int) -> None:
         self._began_at = time.monotonic()
-        self._home, self._dags = home, dags
+        self._home, self._dags, self._ledger = home, dags, f"sqlite://{home}/ledger.db"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         """Those that are to go on."""
-        address = json.dumps({"conn_type": "neli", "extra": {"address": self._address(HERE)}})
+        connections = {
+            "NELI_DEFAULT": {"conn_type": "neli", "extra": {"address": self._address(HERE)}},
+            "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[1]"},  # A job takes one core of this machine.
+        }
         self._airflow = LocalAirflow(
             home,
             dags,
             port,
-            environment={
-                "AIRFLOW_CONN_NELI_DEFAULT": address,
-                "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
-            },
+            environment={f"AIRFLOW_CONN_{name}": json.dumps(one) for name, one in connections.items()},
             settings={"NELI__PARTITIONS": str(PARTITIONS)},
         )
 
@@ -243,7 +243,7 @@ class _Local:
     def _start_agents(self) -> None:
         for name in NAMES:
             options = {
-                "--ledger": f"sqlite://{self._home}/ledger.db",
+                "--ledger": self._ledger,
                 "--name": name,
                 "--socket": str(self._socket(name)),
                 "--lease": str(LEASE),
@@ -296,6 +296,7 @@ class _Local:
             f"Airflow is ready at {self._airflow.url}",
             f"  login         user admin, password {self._airflow.passwords['admin']}",
             f"  who leads     {self._airflow.url}/plugin/neli",
+            f"  ledger        {self._ledger}",
             *(f"  agent {name}   process {self._processes[name].pid}" for name in NAMES),
         ]
         steps = NEXT.format(here=HERE, there=THERE, pid=pid, lease=LEASE) if self._dags == _our_dags() else "\n"
