@@ -67,6 +67,7 @@ SETTINGS: Mapping[str, str] = {
     "CORE__TEST_CONNECTION": "Enabled",
     "CORE__PARALLELISM": "4",  # Each is a process that waits, of some 50 MB.
     "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+    "CORE__DEFAULT_TASK_RETRY_DELAY": "5",  # Seconds; 300 by default.
     "API__HOST": LOOPBACK,
     "API__WORKERS": "1",
     "DAG_PROCESSOR__REFRESH_INTERVAL": "2",  # Before a new file is seen; 300 by default.
