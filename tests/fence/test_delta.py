@@ -2,7 +2,7 @@
 
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
@@ -172,6 +172,33 @@ def test_a_skipped_batch_raises_the_fence_if_its_term_is_higher(table: FencedTab
     assert (1,) == table.append(rows(1), {1: 9}, 0).skipped
     with pytest.raises(Refused):
         table.append(rows(1), {1: 7}, 1)
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+@pytest.mark.parametrize("term", [7, 9])
+def test_one_that_is_overtaken_and_swept_just_before_it_places_its_files_is_told_so(
+    table: FencedTable, monkeypatch: pytest.MonkeyPatch, term: int, is_placed: bool
+) -> None:
+    rival = FencedTable(table.path)
+    with table.stage({1: 7}, 0) as staging:
+        staging.write(rows(1))
+        place = staging.place
+
+        def overtaken(partitions: Iterable[int]) -> object:
+            if is_placed:
+                place(partitions)
+            if rival.progress([1])[1].batch < 0:
+                rival.append(rows(1, price=2.0), {1: term}, 0)
+                rival.sweep()
+            return place(partitions)
+
+        monkeypatch.setattr(staging, "place", overtaken)
+        if term == 7:
+            assert (1,) == table.commit(staging).skipped
+        else:
+            with pytest.raises(Refused, match="9"):
+                table.commit(staging)
+    assert [(1, 2.0)] == prices(table)
 
 
 def test_a_skipped_batch_raises_the_fence_although_a_sweep_took_its_files(table: FencedTable) -> None:

@@ -326,10 +326,14 @@ class FencedTable:
                         app_transactions=[Transaction(name, value) for name, value in verdict.moves.items()],
                     ),
                 )
-            except (DeltaError, OSError) as error:
+            except (DeltaError, OSError, TableUnavailable) as error:
+                # If the files are gone, a rival may have overtaken this step meanwhile, and swept it: the next look
+                # tells, and the answer is then the rival's term.
                 failure = error
         if (version := self._look(step.name, sure=True)) is not None:
             return self._answer(step, verdict, version)
+        if isinstance(failure, TableUnavailable):
+            raise failure
         found = f"each of {len(step.terms) + SPARE_TRIES} tries failed ({type(failure).__name__})"
         raise self._unavailable(step, found) from failure
 
