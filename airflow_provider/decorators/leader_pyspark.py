@@ -123,6 +123,8 @@ def _end_java() -> None:
         return  # None was started, or Spark is elsewhere.
     java.kill()
     java.wait()
+    if java.stdin is not None:  # By which PySpark tells its Java to end. Open, Python warns of it at some later moment.
+        java.stdin.close()
     spark._gateway = spark._jvm = spark._active_spark_context = None  # noqa: SLF001 - as above.
     session: Any = SparkSession
     session._instantiatedSession = None  # noqa: SLF001 - as above.

@@ -1,5 +1,6 @@
 """Dags that wait, for an installation: `tests/provider/test_waiting.py` says what should come of each."""
 
+from datetime import timedelta
 from typing import Any
 
 import pendulum
@@ -16,17 +17,20 @@ HOST = "host_that_waits"
 IN_TRIGGERER: dict[str, Any] = {"start_from_trigger": True, "pool": "no_slots"}
 GIVEN: dict[str, Any] = {"start_date": START, "schedule": None, "default_args": {"neli_conn_id": HOST}}
 
+# Airflow's scheduler now and then takes a task that was deferred, and is resumed at once, for one that was killed.
+ON_WORKER: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+
 with DAG("waits", params={"role": "nightly", "expect": "b"}, **GIVEN):
     here = LeaderSensor(task_id="here", role=ROLE, **IN_TRIGGERER)
 
-    @task
+    @task(retries=3, retry_delay=timedelta(seconds=1))
     def below(in_triggerer: object, on_worker: object) -> list[object]:
         """Both kinds of result, as a task reads them."""
         return [leader_from(in_triggerer), leader_from(on_worker)["leader"]]
 
     LeaderSensor(task_id="templated", role="{{ params.role }}", expect="{{ params.expect }}", **IN_TRIGGERER)
-    LeaderSensor.partial(task_id="mapped", start_from_trigger=True).expand(role=[ROLE])
-    resumed = SlotOwnerSensor(task_id="resumed", key="nightly")
+    LeaderSensor.partial(task_id="mapped", start_from_trigger=True, **ON_WORKER).expand(role=[ROLE])
+    resumed = SlotOwnerSensor(task_id="resumed", key="nightly", **ON_WORKER)
     below(here.output, resumed.output)
 
 with DAG("gated", **GIVEN):

@@ -50,10 +50,13 @@ def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(name="_clean", autouse=True)
 def _clean(airflow_home: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", place.a.connection)
+    with create_session() as session:
+        others = set(session.scalars(select(DagModel.dag_id)))
     yield
     with create_session() as session:
-        for table in (Log, DagTag, DagModel):
-            session.execute(delete(table).execution_options(synchronize_session=False))
+        for table in (Log, DagTag, DagModel):  # Of the Dags of this test: others have runs, and belong to other tests.
+            ours = delete(table).where(table.dag_id.not_in(others))
+            session.execute(ours.execution_options(synchronize_session=False))
 
 
 @contextmanager

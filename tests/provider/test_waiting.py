@@ -72,7 +72,14 @@ class HostThatWaits:
             )
 
     def require_success(self, dag_id: str, run: str) -> None:
-        assert "success" == self.api.await_run(dag_id, run, patience=PATIENCE)
+        state = self.api.await_run(dag_id, run, patience=PATIENCE)
+        if state != "success":  # The installation's logs go with it.
+            ended = [one for one in self.api.task_instances(dag_id, run) if one["state"] != "success"]
+            pytest.fail(
+                "\n".join(
+                    f"{one}\n{self.api.log(dag_id, run, one['task_id'], map_index=one['map_index'])}" for one in ended
+                )
+            )
 
     def require_no_worker(self, dag_id: str, run: str) -> None:
         """The tasks that need none were never queued, ran in no process, and are at their first try."""
