@@ -143,7 +143,6 @@ class _Run:
         self._client, self._guard, self._role, self._spelled = client, guard, role, shown(spelled)
         self._command, self._grace = command, grace
         self._patience_to_lead = inf if patience is None else patience
-        self._told = ""
         self._signals: list[int] = []
         self._was_reached = False
         self._waking, self._wake = os.pipe()
@@ -173,7 +172,7 @@ class _Run:
         block = self._client.leading(self._role)
         hold = block.hold
         hold.listeners += (self._poke,)
-        give_up_at = host_clock() + self._patience_to_lead
+        give_up_at, told = host_clock() + self._patience_to_lead, ""
         block.start()
         try:
             while not hold.is_held:
@@ -186,7 +185,11 @@ class _Run:
                     if (left := give_up_at - host_clock()) <= 0:
                         complain(hold.not_leading(self._patience_to_lead))
                         return EXIT_NOT_LED
-                    self._tell_of_waiting(hold.why)
+                    if hold.why != told:
+                        told = hold.why
+                        click.echo(
+                            f"neli run: waiting for role {self._spelled}: {shown(told)}{self._owned()}", err=True
+                        )
                 self._sleep(min(left, WAIT_MAX))
             try:
                 return self._guarded(hold)
@@ -197,19 +200,14 @@ class _Run:
             self._was_reached = self._was_reached or block.has_heard
             block.close()
 
-    def _tell_of_waiting(self, why: str) -> None:
-        if not why or why == self._told:
-            return
-        self._told = why
-        click.echo(f"neli run: waiting for role {self._spelled}: {shown(why)}{self._since()}", err=True)
-
-    def _since(self) -> str:
-        """When the owner came to own it, if the agent still knows."""
+    def _owned(self) -> str:
+        """Who owns it, and since when, if the agent still knows: the reason to wait may be another one."""
         with contextlib.suppress(NeliError):
             owner = self._client.owner_of_role(self._role)
             moves = reversed(self._client.moves(limit=MOVES_ASKED).moves)
             if move := next((move for move in moves if owner.partition in move.partitions), None):
-                return f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(time.time() - move.ago))}"
+                since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - move.ago))
+                return f" ({shown(move.target)} has owned it since {since})" if move.target else ""
         return ""
 
     def _guarded(self, hold: "Hold") -> int:

@@ -280,7 +280,7 @@ def _read_owners(feed: Feed, source: OwnersSource) -> Reader:
 def _opener(source: Any) -> Callable[[], Ledger]:
     if isinstance(source, Config | str):
         # A router only reads: a ledger that is not there is a mistake in the address, or members that did not start.
-        return partial(configuration.open, Config(source) if isinstance(source, str) else source, create=False)
+        return partial(configuration.open, Config.given(source), create=False)
     if not callable(source):
         problem = (
             f"a {type(source).__name__} is no source: give a Config, an address, or a function that opens a ledger"

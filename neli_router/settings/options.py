@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from neli_router.ledgers.addresses import public_address
 
 __all__ = [
+    "ADDRESSES",
     "LOG_FORMATS",
     "LOG_LEVELS",
     "OPTIONS",
@@ -47,6 +48,9 @@ refuses to print one."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
+ADDRESSES = frozenset({"ledger", "ownership"})
+"""Options whose text is an address, of which errors show what is no secret."""
+
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:.*@", re.DOTALL | re.IGNORECASE)
 _SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -190,7 +194,7 @@ def shown(option: Option, value: object) -> str:
 
 def public_text(key: str, text: str) -> str:
     """The text of an option for people. An address that was written into the wrong option is one all the same."""
-    return public_address(text) if key in {"ledger", "ownership"} or _URL.match(text) else text
+    return public_address(text) if key in ADDRESSES or _URL.match(text) else text
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str) -> str:

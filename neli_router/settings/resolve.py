@@ -36,7 +36,7 @@ from neli_router.settings import file
 from neli_router.settings.addresses import default_address, default_name, socket_problem
 from neli_router.settings.agent_options import AgentOptions, listen_problem, needs_token
 from neli_router.settings.file import PLACES, Document, Unreadable
-from neli_router.settings.options import OPTIONS, Misfit, Option, public_text, shown, unknown
+from neli_router.settings.options import ADDRESSES, OPTIONS, Misfit, Option, public_text, shown, unknown
 from neli_router.settings.token import read_token, token_problem
 
 __all__ = ["DEFAULT", "Resolved", "Setting", "resolve"]
@@ -248,8 +248,6 @@ class _Layers:
         places = [f"{key}: {self._sources[key]}" for key in keys if self._sources.get(key, DEFAULT) != DEFAULT]
         self._problems.append(f"{problem} ({'; '.join(places)})" if places else problem)
 
-
-ADDRESSES = frozenset({"ledger", "ownership"})
 
 _SECTIONS = frozenset(option.section for option in OPTIONS.values()) - {""}
 _AGENT_WORDS = ("allow_remote", "log_level", "log_format")

@@ -89,11 +89,11 @@ def test_the_command_runs_when_the_role_is_led_and_its_exit_code_is_passed_on(ru
     process = runs.start("sh", "-c", "echo $NELI_ROLE $NELI_PARTITION $NELI_TERM $NELI_MEMBER; exit 7")
     eventually(lambda: runs.agent.held == 1)
     assert None is process.poll()
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert said.startswith("neli run: waiting for role nightly: beta leads it (beta has owned it since 20")
     runs.agent.leads()
-    code, out, error = runs.end(process)
-    assert (7, "nightly 0 7 alpha\n") == (code, out)
-    assert error.startswith("neli run: waiting for role nightly: beta leads it, since 20")
-    assert 1 == error.count("\n")
+    assert (7, "nightly 0 7 alpha\n", "") == runs.end(process)
     eventually(lambda: runs.agent.held == 0)
 
 
@@ -265,6 +265,18 @@ def test_with_keep_it_waits_for_the_role_again(runs: Runs) -> None:
     eventually(lambda: runs.agent.requests.count("/v1/leadership/events") == 2)
     runs.agent.leads(term=8)
     assert 4 == len(runs.pids(4))
+    process.terminate()
+    assert 128 + signal.SIGTERM == runs.end(process)[0]
+
+
+def test_with_keep_it_says_again_that_it_waits(runs: Runs) -> None:
+    process = runs.start("bash", "-c", STUBBORN, options=("--keep", "--grace", "0"))
+    runs.await_line(process, "waiting for role nightly: beta leads it")
+    runs.agent.leads()
+    runs.pids(2)
+    runs.agent.lease = LeaseView(0, False, "alpha", 7, why="beta leads it")
+    runs.agent.say("fenced", why="beta leads it")
+    runs.await_line(process, "waiting for role nightly: beta leads it")
     process.terminate()
     assert 128 + signal.SIGTERM == runs.end(process)[0]
 
