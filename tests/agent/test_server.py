@@ -159,7 +159,9 @@ def test_an_agent_whose_members_thread_hangs_is_not_well(tmp_path: Path) -> None
 
 
 def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None:
-    with Member(configured(tmp_path, "b")) as other, process(tmp_path, {"drain_timeout": 60.0}) as agent:
+    # A lease that is kept while other tests take all cores: an agent that is fenced revokes nothing.
+    patient = {"lease": 4.0, "drain_timeout": 60.0}
+    with Member(configured(tmp_path, "b", **patient)) as other, process(tmp_path, patient) as agent:
         other.drain("b")
         until(lambda: is_ready(tmp_path))
         with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:

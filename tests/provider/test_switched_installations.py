@@ -71,9 +71,12 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG, task
 from neli_router import fence
 
+# A task that loses its role fails, and this host may lead again before the other one comes to that interval.
+AGAIN = {{"retries": 100, "retry_delay": timedelta(seconds=2)}}
+
 with DAG(
-    "settle", schedule=timedelta(seconds={every}), start_date=datetime.fromisoformat("{start}"), catchup=True,
-    tags=["neli:{role}"],
+    "settle", default_args=AGAIN, schedule=timedelta(seconds={every}), start_date=datetime.fromisoformat("{start}"),
+    catchup=True, tags=["neli:{role}"],
 ):
 
     @task.leader(role="{role}", when_not_leading="fail")
