@@ -1,6 +1,6 @@
 """`neli doctor`: will an agent work here, and if not, what to change?
 
-    configuration --> place, space --> ledger --> promises, group, name   each needs the one before it
+    configuration --> place, space --> ledger --> promises, group, name, expiry   each needs the one before it
                   --> clock, trips --> lease
                   --> agent (its socket), port
 
@@ -36,6 +36,7 @@ from neli_router.commands.measurements import (
     Diagnosis,
     Trips,
     judge_clock,
+    judge_expiry,
     judge_lease,
     judge_space,
     measure_asks,
@@ -153,6 +154,9 @@ def _ledger(resolved: Resolved, *, ask: bool) -> tuple[list[Diagnosis], Trips | 
         reads, inspection = _reads(ledger), Inspection(ledger)
         name = _name(config, resolved.agent, inspection)
         findings = [reads, _promises(config, ledger), _group(config, inspection), name]
+        if inspection.is_founded:
+            lease = inspection.lease or config.lease
+            findings.append(judge_expiry(lease, inspection.powerless, len(inspection.members)))
         return findings, measure_asks(ledger) if ask else _UNMEASURED
     except NeliError as error:
         return [failed(error.found, error.remedy)], _UNMEASURED

@@ -20,7 +20,7 @@ enough for that may still be too short.
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -36,6 +36,7 @@ __all__ = [
     "HostTiming",
     "Trips",
     "judge_clock",
+    "judge_expiry",
     "judge_lease",
     "judge_space",
     "measure_asks",
@@ -57,6 +58,11 @@ PAIRS = 9
 
 RATE_DOUBTFUL = 0.0005
 """The rate at which NTP may bend a clock. If it is more, one of the two clocks is broken, or the hypervisor's is."""
+
+NAMES_MAX = 8
+
+TRIP_SHARE = 1 / 3
+"""The part of a lease that a round trip may take, as `judge_lease` has it."""
 
 SPACE_MIN = 16 * 2**20
 SPACE_LOW = 256 * 2**20
@@ -177,6 +183,22 @@ def judge_lease(lease: float, trips: Trips, host: HostTiming) -> Diagnosis:
     if needed > has:
         return Diagnosis("lease", "failed", found, advice)
     return Diagnosis("lease", "warning", found, advice) if 2 * needed > has else Diagnosis("lease", "fine", found)
+
+
+def judge_expiry(lease: float, powerless: Mapping[str, float], members: int) -> Diagnosis:
+    """Whether a member that dies would be expired. `powerless` are those who could not do it: name -> round trip."""
+    if not powerless:
+        return Diagnosis("expiry", "fine", "nothing in the ledger says that heartbeats come back too late to expire")
+    longest = max(powerless.values())
+    names = ", ".join([*powerless][:NAMES_MAX]) + (", ..." if len(powerless) > NAMES_MAX else "")
+    found = f"heartbeats take up to {longest:.3g} s of a lease of {lease:g} s to come back to {names}"
+    advice = (
+        f"find what makes the ledger slow, or begin the group anew, on a new ledger, with a lease of at least "
+        f"{_rounded_up(longest / TRIP_SHARE):g} s"
+    )
+    if len(powerless) < members:
+        return Diagnosis("expiry", "warning", f"{found}: they cannot expire a member that dies, others can", advice)
+    return Diagnosis("expiry", "failed", f"{found}: no member can expire one that dies", advice)
 
 
 def judge_clock(host: HostTiming) -> Diagnosis:

@@ -32,11 +32,16 @@ from neli_router.induction.tenure import Linger, Tenure
 from neli_router.induction.witness import Witness
 from neli_router.protocol import Close, Notice, Released, Settings, Standing, Stopped
 
-__all__ = ["AUTHORS_MAX", "Induction", "Phase"]
+__all__ = ["AUTHORS_MAX", "POWERLESS_TOLD_EVERY", "Induction", "Phase"]
 
 AUTHORS_MAX = 1024
 """Names under which this process's own records stand: its incarnations, and those that wishes were recorded for. A
 confirmation that comes after so many other names would be taken for a lost record."""
+
+POWERLESS_REMEDY = "find what makes the ledger slow, or give the group a longer lease: neli doctor says how long"
+
+POWERLESS_TOLD_EVERY = 600.0
+"""Seconds between two lines that say that this member cannot expire any other. It stays so until a person acts."""
 
 Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
 
@@ -72,6 +77,7 @@ class Induction:
         self._authors: dict[str, None] = {}
         self._program = ProgramView(settings)
         self._closing = self._told = self._was_member = False
+        self._powerless_told_at = -inf
         self._stepped_at = now
         self._start_from(state, now)
 
@@ -115,6 +121,11 @@ class Induction:
         owned = () if self._phase is Phase.STOPPED else self._program.owned
         terms = ((i, self.tenure.term(self.state, i, now)) for i in (*owned, *self.tenure.lingering))
         return {i: term for i, term in terms if term is not None}
+
+    @property
+    def is_powerless(self) -> bool:
+        """Whether this member's Beats come back, but too late for it to expire a member that died."""
+        return self._phase in (Phase.MEMBER, Phase.LEAVING) and self._suspicion.is_powerless(self._stepped_at)
 
     @property
     def deadline(self) -> float:
@@ -216,6 +227,7 @@ class Induction:
             case Beat(by):
                 if by == self.incarnation and by in after.seats:
                     self._suspicion.hear(record.sent_at, now)
+                    self._tell_if_powerless(now - record.sent_at, now, effects)
                     self._dirty |= len(self._program.leading) < len(self._program.owned)
                 if lingering is not self.tenure.lingering:
                     heard_of = lingering.keys() - self.tenure.lingering.keys()
@@ -471,6 +483,12 @@ class Induction:
             accusation = Expire(by=self.incarnation, incarnation=q, last_beat=state.last_beats[q])
             fields = {"name": state.seats[q].name, "incarnation": q, "last_beat": accusation.last_beat}
             effects += [Append([accusation], lasting=True), Notice("member.suspected", fields)]
+
+    def _tell_if_powerless(self, round_trip: float, now: float, effects: list[Effect]) -> None:
+        if self._suspicion.is_powerless(now) and now >= self._powerless_told_at + POWERLESS_TOLD_EVERY:
+            self._powerless_told_at = now
+            fields = {"round_trip": round(round_trip, 4), "lease": self.settings.lease, "remedy": POWERLESS_REMEDY}
+            effects.append(Notice("member.powerless", fields))
 
     def _give(self, partitions: Iterable[int], now: float, effects: list[Effect]) -> None:
         handovers: list[Record] = []

@@ -11,6 +11,11 @@ would expire those whose Beats come back a little later than its own.
 A member that was deaf knows nothing of the others' silence: after an outage of the ledger all have been silent to all.
 So a member accuses only after a whole lease of hearing itself without a break, and only members that were silent all
 that time. Survivors take turns by rank, because one accusation is enough.
+
+    my Beats come back, and for several leases none of that gave me the right to accuse --> powerless
+
+Where that is so of every member, the dead keep what they owned for ever, and all looks well until one dies. Operators
+must hear of it before. An outage is another matter: nothing comes back then, and the log has it already.
 """
 
 from collections.abc import Iterable
@@ -19,7 +24,15 @@ from typing import NamedTuple
 
 from neli_router.protocol import STAGGER_RANKS, Settings
 
-__all__ = ["Look", "Suspicion"]
+__all__ = ["POWERLESS_LEASES", "Look", "Suspicion"]
+
+POWERLESS_LEASES = 8
+"""For how many leases a member may be without the right to accuse before it is called powerless. An outage and a new
+start each take two. Fewer leases would raise false alarms, more would leave a group in danger for longer."""
+
+GAP_LEASES = 4
+"""How long none of my Beats may come back while I still count as late and not as cut off. A member that is deaf sends
+one every two leases."""
 
 
 class Look(NamedTuple):
@@ -39,6 +52,9 @@ class Suspicion:
         self._settings = settings
         self._sent = self._heard_at = -inf
         self._hearing_since = inf
+        self._came_back_at = -inf
+        self._late_since = inf
+        """Since when Beats of mine came back, and I had no right to accuse."""
         self._accused: dict[str, float] = {}
         self._patient_until = -inf
         self._too_old_at = -inf
@@ -46,15 +62,26 @@ class Suspicion:
     def lapse(self, now: float) -> None:
         """Let time pass first: a Beat that is read late must not hide the deafness before it."""
         lease = self._settings.lease
-        if now >= self._heard_at + lease / 2 or now >= self._sent + lease:
+        deaf_at = min(self._heard_at + lease / 2, self._sent + lease)
+        if self._hearing_since + lease <= min(now, deaf_at):
+            self._late_since = min(now, deaf_at)
+        if now >= deaf_at:
             self._hearing_since = inf
 
     def hear(self, sent: float, now: float) -> None:
         """A Beat of mine came back that I had sent at `sent`."""
         self._sent = max(self._sent, sent)
+        if now >= self._came_back_at + GAP_LEASES * self._settings.lease:
+            self._late_since = now
+        self._came_back_at = now
         if now < sent + self._settings.lease:
             self._heard_at = now
             self._hearing_since = min(self._hearing_since, now)
+
+    def is_powerless(self, now: float) -> bool:
+        """Whether my Beats come back, and have come back too late to accuse for several leases."""
+        lease = self._settings.lease
+        return self._late_since + POWERLESS_LEASES * lease <= now < self._came_back_at + GAP_LEASES * lease
 
     def look(
         self, incarnation: str, seats: Iterable[str], heard: dict[str, float], *, as_of: float, now: float, at_tip: bool

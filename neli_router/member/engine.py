@@ -196,6 +196,7 @@ class Engine:
     def _publish(self, machine: Induction, now: float) -> None:
         membership = self.membership
         membership.standing, membership.incarnation = machine.standing, machine.incarnation
+        membership.is_powerless = machine.is_powerless
         if membership.state is not machine.state:
             membership.state, self._moved = machine.state, True
         if machine.caught_up and self._pump is not None:

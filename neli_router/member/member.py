@@ -179,6 +179,11 @@ class Member(Closing):
         return self._membership.obstacle
 
     @property
+    def is_powerless(self) -> bool:
+        """Whether this member's heartbeats come back, but too late for it to expire a member that died."""
+        return self._membership.is_powerless and not self.closed
+
+    @property
     def closing(self) -> bool:
         """Whether this member was asked to leave."""
         return self._membership.closing

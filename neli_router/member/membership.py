@@ -49,6 +49,8 @@ class Membership:
         """Why these objects are no member any more, although it was not ended."""
         self.obstacle = ""
         """Why the ledger cannot be reached, in its driver's words."""
+        self.is_powerless = False
+        """Whether this member's Beats come back too late for it to expire a member that died."""
         self.watching = 0
         """How many callers wait for the state to change, which it does at every record."""
         self._inside = threading.local()

@@ -1,19 +1,28 @@
 """An inspection: what a ledger says about its group, to a reader that takes no part in the group.
 
     ledger --read up to the tip of now--> is there a group? its members, partitions and settings
+           --its members' Beats---------> which of them could not expire one that died
            --read on for some seconds---> the name of a member that wrote in that time, or None
 
 `neli doctor` and `neli group delete` ask it. Nothing is appended. A wish is no sign of life, because an operator can
 write one when no member is left.
+
+A Beat says when it was sent, and how far its writer had read by then. So the ledger alone tells how old the newest own
+Beat was that a member had read back when it sent the next one. A member may accuse others after a lease in which that
+was always less than a lease (`induction/suspicion.py`). All of it is on the member's own clock.
 """
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
 
 from neli_router.clock import host_clock
 from neli_router.errors import GroupMismatch
 from neli_router.induction.admission import mismatch
 from neli_router.induction.fold import fold
 from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode
+from neli_router.induction.suspicion import POWERLESS_LEASES
 from neli_router.ledgers.base import Ledger
 from neli_router.protocol import Settings
 from neli_router.pump import newest_state
@@ -22,7 +31,41 @@ __all__ = ["Inspection"]
 
 READ_MAX_SECONDS = 0.5
 
+UNREAD_MAX = 256
+"""Beats of one member that it has not read back. One that had more of them is far later than any lease."""
+
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Genesis | Snapshot
+
+
+@dataclass(slots=True)
+class _Echo:
+    """How soon one incarnation reads its own Beats, by what they say."""
+
+    unread: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=UNREAD_MAX))
+    age: float = 0.0
+    """How old the newest one was that it had read back when it sent its last."""
+    _back: float | None = None
+    _sent: float = -inf
+    _hearing_since: float = inf
+    _late_since: float = inf
+
+    def hear(self, offset: int, beat: Beat, lease: float) -> None:
+        sent, pause = beat.sent_at, min(beat.sent_at - self._sent, lease / 4)
+        while self.unread and self.unread[0][0] < beat.at:
+            self._back = self.unread.popleft()[1]
+        self.unread.append((offset, sent))
+        self._sent = sent
+        if self._back is None:
+            return
+        self._late_since = min(self._late_since, sent)
+        self.age = sent - self._back
+        # Beats come in steps: one that is late by a little shows as one that is late by up to half a step.
+        self._hearing_since = inf if self.age > lease - pause / 2 else min(self._hearing_since, sent)
+        if sent >= self._hearing_since + lease:
+            self._late_since = sent
+
+    def is_powerless(self, lease: float) -> bool:
+        return self._sent >= self._late_since + POWERLESS_LEASES * lease
 
 
 class Inspection:
@@ -30,12 +73,16 @@ class Inspection:
 
     def __init__(self, ledger: Ledger) -> None:
         state = newest_state(ledger)
+        self._echoes: dict[str, _Echo] = {}
         ledger.seek(state.at)
         tip = ledger.tip()
         # Up to the tip of now: a busy group always writes more, and `living` will notice that.
         while state.at < tip and (entries := ledger.read(READ_MAX_SECONDS)):
             for entry in entries:
-                state = fold(state, entry.offset, decode(entry.payload))
+                record = decode(entry.payload)
+                state = fold(state, entry.offset, record)
+                if isinstance(record, Beat) and state.genesis is not None and record.by in state.seats:
+                    self._echoes.setdefault(record.by, _Echo()).hear(entry.offset, record, state.genesis.lease)
         self._ledger, self._state = ledger, state
 
     @property
@@ -56,6 +103,13 @@ class Inspection:
     def members(self) -> list[str]:
         """The names of the members at the last record. They may have died since."""
         return sorted(seat.name for seat in self._state.seats.values())
+
+    @property
+    def powerless(self) -> dict[str, float]:
+        """The names of members that could expire no other, and how many seconds their Beats take to come back."""
+        echoes = {seat.name: self._echoes.get(seat.incarnation, _Echo()) for seat in self._state.seats.values()}
+        lease = self.lease or inf
+        return {name: echo.age for name, echo in sorted(echoes.items()) if echo.is_powerless(lease)}
 
     @property
     def partitions(self) -> int:

@@ -35,6 +35,7 @@ NORMAL = MetricsSnapshot(
     partitions=256,
     owned=250,
     led=128,
+    is_powerless=False,
     ledger_available=True,
     waiting=4,
     streams=5,
@@ -82,6 +83,7 @@ def test_every_fact_is_told() -> None:
         "neli_partitions_owned": 250,
         "neli_partitions_unowned": 6,
         "neli_partitions_led": 128,
+        "neli_can_expire": 1,
         "neli_ledger_available": 1,
         "neli_waiting_clients": 4,
         "neli_streams": 5,
@@ -139,6 +141,10 @@ def test_a_table_that_was_never_read_is_infinitely_old_and_its_ledger_not_availa
 
 def test_a_ledger_that_is_away_is_told() -> None:
     assert 0 == values(ledger_available=False)["neli_ledger_available"]
+
+
+def test_a_member_that_could_expire_no_other_is_told() -> None:
+    assert 0 == values(is_powerless=True)["neli_can_expire"]
 
 
 @pytest.mark.parametrize("name", ['quo"te', "back\\slash", "two\nlines", "ünïcode", "", "a,b={c}"])

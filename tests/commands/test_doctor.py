@@ -20,6 +20,7 @@ from neli_router.commands.measurements import (
     HostTiming,
     Trips,
     judge_clock,
+    judge_expiry,
     judge_lease,
     measure_host,
     measure_trips,
@@ -135,7 +136,19 @@ def examined(address: str) -> None:
     ledger = configuration.open(config)
     tip = ledger.tip()
     code, found = findings(*given, "--accept-rewinds", ledger=address)
-    names = ["configuration", "ledger", "promises", "group", "name", "clock", "scheduling", "trips", "lease", "agent"]
+    names = [
+        "configuration",
+        "ledger",
+        "promises",
+        "group",
+        "name",
+        "expiry",
+        "clock",
+        "scheduling",
+        "trips",
+        "lease",
+        "agent",
+    ]
     assert (0, names) == (code, list(found))
     verdicts = {name: found[name]["verdict"] for name in ("ledger", "promises", "group", "trips")}
     assert {"ledger": "fine", "promises": "warning", "group": "fine", "trips": "fine"} == verdicts
@@ -274,6 +287,22 @@ def test_a_living_member_of_the_same_name_is_found_unless_it_is_the_agent_here(t
         assert ("fine", "no member is called 'b'") == named("b")
         assert ("failed", "a member called 'a' is alive, and no agent that answers here is it") == named("a")
         assert ("fine", "'a' is alive, and is the agent that answers here") == named("a", "--socket", socket_path)
+
+
+@pytest.mark.parametrize(
+    ("powerless", "verdict", "end"),
+    [
+        ({}, "fine", "nothing in the ledger says that heartbeats come back too late to expire"),
+        ({"a": 0.9}, "warning", "0.9 s of a lease of 1 s to come back to a: they cannot expire a member that dies"),
+        ({"a": 0.9, "b": 1.0}, "failed", "1 s of a lease of 1 s to come back to a, b: no member can expire one"),
+    ],
+)
+def test_a_group_that_could_not_expire_a_dead_member_is_told_how_long_a_lease_must_be(
+    powerless: dict[str, float], verdict: str, end: str
+) -> None:
+    found = judge_expiry(1.0, powerless, 2)
+    assert (verdict, True) == (found.verdict, end in found.found)
+    assert not powerless or "with a lease of at least 3 s" in found.remedy
 
 
 @pytest.mark.parametrize(

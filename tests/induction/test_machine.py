@@ -3,6 +3,7 @@
 The transcripts are in `transcripts/`, a file each; `replay.py` says how to read them.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -14,7 +15,7 @@ import pytest
 from neli_router.errors import GroupMismatch, LedgerRewound
 from neli_router.induction.events import Acknowledged, Append, Away, Effect, Input, Read, Wish
 from neli_router.induction.fold import State
-from neli_router.induction.machine import AUTHORS_MAX, Induction, Phase
+from neli_router.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, Induction, Phase
 from neli_router.induction.program_view import HANDOVERS_MAX
 from neli_router.induction.records import Beat, Drain, Expire, Handover, Record, Undrain, Upgrade
 from neli_router.keyspace import Layout
@@ -158,6 +159,45 @@ def test_a_standing_holds_for_the_partition_and_the_term_that_it_names() -> None
 
 def test_no_standing_is_none_at_any_time() -> None:
     assert -inf == NO_STANDING.end(0, 0)
+
+
+# What operators are told
+
+
+def notices(round_trip: float, *, until: float) -> list[tuple[float, Notice]]:
+    """All that a lone member tells operators, and when; each of its records is read `round_trip` after its sending."""
+    member, told, now = begun(founded()), [], 0.0
+    flying: deque[tuple[float, Record]] = deque()
+    offset = member.state.at
+    while now < until:
+        arrived = []
+        while flying and flying[0][0] <= now:
+            arrived.append((offset, flying.popleft()[1]))
+            offset += 1
+        effects = member.step(Read(arrived, 0.0 if not arrived else inf), now)
+        told += [(now, effect) for effect in effects if isinstance(effect, Notice)]
+        flying += [(now + round_trip, record) for record in appended(effects)]
+        now += 0.125
+    return told
+
+
+@pytest.mark.parametrize("round_trip", [0.25, 3.0, 4.5])
+def test_a_member_whose_beats_come_back_in_time_says_nothing_of_its_power(round_trip: float) -> None:
+    assert ["member.joined"] == [notice.event for _, notice in notices(round_trip, until=200.0)]
+
+
+@pytest.mark.parametrize("round_trip", [5.5, 7.0])
+def test_a_member_that_could_expire_no_other_says_so_once_and_then_seldom(round_trip: float) -> None:
+    joined, first, *later = notices(round_trip, until=1500.0)
+    assert "member.joined" == joined[1].event
+    assert ("member.powerless", round_trip, 6.0) == (
+        first[1].event,
+        first[1].fields["round_trip"],
+        first[1].fields["lease"],
+    )
+    assert 8 * 6.0 < first[0] - joined[0] < 16 * 6.0
+    assert ["member.powerless"] * 2 == [notice.event for _, notice in later]
+    assert POWERLESS_TOLD_EVERY <= later[0][0] - first[0] < POWERLESS_TOLD_EVERY + 30.0
 
 
 # What a member sends

@@ -7,12 +7,13 @@ from math import inf
 
 import pytest
 
-from neli_router.induction.suspicion import Look, Suspicion
+from neli_router.induction.suspicion import POWERLESS_LEASES, Look, Suspicion
 from neli_router.keyspace import Layout
-from neli_router.protocol import STAGGER_RANKS, Settings
+from neli_router.protocol import BEATS_PER_LEASE, STAGGER_RANKS, Settings
 
 SETTINGS = Settings(name="m", layout=Layout(), lease=10.0)
 ME = "m"
+BEAT = 10.0 / BEATS_PER_LEASE
 
 
 def hearing(*, since: float = 0.0, until: float) -> Suspicion:
@@ -114,6 +115,61 @@ def test_one_whose_last_beat_was_sent_a_lease_ago_does_not_hear_itself_however_l
     suspicion.hear(8.5, 16.75)
     suspicion.lapse(18.5)
     assert inf == deadline(suspicion, {"m": 18.0, "q": 0.0})
+
+
+# Without the right to accuse
+
+
+def powerless_from(round_trip: float, *, until: float = 300.0, stops_at: float = inf) -> float:
+    """When a member that beats each second and a bit is first powerless; `inf` if not by `until`."""
+    suspicion, now, back = Suspicion(SETTINGS), 0.0, 0.0
+    while now < until:
+        now += 0.25
+        suspicion.lapse(now)
+        while back + round_trip <= now and back < stops_at:
+            suspicion.hear(back, now)
+            back += BEAT
+        if suspicion.is_powerless(now):
+            return now
+    return inf
+
+
+@pytest.mark.parametrize("round_trip", [0.1, 3.0, 5.0, 8.0])
+def test_a_member_whose_beats_come_back_in_time_is_never_powerless(round_trip: float) -> None:
+    assert inf == powerless_from(round_trip)
+
+
+@pytest.mark.parametrize("round_trip", [8.75, 9.5, 10.0, 25.0])
+def test_a_member_whose_beats_come_back_too_late_is_powerless_after_several_leases(round_trip: float) -> None:
+    first = next(now / 4 for now in range(1000) if now / 4 >= round_trip)
+    assert first + 10.0 * POWERLESS_LEASES == powerless_from(round_trip)
+
+
+def test_a_member_that_hears_nothing_is_cut_off_and_not_powerless() -> None:
+    assert inf == powerless_from(9.5, stops_at=30.0)
+
+
+def test_after_an_outage_of_many_leases_a_member_is_not_powerless() -> None:
+    suspicion = hearing(until=30.0)
+    for second in range(31, 330):
+        suspicion.lapse(float(second))
+        if second >= 300:
+            suspicion.hear(second - 0.25, float(second))
+        assert not suspicion.is_powerless(float(second))
+
+
+def test_a_member_is_powerless_no_more_once_it_has_heard_itself_for_a_lease() -> None:
+    suspicion = Suspicion(SETTINGS)
+    for second in range(100):
+        suspicion.lapse(float(second))
+        suspicion.hear(second - 9.5, float(second))
+    assert suspicion.is_powerless(99.0)
+    for second in range(100, 109):
+        suspicion.lapse(float(second))
+        suspicion.hear(second - 0.25, float(second))
+        assert suspicion.is_powerless(float(second))
+    suspicion.lapse(110.0)
+    assert not suspicion.is_powerless(110.0)
 
 
 # Whom

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from neli_router import Config, Layout, Member
+from neli_router.induction.records import Beat, Record, encode
+from neli_router.induction.snapshots import digest_text
+from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.status.inspection import Inspection
+from tests.induction.scenes import genesis, join
 
 LEASE = 0.2
 
@@ -47,3 +51,43 @@ def test_a_group_is_told_with_its_members_and_compared_with_a_configuration(
         assert ("alice", None) == (found.living(10.0), found.living(LEASE, name="bob"))
     after = Inspection(ledger)
     assert ([], 4, None) == (after.members, after.unowned, after.living(2 * LEASE))
+
+
+def beating(round_trips: dict[str, float], *, leases: int = 20) -> MemoryLedger:
+    """A ledger with a lease of a second, whose members read their records back after so long each."""
+    log = MemoryLog()
+    ledger = MemoryLedger(log)
+
+    def write(record: Record) -> None:
+        ledger.append([encode(record)])
+
+    write(genesis(lease=1.0))
+    for name in round_trips:
+        write(join(name, at=log.tip))
+    # A member's record stands in the ledger half a round trip after its sending, and is read after another half.
+    acts = sorted(
+        (number / 6 + trip / 2, name, number / 6) for number in range(6 * leases) for name, trip in round_trips.items()
+    )
+    written: list[float] = []
+    first = log.tip
+    for at, name, sent in acts:
+        read = sum(there <= sent - round_trips[name] / 2 for there in written)
+        write(Beat(by=name, sent_at=sent, at=first + read, digest=digest_text(0)))
+        written.append(at)
+    return ledger
+
+
+@pytest.mark.parametrize("round_trip", [0.02, 0.3, 0.5, 0.8])
+def test_members_whose_beats_come_back_in_time_are_not_powerless(round_trip: float) -> None:
+    assert {} == Inspection(beating({"alice": round_trip, "bob": round_trip})).powerless
+
+
+@pytest.mark.parametrize("round_trip", [0.9, 0.95, 1.0, 1.7])
+def test_members_whose_beats_come_back_too_late_are_told_with_how_late(round_trip: float) -> None:
+    found = Inspection(beating({"alice": 0.1, "bob": round_trip})).powerless
+    assert ["bob"] == list(found)
+    assert round_trip <= found["bob"] <= round_trip + 1 / 6 + 1e-9
+
+
+def test_a_history_of_few_leases_says_nothing_of_power() -> None:
+    assert {} == Inspection(beating({"alice": 0.95}, leases=8)).powerless

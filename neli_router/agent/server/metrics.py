@@ -108,6 +108,8 @@ class MetricsSnapshot:
     """Partitions that have an owner."""
     led: int
     """Partitions that the own member may act for now."""
+    is_powerless: bool
+    """Whether the own member could not expire a dead one."""
     ledger_available: bool
     waiting: int
     """Clients that wait for something by a long poll."""
@@ -155,6 +157,7 @@ class MetricsSnapshot:
             partitions=len(group.owners),
             owned=sum(one.partitions for one in members),
             led=0 if member.closed else len(member.led),
+            is_powerless=member.is_powerless,
             ledger_available=not (member.obstacle or member.closed),
             waiting=traffic.waiting,
             streams=traffic.streams,
@@ -208,6 +211,9 @@ def _leases(agent: MetricsSnapshot) -> Iterator[Metric]:
     for name, seconds in agent.leases_left.items():
         members.add_metric((name,), max(0.0, seconds))
     yield members
+    can_expire = int(not agent.is_powerless)
+    told = "Whether this member could expire a dead one: 0 if its heartbeats come back too late for that, else 1."
+    yield GaugeMetricFamily("neli_can_expire", told, value=can_expire)
 
 
 def _delays(agent: MetricsSnapshot) -> Metric:
