@@ -24,6 +24,13 @@ def problems_of(**options: object) -> list[str]:
     return list(raised.value.problems)
 
 
+def test_a_pipe_in_place_of_a_file_of_settings_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    address = f"kafka://localhost/jobs?config={tmp_path / 'pipe'}"
+    remedy = "cannot be read (OSError): name a file that this user may read"
+    assert remedy in addresses.problems_of(address)[0]
+
+
 def test_a_ledger_is_all_that_must_be_said() -> None:
     made = Config("memory://jobs")
     assert (Layout(), 1.0, "exclusive", "induction") == (made.layout, made.lease, made.guarantee, made.protocol)
@@ -89,6 +96,11 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ledger": "jobs.db"}, "ledger='jobs.db' does not say what kind of ledger it is: write sqlite:///"),
         ({"ledger": "/var/a:b"}, "ledger='/var/a***' does not say what kind of ledger it is"),
         ({"ledger": "sqlite://var/jobs.db"}, "ledger='sqlite://var/jobs.db' names the host 'var', and a file has none"),
+        (
+            {"ledger": "sqlite:a.db?key=b"},
+            "ledger='sqlite:a.db?***' has options, and a file takes none: take away the ?",
+        ),
+        ({"ownership": "sqlite:a.db?key=b"}, "ownership='sqlite:a.db?***' is no address in Redis: write redis://"),
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
         ({"ledger": "memory://"}, "ledger='memory://' does not say where it is"),
         ({"ledger": "redi://host/jobs"}, "redi is no known kind of ledger: did you mean redis? There is kafka, "),

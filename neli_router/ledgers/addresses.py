@@ -21,7 +21,16 @@ from neli_router.ledgers.kafka import address as kafka_address
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.redis import address as redis_address
 
-__all__ = ["delete_ledger", "needing", "open_ledger", "owners_problems", "problems_of", "public_address", "unknown"]
+__all__ = [
+    "delete_ledger",
+    "harmless_start",
+    "needing",
+    "open_ledger",
+    "owners_problems",
+    "problems_of",
+    "public_address",
+    "unknown",
+]
 
 Address = TypeVar("Address")
 
@@ -50,8 +59,10 @@ def problems_of(address: str) -> list[str]:
     if scheme == "sqlite" and slashes and not place.startswith("/"):
         host = place.partition("/")[0]
     if host or not place or not place.isprintable():
-        what = f"names the host {_cut(host)!r}, and a file has none" if host else "does not say where it is"
+        what = f"names the host {harmless_start(host)!r}, and a file has none" if host else "does not say where it is"
         return [f"ledger={shown!r:.200} {what}: write {_EXAMPLES}"]
+    if scheme == "sqlite" and "?" in place:
+        return [f"ledger={shown!r:.200} has options, and a file takes none: take away the ? and what follows it"]
     return []
 
 
@@ -120,11 +131,12 @@ def public_address(address: str) -> str:
     """
     scheme, colon, rest = address.partition(":")
     place, mark, query = rest.partition("?")
-    if scheme == "sqlite" and not rest.removeprefix("//").partition("/")[0].count("@"):
-        return address  # A file has no password, and its name may have an @.
+    if scheme == "sqlite" and "@" not in place.removeprefix("//").partition("/")[0]:
+        # A file has no password, and its name may have an @. Other programs' addresses of files have options.
+        return f"{scheme}{colon}{place}{mark and '?***'}"
     if not _is_read(scheme, rest):
         start = f"{scheme}:" if colon and scheme in _SCHEMES else ""
-        return f"{start}{_cut(address.removeprefix(start))}"
+        return f"{start}{harmless_start(address.removeprefix(start))}"
     authority, slash, behind = place.removeprefix("//").partition("/")
     _, at, servers = authority.rpartition("@")
     options = "&".join(option if _is_harmless(option) else "***" for option in query.split("&"))
@@ -136,16 +148,16 @@ def _is_read(scheme: str, rest: str) -> bool:
         return not kafka_address.parse(rest)[1]
     if scheme in redis_address.SCHEMES:
         return not redis_address.parse(scheme, rest)[1]
-    return scheme == "memory" and _cut(rest) == rest
+    return scheme == "memory" and harmless_start(rest) == rest
 
 
-def _cut(rest: str) -> str:
+def harmless_start(text: str) -> str:
     """What stands before the first sign that may begin a secret, or nothing if an @ says that one stands before it."""
-    slashes = "//" if rest.startswith("//") else ""
-    found = re.match(r"[^?&;:@]*", rest.removeprefix(slashes))
+    slashes = "//" if text.startswith("//") else ""
+    found = re.match(r"[^?&;:@]*", text.removeprefix(slashes))
     shown = found.group() if found else ""
-    is_all = slashes + shown == rest
-    return slashes + (shown if "@" not in rest else "") + ("" if is_all else "***")
+    is_all = slashes + shown == text
+    return slashes + (shown if "@" not in text else "") + ("" if is_all else "***")
 
 
 def _is_harmless(option: str) -> bool:

@@ -15,12 +15,12 @@ import threading
 import time
 from typing import Any
 
-from neli_router.errors import GroupMismatch, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerUnavailable, LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.ledgers.redis.address import RedisAddress
 from neli_router.ledgers.redis.link import Link
 from neli_router.ownership.base import Claim, Listing, OwnersChange, Receipt, Version
-from neli_router.ownership.redis_layout import MISMATCH, READ, SAY, channel, keys, listing, news, receipt, say
+from neli_router.ownership.redis_layout import READ, SAY, channel, keys, listing, mismatch, news, receipt, say
 
 __all__ = ["RedisOwners"]
 
@@ -51,7 +51,7 @@ class RedisOwners:
 
     def publish(self, layout: Layout, claim: Claim) -> Receipt:
         answer = self._ask("EVAL", SAY, 3, *self._keys, *say(self._at.group, layout, claim))
-        return receipt(answer)
+        return receipt(answer, self._at.group)
 
     def table(self, known: Version | None = None) -> Listing:
         if self._listening is None:
@@ -101,14 +101,8 @@ class RedisOwners:
             if self._link is None:
                 self._link = Link(self._at, self._purpose, opening=True)
             (answer,) = self._link.try_each([command])
-            if str(answer).startswith(MISMATCH):
-                slots, partitions, tags = str(answer).split()[1:4]
-                raise GroupMismatch(
-                    f"the owners of {self._at.public} were to be published",
-                    f"another group is there, with slots={slots}, partitions={partitions}, tags={tags}, whose terms "
-                    "are not lower",
-                    "give each group an address of its own",
-                )
+            if (refused := mismatch(answer, self._at.group)) is not None:
+                raise refused
             self._link.require(answer)
         except (LedgerUnavailable, LedgerUnusable):
             self._drop()

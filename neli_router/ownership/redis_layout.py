@@ -17,14 +17,15 @@ texts instead of a thousand short ones, because a client in Python takes 30 ms t
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from neli_router.errors import ConfigError, LedgerUnusable
+from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.ownership.base import Card, Claim, Holding, Listing, OwnersChange, Receipt, Version
 
-__all__ = ["MISMATCH", "READ", "SAY", "channel", "keys", "listing", "news", "receipt", "say"]
+__all__ = ["READ", "SAY", "channel", "keys", "listing", "mismatch", "news", "receipt", "say"]
 
 VERSION = "v1"
 
@@ -33,6 +34,12 @@ FORGET_AFTER_MS = 86_400_000
 
 MISMATCH = "NELILAYOUT"
 """The answer of SAY to a member of another layout that is not of a later group."""
+
+PARTITIONS_MAX = 2**20
+"""Of a group whose owners are read. A router has a row for each, and one wrong number must not fill its memory."""
+
+JUNK = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""Raised by taking an entry apart that no member of ours wrote. The last is raised by a list in a list in a list."""
 
 SAY = """
 local owners, holders, layout, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
@@ -44,12 +51,12 @@ if known[1] ~= slots or known[2] ~= partitions or known[3] ~= tags then
   if known[1] then
     local highest = 0
     for _, held in ipairs(redis.call('HVALS', owners)) do
-      highest = math.max(highest, tonumber(string.match(held, '^%d+')))
+      highest = math.max(highest, tonumber(string.match(held, '^%d+')) or 0)
     end
     local lowest = math.huge
     for i = 9, 8 + 2 * led, 2 do lowest = math.min(lowest, tonumber(ARGV[i + 1])) end
     if lowest <= highest or lowest == math.huge then
-      return redis.error_reply('NELILAYOUT ' .. table.concat(known, ' '))
+      return redis.error_reply('NELILAYOUT ' .. table.concat({known[1], known[2] or '?', known[3] or '?'}, ' '))
     end
     redis.call('DEL', owners, holders, layout)
   end
@@ -61,7 +68,7 @@ for i = 9, #ARGV, 2 do
   local was = redis.call('HGET', owners, partition) or '-1'
   local is
   if i <= 8 + 2 * led then
-    local highest = tonumber(string.match(was, '^-?%d+'))
+    local highest = tonumber(string.match(was, '^-?%d+')) or -1
     is = term .. ' ' .. holder
     if tonumber(term) < highest or (tonumber(term) == highest and was ~= is and was ~= term .. ' -') then
       table.insert(refused, tonumber(partition))
@@ -86,7 +93,7 @@ else
   if not held then
     local all = redis.call('HGETALL', holders)
     for i = 1, #all, 2 do
-      if tonumber(string.match(all[i + 1], '^%d+')) < now - FORGET then redis.call('HDEL', holders, all[i]) end
+      if (tonumber(string.match(all[i + 1], '^%d+')) or 0) < now - FORGET then redis.call('HDEL', holders, all[i]) end
     end
   end
 end
@@ -135,8 +142,27 @@ def say(group: str, layout: Layout, claim: Claim) -> list[str | int]:
     ]
 
 
-def receipt(answer: Any) -> Receipt:
-    return Receipt(_version(answer[0].decode()), tuple(answer[1]))
+def receipt(answer: Any, group: str) -> Receipt:
+    """The answer of SAY. Raises LedgerUnusable if a version stands there that no member of ours wrote."""
+    try:
+        return Receipt(_version(answer[0].decode()), tuple(answer[1]))
+    except JUNK as error:
+        raise _foreign(group, error) from error
+
+
+def mismatch(answer: Any, group: str) -> GroupMismatch | LedgerUnusable | None:
+    """The error that SAY answered to a member of another layout, if it did."""
+    if not str(answer).startswith(MISMATCH):
+        return None
+    sizes = re.fullmatch(r"([0-9]+) ([0-9]+) ([0-9]+)", str(answer).removeprefix(f"{MISMATCH} "))
+    if sizes is None:
+        return _foreign(group, ValueError("a layout"))
+    return GroupMismatch(
+        f"the owners of the group {group} were to be published",
+        f"another group is there, with slots={sizes[1]}, partitions={sizes[2]}, tags={sizes[3]}, whose terms are not "
+        "lower",
+        "give each group an address of its own",
+    )
 
 
 def listing(answer: Any, group: str) -> Listing:
@@ -153,7 +179,7 @@ def listing(answer: Any, group: str) -> Listing:
             found,
             None if owners is None else _holdings(owners, layout),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
+    except (*JUNK, ConfigError) as error:
         raise _foreign(group, error) from error
 
 
@@ -169,7 +195,7 @@ def news(message: bytes, group: str) -> OwnersChange:
             else:
                 holdings[int(first)] = _holding(rest)
         return OwnersChange(_version(version), holdings, holders)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except JUNK as error:
         raise _foreign(group, error) from error
 
 
@@ -186,6 +212,8 @@ def _layout(sizes: list[bytes | None]) -> Layout | None:
     if None in sizes or not sizes:
         return None
     slots, partitions, tags = (int(size or 0) for size in sizes)
+    if partitions > PARTITIONS_MAX:
+        raise ValueError("more partitions than a group can have")
     return Layout(slots=slots, partitions=partitions, tags=bool(tags))
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from neli_router.errors import ConfigError
+from neli_router.ledgers.addresses import harmless_start
 from neli_router.settings.addresses import is_loopback, parse_place
-from neli_router.settings.options import public_text
 from neli_router.settings.token import token_problem
 
 __all__ = ["AgentOptions", "listen_problem", "needs_token"]
@@ -64,4 +64,4 @@ def needs_token(listen: str) -> str:
 
 
 def _named(listen: str) -> str:
-    return f"agent.listen={public_text('agent.listen', listen)!r:.200}"
+    return f"agent.listen={listen if parse_place(listen) else harmless_start(listen)!r:.200}"

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from neli_router.ledgers.addresses import public_address
+from neli_router.ledgers.addresses import harmless_start, public_address
 
 __all__ = [
     "ADDRESSES",
@@ -51,7 +51,17 @@ _NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})(e[+-]?[0
 ADDRESSES = frozenset({"ledger", "ownership"})
 """Options whose text is an address, of which errors show what is no secret."""
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]*:.*@", re.DOTALL | re.IGNORECASE)
+_ADDRESS = re.compile(r"://|:.*@", re.DOTALL)
+"""In a text that is, or was meant to be, an address with a place for secrets."""
+
+_SIGNS = re.compile(r"[:@=&;]")
+"""In none of the numbers and words that an option without text may have. So the value may be an address."""
+
+_PLAIN = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[^?&;:@]*)?", re.ASCII
+)
+"""An address of a member that has none."""
+
 _SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -188,13 +198,14 @@ def shown(option: Option, value: object) -> str:
         return repr(value) if isinstance(value, float) or abs(value) <= WHOLE_MAX else "a huge number"
     if not isinstance(value, str):
         return f"a {type(value).__name__}"
-    text = public_text(option.key, value)
+    text = harmless_start(value) if _SIGNS.search(value) else value
     return f"{text[:SHOWN_MAX]!r}" + ("..." if len(text) > SHOWN_MAX else "")
 
 
 def public_text(key: str, text: str) -> str:
     """The text of an option for people. An address that was written into the wrong option is one all the same."""
-    return public_address(text) if key in ADDRESSES or _URL.match(text) else text
+    is_plain = key not in ADDRESSES and (not _ADDRESS.search(text) or _PLAIN.fullmatch(text))
+    return text if is_plain else public_address(text)
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str) -> str:

@@ -544,6 +544,49 @@ def test_what_a_later_release_says_more_is_passed_over(server: Redis, owners: Re
 
 
 def test_what_is_not_ours_on_the_channel_is_said() -> None:
-    for message in (b"\xff", b"x:1\nno number", b"x:1\n@h 5 no json", b'x:1\n@h 5 {"name":7}'):
+    for message in (
+        b"\xff",
+        b"x:1\n@h 5 " + b"[" * 100_000,
+        b"x:1\nno number",
+        b"x:1\n@h 5 no json",
+        b'x:1\n@h 5 {"name":7}',
+    ):
         with pytest.raises(LedgerUnusable, match="something else stands there"):
             news(message, "jobs")
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "junk"),
+    [
+        ("layout", "partitions", str(2**31)),
+        ("layout", "slots", "9" * 4000),
+        ("layout", "revision", "many"),
+        ("holders", "id-of-a", "9999999999999 " + '{"name":' * 3000),
+        ("owners", "0", "first a"),
+        ("owners", "one", "1 a"),
+    ],
+)
+def test_junk_in_the_table_is_told_as_such(server: Redis, owners: RedisOwners, key: str, field: str, junk: str) -> None:
+    """The first would have a router make two thousand million rows, and the fourth raised a RecursionError."""
+    owners.publish(LAYOUT, claim("a", {1: 10}))
+    if field == "partitions":
+        server.cli("HSET", "jobs:layout:v1", "slots", str(2**31))
+    server.cli("HSET", f"jobs:{key}:v1", field, junk)
+    with pytest.raises(LedgerUnusable, match="something else stands there"):
+        owners.table()
+
+
+def test_a_member_overwrites_junk_in_its_own_entries(server: Redis, owners: RedisOwners) -> None:
+    server.cli("HSET", "jobs:owners:v1", "1", "junk")
+    server.cli("HSET", "jobs:holders:v1", "stranger", "junk")
+    owners.publish(LAYOUT, claim("a", {1: 10}))
+    assert {1: Holding(10, "id-of-a")} == owners.table().holdings
+
+
+def test_a_layout_that_is_none_is_told_to_a_member(server: Redis, owners: RedisOwners) -> None:
+    for layout in ({"slots": "junk"}, {"slots": "1 2 3 4"}):
+        server.cli("DEL", "jobs:layout:v1", "jobs:owners:v1")
+        server.cli("HSET", "jobs:layout:v1", *[word for pair in layout.items() for word in pair])
+        server.cli("HSET", "jobs:owners:v1", "1", "99 b")
+        with pytest.raises(LedgerUnusable, match="something else stands there"):
+            owners.publish(LAYOUT, claim("a", {1: 10}))

@@ -259,3 +259,16 @@ def test_a_password_in_a_ledgers_address_is_never_shown(ledger: str) -> None:
 def test_an_at_in_a_files_name_is_no_password() -> None:
     made = resolve({"ledger": "sqlite:///srv/a@b.db"}, {}, places=())
     assert "sqlite:///srv/a@b.db" == made.settings[0].value
+
+
+@pytest.mark.parametrize("option", ["name", "zone", "address", "guarantee", "agent.listen", "agent.socket", "lease"])
+@pytest.mark.parametrize("text", ["redis://:hunter2@host/jobs", "http://host/?key=hunter2", "redis:hunter2@x://"])
+def test_an_address_with_a_password_is_refused_and_not_shown_in_any_option(option: str, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve({option: text}, {**LEDGER, **TOKEN}, places=())
+    assert "hunter2" not in f"{caught.value} {caught.value!r}"
+
+
+def test_the_address_of_a_member_may_be_one_of_any_kind() -> None:
+    for text in ("http://10.0.0.7:8080/jobs", "grpc://[::1]:50051", "worker@host", "10.0.0.7:8080"):
+        assert text == resolve({"address": text}, LEDGER, places=()).config.address

@@ -13,10 +13,11 @@ relies on are refused, because a group that reads committed records only, say, w
 transaction of another program hangs.
 """
 
+import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -110,12 +111,24 @@ def parse(rest: str) -> tuple[KafkaAddress | None, list[str]]:
     return KafkaAddress(servers, group, int(replication) if replication else None, client), []
 
 
+def _regular(path: str, flags: int) -> int:
+    """Open a regular file. To open a named pipe would hang until another process writes into it."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError
+    return descriptor
+
+
 def _read(path: str, problems: list[str]) -> dict[str, str]:
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=_regular) as file:
             text = file.read(FILE_MAX + 1)
     except (OSError, ValueError) as error:
-        problems.append(f"the file of settings {path!r:.200} cannot be read ({type(error).__name__})")
+        why = type(error).__name__
+        problems.append(
+            f"the file of settings {path!r:.200} cannot be read ({why}): name a file that this user may read"
+        )
         return {}
     if len(text) > FILE_MAX:
         problems.append(f"the file of settings {path!r:.200} is longer than {FILE_MAX} characters")

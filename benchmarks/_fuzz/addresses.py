@@ -1,0 +1,185 @@
+"""Fuzz of addresses: of ledgers, owners and agents, with passwords wherever people write them.
+
+    a shape of an address --secrets, accidents--> judged, shown, configured   always
+                                                  opened                      if it leads nowhere beyond this process
+
+An address that another host or another file might answer to is judged only. Redis is opened at a port that is closed, a
+file without making it, and Kafka with a last setting that its client refuses: it reads all others before, and asks no
+broker.
+"""
+
+import os
+import random
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks._fuzz import MARKER, Attempt, any_text, mutated, secret
+from neli_router.agent import address as agent_address
+from neli_router.config import Config, owners_at
+from neli_router.errors import ConfigError, LedgerError, NeliError
+from neli_router.ledgers.addresses import open_ledger, owners_problems, problems_of, public_address
+from neli_router.settings.agent_options import AgentOptions
+
+__all__ = ["DOCUMENTED", "opened"]
+
+DOCUMENTED = (ConfigError, LedgerError)
+
+NOWHERE = "127.0.0.1:1"
+"""No server listens at port 1, and a connection to it is refused at once."""
+
+SHAPES = (
+    "kafka://{who}{host}/{group}{query}",
+    "redis://{who}{host}/{group}{query}",
+    "rediss://{who}{host}/{group}{query}",
+    "redis+unix://{who}/nowhere/redis.sock{query}",
+    "redis+sentinel://{who}{host}/{group}{query}",
+    "rediss+sentinel://{who}{host},{host}/{group}{query}",
+    "sqlite://{who}{folder}/{group}.db{query}",
+    "sqlite:{group}{query}",
+    "memory://{who}{group}{query}",
+    "http://{who}{host}{query}",
+    "HTTP://{host}:{secret}/",
+    "unix:{folder}/{group}.sock",
+    "{who}{host}",
+    "{secret}",
+)
+WHO = ("", "", "user:{secret}@", "{secret}@", ":{secret}@", "us/er:{secret}@", "user:{secret}@{secret}@", "{secret}:x@")
+HOSTS = (NOWHERE, "127.0.0.1:1,127.0.0.1:1", "[::1]:1", "localhost:1", "127.0.0.1", "h:{secret}", "{secret}:1", "")
+GROUPS = ("jobs", "{{jobs}}", "a.b_c-d", "", "jobs@x", "jobs/more", "jobs:{secret}")
+NAMES = (
+    "db", "ca", "cert", "key", "service", "group", "sentinel_user", "sentinel_password", "sentinel_pasword", "password",
+    "config", "replication", "sasl.password", "sasl_pwd", "sasl.p%61ssword", "sasl.username", "sasl.mechanism",
+    "sasl.mechanisms", "security.protocol", "ssl.key.password", "ssl.key.pem", "ssl.ca.location", "client.id", "debug",
+    "sasl.oauthbearer.config", "linger.ms", "acks", "message.timeout.ms", "no.such.setting", "KEY", "", "%00", "token",
+)  # fmt: skip
+VALUES = (
+    "0",
+    "1",
+    "-1",
+    "3",
+    "mymaster",
+    "SASL_SSL",
+    "PLAIN",
+    "true",
+    "",
+    "{folder}/settings",
+    "{folder}/pipe",
+    "{folder}",
+)
+PUBLIC = frozenset(
+    {
+        "ca",
+        "cert",
+        "config",
+        "db",
+        "group",
+        "replication",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "security.protocol",
+        "service",
+    }
+)
+"""Options whose values are shown."""
+
+DANGEROUS = ("plugin", "debug", "oauth")
+"""Settings by which librdkafka loads a library, talks, or starts a thread that asks elsewhere."""
+
+
+@contextmanager
+def opened() -> Iterator[Attempt]:
+    with tempfile.TemporaryDirectory(prefix="neli-") as folder:
+        Path(folder, "settings").write_text(
+            f"sasl.username=user\nsasl.password={MARKER}\n{MARKER}\nS a={MARKER}\n", encoding="utf-8"
+        )
+        os.mkfifo(Path(folder, "pipe"))
+
+        def attempt(rng: random.Random) -> Iterable[str]:
+            return _shown(_address(rng, folder), folder)
+
+        yield attempt
+
+
+def _address(rng: random.Random, folder: str) -> str:
+    def filled(choices: tuple[str, ...]) -> str:
+        return rng.choice(choices).replace("{secret}", secret(rng)).replace("{folder}", folder)
+
+    options = [f"{filled(NAMES)}={rng.choice((filled(VALUES), secret(rng)))}" for _ in range(rng.randrange(4))]
+    query = f"?{'&'.join(options)}" if options else ""
+    address = filled(SHAPES)
+    for field, choices in (("{who}", WHO), ("{host}", HOSTS), ("{group}", GROUPS)):
+        address = address.replace(field, filled(choices))
+    address = mutated(rng, address.replace("{query}", query), (*SHAPES, *NAMES), times_max=rng.choice((0, 3, 9)))
+    return any_text(rng) if rng.random() < 0.01 else _without_public_markers(address)
+
+
+def _without_public_markers(address: str) -> str:
+    """`address` without the marker where none expects a secret: in a path, a host, a harmless option.
+
+    Accidents move it there. If an @ follows somewhere, it is part of what a person meant as a password.
+    """
+    if address.startswith(("/", "unix:/")):
+        return address.replace(MARKER, "plain")
+    scheme, colon, rest = address.partition(":")
+    if not colon:
+        scheme, rest = "", address
+    place, mark, query = rest.partition("?")
+    if "@" not in rest:
+        shown = re.match(r"[^?]*" if scheme == "sqlite" else r"[^?&;:@]*", place)
+        assert shown is not None, "it matches nothing, too"
+        place = shown.group().replace(MARKER, "plain") + place[shown.end() :]
+    elif scheme == "sqlite" and "@" not in place.removeprefix("//").partition("/")[0]:
+        place = place.replace(MARKER, "plain")
+    elif not problems_of(address):
+        who, at, public = place.rpartition("@")
+        place = who + at + public.replace(MARKER, "plain")
+    options = [
+        option.replace(MARKER, "plain") if option.partition("=")[0] in PUBLIC else option for option in query.split("&")
+    ]
+    return f"{scheme.replace(MARKER, 'plain')}{colon}{place}{mark}{'&'.join(options)}"
+
+
+def _shown(address: str, folder: str) -> Iterable[str]:
+    """All that is ever shown of `address`. Raises what its doors raise, but the first error only."""
+    yield from problems_of(address)
+    yield from owners_problems("ownership", address)
+    yield public_address(address)
+    errors: list[NeliError] = []
+    doors: tuple[Callable[[], str], ...] = (
+        lambda: repr(Config(address, name="a")),
+        lambda: repr(Config("memory://jobs", name="a", ownership=address)),
+        lambda: repr(agent_address.parse(address)),
+        lambda: repr(AgentOptions(listen=address, token=MARKER * 2)),
+        lambda: _opened_ledger(address, folder),
+        lambda: owners_at(address).address,
+    )
+    for door in doors:
+        try:
+            yield door()
+        except DOCUMENTED as error:
+            errors.append(error)
+            yield f"{error!r} {error}"
+    if errors:
+        raise errors[0]
+
+
+def _opened_ledger(address: str, folder: str) -> str:
+    if problems_of(address):
+        return ""
+    scheme, _, rest = address.partition(":")
+    if scheme == "sqlite" and not (rest.startswith(f"//{folder}/") and ".." not in rest):
+        return ""
+    if scheme == "kafka":
+        if any(word in address for word in DANGEROUS):
+            return ""
+        address = f"{address}{'&' if '?' in address else '?'}linger.ms=never"
+    elif scheme.startswith("redis") and ("," in rest or not (NOWHERE in rest or "/nowhere/" in rest)):
+        return ""
+    ledger = open_ledger(address, create=False, patience=0.1)
+    try:
+        return f"{ledger!r} {ledger.address}"
+    finally:
+        ledger.close()

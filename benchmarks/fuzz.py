@@ -1,0 +1,229 @@
+"""Whether any input at a door crashes it, hangs it, or makes it print a secret.
+
+    seed, part, number --> a random source of its own --> one input --> a door of ours
+                                                                           |--an answer, or a documented error   fine
+                                                                           |--another error, or no end           a crash
+    the answer, the error, its traceback, the log, standard error ---------'--the marker of a secret in them     printed
+
+Each part (`benchmarks/_fuzz`) draws its inputs from shapes that people write, with accidents and junk. A secret stands
+in them wherever a secret could be, and bears a marker that no text for people may have.
+
+A find is told on standard error when it is first made at its place, with the options that make it again:
+
+    python -m benchmarks fuzz --part addresses --seed 7 --input 1234        shows that one input's errors in full
+
+`crashes` and `secrets_printed` are the sums, and each part has figures of its own. A minute for each part by default;
+`--seconds 600` is the run that counts.
+"""
+
+import argparse
+import faulthandler
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, NoReturn, TextIO
+
+from benchmarks import Figures
+from benchmarks._fuzz import MARKER, FuzzPart, addresses, neli_toml, redis_table
+
+__all__ = ["PARTS", "fuzz", "run"]
+
+PARTS: Mapping[str, FuzzPart] = {
+    "addresses": FuzzPart(addresses.DOCUMENTED, addresses.opened),
+    "redis_table": FuzzPart(redis_table.DOCUMENTED, redis_table.opened),
+    "neli_toml": FuzzPart(neli_toml.DOCUMENTED, neli_toml.opened),
+}
+
+HANG_MAX = 30.0
+"""Seconds for one input. The slowest wait for a second or two; a busy machine must not look like a hang."""
+
+
+class Hung(BaseException):
+    """An input took longer than HANG_MAX. No code that goes on after an `Exception` may swallow it."""
+
+
+@dataclass
+class _Tally:
+    """What came of the inputs of one part."""
+
+    inputs: int = 0
+    refused: int = 0
+    crashes: int = 0
+    secrets_printed: int = 0
+    places: set[str] = field(default_factory=set)
+    """Where finds were made. One place is told once."""
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", action="append", choices=sorted(PARTS), help="only this one; may be repeated")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each part")
+    parser.add_argument("--seed", type=int, default=1, help="of all inputs")
+    parser.add_argument("--input", type=int, help="only the input with this number, and all that is known of it")
+    chosen = parser.parse_args(options)
+    parts = {name: PARTS[name] for name in chosen.part or PARTS}
+    return fuzz(parts, seconds=chosen.seconds, seed=chosen.seed, only=chosen.input)
+
+
+def fuzz(parts: Mapping[str, FuzzPart], *, seconds: float, seed: int, only: int | None = None) -> Figures:
+    """The figures of `parts`, with `seconds` for each. `only` makes one input, and tells all of it."""
+    tallies = {name: _fuzz_part(name, part, seconds, seed, only) for name, part in parts.items()}
+    figures: Figures = {
+        "crashes": sum(tally.crashes for tally in tallies.values()),
+        "secrets_printed": sum(tally.secrets_printed for tally in tallies.values()),
+    }
+    for name, tally in tallies.items():
+        figures |= {f"{name}_inputs": tally.inputs, f"{name}_refused": tally.refused}
+        figures |= {f"{name}_crashes": tally.crashes, f"{name}_secrets_printed": tally.secrets_printed}
+    return {**figures, "seconds_each": seconds, "seed": seed}
+
+
+def _fuzz_part(name: str, part: FuzzPart, seconds: float, seed: int, only: int | None) -> _Tally:
+    tally = _Tally()
+    with _Ears.listening() as ears, part.opened() as attempt:
+        ears.heard()  # What was said while the part was opened is no input's.
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            number = tally.inputs if only is None else only
+            # By a text, because the hash of a tuple differs between processes.
+            source = random.Random(f"{seed}/{name}/{number}")
+            shown: list[str] = []
+            refused, crash = False, None
+            try:
+                with _bounded():
+                    shown.extend(attempt(source))
+            except part.documented as error:
+                refused = True
+                shown.append(_told(error))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - to find what nobody thought of is the purpose.
+                crash = error
+            crash = ears.crash() or crash
+            shown.append(ears.heard())
+            tally.inputs += 1
+            tally.refused += refused
+            if crash is not None:
+                tally.crashes += 1
+                _tell(tally, ears.terminal, f"{name} crashes", _place(crash), _told(crash), (name, seed, number))
+            if printed := [text for text in shown if MARKER in text]:
+                tally.secrets_printed += 1
+                at = printed[0].index(MARKER)
+                _tell(
+                    tally,
+                    ears.terminal,
+                    f"{name} prints a secret",
+                    _shape(printed[0]),
+                    printed[0][max(0, at - 300) : at + 300],
+                    (name, seed, number),
+                )
+            if only is not None:
+                print(*shown, f"refused: {refused}; crash: {crash!r}", sep="\n", file=ears.terminal)
+                break
+    return tally
+
+
+class _Ears:
+    """Hears what this process says beside its answers: standard error, the log, and errors that end threads."""
+
+    def __init__(self, terminal: TextIO, said: Any) -> None:
+        self.terminal, self._said = terminal, said
+        self._lost: list[BaseException] = []
+        self._at = 0
+
+    @classmethod
+    @contextmanager
+    def listening(cls) -> Iterator["_Ears"]:
+        # The descriptor itself, because librdkafka and a dying interpreter know no `sys.stderr`.
+        sys.stderr.flush()
+        kept = os.dup(2)
+        log, level = logging.getLogger(), logging.getLogger().level
+        threads, unraisable = threading.excepthook, sys.unraisablehook
+        with tempfile.TemporaryFile("w+b", buffering=0) as said, os.fdopen(kept, "w", buffering=1) as terminal:
+            os.dup2(said.fileno(), 2)
+            ears = cls(terminal, said)
+            spoken = os.fdopen(os.dup(said.fileno()), "a", encoding="utf-8", errors="backslashreplace")
+            handler = logging.StreamHandler(spoken)
+            log.addHandler(handler)
+            log.setLevel(logging.DEBUG)
+            threading.excepthook = lambda lost: ears._lose(lost.exc_value)
+            sys.unraisablehook = lambda lost: ears._lose(lost.exc_value)
+            # For a hang that holds Python's lock, where no signal's handler runs.
+            faulthandler.enable(terminal)
+            try:
+                yield ears
+            finally:
+                faulthandler.disable()
+                threading.excepthook, sys.unraisablehook = threads, unraisable
+                log.removeHandler(handler)
+                log.setLevel(level)
+                spoken.close()
+                os.dup2(kept, 2)
+
+    def _lose(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._lost.append(error)
+
+    def crash(self) -> BaseException | None:
+        """An error that ended a thread, or that came where Python cannot raise one, since this was last asked."""
+        lost, self._lost = self._lost, []
+        return lost[0] if lost else None
+
+    def heard(self) -> str:
+        """What was said since this was last asked."""
+        size = os.fstat(self._said.fileno()).st_size
+        text = os.pread(self._said.fileno(), size - self._at, self._at)
+        self._at = size
+        return text.decode(errors="backslashreplace")
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Raise Hung if the block takes longer than HANG_MAX; end the process if it cannot even be interrupted."""
+
+    def hang(_: int, __: FrameType | None) -> NoReturn:
+        raise Hung(f"no end within {HANG_MAX} s")
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.setitimer(signal.ITIMER_REAL, HANG_MAX)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _told(error: BaseException) -> str:
+    return f"{error!r}\n{''.join(traceback.format_exception(error))}"
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__} {frames[-1].filename}:{frames[-1].lineno}" if frames else type(error).__name__
+
+
+def _shape(text: str) -> str:
+    """What finds of one cause have in common: the words in front of the secret."""
+    return "".join(
+        character for character in text[: text.index(MARKER)][-60:] if character.isalpha() or character == " "
+    )
+
+
+def _tell(tally: _Tally, terminal: TextIO, what: str, place: str, told: str, again: tuple[str, int, int]) -> None:
+    if place not in tally.places:
+        tally.places.add(place)
+        part, seed, number = again
+        options = f"--part {part} --seed {seed} --input {number}"
+        print(f"{what}: {place}; again: python -m benchmarks fuzz {options}\n{told}", file=terminal)
