@@ -127,7 +127,10 @@ ROOMS = (
     Room(("agent.wire",), imports=BASE, packages=frozenset({"msgspec"})),
     Room(
         ("agent",),
-        imports=(*GROUND, "agent.address", "agent.client", "agent.wire", "settings.addresses", "settings.token"),
+        imports=(
+            *(*GROUND, "agent.address", "agent.client", "agent.wire"),
+            *("settings.addresses", "settings.private", "settings.token"),
+        ),
         packages=frozenset({"httpx", "msgspec"}),
     ),
     Room(

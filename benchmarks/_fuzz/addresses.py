@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 from benchmarks._fuzz import MARKER, Attempt, any_text, mutated, secret
 from neli_router.agent import address as agent_address
@@ -137,7 +138,8 @@ def _without_public_markers(address: str) -> str:
         who, at, public = place.rpartition("@")
         place = who + at + public.replace(MARKER, "plain")
     options = [
-        option.replace(MARKER, "plain") if option.partition("=")[0] in PUBLIC else option for option in query.split("&")
+        option.replace(MARKER, "plain") if unquote(option.partition("=")[0]) in PUBLIC else option
+        for option in query.split("&")
     ]
     return f"{scheme.replace(MARKER, 'plain')}{colon}{place}{mark}{'&'.join(options)}"
 

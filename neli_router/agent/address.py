@@ -21,6 +21,7 @@ from pathlib import Path
 
 from neli_router.errors import ConfigError
 from neli_router.settings.addresses import is_loopback, parse_place, socket_problem, spell_place
+from neli_router.settings.private import intrusion
 
 __all__ = ["PORT", "Address", "default_address", "distrust", "parse"]
 
@@ -88,19 +89,14 @@ def distrust(address: Address, *, uid: int | None = None) -> str:
     if not address.path:
         return ""
     us = os.geteuid() if uid is None else uid
-    folder = Path(address.path).parent
     try:
-        place = folder.lstat()
-        if folder.parent == Path(_SHARED):
-            if not (stat.S_ISDIR(place.st_mode) and place.st_uid == us):
-                return f"its folder {folder} belongs to another user, who can put there what they like"
-            if place.st_mode & 0o022:
-                return f"others may write into its folder {folder}"
-        owner = Path(address.path).stat().st_uid
+        trusted, path = {us, 0}, Path(address.path)
+        place = path.parent.stat()
+        if us == 0 and str(path.parent.parent) != _SHARED and not place.st_mode & stat.S_IWOTH:
+            # Root asks the agents of services, which run as users of their own, in folders where others may put no
+            # socket. In the folder that all share, any user could have made such a one.
+            trusted |= {place.st_uid, path.stat().st_uid}
+        found = intrusion(address.path, trusted)
     except OSError:
         return ""  # It is not there, or we may not see it: the connection will say so in better words.
-    # Root asks the agents of services, which run as users of their own, in folders where others may put no socket.
-    is_service = us == 0 and not folder.stat().st_mode & 0o002
-    if owner in {us, 0} or is_service:
-        return ""
-    return f"its socket belongs to another user, number {owner}, who can answer what they like"
+    return f"{found}, who can answer what they like" if found else ""

@@ -38,11 +38,13 @@ raise SystemExit(run(configured(Path(given["folder"]), **given["config"]), Agent
 
 
 @contextmanager
-def process(folder: Path, config: dict[str, Any] | None = None, **options: Any) -> Iterator[subprocess.Popen[str]]:
+def process(
+    folder: Path, config: dict[str, Any] | None = None, *, main: str = MAIN, **options: Any
+) -> Iterator[subprocess.Popen[str]]:
     given = {"folder": str(folder), "config": config or {}, "options": {"socket": f"{folder}/agent.sock", **options}}
     root = Path(__file__).resolve().parents[2]
     with subprocess.Popen(
-        [sys.executable, "-c", MAIN, json.dumps(given)], cwd=root, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", main, json.dumps(given)], cwd=root, stderr=subprocess.PIPE, text=True
     ) as agent:
         try:
             yield agent
@@ -234,6 +236,49 @@ def test_clients_are_told_when_the_member_ends_by_itself(tmp_path: Path) -> None
             one.join()
     assert "was to be the only one called 'a'" in ended["why"]
     assert isinstance(one.error, Replaced)
+
+
+def test_a_socket_that_was_removed_is_made_again_and_the_agent_leads_on(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    with running(configured(tmp_path), AgentOptions(socket=str(path))) as one:
+        one.await_ready()
+        with one.events("/v1/leadership/events", role=3) as events:
+            events.next_called("acquired")
+            path.unlink()
+            until(lambda: is_ready(tmp_path), "another socket that answers")
+            assert one.error is None
+            assert 3 in one.agent.member.led
+
+
+def test_a_socket_that_is_anothers_now_ends_the_agent_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its clients would ask the other one, and never learn what this one leads."""
+    path = tmp_path / "agent.sock"
+    caplog.set_level(logging.ERROR, "neli_router")
+    with running(configured(tmp_path), AgentOptions(socket=str(path))) as one, socket.socket(socket.AF_UNIX) as other:
+        one.await_ready()
+        path.unlink()
+        other.bind(str(path))
+        other.listen()
+        one.join()
+        assert isinstance(one.error, NeliError)
+        assert "listens there already" in str(one.error)
+    assert path.is_socket()
+    assert ["agent.socket_lost"] == [record.event for record in caplog.records if "socket" in record.event]  # type: ignore[attr-defined]
+
+
+def test_an_agent_with_few_descriptors_says_at_its_start_what_that_costs(tmp_path: Path) -> None:
+    """Room is kept for the ledger. So one client is served, and the next one is told why it is not."""
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)){MAIN}"
+    limited = limited.replace("given = ", "import logging; logging.basicConfig(format='%(message)s')\ngiven = ", 1)
+    with process(tmp_path, main=limited) as agent:
+        until(lambda: is_ready(tmp_path), "the agent's readiness")
+        with client(tmp_path) as one, client(tmp_path) as other:
+            assert 200 == one.get("/ready").status_code
+            assert 503 == other.get("/ready").status_code
+        agent.send_signal(signal.SIGTERM)
+        _, told = agent.communicate(timeout=PATIENCE)
+    assert EXIT_DONE == agent.returncode
+    assert "agent.few_descriptors clients_at_most=1 why='this process may have 64 open files; a client more is" in told
 
 
 def test_a_port_in_use_is_an_exit_code_and_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

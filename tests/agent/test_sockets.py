@@ -1,15 +1,18 @@
 """The sockets: their owners, the files that were there before, and the files that stay behind."""
 
+import fcntl
 import os
 import re
 import socket
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from neli_router.agent.address import Address, distrust
 from neli_router.agent.server.sockets import listen_tcp, listen_unix
 from neli_router.errors import ConfigError, NeliError
 from neli_router.settings.addresses import PATH_MAX, is_loopback, parse_place
@@ -109,6 +112,90 @@ def test_what_is_no_socket_is_never_touched(tmp_path: Path, kind: str) -> None:
     assert (kind == "link") == other.exists()
 
 
+def answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
+
+
+@pytest.mark.parametrize("what", ["socket", "folder"])
+def test_a_socket_that_was_removed_is_made_again(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "folder" / "agent.sock"
+    with listen_unix(str(path)) as own:
+        assert own.restored() is None
+        path.unlink()
+        if what == "folder":
+            Path(f"{path}.lock").unlink()
+            path.parent.rmdir()
+        assert own.restored() is own.listener
+        assert answers(path)
+        assert [0o700, 0o600, 0o600] == [mode(path.parent), mode(path), mode(Path(f"{path}.lock"))]
+        assert own.restored() is None
+    assert [] == list(path.parent.iterdir())
+
+
+def test_a_socket_that_another_agent_replaced_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    with listen_unix(str(path)) as own:
+        path.unlink()
+        Path(f"{path}.lock").unlink()
+        with listen_unix(str(path)):
+            with pytest.raises(NeliError, match="listens there already"):
+                own.restored()
+            own.close()
+            assert answers(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("kind", ["file", "folder", "link", "pipe"])
+def test_a_strangers_lock_in_a_shared_folder_does_not_block_the_start(tmp_path: Path, kind: str) -> None:
+    tmp_path.chmod(0o1777)
+    path, lock = tmp_path / "agent.sock", tmp_path / "agent.sock.lock"
+    match kind:
+        case "file":
+            lock.touch()
+            lock.chmod(0o666)
+        case "folder":
+            lock.mkdir()
+        case "link":
+            lock.symlink_to(tmp_path / "precious")
+        case "pipe":
+            os.mkfifo(lock)
+    os.lchown(lock, 1234, -1)
+    with lock.open("r+") if kind == "file" else nullcontext() as held:
+        if held is not None:
+            fcntl.flock(held, fcntl.LOCK_EX)
+        with listen_unix(str(path)):
+            assert answers(path)
+            with pytest.raises(NeliError, match=f"process {os.getpid()} listens there already"), listen_unix(str(path)):
+                pass
+    assert [lock] == list(tmp_path.iterdir())
+
+
+def test_a_file_of_ours_that_was_linked_to_the_locks_name_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious", encoding="ascii")
+    os.link(tmp_path / "precious", tmp_path / "agent.sock.lock")
+    with listen_unix(str(tmp_path / "agent.sock")):
+        pass
+    assert "precious" == (tmp_path / "precious").read_text(encoding="ascii")
+
+
+def test_agent_and_clients_agree_about_links(tmp_path: Path) -> None:
+    """Both follow links that only this user or root can have made, and both refuse those of others."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    through = tmp_path / "link" / "agent.sock"
+    with listen_unix(str(through)):
+        assert "" == distrust(Address(path=str(through)))
+        assert answers(through)
+    if os.geteuid() == 0:
+        os.lchown(tmp_path / "link", 1234, -1)
+        expected = "link belongs to another user, number 1234"
+        with pytest.raises(NeliError, match=expected), listen_unix(str(through)):
+            pass
+        with listen_unix(f"{tmp_path}/real/agent.sock"):
+            assert expected in distrust(Address(path=str(through)), uid=1235)
+
+
 def test_a_path_that_the_kernel_has_no_room_for_is_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match=f"has 201 bytes, and a socket's path has at most {PATH_MAX}:"),
@@ -129,7 +216,7 @@ def test_a_folder_in_which_others_could_replace_the_socket_is_refused(tmp_path: 
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(NeliError, match="other users may replace what is in it"), listen_unix(f"{folder}/agent.sock"):
+    with pytest.raises(NeliError, match="others may write into its folder"), listen_unix(f"{folder}/agent.sock"):
         pass
 
 

@@ -1,5 +1,6 @@
 """The token: the places where it may stand, its readers there, and that it is never shown."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,69 @@ def test_a_group_may_read_it_as_kubernetes_has_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620])
 def test_a_file_that_others_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
-    expected = f"has mode {mode:04o}, so others can read or change it: chmod 600 it"
+    remedy = "chmod 600 it; for a secret of Kubernetes, set defaultMode: 0440 and fsGroup"
+    expected = f"has mode {mode:04o}, so others can read or change it: {remedy}"
     path = written(tmp_path, TOKEN, mode=mode)
     assert f"the token's file (environment NELI_TOKEN_FILE) {expected}" == problem({"NELI_TOKEN_FILE": path})
+
+
+ELSEWHERE = (
+    "the token's file (environment NELI_TOKEN_FILE) lies where other users can put another one: take a folder that "
+    "belongs to this user or root, with mode 0700 or 0755"
+)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+def test_a_file_in_a_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = written(tmp_path, TOKEN)
+    tmp_path.chmod(mode)
+    assert ELSEWHERE == problem({"NELI_TOKEN_FILE": path})
+
+
+def test_in_a_folder_for_all_ones_own_file_counts_and_no_link_of_another_user(tmp_path: Path) -> None:
+    """As in /tmp, where no user can take another's file away."""
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for folder in (shared, own):
+        folder.mkdir()
+    shared.chmod(0o1777)
+    path = written(shared, TOKEN)
+    assert TOKEN == resolve({}, {**LEDGER, "NELI_TOKEN_FILE": path}, places=()).agent.token
+    if os.geteuid() == 0:  # Only root can make what another user would have made.
+        link = shared / "link"
+        link.symlink_to(written(own, TOKEN))
+        os.lchown(link, 1234, -1)
+        assert ELSEWHERE == problem({"NELI_TOKEN_FILE": str(link)})
+
+
+def test_a_link_is_followed_and_its_targets_folder_looked_at(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "token").symlink_to(written(tmp_path / "b", TOKEN))
+    environ = {"NELI_TOKEN_FILE": str(tmp_path / "a" / "token")}
+    assert TOKEN == resolve({}, {**LEDGER, **environ}, places=()).agent.token
+    (tmp_path / "b").chmod(0o777)
+    assert ELSEWHERE == problem(environ)
+
+
+def test_a_secret_as_kubernetes_mounts_it_is_read(tmp_path: Path) -> None:
+    """`defaultMode: 0440` with `fsGroup`: links of root in a sticky folder, as the kubelet makes them."""
+    folder, version = tmp_path / "secret", tmp_path / "secret" / "..2026_11_22_18_00_00.1"
+    version.mkdir(parents=True)
+    folder.chmod(0o3777)
+    written(version, TOKEN, mode=0o440)
+    (folder / "..data").symlink_to(version.name)
+    (folder / "token").symlink_to("..data/token")
+    path = str(folder / "token")
+    assert TOKEN == resolve({}, {**LEDGER, "NELI_TOKEN_FILE": path}, places=()).agent.token
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_refused_by_all_but_that_user(tmp_path: Path) -> None:
+    path = written(tmp_path, TOKEN)
+    os.chown(path, 1234, -1)
+    remedy = "chown it to this user, or to root with a group that may read it"
+    found = f"belongs to another user, number 1234, who knows what is in it: {remedy}"
+    assert f"the token's file (environment NELI_TOKEN_FILE) {found}" == problem({"NELI_TOKEN_FILE": path})
 
 
 @pytest.mark.parametrize(

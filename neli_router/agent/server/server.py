@@ -2,6 +2,7 @@
 
     BINDING --sockets are ours--> JOINING --member opened--> SERVING --SIGTERM, SIGINT--> DRAINING --> over, 0
        '-- held by another: 5        '-- refused: 5, 2          |                            | again: at once
+                                                                |-- its socket is gone: made again, or over, 5
                                                                 |-- SIGHUP: token, weight and log level anew
                                                                 '-- the member ended by itself --> over, 5
 
@@ -14,6 +15,7 @@ signal does not wait for them.
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 import sys
@@ -32,7 +34,7 @@ from neli_router.agent.server.connections import KEEP_ALIVE_MAX, AgentTraffic, C
 from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
-from neli_router.agent.server.sockets import BACKLOG, listen_tcp, listen_unix
+from neli_router.agent.server.sockets import BACKLOG, OwnSocket, listen_tcp, listen_unix
 from neli_router.config import Config
 from neli_router.errors import Closed, ConfigError, NeliError
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
@@ -45,6 +47,12 @@ from neli_router.settings.reload import Reload
 from neli_router.status.chronicle import Chronicle
 
 __all__ = ["Agent", "run"]
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether its socket is still there."""
+
+CLIENTS_FEW = 256
+"""An agent that has room for fewer clients says so: more programs than that may well ask at once."""
 
 FAREWELL_MAX = 2
 """Seconds for clients to read their last event, before their connections are closed."""
@@ -61,6 +69,7 @@ class Agent:
         self._reload, self._changes = reload, Changes(options.token)
         self._stopping = asyncio.Event()
         self._parts: tuple[AsyncMember, Member, Hub] | None = None
+        self._own: OwnSocket | None = None
         self._version, self._delays, self._fenced = _version(), Delays(self.chronicle.beat_delays), 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.started = asyncio.Event()
@@ -118,7 +127,8 @@ class Agent:
         with ExitStack() as stack:
             listeners = []
             if self.options.socket:
-                listeners.append(stack.enter_context(listen_unix(self.options.socket)))
+                self._own = stack.enter_context(listen_unix(self.options.socket))
+                listeners.append(self._own.listener)
             if self.options.listen is not None:
                 place = parse_place(self.options.listen)
                 assert place is not None, "AgentOptions let nothing else through"
@@ -147,20 +157,48 @@ class Agent:
         server = _Server(_settings(guard, self.traffic), self.started)
         hub.open()
         serving = asyncio.create_task(server.serve(sockets=listeners))
+        keeping = asyncio.create_task(self._keep_socket(server))
         try:
             await _first(self.started.wait(), serving)
             logs.logger().info(
                 "agent.started", member=member.name, socket=self.options.socket or None, tcp=self.tcp_address
             )
+            self._tell_room()
             compare_weight(inner, self.config.weight)
-            await _first(self._stopping.wait(), _ended(member), serving)
+            await _first(self._stopping.wait(), _ended(member), serving, keeping)
             await self._drain(member)
         finally:
             hub.close()
             server.should_exit = True
             await serving
             logs.logger().info("agent.stopped", member=member.name)
+            keeping.cancel()
         inner.await_closed(timeout=0)  # Raises the error that ended the member, if this agent did not.
+        if keeping.done() and not keeping.cancelled():
+            keeping.result()  # Raises the reason why it has no socket any more.
+
+    def _tell_room(self) -> None:
+        if (room := self.traffic.room) < CLIENTS_FEW:
+            logs.logger().warning(
+                "agent.few_descriptors",
+                clients_at_most=room,
+                why=f"this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} open files; a client more "
+                "is answered 503, and `neli run` and leaders are clients, too",
+                remedy="raise `ulimit -n` (LimitNOFILE= of systemd) to 1024 or more",
+            )
+
+    async def _keep_socket(self, server: "_Server") -> None:
+        """Look after its socket. Raises NeliError when it cannot have one any more."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            try:
+                again = None if self._own is None else self._own.restored()
+            except NeliError as error:
+                logs.logger().error("agent.socket_lost", socket=self.options.socket, why=str(error))
+                raise
+            if again is not None:
+                await server.listen_also(again)
+                logs.logger().warning("agent.socket_restored", socket=self.options.socket)
 
     async def _drain(self, member: AsyncMember) -> None:
         if not member.closed:
@@ -219,6 +257,11 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self._told.set()
 
+    async def listen_also(self, listener: socket.socket) -> None:
+        others = self.servers
+        await super().startup([listener])
+        self.servers += others
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the agent's: it must drain before the server may end."""
@@ -275,8 +318,6 @@ def _close_orphan(opening: "asyncio.Future[Member]") -> None:
 
 def _raise_descriptors() -> None:
     """Take as many file descriptors as this process may: each client is one."""
-    import resource  # noqa: PLC0415 - beside the one that uses it.
-
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

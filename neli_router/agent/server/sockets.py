@@ -3,18 +3,25 @@
     lock beside the socket --held by another--> refused, with its process number
        | ours                                        what is there: nothing --> bind
        '--> look at the path ------------------------ a socket that answers --> refused
-                                                      a socket that is dead --> removed, bind
-                                                      anything else --------> refused, never touched
+               ^                                      a socket that is dead --> removed, bind
+               |                                      anything else --------> refused, never touched
+               '-- removed while the agent lives
 
 A Unix socket is a file that outlives its process, so an agent that starts must tell a dead one from a living one. Two
 agents that start at once must not both find it dead: the slower one would remove the socket of the faster one. The lock
 decides that, and the kernel releases it when its process ends, in any way.
 
+In a folder that all users share, such as /tmp, any of them may put a file of the lock's name. It proves nothing, so it
+is passed over. Then two agents of one user that start at the same moment may both bind; the first finds within a second
+that its socket is gone, and ends.
+
+A socket that was removed (by a cleaner of /tmp, or by hand) leaves an agent that leads, and that no program can ask. So
+it is looked after, and made again.
+
 A program that can reach the socket may do all that the agent can. So the socket gives no rights to other users, and it
 lies in a folder in which no other user can replace it.
 """
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -28,8 +35,9 @@ from pathlib import Path
 
 from neli_router.errors import ConfigError, NeliError
 from neli_router.settings.addresses import is_local_name, socket_problem
+from neli_router.settings.private import intrusion
 
-__all__ = ["BACKLOG", "listen_tcp", "listen_unix"]
+__all__ = ["BACKLOG", "OwnSocket", "listen_tcp", "listen_unix"]
 
 BACKLOG = 2048
 """Connections that wait to be accepted: many clients may come back at once. The kernel may allow fewer."""
@@ -41,30 +49,79 @@ LOCK_TRIES = 100
 """How often a lock file may vanish between opening and locking it, because its holder removed it."""
 
 
-@contextmanager
-def listen_unix(path: str) -> Iterator[socket.socket]:
-    """A socket that listens at `path`, for this user alone; removed at the end, if it is still this one."""
-    place = Path(path)
-    if problem := socket_problem(path):
-        raise ConfigError([f"the agent's socket {path!r:.200} {problem}"])
-    _make_folder(place.parent)
-    with _locked(place), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        _clear(place)
+class OwnSocket:
+    """The socket at `path`, for this user alone. Makes its folder, too. Used by one thread at a time."""
+
+    def __init__(self, path: str) -> None:
+        if problem := socket_problem(path):
+            raise ConfigError([f"the agent's socket {path!r:.200} {problem}"])
+        self._place = Path(path)
+        self._lock: int | None = None
+        self._made: os.stat_result | None = None
+        self._listeners: list[socket.socket] = []
+
+    @property
+    def listener(self) -> socket.socket:
+        """The socket that listens."""
+        return self._listeners[-1]
+
+    def open(self) -> socket.socket:
+        """Take the path. Raises NeliError if it is another's."""
+        _make_folder(self._place)
+        if self._lock is None:
+            self._lock = _lock(self._place)
+        _clear(self._place)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listeners.append(listener)
         before = os.umask(0o177)
         try:
-            listener.bind(path)
+            listener.bind(str(self._place))
         except OSError as error:
-            raise _cannot(f"listen on {path}", error) from None
+            raise _cannot(f"listen on {self._place}", error) from None
         finally:
             os.umask(before)
-        mine = os.lstat(path)
-        try:
-            listener.listen(BACKLOG)
-            yield listener
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                if _same(os.lstat(path), mine):
-                    place.unlink()
+        self._made = os.lstat(self._place)
+        listener.listen(BACKLOG)
+        return listener
+
+    def restored(self) -> socket.socket | None:
+        """None if the socket is still there; another one, which listens, if it was removed.
+
+        Raises NeliError if it cannot be made again, or if something else is there now.
+        """
+        if self._made is not None and _is_there(self._place, self._made):
+            return None
+        if self._lock is not None and not _is_there(_lock_of(self._place), os.fstat(self._lock)):
+            self._unlock()  # A lock whose file was removed, too, keeps no other agent away.
+        return self.open()
+
+    def close(self) -> None:
+        """Remove it, if it is still this one."""
+        if self._made is not None and _is_there(self._place, self._made):
+            self._place.unlink(missing_ok=True)
+        self._unlock()
+        for listener in self._listeners:
+            listener.close()
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        # An agent that opened it meanwhile gets the lock, finds that its file is gone, and begins anew.
+        if _is_there(_lock_of(self._place), os.fstat(lock)):
+            _lock_of(self._place).unlink(missing_ok=True)
+        os.close(lock)
+
+
+@contextmanager
+def listen_unix(path: str) -> Iterator[OwnSocket]:
+    """A socket that listens at `path`, for this user alone; removed at the end, if it is still this one."""
+    own = OwnSocket(path)
+    try:
+        own.open()
+        yield own
+    finally:
+        own.close()
 
 
 @contextmanager
@@ -93,54 +150,60 @@ def listen_tcp(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(place: Path) -> None:
+    folder = place.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        # Not of the socket itself: what is there is looked at more closely, and is no reason to choose another folder.
+        found = intrusion(folder / f"{place.name}.")
     except OSError as error:
         raise _cannot(f"make the folder {folder}", error) from None
-    wanted = f"the agent was to put its socket into {folder}"
-    if found.st_uid not in {os.geteuid(), 0}:
-        raise NeliError(wanted, "it belongs to another user", "choose a folder of your own")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
-        raise NeliError(
-            wanted, "other users may replace what is in it", f"`chmod 700 {folder}`, or choose a folder of your own"
-        )
+    if found:
+        wanted = f"the agent was to put its socket into {folder}"
+        raise NeliError(wanted, found, f"`chmod 700 {folder}`, or choose a folder of your own")
 
 
-@contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Hold the right to make and to remove the socket at `place`."""
-    path = f"{place}.lock"
-    handle = _lock(path, place)
-    try:
-        yield
-    finally:
-        # An agent that opened it meanwhile gets the lock, finds that its file is gone, and begins anew.
-        with contextlib.suppress(FileNotFoundError):
-            Path(path).unlink()
-        os.close(handle)
+def _lock_of(place: Path) -> Path:
+    return place.with_name(f"{place.name}.lock")
 
 
-def _lock(path: str, place: Path) -> int:
+def _lock(place: Path) -> int | None:
+    """Hold the right to make and to remove the socket at `place`. None if a stranger's file is in the way."""
+    path = _lock_of(place)
     for _ in range(LOCK_TRIES):
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            if _is_strange(path):
+                return None
             raise _cannot(f"make the lock file {path}", error) from None
+        if not _is_lock(os.fstat(handle)):
+            os.close(handle)
+            return None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             written = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
             os.close(handle)
             raise _held(place, f"process {written}" if written.isdecimal() else "another agent") from None
-        with contextlib.suppress(FileNotFoundError):
-            if _same(os.fstat(handle), os.lstat(path)):
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-                return handle
+        if _is_there(path, os.fstat(handle)):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            return handle
         os.close(handle)
     raise NeliError(f"the agent was to hold {path}", "it vanished again and again", "see who removes it")
+
+
+def _is_strange(path: Path) -> bool:
+    try:
+        return not _is_lock(path.lstat())
+    except OSError:
+        return False
+
+
+def _is_lock(found: os.stat_result) -> bool:
+    """Whether an agent of this user made it. With a second name, it is a file of ours that somebody linked there."""
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
 
 
 def _clear(place: Path) -> None:
@@ -188,5 +251,10 @@ def _cannot(what: str, error: OSError) -> NeliError:
     return NeliError(f"the agent was to {what}", f"the system refused: {error.strerror}", "see to that, and try again")
 
 
-def _same(one: os.stat_result, other: os.stat_result) -> bool:
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+def _is_there(path: Path, found: os.stat_result) -> bool:
+    """Whether the file at `path` is the very one that was `found`."""
+    try:
+        now = os.lstat(path)
+    except OSError:
+        return False
+    return (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)

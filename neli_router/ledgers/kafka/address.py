@@ -47,6 +47,9 @@ NAME = re.compile(r"[a-z0-9.]+")
 
 FILE_MAX = 64 * 1024
 
+_FILE = "the file of settings that ?config= names"
+"""Its path is not shown: of an address that cannot be read, it may be the rest of a password."""
+
 
 @dataclass(frozen=True)
 class KafkaAddress:
@@ -126,12 +129,10 @@ def _read(path: str, problems: list[str]) -> dict[str, str]:
             text = file.read(FILE_MAX + 1)
     except (OSError, ValueError) as error:
         why = type(error).__name__
-        problems.append(
-            f"the file of settings {path!r:.200} cannot be read ({why}): name a file that this user may read"
-        )
+        problems.append(f"{_FILE} cannot be read ({why}): name a file that this user may read")
         return {}
     if len(text) > FILE_MAX:
-        problems.append(f"the file of settings {path!r:.200} is longer than {FILE_MAX} characters")
+        problems.append(f"{_FILE} is longer than {FILE_MAX} characters")
         return {}
     settings: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -140,7 +141,7 @@ def _read(path: str, problems: list[str]) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not equals:
-            problems.append(f"line {number} of {path!r:.200} is not name=value")
+            problems.append(f"line {number} of {_FILE} is not name=value")
             continue
         settings[name.strip()] = value.strip()
     return settings
