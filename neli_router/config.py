@@ -115,9 +115,15 @@ class Config:
         """The settings for a member's protocol; with a fresh name if none was given."""
         return _settings(self._values(), name=_fresh_name() if self.name is None else self.name)
 
+    @property
+    def public_ledger(self) -> str:
+        """The ledger's address for people: no secrets in it."""
+        return public_address(str(self.ledger))
+
     def __repr__(self) -> str:
         values = self._values()
-        ledger = public_address(str(values.pop("ledger")))
+        ledger = self.public_ledger
+        del values["ledger"]
         if values["ownership"] is not None:
             values["ownership"] = public_address(str(values["ownership"]))
         return f"Config({ledger!r}, {', '.join(f'{name}={value!r}' for name, value in values.items())})"

@@ -44,6 +44,7 @@ from neli_router.errors import ConfigError, NeliError
 from neli_router.keyspace import Layout
 
 __all__ = [
+    "AGE_MAX",
     "BODY_MAX",
     "KEY_MAX",
     "STATUS_OF",
@@ -68,6 +69,9 @@ __all__ = [
     "raised",
     "refusal",
 ]
+
+AGE_MAX = 1e9
+"""Stands for "never read", because JSON has no infinity."""
 
 BODY_MAX = 1 << 20
 """Bytes of a request's body: some ten thousand keys. More would let one client take the agent's memory."""

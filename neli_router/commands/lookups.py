@@ -44,6 +44,9 @@ __all__ = ["OwnerLine", "PartitionLine", "members_command", "owner_command", "ta
 READ = 1 << 16
 """Bytes of standard input at a time."""
 
+OLD_AFTER = 2.0
+"""Seconds after which an answer says how old it is. An agent that can reach its ledger reads it twice a second."""
+
 KEY_MAX = 1 << 19
 """Bytes of one key from standard input: a longer one has no separator, and would be read for ever."""
 
@@ -146,7 +149,11 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
     Exit codes: 0 done, 4 no agent answered, 5 it refused.
     """
     with asking(agent, token_file) as client:
+        from neli_router.agent.wire import AGE_MAX  # noqa: PLC0415 - the client has imported it by now.
+
         status = client.status()
+        if status.table.age >= AGE_MAX:
+            client.table()  # Raises why it was never read: a status is there for the page all the same.
     names = [member.name for member in status.members]
     lines = [
         PartitionLine(number, _at(names, one.owner), one.term, _at(names, one.target), one.pinned, one.load)
@@ -162,6 +169,7 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
             for one in lines
         ],
     )
+    _note_age(status.table.age)
     if status.why:
         click.echo(f"Note: {status.why}", err=True)
 
@@ -184,7 +192,8 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
     Exit codes: 0 done, 4 no agent answered, 5 it refused.
     """
     with asking(agent, token_file) as client:
-        members = client.members().members
+        view = client.members()
+    members = view.members
     if output == "json":
         print_views(members)
         return
@@ -192,6 +201,7 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
         ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE", "LAG", "DRAINED"],
         [(m.name, m.address, m.zone, m.weight, m.partitions, m.load, m.lease_left, m.lag, m.drained) for m in members],
     )
+    _note_age(view.age)
 
 
 @click.command("watch")
@@ -223,6 +233,11 @@ def watch_command(key: str | None, role: str | None, agent: str | None, token_fi
                 print_views([view])
             else:
                 click.echo(_spelled(_line(view)))
+
+
+def _note_age(age: float) -> None:
+    if age > OLD_AFTER:
+        click.echo(f"Note: this is {age:.0f} s old: the agent could not read its ledger since", err=True)
 
 
 def _close_with_reader(close: Callable[[], None]) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "owners_problems",
     "problems_of",
     "public_address",
+    "require_driver",
     "unknown",
 ]
 
@@ -85,6 +86,17 @@ def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
             with needing("redis", _IN_REDIS):
                 from neli_router.ledgers.redis.ledger import RedisLedger  # noqa: PLC0415 - as above.
             return RedisLedger(_parsed(redis_address.parse(scheme, rest)), create=create)
+
+
+def require_driver(address: str) -> None:
+    """Raise LedgerUnusable if the client library that the ledger at `address` needs is not installed."""
+    scheme = address.partition(":")[0]
+    if scheme == "kafka":
+        with needing("kafka", _IN_KAFKA):
+            import neli_router.ledgers.kafka.ledger  # noqa: PLC0415 - as above.
+    elif scheme in redis_address.SCHEMES:
+        with needing("redis", _IN_REDIS):
+            import neli_router.ledgers.redis.ledger  # noqa: F401, PLC0415 - as above.
 
 
 def delete_ledger(address: str) -> list[str]:

@@ -24,7 +24,7 @@ from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
 from neli_router.member.async_background import AsyncBackground, AsyncTask
 from neli_router.member.async_leading import AsyncBlock, AsyncLease, Bridge
-from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX
+from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX, START_MAX
 from neli_router.member.member import Member
 from neli_router.member.wishes import WISH_MAX, CheckedWish
 from neli_router.protocol import Event
@@ -50,11 +50,11 @@ class AsyncMember(AsyncClosing):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._parts: tuple[Member, Bridge, AsyncRouter] | None = None
 
-    async def open(self) -> Self:
-        """Join, in a thread. Raises as Member's constructor does."""
+    async def open(self, *, timeout: float = START_MAX) -> Self:  # noqa: ASYNC109 - the same as in Member.
+        """Join, in a thread. Waits, and raises, as Member's constructor does."""
         if self._parts is None:
             self._loop = asyncio.get_running_loop()
-            member = self._source if isinstance(self._source, Member) else await self._opened(self._source)
+            member = self._source if isinstance(self._source, Member) else await self._opened(self._source, timeout)
             self._parts = member, Bridge(member.engine, self._busy), AsyncRouter(member.router)
         return self
 
@@ -201,8 +201,8 @@ class AsyncMember(AsyncClosing):
     def _bridge(self) -> Bridge:
         return self._opened_parts[1]
 
-    async def _opened(self, config: Config) -> Member:
-        make = partial(Member, config, on_event=None if self._on_event is None else self._tell)
+    async def _opened(self, config: Config, timeout: float) -> Member:  # noqa: ASYNC109 - as above.
+        make = partial(Member, config, on_event=None if self._on_event is None else self._tell, timeout=timeout)
         opening = asyncio.get_running_loop().run_in_executor(None, make)
         try:
             return await asyncio.shield(opening)

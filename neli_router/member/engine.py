@@ -1,7 +1,9 @@
 """The engine: one member's inner works, which turn on a thread of their own.
 
     OPENING --the ledger can be read--> PUMPING --the machine stopped, or something broke--> ENDED
-       '-- away, for now: try again --'    |
+       |-- away, for now: try again        |                                                   ^
+       '-- told to close ------------------+---------------------------------------------------'
+                                           |
                                            |-- standing, state --> membership: leases and waiting calls
                                            |-- state ------------> feed: look-ups
                                            |-- effects ----------> barrier: the program's handler
@@ -9,6 +11,10 @@
 
 `start` raises all that makes no sense to retry, on the caller's thread: a ledger that cannot be used, a group with
 other settings. A ledger that is merely away is no such thing; the member joins when it is back.
+
+A driver may hang in the opening of a ledger for as long as its server does not answer. So only the member's own thread
+opens: `start` waits no longer than it was told to, and one that is told to close meanwhile ends at once, because it
+leads nothing yet. The thread then closes what it comes to open.
 
 Whatever ends the engine, the program is fenced before the ledger is let go.
 
@@ -38,20 +44,27 @@ from neli_router.member.barrier import Barrier
 from neli_router.member.failures import defect, forked, handler_failed
 from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
-from neli_router.member.runtime import Runtime
+from neli_router.member.runtime import Loop, Runtime
 from neli_router.member.wishes import CheckedWish, unheard
 from neli_router.protocol import NO_STANDING, Close, Handler, News, Stopped
 from neli_router.pump import Pump, Tap
 from neli_router.router.feed import Feed
 from neli_router.router.ledger_reader import LedgerReadings
 
-__all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "Engine", "WishAttempt"]
+__all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "START_MAX", "Engine", "WishAttempt"]
 
 REOPEN_EVERY = 0.2
 """The pause before opening an absent ledger is tried again. Opening costs more than reading, and nothing is led yet."""
 
-CATCH_UP_MAX = 5.0
-"""How long `start` reads along before it leaves that to the thread. Until then, it can raise errors itself."""
+START_MAX = 5.0
+"""How long a program waits for its member to open and read the ledger. Until then, errors are raised to the program;
+later ones end the member."""
+
+SLOW_AFTER = 0.5
+"""How long an opening may take until the log tells of it. A server across the world answers in less, and a person who
+started a program should not look at an empty log for longer."""
+
+SLOW = f"no answer has come for {SLOW_AFTER:g} s, and it goes on waiting"
 
 BREAK_OFF_MAX = 1.0
 """How long to wait for a member that was told to leave at once. Only a driver that hangs takes longer."""
@@ -61,7 +74,8 @@ EXIT_MAX = 2.0
 shorter to a person who presses Ctrl-C."""
 
 FLUSH_MAX = 0.5
-"""How long a closed member's last lines may take to be written. A log that blocks for longer blocks only itself."""
+"""How long a closed member may take to let its ledger go and to write its last lines. A driver or a log that blocks for
+longer blocks only itself."""
 
 
 class Engine:
@@ -99,25 +113,53 @@ class Engine:
         self._stopped: Stopped | None = None
         self._watches: tuple[Callable[[float], None], ...] = ()
         self._obstacles: dict[str, str] = {}
-        self._moved = False
+        self._moved = self._tried = self._ending = self._is_left_alone = False
 
-    def start(self) -> None:
-        """Open the ledger and read it to its end, then go on by itself. Raises what will not heal."""
-        try:
-            self._try_to_open()
-            give_up_at = self.runtime.clock() + CATCH_UP_MAX
-            while self._pump is not None and self._is_behind(self._pump) and self.runtime.clock() < give_up_at:
-                self._pump.turn()
-            if self._stopped is not None and self._stopped.error is not None:
-                raise self._stopped.error
-            for lane in self.barrier.lanes:
-                self.runtime.start(lane)
-            self.runtime.start(self.journal.lane)
-            self.runtime.start(self)
-        except BaseException as error:
-            self._end(error)
-            raise
+    def start(self, timeout: float) -> None:
+        """Open the ledger and read it to its end, then go on by itself. Raises what will not heal.
+
+        Returns after `timeout` seconds, wherever it has come to.
+        """
         _living.add(self)
+        try:
+            if self.runtime.is_turned:  # Nothing hangs in a test, and none wants its clock to be turned by this.
+                self._try_to_open()
+                while self._has_to_read():
+                    self.turn()
+            self._start_loops()
+            if not self.runtime.is_turned:
+                self._await_beginning(timeout)
+            if self.membership.error is not None:
+                raise self.membership.error
+        except BaseException as error:
+            if self.runtime.is_turned:
+                self._end(error)
+            else:  # Ctrl-C, while the member's thread is at work; or it has ended already.
+                self.ask_close(at_once=True)
+            raise
+        self._is_left_alone = True
+
+    def _start_loops(self) -> None:
+        loops: tuple[Loop, ...] = (*self.barrier.lanes, self.journal.lane, self)
+        for loop in loops:
+            self.runtime.start(loop)
+
+    def _await_beginning(self, timeout: float) -> None:
+        membership = self.membership
+        with membership.watching_state():
+            if not membership.wait(self._has_begun, min(timeout, SLOW_AFTER)):
+                with membership.changed:
+                    if not (self._tried or self._ending):
+                        self._cannot_open(SLOW)
+                membership.wait(self._has_begun, timeout - SLOW_AFTER)
+
+    def _has_begun(self) -> bool:
+        return self.membership.is_over or (self._tried and not self._has_to_read())
+
+    def _has_to_read(self) -> bool:
+        """Whether the ledger can be read, and was not yet read to its end."""
+        pump, membership = self._pump, self.membership
+        return not (membership.is_over or pump is None or pump.machine.caught_up or membership.obstacle)
 
     # The loop
 
@@ -140,8 +182,6 @@ class Engine:
         try:
             if self._pump is not None:
                 self._pump.turn()
-            elif self._close is not None:
-                self._stopped = Stopped(self._close.error)
             elif not self._try_to_open():
                 self.runtime.pause(REOPEN_EVERY)
         except BaseException as error:
@@ -159,17 +199,25 @@ class Engine:
         try:
             self._open()
         except (LedgerUnavailable, LedgerTrimmed) as error:
-            self._meet("open", str(error))
+            with self.membership.changed:
+                self._cannot_open(str(error))
+                self._tried = True
+            self.membership.notify()
             return False
-        self._meet("open", "")
         return True
+
+    def _cannot_open(self, why: str) -> None:
+        if self._obstacles.get("open", "") in {"", SLOW}:  # A line for each failed try would bury the first.
+            self.journal.note(
+                "warning", "ledger.unavailable", what="open", ledger=self._config.public_ledger, error=why
+            )
+        self._meet("open", why)
 
     def _open(self) -> None:
         ledger = self.runtime.ledger(self._config)
-        self._ledger, self.feed.address = ledger, ledger.address
         try:
             require_promises(self._config, ledger)
-            self._pump = Pump(
+            pump = Pump(
                 ledger,
                 self._begin,
                 clock=self.runtime.clock,
@@ -180,16 +228,22 @@ class Engine:
                 tap=self._tap,
             )
         except BaseException:
-            self._let_go()
+            self._let_go(ledger)
             raise
-        if self._close is not None:
-            self._pump.post(self._close)  # It was asked for while there was no pump to be told.
+        membership = self.membership
+        with membership.changed:
+            gone = self._ending
+            if not gone:
+                self._ledger, self.feed.address, self._pump, self._tried = ledger, ledger.address, pump, True
+                if "open" in self._obstacles:
+                    self.journal.note("info", "ledger.available", what="open", ledger=self._config.public_ledger)
+                self._meet("open", "")
+        if gone:  # It was closed while the ledger was opened.
+            self._let_go(ledger)
+        membership.notify()
 
     def _begin(self, state: State, now: float) -> Induction:
         return Induction(self.settings, state, now, base=self.runtime.wall(), rng=self.runtime.rng())
-
-    def _is_behind(self, pump: Pump[Induction]) -> bool:
-        return not pump.machine.caught_up and not self.membership.obstacle
 
     # News from the pump, on its thread
 
@@ -271,6 +325,7 @@ class Engine:
         self._close = Close(at_once, error)
         membership.error = error  # Before `closing`: questions shall be answered with the failure, if there was one.
         membership.closing = True
+        self._end(error, unless_pumping=True)  # There is nothing to hand over, and the opening may hang.
         self.post(self._close)
         membership.notify()
 
@@ -299,27 +354,31 @@ class Engine:
 
     # The end
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None, *, unless_pumping: bool = False) -> None:
         membership, error = self.membership, error or self._failure
+        with membership.changed:
+            if self._ending or (unless_pumping and self._pump is not None):
+                return
+            self._ending = True
         membership.standing = NO_STANDING
-        self._let_go()
         if error is None:
             self.feed.close()
             self.journal.note("info", "member.stopped")
         else:
             known = error if isinstance(error, NeliError) else defect(error)
             self.feed.fail(known)
-            self.journal.note("error", "member.stopped", error=type(error).__name__, why=str(known))
+            if self._is_left_alone:  # Else it is raised to the program, which is to tell it once.
+                self.journal.note("error", "member.stopped", error=type(error).__name__, why=str(known))
         membership.error, membership.ended = error, True
         for lane in self.barrier.lanes:
             lane.end()
-        self.journal.lane.end()
         membership.notify()
+        # Last, because a driver may take a while to close, and nobody must wait for that longer than FLUSH_MAX.
+        if self._ledger is not None:
+            self._let_go(self._ledger)
+        self.journal.lane.end()
 
-    def _let_go(self) -> None:
-        ledger, self._ledger = self._ledger, None
-        if ledger is None:
-            return
+    def _let_go(self, ledger: Ledger) -> None:
         try:
             ledger.close()
         except NeliError as error:

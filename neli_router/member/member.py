@@ -31,7 +31,7 @@ from neli_router.induction.fold import State
 from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
 from neli_router.member.background import Background, Task
-from neli_router.member.engine import FLUSH_MAX, Engine
+from neli_router.member.engine import FLUSH_MAX, START_MAX, Engine
 from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease
 from neli_router.member.runtime import THREADS, Runtime
@@ -51,8 +51,10 @@ class Member(Closing):
 
     `config` may be the address of a ledger, if nothing else is to be chosen.
 
-    The constructor opens the ledger and reads it, and raises errors that will not heal: ConfigError, GroupMismatch,
-    LedgerUnusable, LedgerRewound, Unsupported. An error that ends a member later is raised by every call from then on.
+    The constructor waits for the ledger to be opened and read, at most `timeout` seconds, and raises errors that will
+    not heal: ConfigError, GroupMismatch, LedgerUnusable, LedgerRewound, Unsupported. A ledger that cannot be reached
+    is no such error: the log tells of it, and the member joins when it can be. An error that ends a member later is
+    raised by every call from then on.
 
     `on_event` is called with Acquired, Revoked and Fenced, on threads of the member. If it raises, the member leaves.
     `tap` reads along all that the member reads, for a program that shows a group to people.
@@ -63,6 +65,7 @@ class Member(Closing):
         config: Config | str,
         *,
         on_event: Handler | None = None,
+        timeout: float = START_MAX,
         tap: Tap | None = None,
         runtime: Runtime = THREADS,
     ) -> None:
@@ -73,7 +76,7 @@ class Member(Closing):
         self._layout = self._engine.settings.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)
         self._publisher = _publisher(config, self._engine)
-        self._engine.start()
+        self._engine.start(timeout)
         if self._publisher is not None:
             runtime.start(self._publisher)
 

@@ -23,6 +23,7 @@ from neli_router.keyspace import Key, Layout, Role
 from neli_router.ledgers.base import Ledger
 from neli_router.ownership.base import OwnersSource
 from neli_router.router.feed import Feed
+from neli_router.router.reader import CLOSE_MAX
 from neli_router.router.refusal import At, View
 from neli_router.router.router import AWAIT_MAX, MAX_AGE, Router
 from neli_router.router.table import Owner, Peer, Table
@@ -72,7 +73,7 @@ class AsyncRouter(AsyncClosing):
         try:
             await self.await_table(timeout)
         except BaseException:
-            await self.close()
+            await self.close(timeout=0)  # The caller has waited for long enough.
             raise
         return self
 
@@ -135,10 +136,10 @@ class AsyncRouter(AsyncClosing):
         await asyncio.to_thread(self._opened.reopen, wait=False)
         await self.await_table(timeout)
 
-    async def close(self) -> None:
+    async def close(self, *, timeout: float = CLOSE_MAX) -> None:  # noqa: ASYNC109 - the same as in Router.
         """Stop reading and release the ledger; look-ups then raise Closed. Twice is fine."""
         if self._router is not None:
-            await asyncio.to_thread(self._router.close)
+            await asyncio.to_thread(self._router.close, timeout=timeout)
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -5,6 +5,8 @@
                         '--- no member heard for so long ----> SILENT --- one was heard --> a table
     from anywhere:   --fail--> STOPPED      --fork, in the child--> FORKED      --close--> CLOSED
 
+AWAITING has another face, UNMADE, while there is no ledger yet because no member has made one.
+
 A source publishes a Reading: a table, and how current it is. Readers are shown either a table or the reason why there
 is none. Whatever ends a table replaces it: the watchdog when time has passed, the source when it fails, the hook of a
 fork. So a look-up needs no clock and no lock, and a table that is shown may be believed.
@@ -29,11 +31,12 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from neli_router.clock import Clock, host_clock
-from neli_router.errors import ConfigError, GroupMismatch, NeliError
+from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, NeliError
 from neli_router.keyspace import Layout
 from neli_router.protocol import Notice
 from neli_router.router.refusal import (
     ALARMING,
+    MAKE,
     NO_MEMBER,
     OVER,
     At,
@@ -42,6 +45,7 @@ from neli_router.router.refusal import (
     View,
     explain,
     member_that_left,
+    unmade,
 )
 from neli_router.router.table import Table
 from neli_router.router.watch import Watch, changes
@@ -101,7 +105,7 @@ class Feed:
         self._table: Table | None = None
         """The newest that was ever read; `_view` says whether look-ups may go by it."""
         self._read_at = self._listening_since = -math.inf
-        self._trouble = ""
+        self._trouble = self._unmade = ""
         self._over: Plight | None = None
         self._error: NeliError | None = None
         self._view: View = self._no_table(Plight.AWAITING)
@@ -165,7 +169,10 @@ class Feed:
 
     def late(self, timeout: float) -> NeliError:
         """The error for a caller that waited in vain."""
-        return self._no_table(Plight.AWAITING).explain(f"a table of {self.address} was wanted within {timeout:g} s")
+        wanted = f"a table of {self.address} was wanted within {timeout:g} s"
+        if self._unmade:  # Not a look-up's NoOwner: the caller may have mistaken the address.
+            return LedgerMissing(wanted, unmade(self._kind, self.address, self._unmade), MAKE)
+        return self._no_table(Plight.AWAITING).explain(wanted)
 
     # News from the source.
 
@@ -180,7 +187,7 @@ class Feed:
             if reading.read_at > self._read_at:
                 if self._trouble:  # A reader that was cut off heard no member, which says nothing about the members.
                     self._listening_since = reading.read_at
-                self._read_at, self._trouble = reading.read_at, ""
+                self._read_at, self._trouble, self._unmade = reading.read_at, "", ""
             self._reading, before = reading, self._table
             if reading.table is not None and reading.table is not before:
                 self._take(reading.table)
@@ -191,9 +198,16 @@ class Feed:
         if notice is not None:
             self._tell(notice)
 
-    def away(self, trouble: str) -> None:
-        """The source cannot read at the moment. Errors repeat what its driver said, which must not be empty."""
+    def away(self, trouble: str, *, unmade: str = "") -> None:
+        """The source cannot read at the moment. Errors repeat what its driver said, which must not be empty.
+
+        `unmade` is what was found in the place of a source that no member has made yet.
+        """
         self._trouble = trouble
+        if unmade != self._unmade:
+            with self._lock:
+                self._unmade = unmade
+                self._settle()
 
     def fail(self, error: NeliError) -> None:
         """The source stopped for good."""
@@ -209,7 +223,7 @@ class Feed:
         """Another source begins to tell, in this process."""
         with self._lock:
             self._over = self._error = None
-            self._read_at, self._trouble = -math.inf, ""
+            self._read_at, self._trouble, self._unmade = -math.inf, "", ""
             # A look-up may still be explaining a silence from before.
             self._reading = NOTHING_READ._replace(heard_at=self._reading.heard_at)
             self._settle()
@@ -299,7 +313,7 @@ class Feed:
         if self._over is not None:
             return self._no_table(self._over)
         if self._read_at == -math.inf:
-            return self._no_table(Plight.AWAITING)
+            return self._no_table(Plight.UNMADE if self._unmade else Plight.AWAITING)
         if self._clock() - self._read_at > self._max_age:
             return self._no_table(Plight.STALE)
         reading, table = self._reading, self._table
@@ -337,6 +351,7 @@ class Feed:
             silent_for=self._clock() - self._reading.heard_at,
             last_heard=self._reading.last_heard,
             trouble=self._trouble,
+            unmade_because=self._unmade,
             error=error,
         )
 

@@ -1,10 +1,12 @@
 """The ledger's reader: fills a feed from what is folded of a ledger.
 
-    open the ledger, find the newest snapshot --cannot now--> try again after RETRY_EVERY
+    open the ledger, find the newest snapshot --cannot now, or no member has made it--> try again after RETRY_EVERY
       '--> turn the pump --> publish, once the end was reached --> turn ...
               '--the ledger lost records, is another group's, is unusable--> the feed stops, with that error
 
     state that was folded --LedgerReadings--> a Reading with its table, for a feed
+
+All of it on the reader's thread: a driver may hang in the opening for as long as its server does not answer.
 
 This is the one module of the router that knows a protocol. It turns the pump of an observer, and makes tables of the
 states that were folded, for its own feed and for that of a member.
@@ -15,7 +17,7 @@ from functools import partial
 from math import inf
 
 from neli_router.clock import Clock
-from neli_router.errors import LedgerTrimmed, LedgerUnavailable
+from neli_router.errors import LedgerError, LedgerMissing, LedgerTrimmed, LedgerUnavailable
 from neli_router.induction.fold import State
 from neli_router.induction.observer import Observer
 from neli_router.ledgers.base import Ledger
@@ -49,10 +51,8 @@ class LedgerReader(Reader):
         self._readings = LedgerReadings()
         self._ledger: Ledger | None = None
         self._pump: Pump[Observer] | None = None
-        try:
-            self._ledger = self._opened(feed)  # Here, so that a mistake in the address is raised to the caller.
-        except LedgerUnavailable as error:
-            feed.away(str(error))
+        self._told = False
+        """Whether the log was told that the ledger cannot be opened."""
         self._thread.start()
 
     def _turn(self) -> None:
@@ -87,10 +87,17 @@ class LedgerReader(Reader):
                 publish=self._publish,
                 tell=self._hear,
             )
-        except (LedgerUnavailable, LedgerTrimmed) as error:
-            feed.away(str(error))
-            del feed  # Not to be kept alive while we wait.
+            self._is_open = True
+        except (LedgerUnavailable, LedgerTrimmed, LedgerMissing) as error:
+            self._cannot_begin(feed, error)
+            del feed, error  # Neither is to be kept alive while we wait.
             self._closing.wait(RETRY_EVERY)
+
+    def _cannot_begin(self, feed: Feed, error: LedgerError) -> None:
+        feed.away(str(error), unmade=error.found if isinstance(error, LedgerMissing) else "")
+        if not self._told:  # Once: a line for each failed try would bury the first.
+            self._told = True
+            self._tell(Notice("ledger.unavailable", {"what": "open", "ledger": feed.address, "error": str(error)}))
 
     def _publish(self, observer: Observer, now: float) -> None:
         # A closed reader may still be on its way out of a driver that hung, and another reader may feed by now.

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from neli_router.clock import Clock
-from neli_router.errors import LedgerError, LedgerUnavailable
+from neli_router.errors import LedgerError, LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.ownership.base import Card, Holding, Listing, OwnersSource, Version
 from neli_router.router.feed import Feed, Reading
@@ -59,17 +59,14 @@ class OwnersReader(Reader):
         self._holders: dict[str, tuple[Card, int]] = {}
         self._shown: tuple[Version, dict[str, Card], Table | None] | None = None
         self._asked_at = self._whole_at = self._due_at = 0.0
-        try:
-            self._ask()  # Here, so that a mistake in the address is raised to the caller.
-        except LedgerUnavailable as error:
-            feed.away(str(error))
         self._thread.start()
 
     def _turn(self) -> None:
         try:
             self._follow()
         except LedgerError as error:
-            # Not even LedgerUnusable ends it: an operator who mends a password does not know of this router.
+            if isinstance(error, LedgerUnusable) and not self._is_open:
+                raise  # A mistake in the address. Later, an operator who mends a password does not know of this router.
             self._listing = None
             self._away(str(error))
             self._closing.wait(RETRY_EVERY)
@@ -106,6 +103,7 @@ class OwnersReader(Reader):
         if listing.holdings is not None:
             self._holdings, self._whole_at, self._shown = dict(listing.holdings), asked_at, None
         self._holders, self._listing, self._asked_at = dict(listing.holders), listing, asked_at
+        self._is_open = True
         self._publish(listing)
 
     def _publish(self, listing: Listing) -> None:

@@ -16,7 +16,7 @@ from neli_router.router.feed import Feed
 
 __all__ = ["CLOSE_MAX", "Reader"]
 
-CLOSE_MAX = 5.0
+CLOSE_MAX = 1.0
 """How long `close` waits for the thread. A driver may hang for longer; then the thread, a daemon, is left to it."""
 
 
@@ -25,18 +25,21 @@ class Reader:
 
     def __init__(self, feed: Feed, source: str, *, clock: Clock) -> None:
         self._feed, self._source, self._clock = ref(feed), source, clock
+        self._is_open = False
+        """Whether the source was opened. Until then it may hang for long, and holds nothing that is worth a wait."""
         self._closing = threading.Event()
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="neli-router", daemon=True)
 
-    def close(self) -> None:
-        """Stop reading, and release the source. Twice is fine; in a child of a fork, there is nothing to stop."""
+    def close(self, timeout: float = CLOSE_MAX) -> None:
+        """Stop reading, and release the source: waited for at most `timeout` seconds, and not at all while it is still
+        being opened. Twice is fine; in a child of a fork, there is nothing to stop."""
         if os.getpid() != self._process:
             return
         self._closing.set()
         self._wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_MAX)
+        if self._thread is not threading.current_thread() and self._is_open:
+            self._thread.join(timeout)
 
     def _run(self) -> None:
         try:

@@ -1,8 +1,9 @@
 """Why look-ups have no table: each plight, and its error in words that help at 3 a.m.
 
-    nothing read yet  AWAITING    StaleTable      no group was founded  UNFOUNDED   NoOwner
-    too old           STALE       StaleTable      no member is alive    SILENT      NoOwner
-    source failed     STOPPED     its own error   in a forked child     FORKED      Forked      closed  CLOSED  Closed
+    nothing read yet  AWAITING    StaleTable      no member made the ledger yet  UNMADE      NoOwner
+    too old           STALE       StaleTable      no group was founded           UNFOUNDED   NoOwner
+    source failed     STOPPED     its own error   no member is alive             SILENT      NoOwner
+    closed            CLOSED      Closed          in a forked child              FORKED      Forked
 
 An error is made anew for every look-up that fails. One that was kept and raised again would grow its traceback with
 each raise, and hold the variables of every caller alive.
@@ -18,6 +19,7 @@ from neli_router.router.table import Table
 
 __all__ = [
     "ALARMING",
+    "MAKE",
     "NO_MEMBER",
     "OVER",
     "At",
@@ -26,9 +28,10 @@ __all__ = [
     "View",
     "explain",
     "member_that_left",
+    "unmade",
 ]
 
-Plight = Enum("Plight", "AWAITING UNFOUNDED STALE SILENT STOPPED FORKED CLOSED")
+Plight = Enum("Plight", "AWAITING UNMADE UNFOUNDED STALE SILENT STOPPED FORKED CLOSED")
 
 NO_MEMBER = frozenset({Plight.UNFOUNDED, Plight.SILENT})
 """The source was read, and it says that there is no member."""
@@ -38,6 +41,8 @@ OVER = frozenset({Plight.STOPPED, Plight.FORKED, Plight.CLOSED})
 
 ALARMING = frozenset({Plight.STALE, Plight.SILENT, Plight.STOPPED})
 """The log shall tell of these: something is wrong that the program did not ask for."""
+
+MAKE = "start a member, which makes it, or correct the address"
 
 HEAL = "look-ups go on by themselves once it is read again"
 
@@ -74,18 +79,22 @@ def explain(
     silent_for: float,
     last_heard: Callable[[], str],
     trouble: str,
+    unmade_because: str,
     error: NeliError | None,
 ) -> NeliError:
     """The error for a look-up that wanted something in this plight.
 
     `kind` says what is at `address`. The last sign of a member was read `silent_for` seconds ago, and `last_heard` says
-    which one gave it. `trouble` has the driver's words when it could not read, `error` is why the source stopped.
+    which one gave it. `trouble` has the driver's words when it could not read, `unmade_because` what it found in the
+    place of a ledger that is not there, `error` is why the source stopped.
     """
     place, because = f"{kind} {address}", f" (the last try: {trouble})" if trouble else ""
     match plight:
         case Plight.AWAITING:
             found = f"{place} was not yet read up to its end{because}"
             return StaleTable(wanted, found, "wait for it with `await_table`, or see why it cannot be read")
+        case Plight.UNMADE:
+            return NoOwner(wanted, unmade(kind, address, unmade_because), MAKE)
         case Plight.STALE:
             found = (
                 f"{place} was last read {at.age:.1f} s ago, up to offset {at.offset}, and "
@@ -107,6 +116,11 @@ def explain(
             assert error is not None, "only an error stops a source"
             made_by, arguments = error.__reduce__()
             return made_by(*arguments)
+
+
+def unmade(kind: str, address: str, because: str) -> str:
+    """What is found in the place of a source that no member has made yet."""
+    return f"no member has made {kind} {address} yet ({because})"
 
 
 def member_that_left() -> str:

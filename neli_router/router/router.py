@@ -27,12 +27,13 @@ from neli_router.closing import Closing
 from neli_router.config import Config
 from neli_router.errors import ConfigError, NeliError
 from neli_router.keyspace import Key, Layout, Role
+from neli_router.ledgers.addresses import require_driver
 from neli_router.ledgers.base import Ledger
 from neli_router.ownership.base import OwnersSource
 from neli_router.protocol import Notice
 from neli_router.router.feed import Feed, FixedFeed
 from neli_router.router.ledger_reader import LedgerReader
-from neli_router.router.reader import Reader
+from neli_router.router.reader import CLOSE_MAX, Reader
 from neli_router.router.refusal import At, NoTable, Plight, View
 from neli_router.router.table import Owner, Peer, Table
 from neli_router.router.watch import Watch
@@ -58,8 +59,10 @@ class Router(Closing):
     confirmed for `max_age` seconds is an error; None has look-ups go on with the last one known. A configuration's own
     three values hold where none are given.
 
-    Reads the ledger on a thread of its own, and writes nothing to it. Waits until there is a table, or the certainty
-    that the group has no member, at most for `timeout` seconds; with `wait=False`, not at all.
+    Opens and reads the ledger on a thread of its own, and writes nothing to it. Waits until there is a table, or the
+    certainty that the group has no member, at most for `timeout` seconds, and then raises StaleTable, or LedgerMissing
+    if no member has made the ledger by then. With `wait=False` it does not wait, and a ledger that cannot be used is
+    told by look-ups.
 
     After a fork, look-ups in the child raise Forked until `reopen`. Cannot be pickled: send the address.
     """
@@ -92,8 +95,9 @@ class Router(Closing):
             feed = Feed(source.address, kind="the table of owners", layout=layout, max_age=age, tell=_log)
             self._start = partial(_read_owners, feed, source)
         else:
-            feed = Feed("a ledger", layout=layout, max_age=age, tell=_log)
-            self._start = partial(LedgerReader, feed, _opener(source), clock=host_clock, tell=_log)
+            opener, address = _opener(source)
+            feed = Feed(address, layout=layout, max_age=age, tell=_log)
+            self._start = partial(LedgerReader, feed, opener, clock=host_clock, tell=_log)
         self._name, self._feed = name, feed
         self._reader: Reader | None = None
         self._rows, self._mask = (), 0
@@ -215,10 +219,11 @@ class Router(Closing):
         self._feed.reopen()
         self._begin(wait=wait, timeout=timeout)
 
-    def close(self) -> None:
-        """Stop reading and release the ledger; look-ups then raise Closed. Twice is fine."""
+    def close(self, *, timeout: float = CLOSE_MAX) -> None:
+        """Stop reading and release the ledger, which is waited for at most `timeout` seconds. Look-ups then raise
+        Closed. Twice is fine."""
         self._feed.close()
-        self._stop()
+        self._stop(timeout)
 
     def __repr__(self) -> str:
         view, at = self._view, self.at
@@ -241,13 +246,13 @@ class Router(Closing):
             if wait:
                 self._feed.await_table(timeout)
         except BaseException:
-            self.close()
+            self.close(timeout=0)  # The caller has waited for long enough.
             raise
 
-    def _stop(self) -> None:
+    def _stop(self, timeout: float = CLOSE_MAX) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            reader.close()
+            reader.close(timeout)
 
     def _show(self, view: View) -> None:
         # Another thread may be between any two steps of a look-up, and hold the rows of before. That is no harm,
@@ -277,16 +282,19 @@ def _read_owners(feed: Feed, source: OwnersSource) -> Reader:
     return OwnersReader(feed, source, clock=host_clock)
 
 
-def _opener(source: Any) -> Callable[[], Ledger]:
+def _opener(source: Any) -> tuple[Callable[[], Ledger], str]:
+    """The function that opens the ledger, and the ledger's address as far as it is known before."""
     if isinstance(source, Config | str):
-        # A router only reads: a ledger that is not there is a mistake in the address, or members that did not start.
-        return partial(configuration.open, Config.given(source), create=False)
+        config = Config.given(source)
+        require_driver(config.ledger)  # On the caller's thread, to which it is raised even if it does not wait.
+        # A router only reads, so it makes no ledger.
+        return partial(configuration.open, config, create=False), config.public_ledger
     if not callable(source):
         problem = (
             f"a {type(source).__name__} is no source: give a Config, an address, or a function that opens a ledger"
         )
         raise ConfigError([problem])
-    return cast("Callable[[], Ledger]", source)
+    return cast("Callable[[], Ledger]", source), "a ledger"
 
 
 def _log(notice: Notice) -> None:

@@ -62,6 +62,8 @@ class StandIn:
         self.refusal: Refusal | None = None
         self.body: bytes | None = None
         self.hangs = False
+        self.age = 0.1
+        """Of what it tells of the group."""
         self.held = 0
         """Streams of leadership that are open."""
         self._streams: list[asyncio.Queue[tuple[str, msgspec.Struct] | None]] = []
@@ -118,11 +120,12 @@ class StandIn:
             case "table":
                 return _json(_TABLE)
             case "members":
-                return _json(MembersView([_ALPHA], 9, 0.1))
+                return _json(MembersView([_ALPHA], 9, self.age))
             case "moves":
                 return _json(MovesView([MoveView(5, 60.0, [0], None, "beta", "expire", "beta")]))
             case "status":
-                return _json(StatusView("alpha", "1", "exclusive", 3.0, "member", _TABLE, [_ALPHA], []))
+                table = msgspec.structs.replace(_TABLE, age=self.age)
+                return _json(StatusView("alpha", "1", "exclusive", 3.0, "member", table, [_ALPHA], []))
             case "load":
                 self.loads.append(msgspec.json.decode(await request.body(), type=LoadAsked))
                 return _json(LoadView(not self.loads[-1].preview, [_MOVED], *self.balance))

@@ -15,9 +15,12 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from neli_router.agent.server.hub import HANGS_AFTER
 from neli_router.agent.server.server import Agent, run
+from neli_router.cli import main
+from neli_router.config import Config
 from neli_router.errors import ConfigError, LedgerUnusable, NeliError, Replaced
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.member import Member
@@ -135,6 +138,31 @@ def test_an_agent_is_not_ready_before_it_is_a_member(tmp_path: Path) -> None:
         with running(configured(tmp_path, lease=60.0), options) as agent, agent.client() as asker:
             ready, health = asker.get("/ready"), asker.get("/health")
     assert (503, "NotReady", 200) == (ready.status_code, ready.json()["kind"], health.status_code)
+
+
+def test_an_agent_that_cannot_reach_its_ledger_at_start_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list without members, and an empty log, told people at 3 a.m. that all was well."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    config = Config(f"redis://127.0.0.1:{port}/jobs", name="a", accept_rewinds=True)
+    address = f"unix:{tmp_path}/agent.sock"
+    with running(config, AgentOptions(socket=str(tmp_path / "agent.sock"))) as agent, agent.client() as asker:
+        until(lambda: "Connection refused" in asker.get("/ready").json()["found"])
+        ready, members = asker.get("/ready").json(), asker.get("/v1/members")
+        monkeypatch.setenv("NELI_AGENT", address)
+        printed = {
+            name: CliRunner().invoke(main, [name, *given])
+            for name, *given in (["members"], ["table"], ["owner", "customer-7"])
+        }
+    assert "mend that, or correct the ledger's address" in ready["remedy"]
+    assert "StaleTable" == members.json()["kind"]
+    for name, result in printed.items():
+        assert (name, 5, "") == (name, result.exit_code, result.stdout)
+        assert "was not yet read up to its end (the last try: " in result.stderr
+        assert "Connection refused" in result.stderr
+    assert 1 == sum("ledger.unavailable" in record.getMessage() for record in caplog.records)
 
 
 def test_an_agent_whose_members_thread_hangs_is_not_well(tmp_path: Path) -> None:

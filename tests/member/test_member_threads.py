@@ -441,10 +441,63 @@ def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.Log
             member.drain("x", timeout=0.1)
         runtime.problem = None
         assert member.pulse(PATIENCE)
+    told = [record.getMessage() for record in caplog.records if " what=open " in record.getMessage()]
+    assert ["ledger.unavailable", "ledger.available"] == [line.partition(" ")[0] for line in told]
+    assert "it was taken away: give it back" in told[0]
     runtime.problem = AWAY
     member = Member(Config("memory://unused"), runtime=runtime)
     member.close()
     assert member.await_closed()
+
+
+class Hanging(Flaky):
+    """A runtime whose driver hangs in the opening, as that of a Kafka does whose port never answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+
+    def ledger(self, config: Config) -> Ledger:
+        self.answers.wait(PATIENCE)
+        return super().ledger(config)
+
+
+def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = Hanging()
+    with caplog.at_level(logging.WARNING):
+        member = Member(Config("memory://unused", lease=0.3), timeout=0.01, runtime=runtime)
+        until(lambda: "no answer has come" in caplog.text)
+        assert "no answer has come" in member.obstacle
+        member.close()
+        assert (True, None, []) == (member.closed, member.error, runtime.opened)
+    with pytest.raises(Closed):
+        member.pulse(0)
+    runtime.answers.set()
+    until(lambda: runtime.opened and runtime.opened[0].closed)
+
+
+def test_a_ledger_that_answers_late_is_joined_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = Hanging()
+    with (
+        caplog.at_level(logging.INFO),
+        Member(Config("memory://unused", lease=0.3), timeout=0.01, runtime=runtime) as member,
+    ):
+        until(lambda: member.obstacle)
+        runtime.answers.set()
+        assert member.pulse(PATIENCE)
+        assert "" == member.obstacle
+        until(lambda: "ledger.available" in caplog.text)
+
+
+def test_a_group_with_other_settings_that_answers_late_ends_the_member() -> None:
+    runtime = Hanging()
+    config = Config("memory://unused", lease=0.3)
+    with Member(config, runtime=Flaky(runtime.log)) as other:
+        assert other.pulse(PATIENCE)
+        member = Member(replace(config, lease=0.4), timeout=0.01, runtime=runtime)
+        runtime.answers.set()
+        with pytest.raises(GroupMismatch, match=r"lease 0\.4 s here and 0\.3 s there"):
+            member.await_closed(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -465,8 +518,9 @@ def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(prob
         with pytest.raises(type(problem)) as raised:
             member.await_closed(timeout=PATIENCE)
         assert str(problem) == str(raised.value)
-    until(lambda: "Fenced" in program.told)
-    assert (True, False) == (runtime.opened[0].closed, lease is not None and lease.holds())
+    until(lambda: "Fenced" in program.told and runtime.opened[0].closed)
+    assert lease is not None
+    assert not lease.holds()
     with pytest.raises(NeliError):
         member.router.owner("key")
     member.close()

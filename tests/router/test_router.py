@@ -5,6 +5,7 @@ import gc
 import logging
 import pickle
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from neli_router.errors import (
     ConfigError,
     GroupMismatch,
     LedgerError,
+    LedgerMissing,
     LedgerRewound,
     LedgerUnavailable,
     LedgerUnusable,
@@ -34,7 +36,6 @@ from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.member import Member
-from neli_router.router import reader
 from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
@@ -208,8 +209,8 @@ def test_a_configuration_and_an_address_open_the_ledger(tmp_path: Path) -> None:
 
 
 def test_a_router_makes_no_ledger_and_writes_to_none(tmp_path: Path) -> None:
-    with pytest.raises(LedgerUnusable):
-        Router(f"sqlite:{tmp_path}/missing.db")
+    with pytest.raises(LedgerMissing):
+        Router(f"sqlite:{tmp_path}/missing.db", timeout=0.05)
     assert [] == list(tmp_path.iterdir())
     log = log_of(genesis(), join("a"))
     before = log.tip
@@ -309,19 +310,69 @@ def test_who_does_not_wait_looks_up_in_vain_until_the_table_is_there(log: Memory
 
 
 def test_a_ledger_that_cannot_be_opened_yet_is_tried_again(log: MemoryLog) -> None:
-    tries: list[int] = []
+    free = threading.Event()
 
     def open_ledger() -> Ledger:
-        tries.append(1)
-        if len(tries) < 3:
+        if not free.is_set():
             raise LedgerUnavailable("the ledger was wanted", "it is locked", "wait")
         return MemoryLedger(log)
 
     with Router(open_ledger, wait=False) as router:
-        with pytest.raises(StaleTable, match=r"\(the last try: the ledger was wanted, but it is locked: wait\)"):
-            router.owner("key")
+        told = refused_by(lambda: router.owner("key"))
+        while "last try" not in str(told):  # The first try is made on the router's own thread.
+            told = refused_by(lambda: router.owner("key"))
+        assert "(the last try: the ledger was wanted, but it is locked: wait)" in str(told)
+        free.set()
         router.await_table(PATIENCE)
         assert "a" == router.owner("key").name
+
+
+def test_a_router_may_be_opened_before_the_first_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "ledger.db"
+    with caplog.at_level(logging.WARNING), Router(f"sqlite:{path}", wait=False) as router:
+        expected = f"no member has made the ledger sqlite:{path} yet (there is no such file): start a member, which"
+        plights = Plights(router)
+        while plights.next() != "unmade":
+            pass
+        assert expected in str(refused_by(lambda: router.owner("key")))
+        assert NoOwner is type(refused_by(lambda: router.owner("key")))
+        late = refused_by(lambda: router.await_table(0.01))
+        assert expected in str(late)
+        assert LedgerMissing is type(late)
+        ledger = SqliteLedger(path)
+        write(ledger, genesis(), join("a"))
+        router.await_table(PATIENCE)
+        assert "a" == router.owner("key").name
+        ledger.close()
+    assert 1 == sum("ledger.unavailable" in record.getMessage() for record in caplog.records)
+
+
+def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(log: MemoryLog) -> None:
+    """As that of a Kafka does whose port takes connections and never answers."""
+    answers = threading.Event()
+    handles: SimpleQueue[Flaky] = SimpleQueue()
+
+    def open_ledger() -> Ledger:
+        answers.wait(PATIENCE)
+        handle = Flaky(log)
+        handles.put(handle)
+        return handle
+
+    with pytest.raises(StaleTable, match=r"a table of a ledger was wanted within 0.01 s, but .* was not yet read"):
+        Router(open_ledger, timeout=0.01)
+    with Router(open_ledger, wait=False) as router:
+        assert StaleTable is type(refused_by(lambda: router.owner("key")))
+    assert Closed is type(refused_by(lambda: router.owner("key")))
+    answers.set()
+    assert [True, True] == [handles.get(timeout=PATIENCE).closed.wait(PATIENCE) for _ in range(2)]
+
+
+def test_a_driver_that_is_not_installed_is_told_to_who_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "redis" or "ledgers.redis.l" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(LedgerUnusable, match="redis-py was wanted, for a ledger in Redis, but it is not installed"):
+        Router("redis://localhost/jobs", wait=False)
 
 
 # Failures.
@@ -433,9 +484,8 @@ def test_a_mended_ledger_can_be_reopened(log: MemoryLog) -> None:
         assert ([True, True, False], "a") == ([one.closed.is_set() for one in handles], kept("key").name)
 
 
-def test_a_reader_that_hung_and_comes_back_disturbs_no_other(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_hung_and_comes_back_disturbs_no_other(log: MemoryLog) -> None:
     """Closing gave up waiting for it. All that it then says is of a ledger that another reader has opened since."""
-    monkeypatch.setattr(reader, "CLOSE_MAX", 0.01)
     handles: list[Flaky] = []
 
     def open_ledger() -> Ledger:

@@ -34,7 +34,7 @@ from neli_router.agent.server.requests import (
 )
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes
-from neli_router.agent.wire import LeaseView, OwnersView, ShareView, StatusView
+from neli_router.agent.wire import AGE_MAX, LeaseView, OwnersView, ShareView, StatusView
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import NoOwner
@@ -52,6 +52,8 @@ RUN = 500
 
 BODY_TIME_MAX = 10.0
 """How long a body may take to come, in seconds."""
+
+REACH = "mend that, or correct the ledger's address; the agent goes on trying by itself"
 
 Route = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -169,11 +171,19 @@ class App:
 
     async def _table(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
+        self._require_read("the table was wanted")
         await answer(send, views.table_view(self._chronicle.group, self._feed.address, self._feed.at))
 
     async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
+        self._require_read("the members were wanted")
         await answer(send, views.members_view(self._chronicle.group, self._feed.at, host_clock()))
+
+    def _require_read(self, wanted: str) -> None:
+        """Raise why the ledger was never read: an empty list would say that there is no member."""
+        view = self._feed.view
+        if self._feed.at.age > AGE_MAX and not isinstance(view, Table):
+            raise view.explain(wanted)
 
     async def _moves(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("limit",))
@@ -245,7 +255,7 @@ class App:
         if self._hub.is_stuck:
             raise _unwell(wanted, "the member's thread gives no sign", "start the agent again")
         if self._inner.obstacle:
-            raise _unwell(wanted, f"the ledger is out of reach ({self._inner.obstacle})", "see why")
+            raise _unwell(wanted, f"the ledger is out of reach ({self._inner.obstacle})", REACH)
         if not isinstance(view, Table):
             error = view.explain(wanted)
             raise _unwell(wanted, error.found, error.remedy)
@@ -263,7 +273,7 @@ class App:
             return "stopped"
         if member.closing:
             return "leaving"
-        if self._feed.at.age > views.AGE_MAX or member.obstacle:  # Never read to its end, or not now.
+        if self._feed.at.age > AGE_MAX or member.obstacle:  # Never read to its end, or not now.
             return "reading"
         if not group.is_founded:
             return "founding"

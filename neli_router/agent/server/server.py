@@ -54,6 +54,10 @@ LOOK_EVERY = 1.0
 CLIENTS_FEW = 256
 """An agent that has room for fewer clients says so: more programs than that may well ask at once."""
 
+OPEN_MAX = 1.0
+"""Seconds for the member to open its ledger, before the agent answers. A signal waits for that, too; and an agent that
+does not answer cannot say why its ledger is out of reach."""
+
 FAREWELL_MAX = 2
 """Seconds for clients to read their last event, before their connections are closed."""
 
@@ -139,7 +143,7 @@ class Agent:
 
     async def _open(self) -> Member:
         """In a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
-        make = partial(Member, self.config, on_event=self._on_event, tap=self.chronicle)
+        make = partial(Member, self.config, on_event=self._on_event, timeout=OPEN_MAX, tap=self.chronicle)
         opening = asyncio.get_running_loop().run_in_executor(None, make)
         try:
             member = await asyncio.shield(opening)

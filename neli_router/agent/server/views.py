@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from neli_router.agent.wire import (
+    AGE_MAX,
     Cause,
     LeaseView,
     MembersView,
@@ -32,7 +33,6 @@ from neli_router.router.table import Table
 from neli_router.status.group_view import GroupView
 
 __all__ = [
-    "AGE_MAX",
     "MOVES_SHOWN",
     "age_of",
     "led_view",
@@ -45,9 +45,6 @@ __all__ = [
     "status_view",
     "table_view",
 ]
-
-AGE_MAX = 1e9
-"""Stands for "never read", because JSON has no infinity."""
 
 MOVES_SHOWN = 100
 """Moves in a status: as many as fit on a page."""

@@ -25,6 +25,7 @@ same in both cases. Whether the record stands in the log after all is not known;
 """
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -39,7 +40,7 @@ from neli_router.ledgers.kafka.address import KafkaAddress
 from neli_router.ledgers.kafka.faults import DENIED, REFUSED, SILENT, explain, is_fatal
 from neli_router.ledgers.kafka.prober import LOOK_MAX
 from neli_router.ledgers.kafka.reader import KafkaReader
-from neli_router.ledgers.kafka.topic import MESSAGE_MAX, Questions, drop_topic, require_topic
+from neli_router.ledgers.kafka.topic import ASK_MAX, MESSAGE_MAX, Questions, drop_topic, require_topic
 
 __all__ = ["KafkaLedger", "delete_topic"]
 
@@ -53,6 +54,9 @@ COMMON: Mapping[str, Any] = {
     "log_level": 0,
     **SILENT,
 }
+
+LOOK_EVERY = 0.25
+"""Seconds of one look for a broker, between which the client's complaints are heard."""
 
 QUEUE_MAX = 100_000
 """Records that may wait for a broker. They are dropped after `patience`, so it only bounds the memory."""
@@ -233,14 +237,35 @@ class _KafkaWriter:
 def _admin(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
     """A client that asks about topics. Its errors come out as LedgerError."""
     refused: KafkaError | None = None
+    away: KafkaError | None = None
+    all_away = False
 
     def complained(error: KafkaError) -> None:
-        nonlocal refused
+        nonlocal refused, away, all_away
         if error.code() in REFUSED:
             refused = error
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - its public name.
+            all_away = True
+        else:
+            away = error
+
+    def find() -> None:
+        """Wait until a broker answers. Raises KafkaException, with the reason, as soon as none can be reached."""
+        give_up_at = time.monotonic() + ASK_MAX
+        while True:
+            try:
+                admin.list_topics(address.topic, timeout=LOOK_EVERY)
+            except KafkaException as error:
+                admin.poll(0)
+                if all_away or refused is not None or time.monotonic() >= give_up_at:
+                    # Its own error names no reason, such as a connection that was refused.
+                    raise KafkaException(refused or away or error.args[0]) from error
+            else:
+                return
 
     try:
         admin = AdminClient({**COMMON, **address.client, "error_cb": complained})  # type: ignore[dict-item]
+        find()
         try:
             yield admin
         except LedgerUnavailable as error:

@@ -40,7 +40,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerMissing, LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.ledgers.base import require_not_closed, require_own_process
 from neli_router.ledgers.sqlite.faults import damaged, explain, is_busy, refuse_unusable_place
 
@@ -264,12 +264,15 @@ def _identity(path: Path) -> Identity:
 def _recognise(connection: sqlite3.Connection, path: Path, *, group: str, create: bool) -> None:
     """Make an empty file a ledger if we may; raise LedgerUnusable, before anything is written, if it is not ours."""
 
+    wanted = f"the ledger of the group {group!r} was wanted in {path}"
+
     def require(met: bool, found: str, remedy: str) -> None:
         if not met:
-            raise LedgerUnusable(f"the ledger of the group {group!r} was wanted in {path}", found, remedy)
+            raise LedgerUnusable(wanted, found, remedy)
 
     if _ask(connection, "PRAGMA page_count") == 0:
-        require(create, "the file is empty", "correct the path, or let the ledger be created")
+        if not create:  # A member that makes a ledger is at this point for a moment.
+            raise LedgerMissing(wanted, "the file is empty", "correct the path, or let the ledger be created")
         # SQLite takes a file of a few bytes for an empty one. Asked again, because another process may have made it.
         few_bytes = path.stat().st_size > 0 and _ask(connection, "PRAGMA page_count") == 0
         require(not few_bytes, "the file holds something else", "name another file; this one was left as it was")
