@@ -19,7 +19,11 @@ number of a batch is put down after its commands, so a batch that failed is not 
 Without commands that name other keys, this runs on a cluster, too.
 
 A fence is as lasting as its server: a restart without AOF, or a failover, may forget the highest terms. Where that must
-not be, keep the fence in SQL.
+not be, keep the fence in SQL. A server that drops any key when its memory is full (`allkeys-lru` and its like) is
+refused. The script asks only when it knows no term of a resource: that is at the first admission, and after each loss.
+
+The fence is in the database that the client has selected, so all writers of a resource must select the same. A command
+that would select another one, or empty it, is refused: the script goes on behind it.
 """
 
 import inspect
@@ -59,11 +63,21 @@ COMMAND_WORDS_MAX = 7900
 Command = Sequence[str | bytes | int | float]
 """Such as ("SET", "key", "value")."""
 
+_NUMBERS = frozenset({int, float})
+"""Not those that derive from them: an IntEnum would be sent as `<Colour.RED: 1>`."""
+
 _ADMIT = """
 local function less(one, other) return #one < #other or (#one == #other and one < other) end
 local resource, term, batches, batch = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local held = redis.call('HGET', KEYS[1], resource)
 if held and less(term, held) then return {0, held} end
+if not held then
+  local memory = redis.pcall('INFO', 'memory')
+  if type(memory) == 'string' then
+    local policy = string.match(memory, 'maxmemory_policy:(allkeys[%a-]*)')
+    if policy and not string.find(memory, 'maxmemory:0\\r', 1, true) then return {3, policy} end
+  end
+end
 if held ~= term then redis.call('HSET', KEYS[1], resource, term) end
 if batch ~= '' then
   local written = redis.call('HGET', KEYS[1], batches)
@@ -79,7 +93,10 @@ if batch == '' then return {1, term, answers} end
 redis.call('HSET', KEYS[1], batches, batch)
 return {1, term}
 """
-REFUSED, WRITTEN = 0, 1
+REFUSED, WRITTEN, FORGETFUL = 0, 1, 3
+
+FORBIDDEN = frozenset({"FLUSHALL", "FLUSHDB", "SELECT", "SWAPDB"})
+"""Commands that would take the fence away from under the script, or lead it to another database."""
 
 
 def admit(client: Any, resource: str, term: int, *commands: Command) -> list[Any]:
@@ -150,6 +167,19 @@ def _flat(commands: Sequence[Command], most: int) -> list[Any]:
                 f"found a {type(command).__name__} that is none",
                 'write ("SET", "key", "value")',
             )
+        if strange := [word for word in command if not isinstance(word, str | bytes) and type(word) not in _NUMBERS]:
+            raise FenceMisused(
+                "commands of text, bytes, int and float were wanted",
+                f"found a {type(strange[0]).__name__} in one",
+                "send its text, or its number as int(...)",
+            )
+        name = command[0].decode(errors="replace") if isinstance(command[0], bytes) else str(command[0])
+        if name.upper() in FORBIDDEN:
+            raise FenceMisused(
+                "commands were wanted that leave the fence where it is",
+                f"found {name.upper()}",
+                "let the client select the database, and empty none that has a fence",
+            )
     words = [word for command in commands for word in (len(command), *command)]
     longest = max(map(len, commands), default=0)
     if len(commands) > most or len(words) > WORDS_MAX or longest > COMMAND_WORDS_MAX:
@@ -164,6 +194,13 @@ def _flat(commands: Sequence[Command], most: int) -> list[Any]:
 def _judged(answer: Any, resource: str, term: int) -> Sequence[Any]:
     """The script's answer, if it is no refusal."""
     answer = _answer(answer, list | tuple)
+    if answer[0] == FORGETFUL:
+        policy = answer[1].decode() if isinstance(answer[1], bytes) else answer[1]
+        raise FenceMisused(
+            "a Redis that forgets no term was wanted",
+            f"its maxmemory-policy is {policy}, so a full memory may cost it the fence",
+            "set maxmemory-policy to noeviction, or to one that begins with volatile",
+        )
     tally.count(refused=answer[0] == REFUSED)
     if answer[0] == REFUSED:
         raise Refused.of(resource, term, _number(answer[1]))

@@ -16,7 +16,11 @@ asked for in the transaction of the write, after the term, so it stands exactly 
 
 The row stays locked until the caller's transaction ends. That is what makes the fence and the write one: a newer owner
 is not admitted until the older one's transaction ended, and one that comes after the newer is refused. A connection
-in autocommit mode ends the transaction with the statement and leaves a gap for a zombie, so it is refused.
+in autocommit mode ends the transaction with the statement and leaves a gap for a zombie, so it is refused. So is one in
+psycopg's pipeline mode, whose answer comes too late.
+
+On SQLite the table is that of the file that the connection opened: without `main.`, a temporary table of the same name
+would be found first, and would be a fence for this connection alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -48,23 +52,26 @@ TERM_MAX = 2**63 - 1
 IDLE = 0
 """libpq's PQTRANS_IDLE: no transaction is open."""
 
-UNDEFINED_TABLE = "42P01"
+PIPELINE_OFF = 0
+"""libpq's PQ_PIPELINE_OFF: answers come before the next statement goes."""
+
+UNDEFINED_TABLE, DEADLOCK = "42P01", "40P01"
 
 ADVISORY = 7_307_420_093_215_172_457
 """Any number that no other program locks by."""
 
 _CREATE = (
-    "CREATE TABLE IF NOT EXISTS neli_fence (resource TEXT NOT NULL PRIMARY KEY, term BIGINT NOT NULL CHECK (term >= 0))"
+    "CREATE TABLE IF NOT EXISTS {table} (resource TEXT NOT NULL PRIMARY KEY, term BIGINT NOT NULL CHECK (term >= 0))"
 )
 # Two that create a table at once collide in PostgreSQL's catalogue, IF NOT EXISTS or not. As one DO statement the lock
 # also lasts until the table is there if the connection commits each statement by itself.
-_CREATE_IN_TURN = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({ADVISORY}); {_CREATE}; END $$"
+_CREATE_IN_TURN = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({ADVISORY}); {_CREATE.format(table='neli_fence')}; END $$"
 _ADMIT = (
-    "INSERT INTO neli_fence AS held (resource, term) VALUES ({resource}, {term}) "
+    "INSERT INTO {table} AS held (resource, term) VALUES ({resource}, {term}) "
     "ON CONFLICT (resource) DO UPDATE SET term = excluded.term WHERE held.term <= excluded.term"
 )
 _BEGIN_BATCH = _ADMIT.replace("<=", "<")
-_ADMITTED = "SELECT term FROM neli_fence WHERE resource = {resource}"
+_ADMITTED = "SELECT term FROM {table} WHERE resource = {resource}"
 
 _BATCHES = "/batch"
 
@@ -99,8 +106,12 @@ class Driver(NamedTuple):
     library: str
     paramstyle: str
 
+    @property
+    def table(self) -> str:
+        return "main.neli_fence" if self.library in _SQLITE else "neli_fence"
+
     def create(self) -> str:
-        return _CREATE_IN_TURN if self.library in _POSTGRESQL else _CREATE
+        return _CREATE_IN_TURN if self.library in _POSTGRESQL else _CREATE.format(table=self.table)
 
     def admit(self, resource: str, term: int) -> Statement:
         return self._statement(_ADMIT, {"resource": resource, "term": term})
@@ -112,7 +123,13 @@ class Driver(NamedTuple):
         return self._statement(_ADMITTED, {"resource": resource})
 
     def require_transaction(self, connection: Any) -> None:
-        """Raise FenceMisused if `connection` is known to commit each statement by itself."""
+        """Raise FenceMisused if `connection` is known to commit each statement by itself, or to answer too late."""
+        if self.library == "psycopg" and int(connection.pgconn.pipeline_status) != PIPELINE_OFF:
+            raise FenceMisused(
+                "a connection that answers each statement was wanted",
+                "it is in pipeline mode, where the answer comes after the write",
+                "admit the term before `with connection.pipeline():`, in the same transaction",
+            )
         if _commits_by_itself(connection, self.library):
             raise FenceMisused(
                 "a connection with a transaction open was wanted, or one that opens it by itself",
@@ -130,7 +147,8 @@ class Driver(NamedTuple):
 
     def _statement(self, template: str, values: Mapping[str, Any]) -> Statement:
         mark = _MARKS[self.paramstyle]
-        text = template.format(**{name: mark(name, place) for place, name in enumerate(values, start=1)})
+        marks = {name: mark(name, place) for place, name in enumerate(values, start=1)}
+        text = template.format(table=self.table, **marks)
         return Statement(text, dict(values) if self.paramstyle in _BY_NAME else tuple(values.values()))
 
 
@@ -192,7 +210,8 @@ def checked(resource: object, term: object) -> tuple[str, int]:
             f"found a {type(resource).__name__}{length}",
             "name what the term protects, such as 'ledger of invoices'",
         )
-    if isinstance(term, bool) or not isinstance(term, int) or not 0 <= term <= TERM_MAX:
+    # Not of a class that derives from int: an IntEnum has a text of its own, which some drivers send.
+    if type(term) is not int or not 0 <= term <= TERM_MAX:
         shown = repr(term) if type(term) in {bool, int, float} and len(repr(term)) < 30 else "no such number"
         raise FenceMisused(
             "a term was wanted: a whole number of 0 to 2**63 - 1",
@@ -209,7 +228,7 @@ def batches_of(resource: str) -> str:
 
 def checked_batch(resource: str, batch: object) -> int:
     """The batch, if it is one and the resource's name leaves room for its own."""
-    if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch <= TERM_MAX:
+    if type(batch) is not int or not 0 <= batch <= TERM_MAX:
         raise FenceMisused(
             "a batch was wanted: a whole number of 0 to 2**63 - 1, which grows from batch to batch",
             f"found a {type(batch).__name__} that is none",
@@ -241,8 +260,10 @@ def explained() -> Iterator[None]:
         # psycopg, psycopg2, and pg8000 with the server's whole answer.
         codes = [getattr(error, "sqlstate", None), getattr(error, "pgcode", None)]
         codes += [answer.get("C")] if isinstance(answer, dict) else []
-        if UNDEFINED_TABLE in codes or "no such table: neli_fence" in str(error):
+        if UNDEFINED_TABLE in codes or "no such table: main.neli_fence" in str(error):
             error.add_note("neli: `install(connection)` of neli_router.fence makes the table; commit it")
+        if DEADLOCK in codes:
+            error.add_note("neli: roll back and try again; admit several resources in the order of their names")
         raise
 
 

@@ -192,7 +192,7 @@ class SqlReceiver(_Receiver):
         return self._write(frame, write, terms, batch, partition)
 
     def _raise(self, connection: Any, terms: Mapping[str, int]) -> None:
-        for resource, term in terms.items():
+        for resource, term in sorted(terms.items()):  # In another order, two drivers could wait for each other.
             fence.admit(connection, resource, term, paramstyle=self._paramstyle)
         connection.commit()
 

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from enum import IntEnum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,10 @@ from neli_router import fence
 from neli_router.errors import NeliError
 from neli_router.fence import RESOURCE_MAX, TERM_MAX, FenceMisused, Refused, Tally
 from neli_router.fence.statements import driver_of
+
+
+class Grade(IntEnum):
+    HIGH = 7
 
 
 @pytest.fixture
@@ -206,11 +211,61 @@ def test_without_the_table_the_drivers_error_says_how_to_make_it(path: Path) -> 
     assert ["neli: `install(connection)` of neli_router.fence makes the table; commit it"] == caught.value.__notes__
 
 
+# Ways around it, as docs/fencing.md has them
+
+
+def test_what_is_rolled_back_to_a_savepoint_takes_the_admission_with_it(connection: sqlite3.Connection) -> None:
+    """So the write belongs into the same nested transaction; after a rollback to it, the term is admitted again."""
+    fence.admit(connection, "invoices", 7)
+    connection.execute("SAVEPOINT step")
+    fence.admit(connection, "invoices", 9)
+    connection.execute("ROLLBACK TO step")
+    assert 7 == fence.admitted(connection, "invoices")
+    fence.admit(connection, "invoices", 9)
+    connection.commit()
+    assert 9 == fence.admitted(connection, "invoices")
+
+
+def test_a_script_of_sqlite_commits_first_and_so_ends_the_fences_transaction(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as older, closing(sqlite3.connect(path)) as newer:
+        fence.install(older)
+        fence.admit(older, "invoices", 7)
+        older.executescript("CREATE TABLE notes (body TEXT)")
+        assert not older.in_transaction
+        fence.admit(newer, "invoices", 9)  # It did not wait, so a script of the older one would not be refused.
+        newer.commit()
+
+
+def test_a_temporary_table_of_the_same_name_is_no_fence(connection: sqlite3.Connection, path: Path) -> None:
+    fence.admit(connection, "invoices", 9)
+    connection.commit()
+    with closing(sqlite3.connect(path)) as shadowed:
+        shadowed.execute("CREATE TEMP TABLE neli_fence (resource TEXT PRIMARY KEY, term BIGINT)")
+        fence.install(shadowed)
+        assert 9 == fence.admitted(shadowed, "invoices")
+        with pytest.raises(Refused):
+            fence.admit(shadowed, "invoices", 7)
+
+
+def test_the_fence_of_attached_data_is_in_the_file_that_the_connection_opened(
+    connection: sqlite3.Connection, path: Path, tmp_path: Path
+) -> None:
+    """So all writers of a file must open the same one, whatever they attach."""
+    fence.admit(connection, "invoices", 9)
+    connection.commit()
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("ATTACH ? AS work", (str(path),))
+        fence.install(other)
+        other.commit()
+        assert fence.admitted(other, "invoices") is None
+        assert [(9,)] == other.execute("SELECT term FROM work.neli_fence").fetchall()
+
+
 # Misuse
 
 
 @pytest.mark.parametrize(
-    "term", [True, False, 7.0, -1, TERM_MAX + 1, "7", None, 10**1000], ids=lambda term: f"{term}"[:9]
+    "term", [True, False, Grade.HIGH, 7.0, -1, TERM_MAX + 1, "7", None, 10**1000], ids=lambda term: f"{term}"[:9]
 )
 def test_what_is_no_term_is_refused(connection: sqlite3.Connection, term: Any) -> None:
     with pytest.raises(FenceMisused, match="a term was wanted") as caught:

@@ -295,3 +295,60 @@ def test_an_awaited_connection_in_autocommit_mode_is_refused_and_a_missing_table
             return caught.value.__notes__
 
     assert 1 == len(asyncio.run(script()))
+
+
+# Ways around it, as docs/fencing.md has them
+
+
+def test_a_nested_transaction_that_is_rolled_back_takes_the_admission_with_it(address: str) -> None:
+    with psycopg.connect(address) as connection:
+        connection.execute("SELECT 1")  # It opens the transaction, so the block below is a savepoint.
+        with connection.transaction(force_rollback=True):
+            fence.admit(connection, "notes", 9)
+        assert fence.admitted(connection, "notes") is None
+        with connection.transaction():  # Fence and write in one block: both hold or neither does.
+            fence.admit(connection, "notes", 9)
+            connection.execute("INSERT INTO notes VALUES ('a', 'nine', 9)")
+    assert (9, ["nine"]) == (admitted(address), bodies(address))
+
+
+def test_another_search_path_is_another_fence(address: str) -> None:
+    with psycopg.connect(address) as connection:
+        fence.admit(connection, "notes", 9)
+        connection.commit()
+        connection.execute("DROP SCHEMA IF EXISTS elsewhere CASCADE; CREATE SCHEMA elsewhere")
+        connection.execute("SET search_path TO elsewhere, public")
+        assert 9 == fence.admitted(connection, "notes")
+        fence.install(connection)
+        assert fence.admitted(connection, "notes") is None
+        connection.rollback()
+
+
+def test_a_connection_in_pipeline_mode_is_refused(address: str) -> None:
+    with psycopg.connect(address) as connection:
+        with connection.pipeline(), pytest.raises(FenceMisused, match="it is in pipeline mode"):
+            fence.admit(connection, "notes", 9)
+        fence.admit(connection, "notes", 9)
+        with connection.pipeline():
+            connection.execute("INSERT INTO notes VALUES ('a', 'nine', 9)")
+    assert (9, ["nine"]) == (admitted(address), bodies(address))
+
+
+def test_two_resources_in_opposite_order_deadlock_and_the_servers_error_says_what_to_do(address: str) -> None:
+    """The server ends one of the two. In the order of their names, the second would wait."""
+    with two(address) as (one, other):
+        fence.admit(one, "a", 7)
+        fence.admit(other, "b", 7)
+        with beside(lambda: fence.admit(one, "b", 7)) as first:
+            wait_until_blocked(address, one, other)
+            failures = []
+            try:
+                fence.admit(other, "a", 7)
+            except psycopg.errors.DeadlockDetected as error:
+                failures.append(error)
+            other.rollback()
+            if (ended := first.exception(PATIENCE)) is not None:
+                assert isinstance(ended, psycopg.errors.DeadlockDetected)
+                failures.append(ended)
+        remedy = "neli: roll back and try again; admit several resources in the order of their names"
+        assert [[remedy]] == [failure.__notes__ for failure in failures]

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
+from enum import IntEnum
 from typing import Any
 from uuid import uuid4
 
@@ -11,10 +12,16 @@ import pytest
 
 import neli_router.fence.redis as fence
 from neli_router.fence import TERM_MAX, FenceMisused, Refused, tally
+from tests.conftest import require
+from tests.servers.redis import Redis, missing
 
 redis_py = pytest.importorskip("redis")
 
 pytestmark = pytest.mark.redis
+
+
+class Grade(IntEnum):
+    HIGH = 7
 
 
 @pytest.fixture
@@ -143,7 +150,53 @@ def test_what_is_no_command_is_refused_before_anything_is_sent(client: Any, reso
     assert fence.admitted(client, resource) is None
 
 
-@pytest.mark.parametrize("term", [-1, True, 1.0, "7", 2**63])
+@pytest.mark.parametrize("word", [Grade.HIGH, True, None, 1 + 1j, ["a"]])
+def test_what_redis_would_be_sent_in_other_words_is_refused(client: Any, resource: str, word: Any) -> None:
+    """The client sends an IntEnum as `<Grade.HIGH: 7>`."""
+    with pytest.raises(FenceMisused, match=f"found a {type(word).__name__} in one"):
+        fence.admit(client, resource, 7, ("SET", f"key of {resource}", 1), ("SET", f"key of {resource}", word))
+    assert fence.admitted(client, resource) is None
+
+
+@pytest.mark.parametrize("command", [("SELECT", 1), (b"flushdb",), ("FlushAll",), ("SWAPDB", 0, 1)])
+def test_a_command_that_leads_away_from_the_fence_is_refused(client: Any, resource: str, command: Any) -> None:
+    """After SELECT, the number of a batch was remembered in another database, and the batch written twice."""
+    with pytest.raises(FenceMisused, match="leave the fence where it is"):
+        fence.admit_batch(client, resource, 7, 1, ("SET", f"key of {resource}", 1), command)
+    assert fence.admitted_batch(client, resource) is None
+
+
+def test_each_database_of_a_server_has_a_fence_of_its_own(client: Any, redis: str, resource: str) -> None:
+    fence.admit(client, resource, 9)
+    with redis_py.Redis.from_url(f"{redis}/3") as other:
+        assert fence.admitted(other, resource) is None
+        other.flushdb()
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"),
+    [
+        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "100mb"}, True),
+        ({"maxmemory-policy": "allkeys-random", "maxmemory": "100mb"}, True),
+        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "0"}, False),
+        ({"maxmemory-policy": "volatile-lru", "maxmemory": "100mb"}, False),
+        ({"maxmemory-policy": "noeviction", "maxmemory": "100mb"}, False),
+    ],
+)
+def test_a_server_that_drops_any_key_is_refused(settings: dict[str, str], is_refused: bool) -> None:
+    """Its user may have no right to `INFO`: then the fence works, and its keeper is not asked."""
+    require(missing())
+    password = "word"  # noqa: S105 - of a test.
+    with Redis.started(settings=settings) as server, redis_py.Redis(unix_socket_path=server.socket) as keeper:
+        with pytest.raises(FenceMisused, match="maxmemory-policy") if is_refused else nullcontext():
+            fence.admit(keeper, "invoices", 7, ("SET", "key", "value"))
+        assert (None if is_refused else b"value") == keeper.get("key")
+        server.cli("ACL", "SETUSER", "few", "on", f">{password}", "~*", "+eval", "+hget", "+hset", "+hello")
+        with redis_py.Redis(unix_socket_path=server.socket, username="few", password=password) as few:
+            fence.admit(few, "orders", 7)
+
+
+@pytest.mark.parametrize("term", [-1, True, Grade.HIGH, 1.0, "7", 2**63])
 def test_what_is_no_term_is_refused(client: Any, resource: str, term: Any) -> None:
     with pytest.raises(FenceMisused, match="a term was wanted"):
         fence.admit(client, resource, term)
