@@ -8,7 +8,8 @@
 
 A member without a name of its own gets a fresh one each time it is opened. Host name and process number would not do:
 in containers every process is number 1, and a server that loads the program before it forks would give all workers the
-parent's. Of two live members with one name, only the newer goes on.
+parent's. Of two live members with one name, only
+one goes on: the older, unless the newer was told to take the name.
 """
 
 import os
@@ -68,6 +69,9 @@ class Config:
     protocol: str = "induction"
     accept_rewinds: bool = False
     """Run an `exclusive` group on a ledger that may lose records it has shown: then two may lead at once."""
+    replace: bool = False
+    """Take the name from a member that lives under it, and end that one. Else this one ends with NameTaken when it has
+    heard it: two that both are started again whenever they end would take the name from each other for ever."""
     max_age: float | None = 10.0
     """For look-ups: when the ledger was last read longer ago than this, they raise. None goes on with what is known."""
     ownership: str | None = None
@@ -198,7 +202,7 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         lambda value: value is None or _is_number(value),
         "a number of seconds, or None",
     ),
-    (("accept_rewinds",), lambda value: isinstance(value, bool), "True or False"),
+    (("accept_rewinds", "replace"), lambda value: isinstance(value, bool), "True or False"),
 )
 """Mistakes that a type checker would find in a program, but not in a file, where most configurations come from."""
 

@@ -11,6 +11,7 @@
     |   '-- LedgerRewound       the ledger lost records that had already been read
     |-- Diverged            this member's table is not the one that most members computed
     |-- Replaced            a newer process joined under this member's name
+    |-- NameTaken           a living member has this newcomer's name
     |-- HandlerFailed       the program's handler of events raised; the cause is its error
     |-- LeaseLost           the work was guarded by a lease that no longer holds
     |-- LookupFailed
@@ -49,6 +50,7 @@ __all__ = [
     "LedgerUnavailable",
     "LedgerUnusable",
     "LookupFailed",
+    "NameTaken",
     "NeliError",
     "NoAgent",
     "NoOwner",
@@ -122,6 +124,10 @@ class Diverged(NeliError):
 
 class Replaced(NeliError):
     """A newer process joined under the same name. The newer wins; this one does not come back to fight."""
+
+
+class NameTaken(NeliError):
+    """A member that lives has the name of this newcomer, which was not told to replace it."""
 
 
 class HandlerFailed(NeliError):

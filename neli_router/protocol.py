@@ -127,6 +127,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     snapshot_every: int = 5000
     """Records between snapshots. More makes newcomers start slower and the ledger longer, fewer costs bytes."""
     drift: float = DRIFT_MAX
+    replace: bool = False
+    """Take the name from a member that lives under it. Else a newcomer that hears it gives up."""
 
     def __post_init__(self) -> None:
         if problems := self.problems():

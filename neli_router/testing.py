@@ -108,8 +108,11 @@ class Group:
     def __getitem__(self, name: str) -> Member:
         return self._host(name).member
 
-    def join(self, name: str, *, on_event: Handler | None = None, **options: Any) -> Member:
-        """One more member, with options of its own. Returns it when it was started; `settle` lets it be admitted."""
+    def join(self, name: str, /, *, on_event: Handler | None = None, **options: Any) -> Member:
+        """One more member, with options of its own. Returns it when it was started; `settle` lets it be admitted.
+
+        With the option `name`, it has the name of another one in the group, and is `name` here only.
+        """
         if name in self._hosts and not self[name].closed:
             raise ValueError(f"member {name!r} is in this group already: kill it, restart it, or choose another name")
         config = replace(self.config, **{"name": name, **options})

@@ -56,7 +56,7 @@ def test_all_problems_are_named_at_once() -> None:
     )
     known = (
         "accept_rewinds, address, beat, delay_max, drain_timeout, guarantee, layout, lease, ledger, max_age, name, "
-        "ownership, protocol, snapshot_every, weight, zone"
+        "ownership, protocol, replace, snapshot_every, weight, zone"
     )
     expected = f"""
 leese is no known option: did you mean lease? There is {known}

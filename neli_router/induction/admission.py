@@ -4,14 +4,27 @@ the ledger has no Genesis ------> genesis()      the first to be appended counts
 other settings or another fold -> mismatch()     refused, with both spelled out
 a seat is wanted ---------------> join()
 a newer Join under my name -----> replaced()     the newer wins; the older does not come back to fight
+a member of my name lives ------> NameWatch      a newcomer gives up, unless it was told to replace it
+
+Two processes of one name, each started again whenever it ends, would replace each other for ever, and between two lives
+each owes a wait: the partitions of that name would hardly ever be led. So a newcomer listens while it waits.
+
+A member of its name may have died just now, to be followed by this very newcomer, and its last Beats may still be on
+their way. They say how far their writer had read. One that had read a record which was appended after the newcomer had
+started cannot be by a process that was dead by then. Two such Beats prove that it lives: after one, it may be ending.
 """
 
-from neli_router.errors import GroupMismatch, Replaced
-from neli_router.induction.fold import FOLD_VERSIONS, State
-from neli_router.induction.records import Genesis, Join
-from neli_router.protocol import Settings
+from math import inf
 
-__all__ = ["genesis", "join", "mismatch", "replaced", "unknown_version"]
+from neli_router.errors import GroupMismatch, NameTaken, Replaced
+from neli_router.induction.fold import FOLD_VERSIONS, State
+from neli_router.induction.records import Beat, Genesis, Join, Seat
+from neli_router.protocol import Notice, Settings
+
+__all__ = ["NameWatch", "genesis", "join", "mismatch", "replaced", "unknown_version"]
+
+PROOFS = 2
+"""Beats that prove that a member of the same name lives. With more, a newcomer's wait may be over before the last."""
 
 
 def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
@@ -71,6 +84,45 @@ def unknown_version(state: State) -> GroupMismatch | None:
         f"the ledger's group is at version {state.version}",
         "run a release of neli-router that knows that version",
     )
+
+
+class NameWatch:
+    """A newcomer's: whether a member that lives has its name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._since = inf
+        self._heard_of, self._proofs = "", 0
+
+    def begin(self, at: int) -> None:
+        """All records below `at` were read, and that is all there was after this process had started."""
+        self._since, self._proofs = at, 0
+
+    def read(self, beat: Beat, state: State) -> None:
+        seat = state.seats.get(beat.by)
+        if seat is None or seat.name != self._settings.name or beat.at <= self._since:
+            return
+        self._proofs = self._proofs + 1 if self._heard_of == beat.by else 1
+        self._heard_of = beat.by
+
+    def verdict(self, state: State) -> NameTaken | Notice | None:
+        """Now that the newcomer would join: why it must not, or the member that it replaces."""
+        seat = state.seats.get(self._heard_of)
+        if seat is None or self._proofs < PROOFS:
+            return None
+        if self._settings.replace:
+            return Notice(
+                "member.replaces", {"name": seat.name, "address": seat.address, "incarnation": seat.incarnation}
+            )
+        return NameTaken(
+            f"the name {seat.name!r} was wanted for this member",
+            f"a member that lives has it{_where(seat)}",
+            "give each process a name of its own, or stop that one; replace=True, or --replace, takes the name from it",
+        )
+
+
+def _where(seat: Seat) -> str:
+    return f", at {seat.address}" if seat.address else f", and gave no address (incarnation {seat.incarnation})"
 
 
 def replaced(settings: Settings, address: str) -> Replaced:

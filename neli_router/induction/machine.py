@@ -20,7 +20,7 @@ from random import Random
 from msgspec.structs import replace
 
 from neli_router.errors import Diverged, NeliError, Replaced
-from neli_router.induction.admission import genesis, join, mismatch, replaced
+from neli_router.induction.admission import NameWatch, genesis, join, mismatch, replaced
 from neli_router.induction.beats import BeatSchedule
 from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim, Wish
 from neli_router.induction.fold import State, fold
@@ -59,6 +59,7 @@ class Induction:
     _beats: BeatSchedule
     _witness: Witness
     _archive: Archive
+    _namesakes: NameWatch
     _retry_at: float
     """When to repeat what was sent and has not come back: a Genesis, Join, Handover or Leave."""
     _free_at: float
@@ -225,6 +226,8 @@ class Induction:
             self._look()
         match record:
             case Beat(by):
+                if not self._was_member:
+                    self._namesakes.read(record, after)
                 if by == self.incarnation and by in after.seats:
                     self._suspicion.hear(record.sent_at, now)
                     self._tell_if_powerless(now - record.sent_at, now, effects)
@@ -269,6 +272,7 @@ class Induction:
     def _act_reading(self, at_tip: bool, now: float, effects: list[Effect]) -> None:
         if at_tip:
             self._phase = Phase.FOUNDING
+            self._namesakes.begin(self.state.at)
             if not self._fail(mismatch(self.settings, self.state), effects):
                 self._act_founding(at_tip, now, effects)
         elif self._closing:
@@ -289,6 +293,11 @@ class Induction:
         if self._closing:
             self._stop(None)
         elif now >= self.tenure.settled or (at_tip and not self.state.seats):
+            verdict = None if self._was_member else self._namesakes.verdict(self.state)
+            if isinstance(verdict, Notice):
+                effects.append(verdict)
+            elif self._fail(verdict, effects):
+                return
             self._phase, self._retry_at = Phase.JOINING, -inf
             self._act_joining(now, effects)
 
@@ -347,6 +356,7 @@ class Induction:
         self.state = state
         self._witness = Witness(state)
         self._archive = Archive(self.settings.snapshot_every, state.at)
+        self._namesakes = NameWatch(self.settings)
         self._begin(Phase.READING, now, lingering={})
 
     def _begin(self, phase: Phase, now: float, lingering: dict[int, Linger]) -> None:

@@ -172,6 +172,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "snapshot_every", WHOLE, "Records between snapshots."),
         Option("", "protocol", TEXT, "How the members agree."),
         Option("", "accept_rewinds", SWITCH, "Run an exclusive group on a ledger that may lose records."),
+        Option("", "replace", SWITCH, "Take the name from a member that lives under it, and end that one."),
         Option("", "ownership", PERHAPS_TEXT, "The Redis that is told the owners, such as redis://host:6379/jobs."),
         Option("", "max_age", PERHAPS_SECONDS, "When the table is too old for look-ups, in s; none for never."),
         Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, for ever."),

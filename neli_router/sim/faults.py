@@ -43,6 +43,9 @@ OPERATOR = "operator"
 PLOTS = frozenset({"inheritance", "waver"})
 """Each is several faults, timed to meet. Chance alone would take thousands of seeds to bring them together."""
 
+REPLACING = 0.7
+"""How often a namesake is told to take the name. The rest give up when they hear the one that has it."""
+
 PLOT_WEIGHT = 4
 """How much more often a plot is chosen than another fault: most come to nothing, for want of members or of luck."""
 
@@ -143,7 +146,7 @@ class Faults:
     def _namesake(self, victim: Process) -> None:
         name = self._group.name(victim)
         if len(self._group.named(name)) < 2:
-            self._group.start(name)
+            self._group.start(name, replace=self._world.random.random() < REPLACING)
 
     def _misfit(self, _: Process) -> None:
         if self._group.referee.state.genesis is not None:

@@ -21,7 +21,7 @@ from math import inf
 
 import msgspec
 
-from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable, NeliError, Replaced
+from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable, NameTaken, NeliError, Replaced
 from neli_router.induction.fold import DEPARTED_MAX, State
 from neli_router.induction.machine import Induction, Phase
 from neli_router.induction.observer import Observer
@@ -81,12 +81,12 @@ class SimulatedGroup:
 
     # Processes
 
-    def start(self, name: str, *, misfit: bool = False, rebooted: bool = False) -> Process:
+    def start(self, name: str, *, misfit: bool = False, rebooted: bool = False, replace: bool = False) -> Process:
         """A new process called `name`. A misfit comes with settings that are not the group's."""
         if rebooted or name not in self._clocks:
             self._clocks[name] = self.draw_clock()
         options, random = self.options, self.world.random
-        settings = options.settings(name, weight=random.choice((1, 1, 1, 2, 5, 0)))
+        settings = options.settings(name, weight=random.choice((1, 1, 1, 2, 5, 0)), replace=replace)
         if misfit:
             settings = Settings(name=name, layout=settings.layout, lease=2 * options.lease)
         base, seed = WALL_CLOCK + int(1e6 * self.world.now), random.getrandbits(64)
@@ -278,6 +278,9 @@ class SimulatedGroup:
                 good = process.was_told_to_end
             case Replaced():
                 good = self._births[name] > 1
+            case NameTaken():  # One that follows a dead process must take its place, whatever is still on the way.
+                others = (other for other, known in self._names.items() if known == name and other is not process)
+                good = any(other.ended_at > process.started_at for other in others) or self.doubt_until > -inf
             case GroupMismatch():
                 good = process in self._misfits
             case LedgerRewound() | Diverged() | LedgerUnusable():

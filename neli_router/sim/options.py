@@ -104,7 +104,7 @@ class RunOptions:
     def exclusive(self) -> bool:
         return self.guarantee == "exclusive"
 
-    def settings(self, name: str, weight: int = 1) -> Settings:
+    def settings(self, name: str, weight: int = 1, *, replace: bool = False) -> Settings:
         """The settings of a member called `name`."""
         return Settings(
             name=name,
@@ -117,6 +117,7 @@ class RunOptions:
             drain_timeout=self.drain_timeout * self.lease,
             snapshot_every=self.snapshot_every,
             drift=self.drift,
+            replace=replace,
         )
 
     def __str__(self) -> str:

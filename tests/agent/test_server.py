@@ -246,7 +246,7 @@ def test_half_a_request_does_not_hold_up_the_end(tmp_path: Path) -> None:
 def test_a_member_that_is_replaced_ends_its_agent_with_that_error(tmp_path: Path) -> None:
     with process(tmp_path) as agent:
         until(lambda: is_ready(tmp_path))
-        with Member(configured(tmp_path)):
+        with Member(configured(tmp_path, replace=True)):
             assert EXIT_REFUSED == agent.wait(PATIENCE)
         assert agent.stderr is not None
         assert "neli agent: Replaced: " in agent.stderr.read()
@@ -259,7 +259,7 @@ def test_clients_are_told_when_the_member_ends_by_itself(tmp_path: Path) -> None
     one.await_ready()
     with one.events("/v1/leadership/events", role="3") as events:
         events.next_called("acquired")
-        with Member(configured(tmp_path)):
+        with Member(configured(tmp_path, replace=True)):
             ended = events.next_called("ended")
             one.join()
     assert "was to be the only one called 'a'" in ended["why"]

@@ -1,4 +1,5 @@
-"""Two processes of one name: the newer wins, and the older does not come back to fight.
+"""Two processes of one name: the newer wins, and the older does not come back to fight. A newcomer that hears the older
+gives up, unless it was told to take its name.
 
 older  joins --stopped------------------------------- goes on: reads its own Expire, then the newer one's Join
 newer                    joins under the older's name
@@ -10,16 +11,18 @@ from math import inf
 from random import Random
 
 import pytest
+from msgspec import structs
 
-from neli_router.errors import Replaced
+from neli_router.errors import NameTaken, Replaced
 from neli_router.induction.events import Append, Effect, Read, Restart
 from neli_router.induction.fold import State, fold
 from neli_router.induction.machine import Induction, Phase
-from neli_router.induction.records import Expire, Join, Record
+from neli_router.induction.records import Beat, Expire, Join, Leave, Record
+from neli_router.induction.snapshots import digest_text
 from neli_router.keyspace import Layout
-from neli_router.protocol import Settings, Stopped
+from neli_router.protocol import Notice, Settings, Stopped
 
-SETTINGS = Settings(name="twin", lease=1.0, layout=Layout(partitions=4))
+SETTINGS = Settings(name="twin", address="host:1", lease=1.0, layout=Layout(partitions=4))
 
 
 def read(machine: Induction, now: float, records: Sequence[Record] = ()) -> list[Effect]:
@@ -96,3 +99,71 @@ def test_one_that_never_had_the_name_takes_it_from_the_member_that_has() -> None
     (asked,) = appended(read(newer, 1.5))
     read(newer, 1.6, [asked])
     assert (Phase.MEMBER, None) == (newer.phase, newer.error)
+
+
+# A newcomer that has the name of a member
+
+
+def newcomer(older: Induction, *, replace: bool = False) -> Induction:
+    """One that was started just now, has read all there is, and waits."""
+    machine = Induction(structs.replace(SETTINGS, replace=replace), older.state, 0.0, base=0, rng=Random(2))
+    read(machine, 0.0)
+    assert Phase.WAITING is machine.phase
+    return machine
+
+
+def beat(older: Induction, state: State) -> Beat:
+    """By the older one, when it had read up to `state`."""
+    return Beat(by=older.incarnation, sent_at=0.0, at=state.at, digest=digest_text(state.digest))
+
+
+def test_one_that_hears_a_living_member_of_its_name_gives_up_and_says_where_that_is() -> None:
+    older = member()
+    newer = newcomer(older)
+    for now in (0.2, 0.4, 0.6):  # The first may have been in flight when the newcomer started.
+        read(newer, now, [beat(older, newer.state)])
+    effects = read(newer, 1.5)
+    (stopped,) = (effect for effect in effects if isinstance(effect, Stopped))
+    assert isinstance(stopped.error, NameTaken)
+    assert "the name 'twin' was wanted for this member, but a member that lives has it, at host:1" in str(stopped.error)
+    assert [] == appended(effects)
+
+
+def test_one_that_follows_a_dead_process_takes_its_place_whatever_is_still_on_the_way() -> None:
+    """Of a supervisor that starts it again at once: the Beats of the dead one come while its successor waits."""
+    older = member()
+    newer = newcomer(older)
+    start = newer.state
+    for number in range(5):
+        read(newer, 0.1 * number, [beat(older, start)])
+    assert ["Join"] == [type(record).__name__ for record in appended(read(newer, 1.5))]
+
+
+def test_one_beat_proves_too_little_because_its_writer_may_be_ending() -> None:
+    older = member()
+    newer = newcomer(older)
+    read(newer, 0.2, [beat(older, newer.state)])
+    read(newer, 0.4, [beat(older, newer.state)])
+    assert ["Join"] == [type(record).__name__ for record in appended(read(newer, 1.5))]
+
+
+def test_one_that_is_told_to_takes_the_name_and_says_so() -> None:
+    older = member()
+    newer = newcomer(older, replace=True)
+    for number in range(3):
+        read(newer, 0.2 * number, [beat(older, newer.state)])
+    effects = read(newer, 1.5)
+    fields = {"name": "twin", "address": "host:1", "incarnation": older.incarnation}
+    assert Notice("member.replaces", fields) in effects
+    assert ["Join"] == [type(record).__name__ for record in appended(effects)]
+
+
+def test_one_that_hears_its_namesake_leave_takes_its_place() -> None:
+    older = member()
+    newer = newcomer(older)
+    for number in range(3):
+        read(newer, 0.2 * number, [beat(older, newer.state)])
+    read(newer, 0.9, [Leave(by=older.incarnation)])
+    effects = read(newer, 1.5)
+    assert ["Join"] == [type(record).__name__ for record in appended(effects)]
+    assert [] == [effect for effect in effects if isinstance(effect, Notice)]

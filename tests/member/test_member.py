@@ -1,6 +1,8 @@
 """A member's promises to its program, by a clock that the tests turn."""
 
+import logging
 import pickle
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +19,9 @@ from neli_router.errors import (
     HandlerFailed,
     LeaseLost,
     LedgerUnavailable,
+    NameTaken,
     NotLeading,
+    Replaced,
     Unsupported,
 )
 from neli_router.member.barrier import Grant
@@ -489,6 +493,34 @@ def test_other_settings_than_the_groups_are_refused_with_both_spelled_out(group:
         "lease 2 s here and 1 s there, guarantee 'available' here and 'exclusive' there: "
         "start with the ledger's settings, which never change while it lives, or use a new ledger"
     ) == str(raised.value)
+
+
+def test_a_newcomer_gives_up_a_name_that_a_living_member_has(group: Group) -> None:
+    group.join("twin", name="a", address="host:2")
+    group.advance(3.0)
+    found = "a member that lives has it, and gave no address (incarnation "
+    with pytest.raises(NameTaken, match=re.escape(f"the name 'a' was wanted for this member, but {found}")):
+        group["twin"].await_closed()
+    assert (None, 4) == (group["a"].error, len(group["a"].led))
+
+
+def test_a_newcomer_takes_a_name_from_a_living_member_if_it_is_told_to(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    group.join("twin", name="a", address="host:2", replace=True)
+    with caplog.at_level(logging.WARNING):
+        group.settle()
+    with pytest.raises(Replaced, match="a newer process joined under that name from host:2"):
+        group["a"].await_closed()
+    assert (None, 4) == (group["twin"].error, len(group["twin"].led))
+    assert any("member.replaces member=a name=a" in record.getMessage() for record in caplog.records)
+
+
+def test_a_member_that_was_killed_and_is_started_again_is_never_refused(group: Group) -> None:
+    for _ in range(5):
+        group.restart("a")
+        group.settle()
+    assert (None, 4) == (group["a"].error, len(group["a"].led))
 
 
 def test_windows_is_refused_with_a_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

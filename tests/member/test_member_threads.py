@@ -181,7 +181,7 @@ def test_the_newer_of_two_members_with_one_name_goes_on(configured: Callable[...
     first = Program()
     with Member(configured("same"), on_event=first) as older:
         assert older.pulse(PATIENCE)
-        with Member(configured("same")) as newer:
+        with Member(configured("same", replace=True)) as newer:
             assert newer.pulse(PATIENCE)
             with pytest.raises(Replaced, match="this member was to be the only one called 'same'"):
                 older.await_closed(timeout=PATIENCE)

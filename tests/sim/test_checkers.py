@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable, NeliError, Replaced
+from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable, NameTaken, NeliError, Replaced
 from neli_router.induction.events import Effect, Input
 from neli_router.induction.fold import DEPARTED_MAX, State, fold
 from neli_router.induction.machine import Induction
@@ -605,6 +605,7 @@ def test_who_is_replaced_by_one_that_was_dead_before_it_began_is_found(dead: boo
 
 REWOUND = LedgerRewound("a", "b", "c")
 REPLACED = Replaced("a", "b", "c")
+TAKEN = NameTaken("a", "b", "c")
 MISMATCH = GroupMismatch("a", "b", "c")
 
 
@@ -613,6 +614,7 @@ MISMATCH = GroupMismatch("a", "b", "c")
     [
         None,
         REPLACED,
+        TAKEN,
         MISMATCH,
         REWOUND,
         Diverged("a", "b", "c"),
@@ -633,6 +635,7 @@ def test_a_process_may_stop_for_a_reason() -> None:
     first.post(Close())
     found.on_end(first, killed=False, error=None)
     found.on_end(found.start("m1"), killed=False, error=REPLACED)
+    found.on_end(found.start("m1"), killed=False, error=TAKEN)
     found.on_end(found.start("misfit", misfit=True), killed=False, error=MISMATCH)
     found.rewind(0)
     for error in (REWOUND, Diverged("a", "b", "c"), LedgerUnusable("a", "b", "c")):
