@@ -34,6 +34,7 @@ from neli_router.config import Config
 from neli_router.errors import LeaseLost, NeliError, Replaced
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
+from neli_router.member.runtime import THREADS, Runtime
 from neli_router.processes import notes
 from neli_router.processes.notes import Note, Notebook
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
@@ -169,7 +170,7 @@ def _without(terms: Mapping[int, int], gone: Iterable[int]) -> dict[int, int]:
     return {partition: terms[partition] for partition in terms.keys() - gone}
 
 
-def main(order: dict[str, Any], *, act: Act = lambda _: None) -> int:
+def main(order: dict[str, Any], *, act: Act = lambda _: None, runtime: Runtime = THREADS) -> int:
     """Be the member that `order` describes: the options of its `config`, the file of its `notes`, and its `pause`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches a whole group of processes, and the parent decides.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # Before there is any other thread, so for all.
@@ -179,7 +180,7 @@ def main(order: dict[str, Any], *, act: Act = lambda _: None) -> int:
     worker = Worker(note, host_clock, asleep_min=config.lease, act=act)
     threading.Thread(target=_stop_when_told, args=(worker,), daemon=True).start()
     try:
-        with Member(config, on_event=worker.on_event) as member:
+        with Member(config, on_event=worker.on_event, runtime=runtime) as member:
             note(notes.Opened(host_clock()))
             worker.work(member, order["pause"])
         member.await_closed()

@@ -1,0 +1,98 @@
+"""How soon a killed member's partitions are led again where every record takes its time, from a tenth of a lease up.
+
+    members --half a round trip--> an SQLite ledger --half a round trip--> members      one is killed with -9
+
+Real processes and a real ledger, which the members see from a distance (`tests/processes/slow_worker.py`). Below five
+sixths of a lease all lead, and a member that is killed must be taken over. Above, no member leads for longer than a
+moment, none can expire another, and each must say so in its log.
+
+    takeovers_over_lease_max@T      of the trials at a round trip of T leases
+    not_taken_over                  kills below five sixths of a lease after which partitions stayed unled; must be 0
+    powerless_told                  the part of the members above that said so; must be 1
+    overlaps                        pairs of processes that might act for one partition at once; must be 0
+
+The default takes about six minutes.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+
+from benchmarks import Figures
+from neli_router.clock import host_clock
+from neli_router.processes.group import ProcessGroup, led_elsewhere
+
+__all__ = ["run"]
+
+BELOW = (0.1, 0.25, 0.3, 0.36, 0.45, 0.6, 0.7, 0.75, 0.8)
+ABOVE = (0.87, 0.95, 1.5)
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks band", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lease", type=float, default=2.0, help="seconds")
+    parser.add_argument("--trials", type=int, default=3, help="kills at each round trip")
+    parser.add_argument("--below", type=float, nargs="*", default=BELOW, help="round trips, in leases")
+    parser.add_argument("--above", type=float, nargs="*", default=ABOVE, help="round trips, in leases")
+    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument("--partitions", type=int, default=32)
+    chosen = parser.parse_args(options)
+    figures: Figures = {"lease": chosen.lease, "trials": chosen.trials * len(chosen.below)}
+    missed = overlaps = 0
+    for trip in chosen.below:
+        with tempfile.TemporaryDirectory(prefix="neli-band-") as folder:
+            takeovers, more = _below(_group(Path(folder), trip, chosen), chosen)
+        figures[f"takeovers_over_lease_max@{trip:g}"] = max(takeovers, default=inf) / chosen.lease
+        missed += chosen.trials - len(takeovers)
+        overlaps += more
+    told = 0
+    for trip in chosen.above:
+        with tempfile.TemporaryDirectory(prefix="neli-band-") as folder:
+            told += _above(_group(Path(folder), trip, chosen), chosen)
+    possible = len(chosen.above) * chosen.members
+    figures["powerless_told"] = told / possible if possible else None
+    return {**figures, "not_taken_over": missed, "overlaps": overlaps, "members": chosen.members}
+
+
+def _group(folder: Path, trip: float, chosen: argparse.Namespace) -> ProcessGroup:
+    lease = chosen.lease
+    program = ("tests.processes.slow_worker", str(trip * lease))
+    return ProcessGroup(folder, partitions=chosen.partitions, pause=lease / 20, program=program, lease=lease)
+
+
+def _below(group: ProcessGroup, chosen: argparse.Namespace) -> tuple[list[float], int]:
+    """The takeovers, in seconds, of those kills that had one; and overlaps."""
+    takeovers: list[float] = []
+    with group:
+        for number in range(chosen.members):
+            group.start(f"m{number + 1}")
+        group.settle()
+        for trial in range(chosen.trials):
+            victim = group.running[f"m{trial % chosen.members + 1}"]
+            lost = list(victim.life.held)
+            killed_at = victim.kill()
+            try:
+                group.settle()
+            except TimeoutError:
+                break
+            takeovers.append(led_elsewhere(group.lives, victim.life, lost, killed_at) - killed_at)
+            group.start(victim.life.name)
+            group.settle()
+        return takeovers, len(group.verdict().overlaps)
+
+
+def _above(group: ProcessGroup, chosen: argparse.Namespace) -> int:
+    """How many members said that they can expire no other."""
+    with group:
+        members = [group.start(f"m{number + 1}") for number in range(chosen.members)]
+        give_up_at = host_clock() + 60 * chosen.lease
+
+        def told() -> int:
+            return sum("member.powerless" in member.log for member in members)
+
+        group.wait_until(lambda: told() == len(members) or host_clock() > give_up_at, "the members were to say so")
+        return told()

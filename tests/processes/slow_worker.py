@@ -1,0 +1,118 @@
+"""One member process whose ledger is far away: each of its records takes as long as every other, to and fro.
+
+    append --half a round trip--> the ledger --half a round trip--> read
+
+The ledger is a real one, and so is the process, which a test may kill. All that is made up is the distance: a record is
+given to the driver later than it was appended, and to the member later than the driver read it. What is on its way
+when the process is killed is lost, as on a real wire.
+
+    python -m tests.processes.slow_worker ROUND_TRIP ORDER      ORDER as of neli_router.processes.worker
+"""
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from math import inf
+
+from neli_router import config as configuration
+from neli_router.config import Config
+from neli_router.ledgers.base import Entry, Ledger, Promise
+from neli_router.member import runtime
+from neli_router.processes import worker
+
+__all__ = ["DistantLedger"]
+
+
+class DistantLedger:
+    """The ledger `near`, seen from `half` a round trip away. Used by one thread at a time, except for `wake`."""
+
+    def __init__(self, near: Ledger, half: float) -> None:
+        self._near, self._half = near, half
+        self._going: deque[tuple[float, Sequence[bytes], bool]] = deque()
+        self._coming: deque[tuple[float, Entry]] = deque()
+        self._confirmed: deque[tuple[float, list[int]]] = deque()
+        self._woken = False
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        return self._near.promises
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return self._near.doubts
+
+    @property
+    def address(self) -> str:
+        return self._near.address
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+        self._going.append((time.monotonic() + self._half, payloads, lasting))
+
+    def acknowledged(self) -> list[int]:
+        offsets: list[int] = []
+        while self._confirmed and self._confirmed[0][0] <= time.monotonic():
+            offsets += self._confirmed.popleft()[1]
+        return offsets
+
+    def read(self, timeout: float) -> list[Entry]:
+        give_up_at = time.monotonic() + timeout
+        while True:
+            self._pass_on()
+            now = time.monotonic()
+            ready: list[Entry] = []
+            while self._coming and self._coming[0][0] <= now:
+                ready.append(self._coming.popleft()[1])
+            if ready or self._woken or now >= give_up_at:
+                self._woken = False
+                return ready
+            due = min([give_up_at, *(queue[0][0] for queue in (self._going, self._coming) if queue)])
+            found = self._near.read(max(0.0, due - now))
+            arrived = time.monotonic() + self._half
+            self._coming += [(arrived, entry) for entry in found]
+
+    def _pass_on(self) -> None:
+        while self._going and self._going[0][0] <= time.monotonic():
+            _, payloads, lasting = self._going.popleft()
+            self._near.append(payloads, lasting=lasting)
+            self._confirmed.append((time.monotonic() + self._half, self._near.acknowledged()))
+        now = time.monotonic()
+        self._coming += [(now + self._half, entry) for entry in self._near.read(0.0)]
+
+    def age(self) -> float:
+        late = self._coming and self._coming[0][0] <= time.monotonic()
+        return inf if late else self._near.age() + self._half
+
+    def seek(self, offset: int) -> None:
+        self._coming.clear()
+        self._near.seek(offset)
+
+    def start(self) -> int:
+        return self._near.start()
+
+    def tip(self) -> int:
+        return self._near.tip()
+
+    def trim(self, before: int) -> None:
+        self._near.trim(before)
+
+    def wake(self) -> None:
+        self._woken = True
+        self._near.wake()
+
+    def close(self) -> None:
+        self._near.close()
+
+
+class _Distant(runtime.Threads):
+    def __init__(self, round_trip: float) -> None:
+        self._half = round_trip / 2
+
+    def ledger(self, config: Config) -> Ledger:
+        return DistantLedger(configuration.open(config), self._half)
+
+
+if __name__ == "__main__":
+    order = json.loads(sys.argv[2])
+    raise SystemExit(worker.main(order, runtime=_Distant(float(sys.argv[1]))))
