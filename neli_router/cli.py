@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "demo": ("proofs", "demo_command", "Start real processes that share partitions, and kill one."),
     "doctor": ("doctor", "doctor_command", "Check ledger, clocks and lease, and say what to change."),
     "drain": ("wishes", "drain_command", "Let a member own nothing."),
+    "events": ("events", "events_command", "Print who joined, left or died, and what moved because of it."),
     "explore": ("proofs", "explore_command", "Walk every interleaving of a small group."),
     "group": ("group", "group_command", "Delete a group that is no longer used."),
     "load": ("wishes", "load_command", "Let partitions count with the loads that were measured."),

@@ -10,7 +10,9 @@
     GET  /v1/watch[?key=K | key64=B | role=N]    a stream: owner (OwnerView), for each change
     GET  /v1/table                               TableView
     GET  /v1/members                             MembersView
-    GET  /v1/moves?limit=N                       MovesView      the newest last
+    GET  /v1/moves?limit=N                       MovesView      one row a cause, source and target; the newest last
+    GET  /v1/history?limit=N                     HistoryView    joins, ends, wishes, and what moved because of each
+    GET  /v1/history/events                      stream (EventView): event, for each that is new or has grown
     GET  /v1/status                              StatusView     all of it, for the page
     GET  /v1/events                              a stream: status (StatusView) first, then changed (StatusView)
     POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
@@ -49,12 +51,15 @@ __all__ = [
     "KEY_MAX",
     "STATUS_OF",
     "Cause",
+    "EventView",
+    "HistoryView",
     "LeaseView",
     "LoadAsked",
     "LoadView",
     "MemberView",
     "MembersView",
     "MoveView",
+    "MovedView",
     "MovesView",
     "OwnerView",
     "OwnersAsked",
@@ -177,6 +182,8 @@ class MemberView(_View, frozen=True):
     drained: bool
     joined: int
     """The offset at which it joined."""
+    joined_ago: float | None = None
+    """Seconds since the agent read that; None if it had joined before."""
 
 
 class MembersView(_View, frozen=True):
@@ -185,11 +192,25 @@ class MembersView(_View, frozen=True):
     age: float
 
 
-Cause = Literal["join", "leave", "expire", "handover", "drain", "undrain", "pin", "unpin", "weigh", "load", "other"]
+Cause = Literal[
+    "join",
+    "replace",
+    "leave",
+    "expire",
+    "fence",
+    "handover",
+    "drain",
+    "undrain",
+    "pin",
+    "unpin",
+    "weigh",
+    "load",
+    "other",
+]
 
 
 class MoveView(_View, frozen=True):
-    """At `offset`, partitions went from `source` to `target`, as of the record `cause` by `by`."""
+    """Up to `offset`, partitions went from `source` to `target`, because of a record of the kind `cause` by `by`."""
 
     offset: int
     ago: float
@@ -205,6 +226,47 @@ class MovesView(_View, frozen=True):
     moves: list[MoveView]
 
 
+class MovedView(_View, frozen=True):
+    """Of one event: `number` partitions went from `source` to `target`; None is no member."""
+
+    source: str | None
+    target: str | None
+    number: int
+    partitions: list[int] = []
+    """Empty if it was too long ago, or the answer would become too long."""
+
+
+class EventView(_View, frozen=True):
+    """One cause, and all that moved because of it. One that has grown is told again, with the same `offset`.
+
+    `join`, `leave`, `expire` by `by`; `replace`: a newer process took the name; `fence`: it was heard after it was
+    expired or replaced, so it lived on and was fenced; a wish; `handover`: the reason was not read; `other`: the
+    records were not read.
+    """
+
+    offset: int
+    ago: float
+    """Seconds since the agent read it."""
+    cause: Cause
+    member: str
+    """The member that it is about; empty if it is about none."""
+    by: str
+    moved: list[MovedView]
+    partition: int | None = None
+    """The one that a pin names."""
+    last: int = 0
+    """The newest record that belongs to it."""
+    lasted: float = 0.0
+    """Seconds from the first to that."""
+
+
+class HistoryView(_View, frozen=True):
+    """By offset, so the newest cause last. Events of members and all others are bounded apart."""
+
+    events: list[EventView]
+    at: int
+
+
 class StatusView(_View, frozen=True):
     """All that the page shows."""
 
@@ -217,7 +279,7 @@ class StatusView(_View, frozen=True):
     """The phase of the agent's member: reading, founding, waiting, joining, member, leaving, stopped."""
     table: TableView
     members: list[MemberView]
-    moves: list[MoveView]
+    history: list[EventView]
     why: str = ""
     """Why partitions are unowned, or the table cannot be believed."""
     led: int = 0

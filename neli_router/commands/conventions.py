@@ -8,7 +8,10 @@ No traceback is ever shown for an error that the library raised on purpose: its 
 """
 
 import os
+import select
+import stat
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "agent_options",
     "asking",
+    "close_with_reader",
     "complain",
     "exit_code",
     "key_of",
@@ -134,6 +138,25 @@ def role_given(given: str) -> Role:
 def shown(text: str) -> str:
     """`text` in one line: a key may hold characters that move the cursor."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def close_with_reader(close: Callable[[], None]) -> None:
+    """Call `close` when the reader of our output is gone, as after `| head -1`. The next write may be days away."""
+    try:
+        number = sys.stdout.fileno()
+        is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
+    except (OSError, ValueError):
+        return
+    if not is_pipe:
+        return
+
+    def wait() -> None:
+        watched = select.poll()
+        watched.register(number, 0)  # An error on a pipe's writing end means that there is no other end.
+        watched.poll()
+        close()
+
+    threading.Thread(target=wait, name="neli-reader", daemon=True).start()
 
 
 def print_views(views: Iterable[msgspec.Struct]) -> None:

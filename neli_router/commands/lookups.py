@@ -8,12 +8,8 @@ A key may be any bytes. A line cannot hold a key with a newline in it: for such 
 `find -print0` and its like.
 """
 
-import os
-import select
-import stat
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +20,7 @@ import msgspec
 from neli_router.commands.conventions import (
     agent_options,
     asking,
+    close_with_reader,
     key_of,
     output_option,
     print_rows,
@@ -31,6 +28,8 @@ from neli_router.commands.conventions import (
     role_given,
     shown,
 )
+from neli_router.commands.events import time_stamp
+from neli_router.commands.hook import ChangeHook, hook_options
 from neli_router.errors import NoOwner
 from neli_router.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
 from neli_router.keyspace import Key
@@ -180,8 +179,8 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
 def members_command(agent: str | None, token_file: Path | None, output: str) -> None:
     """Print the members of the group, in the order in which they joined.
 
-    LEASE is how many seconds the member's last heartbeat is still good for, by the agent's clock; LAG how many records
-    it had still to read when it sent that.
+    LEASE(s) is how many seconds the member's last heartbeat is still good for, by the agent's clock; LAG(records) how
+    many records it had still to read when it sent that.
 
     \b
     Examples:
@@ -198,7 +197,7 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
         print_views(members)
         return
     print_rows(
-        ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE", "LAG", "DRAINED"],
+        ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE(s)", "LAG(records)", "DRAINED"],
         [(m.name, m.address, m.zone, m.weight, m.partitions, m.load, m.lease_left, m.lag, m.drained) for m in members],
     )
     _note_age(view.age)
@@ -207,56 +206,62 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
 @click.command("watch")
 @click.argument("key", required=False)
 @click.option("--role", metavar="R", help="A role instead of a key: a number or a name.")
+@hook_options
 @agent_options
 @output_option
-def watch_command(key: str | None, role: str | None, agent: str | None, token_file: Path | None, output: str) -> None:
+def watch_command(
+    key: str | None,
+    role: str | None,
+    hook: str | None,
+    exec_timeout: float,
+    agent: str | None,
+    token_file: Path | None,
+    output: str,
+) -> None:
     """Print the owner of KEY, or of every partition, and again whenever it changes.
 
-    Goes on until it is interrupted, until the reader of its output is gone, or until the agent ends. A line is as
-    `neli owner` prints it, without the key.
+    Goes on until it is interrupted, until the reader of its output is gone, or until the agent ends. A line is the time
+    by this host's clock, and then as `neli owner` prints it, without the key.
+
+    --exec runs COMMAND for each change of an owner after the first ones, one at a time. The change is on its standard
+    input, as one line of JSON; NELI_CHANGE_PARTITION, _NAME, _ADDRESS, _TERM and _TIME are variables, and _NAME is
+    empty if there is no owner. It is started without a shell. `neli events --follow` has it, too, with the reasons.
 
     \b
     Examples:
       neli watch customer-7
       neli watch --output json | jq 'select(.name == null)'
+      neli watch --role nightly --exec 'curl --silent --fail --json @- https://hooks.example/neli'
 
     \b
     Exit codes: 0 the agent ended it, 2 not usable, 4 no agent answered, 5 it refused, 130 interrupted.
     """
+    seen: set[int] = set()
     with (
+        ChangeHook(hook, exec_timeout) as told,
         asking(agent, token_file) as client,
         client.watch(None if key is None else key_of(key), role=None if role is None else role_given(role)) as changes,
     ):
-        _close_with_reader(changes.close)
+        close_with_reader(changes.close)
         for view in changes:
-            if output == "json":
-                print_views([view])
-            else:
-                click.echo(_spelled(_line(view)))
+            line, now = _line(view), time_stamp()
+            said = msgspec.json.encode({"time": now, **msgspec.to_builtins(view)})
+            click.echo(said if output == "json" else f"{now}  {_spelled(line)}")
+            if view.partition in seen:
+                told.put(
+                    said + b"\n",
+                    partition=view.partition,
+                    name=view.name or "",
+                    address=view.address,
+                    term=view.term,
+                    time=now,
+                )
+            seen.add(view.partition)
 
 
 def _note_age(age: float) -> None:
     if age > OLD_AFTER:
         click.echo(f"Note: this is {age:.0f} s old: the agent could not read its ledger since", err=True)
-
-
-def _close_with_reader(close: Callable[[], None]) -> None:
-    """Call `close` when the reader of our output is gone, as after `| head -1`. The next write may be days away."""
-    try:
-        number = sys.stdout.fileno()
-        is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
-    except (OSError, ValueError):
-        return
-    if not is_pipe:
-        return
-
-    def wait() -> None:
-        watched = select.poll()
-        watched.register(number, 0)  # An error on a pipe's writing end means that there is no other end.
-        watched.poll()
-        close()
-
-    threading.Thread(target=wait, name="neli-reader", daemon=True).start()
 
 
 def _looked_up(client: "Client", keys: Iterable[Key], roles: tuple[str, ...]) -> Iterator[list[OwnerLine]]:

@@ -33,7 +33,7 @@ from neli_router.induction.snapshots import BadSnapshot, digest_text, restore
 from neli_router.ledgers.base import Entry
 from neli_router.protocol import BEATS_PER_LEASE, DRIFT_MAX, wait_for
 from neli_router.pump import FIRST_OFFSET_MAX
-from neli_router.status.chronicle import CAUSES
+from neli_router.status.causes import CAUSES
 from neli_router.status.group_view import Cause, Move
 from neli_router.status.time_axis import TimeAxis
 

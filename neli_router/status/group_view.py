@@ -24,9 +24,23 @@ from typing import Literal, NamedTuple
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Record
 
-__all__ = ["COUNTED", "Balance", "Cause", "GroupView", "MemberStatus", "Move", "Vital"]
+__all__ = ["COUNTED", "Balance", "Cause", "GroupEvent", "GroupView", "MemberStatus", "Move", "Moved", "Vital"]
 
-Cause = Literal["join", "leave", "expire", "handover", "drain", "undrain", "pin", "unpin", "weigh", "load", "other"]
+Cause = Literal[
+    "join",
+    "replace",
+    "leave",
+    "expire",
+    "fence",
+    "handover",
+    "drain",
+    "undrain",
+    "pin",
+    "unpin",
+    "weigh",
+    "load",
+    "other",
+]
 
 COUNTED = (
     "records",
@@ -63,7 +77,7 @@ class Vital:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The record at `offset` gave `partitions` of the member `source` to `target`; None stands for no member."""
+    """Up to the record at `offset`, `partitions` of `source` went to `target`, by one cause; None is no member."""
 
     offset: int
     read_at: float
@@ -73,6 +87,36 @@ class Move:
     cause: Cause
     by: str
     """The name of the member that wrote the record; empty if the record was never read."""
+
+
+class Moved(NamedTuple):
+    """Partitions that went from one member to another; None stands for no member."""
+
+    source: str | None
+    target: str | None
+    number: int
+    partitions: tuple[int, ...]
+    """None of them, if that is too long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEvent:
+    """One cause, and all that moved because of it: a member's fate, a wish, or one whose reason was not read."""
+
+    offset: int
+    last: int
+    """The newest record that belongs to it."""
+    read_at: float
+    last_at: float
+    """When that was read."""
+    cause: Cause
+    member: str
+    """The name of the member that it is about; empty if it is about none."""
+    by: str
+    """The name of the member that wrote the record, or what an operator is called there."""
+    partition: int | None
+    """The one that a pin names."""
+    moved: tuple[Moved, ...]
 
 
 class MemberStatus(NamedTuple):
@@ -91,6 +135,8 @@ class MemberStatus(NamedTuple):
     lag: int | None
     drained: bool
     joined: int
+    joined_ago: float | None
+    """Seconds since its Join was read; None if that was before this reader began."""
 
 
 class Balance(NamedTuple):
@@ -111,9 +157,11 @@ class GroupView:
     state: State = field(default_factory=State)
     vitals: Mapping[str, Vital] = field(default_factory=lambda: MappingProxyType({}))
     """By incarnation; a member that has not beaten since reading began is not in it."""
-    moves: Sequence[Move] = ()
-    """The newest last."""
+    events: Sequence[GroupEvent] = ()
+    """By offset, so the newest cause last."""
     counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType(dict.fromkeys(COUNTED, 0)))
+    joined_at: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """When the Join of an incarnation was read, for those that joined since reading began."""
 
     @property
     def at(self) -> int:
@@ -123,6 +171,16 @@ class GroupView:
     def is_founded(self) -> bool:
         """Whether a group has begun on this ledger."""
         return self.state.genesis is not None
+
+    @property
+    def moves(self) -> list[Move]:
+        """What moved, one row for each cause, source and target whose partitions are known; the newest cause last."""
+        return [
+            Move(event.last, event.last_at, moved.partitions, moved.source, moved.target, event.cause, event.by)
+            for event in self.events
+            for moved in event.moved
+            if moved.partitions
+        ]
 
     @property
     def slots(self) -> int:
@@ -196,6 +254,7 @@ class GroupView:
                 lag=None if vital is None else vital.lag,
                 drained=seat.name in state.drains,
                 joined=seat.joined,
+                joined_ago=None if (at := self.joined_at.get(incarnation)) is None else max(0.0, now - at),
             )
             for incarnation, seat in state.seats.items()
             for vital in (vitals.get(incarnation),)

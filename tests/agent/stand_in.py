@@ -24,11 +24,14 @@ from starlette.routing import Route
 from neli_router.agent.client import leading
 from neli_router.agent.wire import (
     STATUS_OF,
+    EventView,
+    HistoryView,
     LeaseView,
     LoadAsked,
     LoadView,
     MembersView,
     MemberView,
+    MovedView,
     MovesView,
     MoveView,
     OwnersAsked,
@@ -43,7 +46,7 @@ from neli_router.agent.wire import (
     WishView,
 )
 
-__all__ = ["StandIn", "eventually", "standing_in", "whenever"]
+__all__ = ["FOUNDED", "StandIn", "eventually", "standing_in", "whenever"]
 
 PATIENCE = 60.0
 
@@ -58,6 +61,7 @@ class StandIn:
         self.balance = (1.5, 1.02, 0.5)
         self.lease = LeaseView(0, False, "alpha", why="beta leads it")
         self.share = ShareView("alpha", why="beta leads them")
+        self.history = [FOUNDED]
         self.token = ""
         self.refusal: Refusal | None = None
         self.body: bytes | None = None
@@ -123,6 +127,10 @@ class StandIn:
                 return _json(MembersView([_ALPHA], 9, self.age))
             case "moves":
                 return _json(MovesView([MoveView(5, 60.0, [0], None, "beta", "expire", "beta")]))
+            case "history":
+                return _json(HistoryView(self.history, 9))
+            case "history/events":
+                return StreamingResponse(self._events(lambda: ("event", FOUNDED)), media_type="text/event-stream")
             case "status":
                 table = msgspec.structs.replace(_TABLE, age=self.age)
                 return _json(StatusView("alpha", "1", "exclusive", 3.0, "member", table, [_ALPHA], []))
@@ -229,6 +237,9 @@ def eventually(ready: Callable[[], object]) -> None:
 
 
 _ALPHA = MemberView("alpha", "http://alpha:1", "", 100, "i1", 1, 0.0, 2.5, 0, False, 3)
+FOUNDED = EventView(1, 60.0, "join", "alpha", "alpha", [MovedView(None, "alpha", 100, [*range(100)])], last=1)
+"""The oldest event of the stand-in's group, which each stream of events begins with, as if it came by both ways."""
+
 _MOVED = MoveView(10, 0.0, [0], "alpha", "beta", "drain", "alpha")
 _TABLE = TableView("memory://x", 16, [PartitionView(0, 4, 0), PartitionView(None, 0, None)], 9, 0.1)
 

@@ -1,6 +1,7 @@
 """The answers of an agent, over a real socket."""
 
 import base64
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -9,6 +10,8 @@ import pytest
 from neli_router.agent import wire
 from neli_router.agent.wire import (
     KEY_MAX,
+    EventView,
+    HistoryView,
     LeaseView,
     LoadView,
     MembersView,
@@ -19,7 +22,9 @@ from neli_router.agent.wire import (
     TableView,
 )
 from neli_router.keyspace import Layout
-from tests.agent.running import LEASE, PARTITIONS, Running
+from neli_router.member.member import Member
+from neli_router.settings.agent_options import AgentOptions
+from tests.agent.running import LEASE, PARTITIONS, Running, configured, running
 
 LAYOUT = Layout(partitions=PARTITIONS)
 KEYS = ["customer-7", "", "a b+c%&=#/?", "line\nline\r\n", "\0", "käse", "\N{PILE OF POO}", "{a}b", "x" * KEY_MAX]
@@ -202,6 +207,41 @@ def test_moves_say_what_went_where_and_why(agent: Running) -> None:
     assert [] == none
 
 
+def test_the_history_says_who_joined_and_what_it_was_given(agent: Running) -> None:
+    with agent.client() as client:
+        (event,) = msgspec.json.decode(client.get("/v1/history").content, type=HistoryView).events
+        none = msgspec.json.decode(client.get("/v1/history", params={"limit": "0"}).content, type=HistoryView).events
+    assert ("join", "a", "a", event.offset) == (event.cause, event.member, event.by, event.last)
+    assert [(None, "a", PARTITIONS)] == [(moved.source, moved.target, moved.number) for moved in event.moved]
+    assert list(range(PARTITIONS)) == event.moved[0].partitions
+    assert [] == none
+
+
+def test_events_are_streamed_as_they_come_and_once_more_when_they_have_grown(tmp_path: Path) -> None:
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"))
+    with (
+        running(configured(tmp_path, lease=1.0), options) as agent,
+        agent.client() as client,
+        client.stream("GET", "/v1/history/events", timeout=60.0) as stream,
+    ):
+        pieces = stream.iter_bytes()
+        assert b":" in next(pieces)
+        told: list[EventView] = []
+        rest = b""
+        with Member(configured(tmp_path, name="b", lease=1.0)):
+            while not (told and sum(moved.number for moved in told[-1].moved) == PARTITIONS // 2):
+                rest += next(pieces)
+                *whole, rest = rest.split(b"\n\n")
+                told += [
+                    msgspec.json.decode(block.partition(b"data: ")[2], type=EventView)
+                    for block in whole
+                    if block.startswith(b"event: event")
+                ]
+    assert {("join", "b")} == {(event.cause, event.member) for event in told}
+    assert 1 == len({event.offset for event in told})
+    assert len(told) <= 3
+
+
 def test_the_status_has_all_of_it(agent: Running) -> None:
     with agent.client() as client:
         status = msgspec.json.decode(client.get("/v1/status").content, type=StatusView)
@@ -214,7 +254,7 @@ def test_the_status_has_all_of_it(agent: Running) -> None:
         status.why,
     )
     assert (PARTITIONS, 1) == (len(status.table.partitions), len(status.members))
-    assert status.moves
+    assert status.history
 
 
 def test_an_agent_that_is_a_member_is_well_and_ready(agent: Running) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -25,6 +26,13 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]
 
 def run(command: click.Command, *arguments: str, given: bytes | None = None) -> Result:
     return CliRunner().invoke(command, arguments, input=given, catch_exceptions=False)
+
+
+def after_the_time(printed: str) -> list[str]:
+    """The lines, each without the time that it begins with."""
+    times, rest = zip(*(line.split("  ", 1) for line in printed.splitlines()), strict=True)
+    assert all(datetime.fromisoformat(time).tzinfo is not None for time in times)
+    return list(rest)
 
 
 def test_an_owner_is_printed_with_its_address_partition_and_term(place: StandIn) -> None:
@@ -99,7 +107,15 @@ def test_an_old_answer_says_how_old_it_is(place: StandIn) -> None:
 def test_a_watch_prints_until_the_agent_ends_it(place: StandIn) -> None:
     with whenever(lambda: place.held == 1, place.hang_up):
         result = run(watch_command, "k")
-    assert ("alpha http://alpha:1 partition 0 term 4\n", 4) == (result.stdout, result.exit_code)
+    assert (["alpha http://alpha:1 partition 0 term 4"], 4) == (after_the_time(result.stdout), result.exit_code)
+
+
+def test_a_watch_as_json_says_the_time_of_each_change(place: StandIn) -> None:
+    with whenever(lambda: place.held == 1, place.hang_up):
+        result = run(watch_command, "k", "--output", "json")
+    line = json.loads(result.stdout)
+    assert ("alpha", 4) == (line["name"], line["term"])
+    assert datetime.fromisoformat(line["time"]).tzinfo is not None
 
 
 def test_a_watch_ends_when_its_reader_is_gone(place: StandIn) -> None:
@@ -108,7 +124,8 @@ def test_a_watch_ends_when_its_reader_is_gone(place: StandIn) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen([sys.executable, "-c", code, "k"], env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert b"alpha http://alpha:1 partition 0 term 4\n" == process.stdout.readline()
+        line = process.stdout.readline().decode()
+        assert ["alpha http://alpha:1 partition 0 term 4"] == after_the_time(line)
         process.stdout.close()
         assert 0 == process.wait(60)
 

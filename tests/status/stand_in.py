@@ -10,8 +10,8 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator
-from typing import Self
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Self
 
 import msgspec
 import uvicorn
@@ -22,7 +22,10 @@ from starlette.routing import Route
 
 from neli_router.agent.server import page
 from neli_router.agent.wire import (
+    Cause,
+    EventView,
     MemberView,
+    MovedView,
     MoveView,
     PartitionView,
     Refusal,
@@ -45,7 +48,7 @@ ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
 def group(members: int = 200, partitions: int = 4096, *, moves: bool = True, lease: float = 3.0) -> StatusView:
     """A group at rest: everything is owned, and a few things happened."""
     past = _past(members, partitions) if moves else []
-    moved = {place: move.offset for move in past for place in move.partitions}
+    moved = {place: event.last for event in past for move in event.moved for place in move.partitions}
     owned = [0] * members
     cells = []
     for place in range(partitions):
@@ -73,32 +76,47 @@ def group(members: int = 200, partitions: int = 4096, *, moves: bool = True, lea
                 lag=place % 4,
                 drained=False,
                 joined=1 + place,
+                joined_ago=900.0 - 0.4 * place if place % 3 else None,
             )
             for place in range(members)
         ],
-        moves=past,
+        history=past,
         led=owned[-1],
     )
 
 
-def _past(members: int, partitions: int) -> list[MoveView]:
+def _past(members: int, partitions: int) -> list[EventView]:
     joins = [
-        MoveView(
-            1 + m, 900.0 - 0.4 * m, list(range(m, partitions, members))[:20], None, f"worker-{m}", "join", f"worker-{m}"
+        _event_of(
+            1 + m,
+            900.0 - 0.4 * m,
+            "join",
+            f"worker-{m}",
+            {(None, f"worker-{m}"): [*range(m, partitions, members)][:20]},
         )
         for m in range(0, members, max(1, members // 12))
     ]
-    handovers = [
-        MoveView(
-            5000 + n, 420.0 - 0.01 * n, [n * 3 % partitions], "worker-1", f"worker-{n % 3}", "handover", "worker-1"
-        )
-        for n in range(min(24, partitions))
-    ]
-    expired = [
-        MoveView(9000, 95.0, list(range(0, partitions, 5))[:7], "worker-gone", f"worker-{n}", "expire", "worker-2")
-        for n in range(min(4, members))
-    ]
-    return [*joins, *handovers, *expired]
+    drained = {("worker-1", f"worker-{n}"): [*range(n, min(72, partitions), 3)] for n in (0, 2)}
+    drain = _event_of(5000, 420.0, "drain", "worker-1", drained, by="ops", last=5048, lasted=3.5)
+    gone = {("worker-gone", f"worker-{n}"): [*range(n, partitions, 5 * members)][:7] for n in range(min(4, members))}
+    expired = _event_of(9000, 95.0, "expire", "worker-gone", gone, by="worker-2")
+    fenced = _event_of(9010, 90.0, "fence", "worker-gone", {})
+    return [*joins, drain, expired, fenced]
+
+
+def _event_of(
+    offset: int,
+    ago: float,
+    cause: Cause,
+    member: str,
+    moved: Mapping[Any, list[int]],
+    *,
+    by: str = "",
+    last: int = 0,
+    lasted: float = 0.0,
+) -> EventView:
+    views = [MovedView(source, target, len(places), places) for (source, target), places in moved.items()]
+    return EventView(offset, ago, cause, member, by or member, views, None, last or offset, lasted)
 
 
 def after_takeover(view: StatusView, dead: int, heir: int) -> StatusView:
@@ -126,12 +144,12 @@ def after_takeover(view: StatusView, dead: int, heir: int) -> StatusView:
         if place != dead
     ]
     names = view.members[dead].name, view.members[heir].name
-    move = MoveView(offset, 0.0, taken, *names, "expire", view.agent)
+    event = _event_of(offset, 0.0, "expire", names[0], {names: taken}, by=view.agent)
     return msgspec.structs.replace(
         view,
         table=msgspec.structs.replace(table, partitions=cells, at=offset + 1),
         members=members,
-        moves=[*view.moves, move],
+        history=[*view.history, event],
     )
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neli_router.induction.fold import State
-from neli_router.induction.records import Handover, Leave, Record, Snapshot, Weigh
+from neli_router.induction.records import Drain, Handover, Leave, Pin, Record, Snapshot, Undrain, Weigh
 from neli_router.induction.snapshots import snapshot
 from neli_router.status import chronicle
-from neli_router.status.chronicle import DELAYS_MAX, MOVES_MAX, Chronicle
+from neli_router.status.chronicle import DELAYS_MAX, EVENTS_MAX, Chronicle
 from neli_router.status.group_view import Move
 from tests.induction.scenes import Plot, beat, expire, folded, founded, genesis, join, plots, story
 
@@ -50,17 +50,22 @@ def test_the_first_member_takes_what_nobody_owned() -> None:
     assert ["1: 0,1,2,3 None -> alice, join by alice"] == spelled(reading(genesis(), ALICE).group.moves)
 
 
-def test_a_handover_is_a_move_of_its_one_partition() -> None:
-    moves = reading(genesis(), ALICE, BOB, *GIVE).group.moves
-    assert [
-        "3: 1 alice -> bob, handover by alice",
-        "4: 3 alice -> bob, handover by alice",
-    ] == spelled(moves[1:])
+def test_handovers_are_one_row_of_the_cause_that_they_have() -> None:
+    one = reading(genesis(), ALICE, BOB, *GIVE)
+    assert ["4: 1,3 alice -> bob, join by bob"] == spelled(one.group.moves[1:])
+    assert 6 == one.group.counts["moves"]
+
+
+def test_a_handover_whose_reason_was_not_read_is_told_with_those_that_follow_it() -> None:
+    one = Chronicle()
+    one.begin(founded(ALICE, BOB), 0.0)
+    read_on(one, *GIVE)
+    assert ["4: 1,3 alice -> bob, handover by alice"] == spelled(one.group.moves)
 
 
 def test_a_dead_member_is_called_by_its_name_when_it_has_gone() -> None:
     one = reading(genesis(), ALICE, BOB, *GIVE, expire("b", "a", 1))
-    assert ["5: 0,2 alice -> bob, expire by bob"] == spelled(one.group.moves[3:])
+    assert ["5: 0,2 alice -> bob, expire by bob"] == spelled(one.group.moves[2:])
 
 
 def test_the_last_one_who_leaves_gives_to_nobody() -> None:
@@ -139,21 +144,85 @@ def test_what_was_told_never_changes() -> None:
     assert (1, 2, 1) == (len(told.moves), told.state.at, told.counts["joins"])
 
 
-def test_only_the_newest_moves_are_kept() -> None:
+def test_only_the_newest_events_are_kept() -> None:
     one = reading(genesis())
-    for number in range(MOVES_MAX):
+    for number in range(EVENTS_MAX):
         seat = f"m{number}"
         read_on(one, join(seat, at=one.group.state.at), Leave(by=seat))
-    assert MOVES_MAX == len(one.group.moves)
-    assert f"m{MOVES_MAX - 1}" == one.group.moves[-1].source
-    assert 8 * MOVES_MAX == one.group.counts["moves"]
+    assert EVENTS_MAX == len(one.group.moves)
+    assert f"m{EVENTS_MAX - 1}" == one.group.moves[-1].source
+    assert 8 * EVENTS_MAX == one.group.counts["moves"]
 
 
-def test_moves_of_many_partitions_are_kept_for_less_long() -> None:
-    one = reading(genesis())
-    one._moved = chronicle.PARTITIONS_MAX  # As if so many had been moved before.
-    read_on(one, ALICE, Leave(by="a"))
+def test_wishes_by_the_thousand_do_not_wipe_out_a_death() -> None:
+    one = reading(genesis(), ALICE, BOB, *GIVE, expire("a", "b", 2))
+    for weight in range(2 * EVENTS_MAX):
+        read_on(one, Weigh(by="a", name="alice", weight=1 + weight % 7))
+    assert ["join", "join", "expire"] == [event.cause for event in one.group.events[:3]]
+    assert 3 + EVENTS_MAX == len(one.group.events)
+
+
+def test_moves_of_many_partitions_are_known_by_their_number_for_longer_than_by_name() -> None:
+    one = reading(genesis(), ALICE)
+    one._named = chronicle.PARTITIONS_MAX  # As if so many had been moved before.
+    read_on(one, Leave(by="a"))
     assert ["2: 0,1,2,3 alice -> None, leave by alice"] == spelled(one.group.moves)
+    assert [4, 4] == [moved.number for event in one.group.events for moved in event.moved]
+
+
+def told(one: Chronicle) -> list[str]:
+    """Such as "3: drain of bob by op: 2 bob -> alice"."""
+    return [
+        f"{event.offset}: {event.cause} of {event.member or '?'} by {event.by or '?'}"
+        + "".join(f", {moved.number} {moved.source} -> {moved.target}" for moved in event.moved)
+        for event in one.group.events
+    ]
+
+
+def test_a_drain_is_one_event_with_all_that_it_moves() -> None:
+    drain = Drain(by="op", name="bob")
+    back = [Handover(by="b", partition=1, term=1003), Handover(by="b", partition=3, term=1004)]
+    one = reading(genesis(), ALICE, BOB, *GIVE, drain, now=5.0)
+    read_on(one, *back, now=7.0)
+    assert [
+        "1: join of alice by alice, 4 None -> alice",
+        "2: join of bob by bob, 2 alice -> bob",
+        "5: drain of bob by op, 2 bob -> alice",
+    ] == told(one)
+    newest = one.group.events[-1]
+    assert (5, 7, 5.0, 7.0) == (newest.offset, newest.last, newest.read_at, newest.last_at)
+    assert (1, 3) == newest.moved[0].partitions
+
+
+def test_who_takes_a_name_over_is_told_and_moves_nothing() -> None:
+    one = reading(genesis(), ALICE, join("c", "alice", at=2))
+    assert ["1: join of alice by alice, 4 None -> alice", "2: replace of alice by alice"] == told(one)
+
+
+def test_a_death_says_who_saw_it_and_who_has_the_partitions() -> None:
+    one = reading(genesis(), ALICE, BOB, *GIVE, expire("b", "a", 1))
+    assert "5: expire of alice by bob, 2 alice -> bob" == told(one)[-1]
+
+
+def test_who_is_heard_after_it_was_expired_was_fenced_and_is_told_once() -> None:
+    one = reading(genesis(), ALICE, BOB, *GIVE, expire("b", "a", 1), beat("a"), beat("a"))
+    assert ["6: fence of alice by alice"] == told(one)[3:]
+
+
+def test_who_left_is_not_fenced_and_what_changes_nothing_is_no_event() -> None:
+    one = reading(genesis(), ALICE, BOB, Leave(by="b"), beat("b"), expire("a", "b", 99), Undrain(by="op", name="x"))
+    assert ["3: leave of bob by bob"] == told(one)[2:]
+
+
+def test_a_pin_says_which_partition_and_the_time_of_a_join_is_known() -> None:
+    one = reading(genesis(), ALICE, now=3.0)
+    read_on(one, BOB, Pin(by="op", partition=3, name="bob"), now=4.0)
+    assert ("pin", "bob", 3) == (
+        one.group.events[-1].cause,
+        one.group.events[-1].member,
+        one.group.events[-1].partition,
+    )
+    assert [7.0, 6.0] == [member.joined_ago for member in one.group.members(10.0)]
 
 
 def test_delays_that_nobody_takes_are_bounded() -> None:

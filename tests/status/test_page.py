@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router.agent.server import page as files
-from neli_router.agent.wire import MoveView, PartitionView, Refusal, StatusView, WishAsked
+from neli_router.agent.wire import EventView, MovedView, MoveView, PartitionView, Refusal, StatusView, WishAsked
 from tests.agent.running import until
 from tests.status.browsing import Keys, Page
 from tests.status.stand_in import TOKEN, StandIn, after_takeover, group
@@ -71,7 +71,42 @@ def test_a_member_is_shown_with_its_lease_weight_load_and_lag(view: Page) -> Non
     cells = view.texts('tr[data-member="worker-1"] > *')
     assert "worker-1" == cells[0]
     assert cells[1].endswith("s")  # The rest runs down meanwhile.
-    assert ["5", "1", "4", "1", "eu-west-1b", "10.0.0.2:7400", "2"] == cells[2:9]
+    assert ["5", "1", "4", "1 record", "eu-west-1b", "10.0.0.2:7400"] == cells[2:8]
+    assert view.run("return /^([0-9]+ [A-Z][a-z]+ )?[0-9:]{8}$/.test(arguments[0])", cells[8])  # A time to people.
+    assert "before this agent" == view.texts('tr[data-member="worker-0"] > *')[8]
+
+
+def test_one_drain_of_many_partitions_is_one_entry_and_a_death_stays_in_sight(page: Page) -> None:
+    with StandIn(group(8, 256)) as agent:
+        page.open(agent.address)
+        entries, count = page.texts("#moves li"), page.text("#moves-count")
+    drained = next(entry for entry in entries if "was drained by ops" in entry)
+    assert "\u2192 worker-0 24 partitions" in drained
+    assert "\u2192 worker-2 24 partitions" in drained
+    assert "within 3.5 s" in drained
+    assert any("worker-gone was expired by worker-2" in entry for entry in entries)
+    assert any("worker-gone was heard again: it had lived on, and was fenced" in entry for entry in entries)
+    assert count.startswith(f"{len(entries)} events since ")
+
+
+def test_colours_stay_with_names_after_a_death_and_a_reload(view: Page, agent: StandIn) -> None:
+    def looks() -> dict[str, str]:
+        found = view.run(
+            "return [...document.querySelectorAll('#members tbody tr')]"
+            ".map((row) => [row.dataset.member, row.querySelector('.sample').className])"
+        )
+        return dict(found)
+
+    before = looks()
+    agent.tell(after_takeover(agent.view, dead=0, heir=2))
+    until(lambda: "worker-0" not in view.members(), "the takeover")
+    view.open(agent.address)
+    after = looks()
+    assert {name: before[name] for name in ("worker-1", "worker-2")} == after
+    dead = view.run(
+        "return document.querySelector('#moves li[data-member=\"worker-0\"] .what .sample').className",
+    )
+    assert before["worker-0"] == dead
 
 
 def test_a_lease_that_ran_out_is_said_to_have(view: Page, agent: StandIn) -> None:
@@ -88,9 +123,9 @@ def test_a_takeover_is_followed_without_a_reload(view: Page, agent: StandIn) -> 
     until(lambda: "worker-1" not in view.owners(), "the takeover")
     assert ["worker-0", "worker-2", "worker-2"] * 5 + ["worker-0"] == view.owners()
     assert ["worker-0", "worker-2"] == view.members()
-    assert "worker-1 \u2192 worker-2 5 partitions \u00b7 expired by worker-2" in view.text("#moves li")
+    assert "worker-1 was expired by worker-2 \u2192 worker-2 5 partitions" in view.text("#moves li")
     assert "term 1760000000009413" in view.text("#moves li")
-    assert "5 partitions from worker-1 to worker-2, expired by worker-2" == view.text("#news")
+    assert "worker-1 was expired by worker-2, 5 partitions from worker-1 to worker-2" == view.text("#news")
     assert view.was_never_reloaded
 
 
@@ -119,7 +154,7 @@ def test_a_group_without_members_or_table_says_so(page: Page) -> None:
         page.await_text("#map", "No group was read from the ledger yet.")
         assert "The table cannot be believed: nothing was read" == page.text("#why")
         assert "Nobody is a member yet." == page.text("#members-none")
-        assert "Nothing has moved since this agent began to read." == page.text("#moves")
+        assert "Nothing has happened since this agent began to read." == page.text("#moves")
 
 
 @pytest.mark.parametrize(
@@ -128,8 +163,8 @@ def test_a_group_without_members_or_table_says_so(page: Page) -> None:
 )
 def test_a_hostile_name_is_shown_as_text(view: Page, agent: StandIn, name: str) -> None:
     hostile = named(agent.view, 1, name)
-    move = MoveView(9999, 0.0, [1], name, name, "other", name)
-    agent.tell(replace(changed(hostile, 0, NOBODY), agent=name, why=name, moves=[move]))
+    event = EventView(9999, 0.0, "drain", name, name, [MovedView(name, name, 1, [1])], last=9999)
+    agent.tell(replace(changed(hostile, 0, NOBODY), agent=name, why=name, history=[event]))
     until(lambda: name == view.run("return document.querySelector('#agent').textContent"), "the name")
     shown = view.run("return [...document.querySelectorAll('#members .name')].map((one) => one.textContent)")
     assert ["worker-0", name, "worker-2"] == shown

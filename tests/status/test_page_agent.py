@@ -73,7 +73,7 @@ def test_the_page_follows_a_takeover_after_a_kill(agent: Running, page: Page, tm
         terms = [cell["term"] for cell in client.get("/v1/table").json()["partitions"]]
     assert ["b", "a", "expire", "a"] == [moves[-1][part] for part in ("source", "target", "cause", "by")]
     newest = page.text("#moves li")
-    assert "b \u2192 a 4 partitions \u00b7 expired by a" in newest
+    assert "b was expired by a \u2192 a 4 partitions" in newest
     assert f"term {terms[moves[-1]['partitions'][0]]} " in newest
     for partition in moves[-1]["partitions"]:
         assert f"owner a, term {terms[partition]}, since" in page.label(partition)

@@ -24,6 +24,8 @@ from neli_router.agent.address import Address
 from neli_router.agent.wire import (
     BODY_MAX,
     KEY_MAX,
+    EventView,
+    HistoryView,
     LeaseView,
     LoadAsked,
     LoadView,
@@ -45,6 +47,7 @@ from neli_router.keyspace import Key, Role, utf8
 
 __all__ = [
     "EVENTS",
+    "HISTORY_EVENTS",
     "MEMBERS",
     "STATUS",
     "TABLE",
@@ -52,6 +55,7 @@ __all__ = [
     "Call",
     "answered",
     "batches",
+    "history",
     "leadership",
     "lease",
     "led_within",
@@ -98,6 +102,7 @@ TABLE = Call("GET", "/v1/table", TableView)
 MEMBERS = Call("GET", "/v1/members", MembersView)
 STATUS = Call("GET", "/v1/status", StatusView)
 EVENTS = Call("GET", "/v1/events", msgspec.Raw)
+HISTORY_EVENTS = Call("GET", "/v1/history/events", EventView)
 """The stream of the status page: events that are passed on as they are, so their JSON is only checked."""
 
 
@@ -171,6 +176,10 @@ def watch(key: Key | None, role: Role | None) -> Call[OwnerView]:
             f"a key that fits into {KEY_MAX} characters was wanted", f"it needs {len(query)}", "watch them all"
         )
     return Call("GET", f"/v1/watch?{query}" if query else "/v1/watch", OwnerView)
+
+
+def history(limit: int) -> Call[HistoryView]:
+    return Call("GET", f"/v1/history?limit={limit}", HistoryView)
 
 
 def moves(limit: int) -> Call[MovesView]:

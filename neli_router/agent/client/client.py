@@ -36,6 +36,8 @@ from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, AsyncSh
 from neli_router.agent.client.streams import AsyncStream, Stream
 from neli_router.agent.client.transport import AsyncTransport, Transport
 from neli_router.agent.wire import (
+    EventView,
+    HistoryView,
     LoadAsked,
     LoadView,
     MembersView,
@@ -88,8 +90,16 @@ class Client(Transport):
         """The last moves of partitions, the newest last."""
         return self.call(calls.moves(limit))
 
+    def history(self, *, limit: int = 50) -> HistoryView:
+        """The last events of members and the last others, `limit` of each; the newest last."""
+        return self.call(calls.history(limit))
+
+    def follow(self) -> Stream[EventView]:
+        """Each event of the group from now on. Iterate and close it. One that grows comes again, by the same offset."""
+        return self.stream(calls.HISTORY_EVENTS)
+
     def status(self) -> StatusView:
-        """All of it at one moment: table, members, moves."""
+        """All of it at one moment: table, members, history."""
         return self.call(calls.STATUS)
 
     def watch(self, key: Key | None = None, *, role: Role | None = None) -> Stream[OwnerView]:
@@ -187,6 +197,12 @@ class AsyncClient(AsyncTransport):
 
     async def moves(self, *, limit: int = 100) -> MovesView:
         return await self.call(calls.moves(limit))
+
+    async def history(self, *, limit: int = 50) -> HistoryView:
+        return await self.call(calls.history(limit))
+
+    def follow(self) -> AsyncStream[EventView]:
+        return self.stream(calls.HISTORY_EVENTS)
 
     async def status(self) -> StatusView:
         return await self.call(calls.STATUS)

@@ -1,6 +1,6 @@
 """The application: every question of the wire, and the method that answers it.
 
-    connection --> guard --> path --+-- at once: owner, owners, lease, share, table, members, moves, status, health,
+    connection --> guard --> path --+-- at once: owner, owners, lease, share, table, members, moves, history, status,
                                     |            ready
                                     |-- after a while (waits.py): leadership, leadership/events, share/events, watch,
                                     |                             events
@@ -34,13 +34,13 @@ from neli_router.agent.server.requests import (
 )
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes
-from neli_router.agent.wire import AGE_MAX, LeaseView, OwnersView, ShareView, StatusView
+from neli_router.agent.wire import AGE_MAX, HistoryView, LeaseView, OwnersView, ShareView, StatusView
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import NoOwner
 from neli_router.member.async_member import AsyncMember
 from neli_router.router.table import Table
-from neli_router.status.chronicle import MOVES_MAX
+from neli_router.status.chronicle import EVENTS_MAX
 
 __all__ = ["App"]
 
@@ -91,6 +91,8 @@ class App:
             ("GET", "/v1/table"): self._table,
             ("GET", "/v1/members"): self._members,
             ("GET", "/v1/moves"): self._moves,
+            ("GET", "/v1/history"): self._history,
+            ("GET", "/v1/history/events"): waits.history_events,
             ("GET", "/v1/status"): self._status,
             ("GET", "/v1/events"): waits.events,
             ("GET", "/health"): self._health,
@@ -187,8 +189,15 @@ class App:
 
     async def _moves(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("limit",))
-        limit = int(number(found, "limit", default=views.MOVES_SHOWN, most=MOVES_MAX))
+        limit = int(number(found, "limit", default=views.MOVES_SHOWN, most=EVENTS_MAX))
         await answer(send, views.moves_view(self._chronicle.group, host_clock(), limit))
+
+    async def _history(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = queried(scope["query_string"], ("limit",))
+        limit = int(number(found, "limit", default=views.EVENTS_SHOWN, most=EVENTS_MAX))
+        self._require_read("the history was wanted")
+        group = self._chronicle.group
+        await answer(send, HistoryView(views.history_views(group, host_clock(), limit), group.at))
 
     async def _status(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())

@@ -15,9 +15,11 @@ from collections.abc import Iterable, Sequence
 from neli_router.agent.wire import (
     AGE_MAX,
     Cause,
+    EventView,
     LeaseView,
     MembersView,
     MemberView,
+    MovedView,
     MovesView,
     MoveView,
     OwnerView,
@@ -30,11 +32,15 @@ from neli_router.leases import BaseLease
 from neli_router.protocol import Standing
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Table
-from neli_router.status.group_view import GroupView
+from neli_router.status.causes import OF_MEMBERS
+from neli_router.status.group_view import GroupEvent, GroupView
 
 __all__ = [
+    "EVENTS_SHOWN",
     "MOVES_SHOWN",
     "age_of",
+    "event_view",
+    "history_views",
     "led_view",
     "members_view",
     "moves_view",
@@ -47,7 +53,14 @@ __all__ = [
 ]
 
 MOVES_SHOWN = 100
-"""Moves in a status: as many as fit on a page."""
+"""Moves that are answered with if a client does not say how many."""
+
+EVENTS_SHOWN = 50
+"""Events of members in a status, and as many others: as many as fit on a page."""
+
+NAMED_MAX = 20_000
+"""Partitions that the events of one answer name, the newest first; of older events it says only how many moved. A
+status goes to every page once a second."""
 
 
 def age_of(at: At) -> float:
@@ -104,8 +117,8 @@ def members_view(group: GroupView, at: At, now: float) -> MembersView:
 
 
 def moves_view(group: GroupView, now: float, limit: int) -> MovesView:
-    """The last `limit` moves, the newest last."""
-    moves = group.moves[max(0, len(group.moves) - limit) :]
+    """The last `limit` rows of moves, the newest cause last."""
+    moves = group.moves
     return MovesView(
         [
             MoveView(
@@ -117,8 +130,39 @@ def moves_view(group: GroupView, now: float, limit: int) -> MovesView:
                 move.cause,
                 move.by,
             )
-            for move in moves
+            for move in moves[max(0, len(moves) - limit) :]
         ]
+    )
+
+
+def history_views(group: GroupView, now: float, limit: int) -> list[EventView]:
+    """The last `limit` events of members and the last `limit` others, by offset."""
+    shown: list[EventView] = []
+    left, named = {True: limit, False: limit}, NAMED_MAX
+    for event in reversed(group.events):
+        is_of_members = event.cause in OF_MEMBERS
+        if left[is_of_members] > 0:
+            left[is_of_members] -= 1
+            named -= sum(len(moved.partitions) for moved in event.moved)
+            shown.append(event_view(event, now, is_whole=named >= 0))
+    return shown[::-1]
+
+
+def event_view(event: GroupEvent, now: float, *, is_whole: bool = True) -> EventView:
+    """`event`; only with numbers of partitions, if not `is_whole`."""
+    return EventView(
+        offset=event.offset,
+        ago=max(0.0, now - event.read_at),
+        cause=event.cause,
+        member=event.member,
+        by=event.by,
+        moved=[
+            MovedView(moved.source, moved.target, moved.number, list(moved.partitions) if is_whole else [])
+            for moved in event.moved
+        ],
+        partition=event.partition,
+        last=event.last,
+        lasted=event.last_at - event.read_at,
     )
 
 
@@ -161,7 +205,7 @@ def status_view(
         member=doing,
         table=table_view(group, address, at),
         members=_member_views(group, now),
-        moves=moves_view(group, now, MOVES_SHOWN).moves,
+        history=history_views(group, now, EVENTS_SHOWN),
         why=why,
         led=led,
     )

@@ -4,6 +4,7 @@
     leadership/events  waiting --led--> [ acquired  renewed*  revoked?  renewed* ] --all lost--> fenced --> waiting
     share/events       the same         '-- held partitions of the member: the handover waits for the end of the stream
     watch              owner*
+    history/events     event*
     events             status  changed*
 
 A client that streams `leadership/events` or `share/events` is a part of the member's program. As long as its stream is
@@ -25,6 +26,7 @@ from neli_router.agent.server.guard import answer
 from neli_router.agent.server.hub import STREAMS_MAX, Hub
 from neli_router.agent.server.requests import RequestRefused, number, partitions, place, queried
 from neli_router.agent.wire import LeaseView, ShareView
+from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.held_partitions import HeldPartitions
@@ -39,6 +41,9 @@ TIMEOUT_MAX = 3600.0
 
 EARLY = 0.9
 """A part of the time between two renewals: a ring that comes a little early renews, too."""
+
+SETTLED = 1.0
+"""Seconds after which an event that grew, such as a drain that is carried out, is told again."""
 
 Spell = Callable[[Sequence[Lease], str], msgspec.Struct]
 """Makes the view of an event out of the leases that it is about, and the reason if there is one."""
@@ -124,6 +129,28 @@ class Waits:
                     # Made now, and not when it changed: a slow client gets the newest status, and not all of them.
                     channel.put(self._status(name, shown))
                     name = "changed"
+                await channel.flush(send)
+                await channel.wait()
+        await channel.finish(send)
+
+    async def history_events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        channel, chronicle, is_growing = self._channel(scope), self._hub.chronicle, False
+        events = chronicle.group.events
+        told = {one.offset: one.last for one in events}  # The past is asked for by /v1/history.
+        with self._hub.serving(channel), self._hub.status.showing(channel):
+            await channel.begin(send)
+            while not channel.is_over:
+                if is_growing or events is not chronicle.group.events:
+                    events, now = chronicle.group.events, host_clock()
+                    for one in events:
+                        known = told.get(one.offset)
+                        # One that grows is told when it began and when it has come to rest, and not 256 times between.
+                        if known is None or (known < one.last and now - one.last_at >= SETTLED):
+                            told[one.offset] = one.last
+                            channel.put(event("event", views.event_view(one, now)))
+                    told = {one.offset: told[one.offset] for one in events}
+                    is_growing = any(told[one.offset] < one.last for one in events)
                 await channel.flush(send)
                 await channel.wait()
         await channel.finish(send)

@@ -3,22 +3,27 @@
    look = hue (8, told apart with any kind of colour vision) + tint (5) + pattern (5)
 
    No two hundred colours can be told apart, so a look is a colour and a pattern, and the name is always one movement
-   away. The first eight members get plain hues. A look belongs to a name while the page is open: a member that comes
-   back looks as before, and one that goes changes no other look.
+   away. The first eight members get plain hues. A look belongs to a name for as long as this browser remembers it: a
+   member that comes back looks as before, one that is gone keeps its look in the history, and changes no other.
 */
+
+import { keep, kept } from "./kept.js";
 
 const HUES = 8;
 const PATTERNS = 5;
 const TINTS = 5;
 const LOOKS = HUES * PATTERNS * TINTS;
 
+const KEPT_AS = `neli.colours ${location.pathname}`;
+
 export class Colours {
   constructor() {
-    this.places = new Map();
+    this.places = new Map(remembered());
   }
 
-  /* The looks of members that are gone are given away only when all others are taken. */
-  know(names) {
+  /* Members, and names in the history. The looks of those that are gone are given away only when all are taken. */
+  know(names, past) {
+    const before = [...this.places.keys()].join("\n");
     const present = new Set(names);
     for (const name of names) {
       if (this.places.has(name)) continue;
@@ -32,6 +37,12 @@ export class Colours {
       }
       this.places.set(name, this.places.size % LOOKS);
     }
+    for (const name of past) {
+      if (!this.places.has(name) && this.places.size < LOOKS) this.places.set(name, this.places.size);
+    }
+    if ([...this.places.keys()].join("\n") !== before) {
+      keep("localStorage", KEPT_AS, JSON.stringify([...this.places].slice(0, LOOKS)));
+    }
   }
 
   hue(name) {
@@ -41,9 +52,20 @@ export class Colours {
   /* The classes that page.css draws. Patterns change before tints: they are easier to tell apart. */
   look(name) {
     const place = this.places.get(name);
-    if (place === undefined) return "gone"; // In a move of long ago, and no member since the page was opened.
+    if (place === undefined) return "gone"; // There are more names than looks.
     const round = Math.floor(place / HUES);
     return `hue-${place % HUES} mark-${round % PATTERNS} tint-${Math.floor(round / PATTERNS) % TINTS}`;
+  }
+}
+
+/* Name and place of each that this browser knows. Something else may have written there: then none is known. */
+function remembered() {
+  try {
+    const known = JSON.parse(kept("localStorage", KEPT_AS) ?? "[]");
+    const isSound = ([name, place]) => typeof name === "string" && Number.isInteger(place) && place >= 0 && place < LOOKS;
+    return known.every(isSound) && known.length <= LOOKS ? known : [];
+  } catch {
+    return [];
   }
 }
 

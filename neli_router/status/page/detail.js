@@ -59,7 +59,7 @@ export class Detail {
       ["Owner", owner === null ? "nobody" : this.member(owner)],
       ["Address", (owner !== null && this.status.members[partition.owner].address) || null],
       ["Term", owner === null ? null : String(partition.term)],
-      ["Since", owner === null ? null : since === undefined ? "before the moves known" : clock(since)],
+      ["Since", owner === null ? null : since === undefined ? "before the events known" : clock(since)],
       ["Going to", target !== null && target !== owner ? this.member(target) : null],
       ["Pinned to", partition.pinned],
       ["Load", partition.load ? amount(partition.load) : null],

@@ -1,6 +1,6 @@
 /* History: when things happened, by this browser's clock, and under which term.
 
-   The agent says how long ago it read a move, so each status would place the same move at a slightly other time. Its
+   The agent says how long ago it read a record, so each status would place the same one at a slightly other time. Its
    first status counts.
 
    A term is the group's base plus the offset at which the ownership began. The base is not told, but no ownership
@@ -21,46 +21,36 @@ export class History {
     if (status.table.at < this.at) this.times = new Map(); // Another ledger: its offsets mean something else.
     this.at = status.table.at;
     const times = new Map();
+    const place = (offset, ago) => {
+      const time = this.times.get(offset) ?? times.get(offset) ?? now - ago * 1000;
+      times.set(offset, time);
+      return time;
+    };
     const last = new Map();
-    for (const move of status.moves) {
-      const time = this.times.get(move.offset) ?? times.get(move.offset) ?? now - move.ago * 1000;
-      times.set(move.offset, time);
-      for (const partition of move.partitions) last.set(partition, move.offset);
-    }
-    this.times = times; // The page forgets the moves that the agent has forgotten.
-    this.since = new Map([...last].map(([partition, offset]) => [partition, times.get(offset)]));
+    this.since = new Map();
+    this.entries = status.history.map((event) => {
+      const time = place(event.offset, event.ago);
+      const ended = place(event.last, event.ago - event.lasted);
+      for (const { partitions } of event.moved) {
+        for (const partition of partitions) {
+          // A Handover of a plan stands behind the plan's record, and no one is told how far.
+          last.set(partition, event.offset);
+          this.since.set(partition, ended);
+        }
+      }
+      return { ...event, time, ended, number: event.moved.reduce((sum, { number }) => sum + number, 0) };
+    });
+    this.entries.reverse();
+    this.times = times; // The page forgets what the agent has forgotten.
     this.base = null;
     status.table.partitions.forEach(({ owner, term }, partition) => {
       if (owner === null) return;
       const base = term - Math.max(last.get(partition) ?? 0, status.members[owner].joined);
       if (this.base === null || base < this.base) this.base = base;
     });
-    this.entries = gathered(status.moves, times);
   }
 
   term(offset) {
     return this.base === null ? null : this.base + offset;
   }
-}
-
-const TOGETHER_MS = 3000;
-
-/* Handovers come one partition a record. Those of one kind that follow each other are one entry, newest first. */
-function gathered(moves, times) {
-  const entries = [];
-  const open = new Map();
-  for (const move of moves) {
-    const key = JSON.stringify([move.source, move.target, move.cause, move.by]);
-    const time = times.get(move.offset);
-    let entry = open.get(key);
-    if (entry === undefined || time - entry.time > TOGETHER_MS || move.cause !== "handover") {
-      entry = { ...move, partitions: [], first: move.offset, time };
-      open.set(key, entry);
-      entries.push(entry);
-    }
-    entry.partitions.push(...move.partitions);
-    entry.offset = move.offset;
-    entry.time = time;
-  }
-  return entries.sort((one, other) => other.offset - one.offset);
 }

@@ -73,7 +73,9 @@ const wishes = new Wishes(
 function paint() {
   waiting = false;
   const status = newest;
-  colours.know(status.members.map((member) => member.name));
+  const moved = status.history.flatMap((event) => event.moved.flatMap(({ source, target }) => [source, target]));
+  const past = [...status.history.map((event) => event.member), ...moved].filter((name) => name);
+  colours.know(status.members.map((member) => member.name), past);
   history.know(status, Date.now() - (performance.now() - receivedAt));
   header(status);
   map.show(status, history);

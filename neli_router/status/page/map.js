@@ -72,7 +72,7 @@ export class PartitionMap {
   label(place, partition, owner, target, since) {
     const words = [`partition ${place}`, owner === null ? "owned by nobody" : `owner ${owner}`];
     if (owner !== null) words.push(`term ${partition.term}`);
-    if (owner !== null) words.push(since === undefined ? "since before the moves known" : `since ${clock(since)}`);
+    if (owner !== null) words.push(since === undefined ? "since before the events known" : `since ${clock(since)}`);
     if (target !== null) words.push(`being handed to ${target}`);
     if (partition.pinned !== null) words.push(`pinned to ${partition.pinned}`);
     return words.join(", ");

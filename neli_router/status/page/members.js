@@ -6,7 +6,7 @@
    by name, so that focus and hover survive every update.
 */
 
-import { amount, lasting, make, many, say, whole } from "./words.js";
+import { amount, lasting, make, many, moment, say, whole } from "./words.js";
 
 const COLUMNS = [
   { key: "name", title: "Member", of: (member) => member.name },
@@ -14,10 +14,10 @@ const COLUMNS = [
   { key: "partitions", title: "Partitions", of: (member) => member.partitions, number: true },
   { key: "weight", title: "Weight", of: (member) => member.weight, number: true },
   { key: "load", title: "Load", of: (member) => member.load, number: true },
-  { key: "lag", title: "Lag", of: (member) => member.lag ?? -1, number: true, hint: "records behind at its last beat" },
+  { key: "lag", title: "Lag", of: (member) => member.lag ?? -1, number: true, hint: "records still to read at its last heartbeat" },
   { key: "zone", title: "Zone", of: (member) => member.zone },
   { key: "address", title: "Address", of: (member) => member.address },
-  { key: "joined", title: "Joined at", of: (member) => member.joined, number: true, hint: "the offset of its Join" },
+  { key: "joined", title: "Joined", of: (member) => member.joined, number: true, hint: "by this browser's clock" },
 ];
 const TOLD_EVERY_S = 1;
 const NATURAL = new Intl.Collator("en", { numeric: true });
@@ -118,14 +118,25 @@ export class MembersTable {
     row.share.style.width = `${(100 * member.partitions) / most}%`;
     say(cells.weight, whole(member.weight));
     say(cells.load, amount(member.load));
-    say(cells.lag, member.lag === null ? "\u2013" : whole(member.lag));
+    say(cells.lag, member.lag === null ? "\u2013" : many(member.lag, "record"));
     say(cells.zone, member.zone || "\u2013");
     say(cells.address, member.address || "\u2013");
-    say(cells.joined, whole(member.joined));
+    this.fillJoined(row, member);
     row.drain.dataset.wish = member.drained ? "undrain" : "drain";
     say(row.drain, member.drained ? "Undrain\u2026" : "Drain\u2026");
     row.drain.setAttribute("aria-label", `${member.drained ? "Undrain" : "Drain"} ${member.name}`);
     row.weigh.setAttribute("aria-label", `Weigh ${member.name}`);
+  }
+
+  /* The time at which its Join was read. Each status tells it anew, and a little differently: the first one counts. */
+  fillJoined(row, member) {
+    const isKnown = member.joined_ago !== null;
+    const key = `${member.joined} ${isKnown}`;
+    if (row.joined === key) return;
+    row.joined = key;
+    const time = Date.now() - (performance.now() - this.receivedAt) - 1000 * (member.joined_ago ?? 0);
+    say(row.cells.joined, isKnown ? moment(time) : "before this agent");
+    row.cells.joined.title = `record ${whole(member.joined)}`;
   }
 
   /* Moves the bars to where they are at `now`; called some times a second. At each status those out of sight, too:

@@ -1,81 +1,99 @@
-/* The time line: the moves, when and why they happened. A strip of bars for the shape of it, a list for the facts.
+/* The time line: what happened, when and why, one entry for each cause. A strip of bars for the shape of it, a list for
+   the facts.
 
-   The strip spans from the oldest move known, at least a minute and at most an hour, to now. A bar's height is the
-   logarithm of how many partitions moved: one that moved must be seen beside a thousand.
+   The strip spans from the oldest event known, at least a minute and at most an hour, to now. A bar's height is the
+   logarithm of how many partitions moved: one that moved must be seen beside a thousand, and so must a member that
+   died and owned nothing.
 */
 
-import { clock, lasting, make, many, runs, say } from "./words.js";
+import { lasting, make, many, moment, runs, say, whole } from "./words.js";
 
 const SPAN_MIN_MS = 60_000;
 const SPAN_MAX_MS = 3_600_000;
 const BUCKETS = 90;
 const SHOWN_MAX = 200;
-const NOTHING = "Nothing has moved since this agent began to read.";
+const MOVED_MAX = 6;
+const NOTHING = "Nothing has happened since this agent began to read.";
 const SVG = "http://www.w3.org/2000/svg";
 
+const OF_MEMBERS = ["join", "replace", "leave"];
+const BAD = ["expire", "fence"];
+
 const SENTENCES = {
-  join: (by) => `${by} joined`,
-  leave: (by) => `${by} left`,
-  expire: (by) => `expired by ${by}`,
-  handover: (by) => `handed over by ${by}`,
-  drain: (by) => `drained by ${by}`,
-  undrain: (by) => `undrained by ${by}`,
-  pin: (by) => `pinned by ${by}`,
-  unpin: (by) => `unpinned by ${by}`,
-  weigh: (by) => `weighed by ${by}`,
-  load: (by) => `for its load, told by ${by}`,
-  other: (by) => (by ? `by ${by}` : "in records that were not read"),
+  join: ({ member }) => `${member} joined`,
+  replace: ({ member }) => `${member} was replaced by a newer process of its name`,
+  leave: ({ member }) => `${member} left`,
+  expire: ({ member, by }) => `${member} was expired by ${by}`,
+  fence: ({ member }) => `${member} was heard again: it had lived on, and was fenced`,
+  handover: ({ by }) => `${by} handed over`,
+  drain: ({ member, by }) => `${member} was drained by ${by}`,
+  undrain: ({ member, by }) => `${member} was undrained by ${by}`,
+  pin: ({ member, by, partition }) => `partition ${partition} was pinned to ${member} by ${by}`,
+  unpin: ({ by, partition }) => `partition ${partition} was unpinned by ${by}`,
+  weigh: ({ member, by }) => `${member} was weighed by ${by}`,
+  load: ({ by }) => `loads were told by ${by}`,
+  other: ({ by }) => (by ? `a record of ${by}` : "records that were not read"),
 };
 
 export class Timeline {
   constructor({ list, strip, from, count, news }, colours, { onShow }) {
     Object.assign(this, { list, strip, from, count, news, colours, onShow });
     this.entries = [];
-    list.addEventListener("pointerover", (event) => onShow(event.target.closest("li")?.dataset.member ?? null));
+    list.addEventListener("pointerover", (event) => onShow(event.target.closest("[data-member]")?.dataset.member || null));
     list.addEventListener("pointerleave", () => onShow(null));
   }
 
   show(history) {
     const newest = history.entries[0];
-    const key = `${history.entries.length} ${newest?.offset} ${newest?.partitions.length} ${history.base}`;
+    const key = `${history.entries.map(({ offset, last, number }) => `${offset} ${last} ${number}`)} ${history.base}`;
     if (key !== this.key) {
       this.key = key;
       this.entries = history.entries;
       this.list.replaceChildren(...this.entries.slice(0, SHOWN_MAX).map((entry) => this.item(entry, history)));
       if (this.entries.length === 0) this.list.append(make("li", { className: "note none", textContent: NOTHING }));
       this.announce(newest);
-      const moved = this.entries.reduce((sum, entry) => sum + entry.partitions.length, 0);
-      say(this.count, moved ? `${many(moved, "partition")} moved` : "nothing moved yet");
+      const oldest = this.entries.at(-1);
+      say(this.count, oldest ? `${many(this.entries.length, "event")} since ${moment(oldest.time)}` : "nothing yet");
     }
     this.draw();
   }
 
-  /* Tells screen readers the newest move; moves that were there when the page opened are no news. */
+  /* Tells screen readers the newest event; those that were there when the page opened are no news. */
   announce(newest) {
     if (this.announced !== undefined && newest !== undefined && newest.offset > this.announced) {
-      const places = many(newest.partitions.length, "partition");
-      const by = SENTENCES[newest.cause](newest.by);
-      say(this.news, `${places} from ${newest.source ?? "nobody"} to ${newest.target ?? "nobody"}, ${by}`);
+      const moved = newest.moved.slice(0, MOVED_MAX).map(({ source, target, number }) =>
+        `${many(number, "partition")} from ${source ?? "nobody"} to ${target ?? "nobody"}`);
+      say(this.news, [SENTENCES[newest.cause](newest), ...moved].join(", "));
     }
     this.announced = Math.max(newest?.offset ?? -1, this.announced ?? -1);
   }
 
   item(entry, history) {
+    const swatch = entry.member ? make("span", { className: `cell sample ${this.colours.look(entry.member)}` }) : null;
+    const moves = [...entry.moved].sort((one, other) => other.number - one.number);
+    const rest = moves.slice(MOVED_MAX).reduce((sum, { number }) => sum + number, 0);
+    const item = make("li", { className: `cause-${entry.cause}` },
+      make("time", { textContent: moment(entry.time), dateTime: new Date(entry.time).toISOString(), title: `record ${whole(entry.offset)}` }),
+      make("div", {},
+        make("p", { className: "moved what" }, swatch, make("span", { textContent: SENTENCES[entry.cause](entry) })),
+        ...moves.slice(0, MOVED_MAX).map((moved) => this.moved(moved, entry.member)),
+        rest ? make("p", { className: "note", textContent: `and ${many(rest, "partition")} to others` }) : null,
+        entry.number ? make("p", { className: "note places", textContent: places(entry, history), title: places(entry, history) }) : null));
+    item.dataset.member = entry.member;
+    return item;
+  }
+
+  /* The member that it is about stands above, and is not named again as the source. */
+  moved({ source, target, number }, about) {
     const who = (name) =>
       name === null
         ? make("span", { className: "who none", textContent: "nobody" })
         : make("span", { className: "who" }, make("span", { className: `cell sample ${this.colours.look(name)}` }), name);
-    const moved = make("p", { className: "moved" }, who(entry.source), make("span", { className: "arrow", textContent: "\u2192", "aria-label": "to" }), who(entry.target));
-    const term = entry.target === null ? null : history.term(entry.offset);
-    const facts = [many(entry.partitions.length, "partition"), SENTENCES[entry.cause](entry.by)];
-    const places = `${term === null ? `offset ${entry.offset}` : `term ${term}`} \u00b7 ${runs(entry.partitions, 8)}`;
-    const item = make("li", { className: `cause-${entry.cause}` },
-      make("time", { textContent: clock(entry.time), dateTime: new Date(entry.time).toISOString() }),
-      make("div", {}, moved,
-        make("p", { className: "note", textContent: facts.join(" \u00b7 ") }),
-        make("p", { className: "note places", textContent: places, title: `offset ${entry.offset}` })));
-    item.dataset.member = entry.target ?? "";
-    return item;
+    const line = make("p", { className: "moved" }, source === null || source !== about ? who(source) : null,
+      make("span", { className: "arrow", textContent: "\u2192", "aria-label": "to" }), who(target),
+      make("span", { className: "note", textContent: many(number, "partition") }));
+    line.dataset.member = target ?? "";
+    return line;
   }
 
   draw() {
@@ -88,8 +106,8 @@ export class Timeline {
       const place = BUCKETS - 1 - Math.floor(((now - entry.time) / span) * BUCKETS);
       if (place < 0) continue;
       recent += 1;
-      const kind = entry.cause === "expire" ? "expire" : ["join", "leave"].includes(entry.cause) ? "join" : "other";
-      buckets[Math.min(BUCKETS - 1, place)][kind] += entry.partitions.length;
+      const kind = BAD.includes(entry.cause) ? "expire" : OF_MEMBERS.includes(entry.cause) ? "join" : "other";
+      buckets[Math.min(BUCKETS - 1, place)][kind] += Math.max(1, entry.number);
     }
     this.strip.setAttribute("viewBox", `0 0 ${BUCKETS * 4} 48`);
     const bars = [];
@@ -107,9 +125,21 @@ export class Timeline {
       }
     });
     this.strip.replaceChildren(...bars);
-    this.strip.setAttribute("aria-label", `${many(recent, "change")} of owners in the last ${lasting(span / 1000)}`);
+    this.strip.setAttribute("aria-label", `${many(recent, "event")} in the last ${lasting(span / 1000)}`);
     say(this.from, `${lasting(span / 1000)} ago`);
   }
+}
+
+/* Each Handover gives a term of its own; all that moved in one record have one. */
+function places(entry, history) {
+  const term = history.term(entry.last);
+  const isOne = entry.last === entry.offset;
+  const numbers = entry.moved.flatMap(({ partitions }) => partitions);
+  return [
+    term === null ? `record ${entry.last}` : `${isOne ? "term" : "terms up to"} ${term}`,
+    isOne ? null : `within ${lasting(entry.lasted)}`,
+    numbers.length ? runs(numbers, 8) : null,
+  ].filter((part) => part !== null).join(" \u00b7 ");
 }
 
 function rectangle(kind, x, y, height) {

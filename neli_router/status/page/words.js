@@ -4,11 +4,18 @@
 */
 
 const WHOLE = new Intl.NumberFormat("en");
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 export const whole = (number) => WHOLE.format(number).replaceAll(",", "\u202f");
 
 export const clock = (time) => CLOCK.format(time);
+
+/* The time of day; with the day, if that is another than today. */
+export function moment(time) {
+  const isToday = new Date(time).toDateString() === new Date().toDateString();
+  return isToday ? clock(time) : `${DAY.format(time)} ${clock(time)}`;
+}
 
 export function many(count, one, more = one + "s") {
   return `${whole(count)} ${count === 1 ? one : more}`;

@@ -1,0 +1,178 @@
+"""The hook: a command that is run at each change, so that people can be told.
+
+    change --put--> [ change | change | ... ] --one at a time--> COMMAND: the change as JSON on standard input,
+                       at most QUEUE_MAX                                  and its parts as NELI_CHANGE_... variables
+                                                                    |
+                              a code that is not 0, or too long ----'--> said on standard error; the next one follows
+
+The command is split into words as a shell would, and is started without a shell. The parts of a change, such as the
+name of a member, are only data to it: they stand in no command line, so no name can become a command. A command that
+needs a shell starts one itself (`sh -c '...'`), and then finds the parts in variables, which it must quote.
+
+The watch goes on whatever the command does: it reads the stream in one thread, and the commands are started in another.
+A command that takes too long is killed with all that it started in its process group. The agent's token is not among
+its variables.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import click
+
+from neli_router.commands.conventions import shown
+from neli_router.exit_codes import EXIT_INTERRUPTED
+
+__all__ = ["QUEUE_MAX", "ChangeHook", "hook_options"]
+
+QUEUE_MAX = 10_000
+"""Changes that may wait for the command: some whole tables. Of more, the oldest are dropped, which is said."""
+
+TIMEOUT = 30.0
+
+STANDARD_ERROR = 2
+"""There goes what the command prints: standard output has a line for each change, and nothing else."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def hook_options(command: Command) -> Command:
+    """--exec and --exec-timeout."""
+    for option in (
+        click.option(
+            "--exec-timeout",
+            type=click.FloatRange(min=0.1, max=3600.0),
+            default=TIMEOUT,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long the command may take before it is killed.",
+        ),
+        click.option(
+            "--exec",
+            "hook",
+            metavar="COMMAND",
+            help="Run COMMAND at each change, one at a time. The change is on its standard input, as JSON.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+class ChangeHook:
+    """Runs `command` for each change that is `put`, from `with` to its end; does nothing if it is None.
+
+    The end of the block waits for what was put, at most as long as one command may take; an interruption does not wait.
+    """
+
+    def __init__(self, command: str | None, timeout: float) -> None:
+        try:
+            self._words = [] if command is None else shlex.split(command)
+        except ValueError as error:
+            raise click.UsageError(f"--exec: a command was wanted, but this is none ({error}): quote it") from None
+        if command is not None and not self._words:
+            raise click.UsageError("--exec: a command was wanted, but it is empty: is a variable of the shell not set?")
+        self._timeout = timeout
+        self._queue: deque[tuple[bytes, Mapping[str, object]]] = deque()
+        self._changed = threading.Condition()
+        self._dropped = 0
+        self._is_over = self._is_cut = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="neli-hook", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._words:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._words:
+            return
+        # That the agent is gone ends the watch with a code, and may be the very news that is to be told.
+        was_broken_off = kind is not None and not (isinstance(error, SystemExit) and error.code != EXIT_INTERRUPTED)
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join(0.0 if was_broken_off else self._timeout)
+        with self._changed:
+            self._is_cut = True
+            process, left = self._process, len(self._queue)
+        if process is not None:
+            _kill(process)
+        self._thread.join()
+        if left:
+            _say(f"{left} more were still to be told when this ended")
+
+    def put(self, line: bytes, **parts: object) -> None:
+        """Run the command for a change: `line` as its standard input, `parts` as its variables. Never waits."""
+        if not self._words:
+            return
+        with self._changed:
+            self._queue.append((line, parts))
+            if len(self._queue) > QUEUE_MAX:
+                self._queue.popleft()
+                self._dropped += 1
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._is_over)
+                if self._is_cut or not self._queue:
+                    return
+                dropped, self._dropped = self._dropped, 0
+                line, parts = self._queue.popleft()
+            if dropped:
+                _say(f"it is slower than the changes: {dropped} were dropped")
+            self._tell(line, parts)
+
+    def _tell(self, line: bytes, parts: Mapping[str, object]) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "NELI_TOKEN"}
+        environment |= {f"NELI_CHANGE_{name.upper()}": shown(str(value)) for name, value in parts.items()}
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the operator's own command, without a shell.
+                self._words,
+                stdin=subprocess.PIPE,
+                stdout=STANDARD_ERROR,
+                stderr=STANDARD_ERROR,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            _say(f"it cannot be started: {error.strerror}")
+            return
+        with self._changed:
+            self._process = process
+            is_cut = self._is_cut
+        try:
+            if not is_cut:
+                process.communicate(line, timeout=self._timeout)
+                if process.returncode != 0 and not self._is_cut:
+                    _say(f"it ended with {process.returncode}")
+        except subprocess.TimeoutExpired:
+            _say(f"it took longer than {self._timeout:g} s and was killed")
+        finally:
+            _kill(process)
+            process.wait()
+            if process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
+            self._process = None
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kill the command, and whatever it left in its group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _say(what: str) -> None:
+    click.echo(f"Error: the command of --exec was to be told of a change, but {what}", err=True)

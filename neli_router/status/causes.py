@@ -1,0 +1,222 @@
+"""The causes: why members came and went and partitions moved, one episode for each cause.
+
+    record --fold--> before, after --.
+                                     +--> an episode: cause, member, by --+-- what moved in that very record
+    Handover, later ----------------------> the episode of its plan ------'-- what moved later, because of it
+
+A drain of 256 partitions is one wish and 256 Handovers, each in a record of its own, and people want to read one line.
+A Handover does not say why it was made. But a partition is handed over because its target changed, and the record that
+changed the target is known: so each partition remembers that record's episode, from the change until it is where it
+was to be. A Handover of which the reason was not read is an episode of its own, together with those that follow it.
+
+    Beat of an incarnation that was expired or replaced --> it was alive then, and so it was fenced
+
+Members are called by their names, also when they are gone. A process that comes back under its name and keeps what it
+had has moved nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from neli_router.induction.fold import State
+from neli_router.induction.records import (
+    Drain,
+    Expire,
+    Genesis,
+    Handover,
+    Join,
+    Leave,
+    Load,
+    Pin,
+    Record,
+    Undrain,
+    Unpin,
+    Weigh,
+)
+from neli_router.status.group_view import Cause, GroupEvent, Moved
+
+__all__ = ["CAUSES", "OF_MEMBERS", "Causes", "Episode"]
+
+CAUSES: Mapping[type, Cause] = {
+    Join: "join",
+    Leave: "leave",
+    Expire: "expire",
+    Handover: "handover",
+    Drain: "drain",
+    Undrain: "undrain",
+    Pin: "pin",
+    Unpin: "unpin",
+    Weigh: "weigh",
+    Load: "load",
+}
+
+OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", "fence"})
+"""The causes that are the fate of a member. All others are wishes, and moves whose reason is not known."""
+
+WISHED = ("pins", "drains", "weights")
+"""What a wish changes, in a state. Loads come every minute in some groups, and count as news only if they move."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """One cause, and all that came of it so far. `told` is the same as a value that never changes."""
+
+    offset: int
+    read_at: float
+    cause: Cause
+    member: str
+    by: str
+    partition: int | None = None
+    last: int = 0
+    last_at: float = 0.0
+    moved: dict[tuple[str | None, str | None], list[int]] = field(default_factory=dict)
+    counts: dict[tuple[str | None, str | None], int] = field(default_factory=dict)
+    _told: GroupEvent | None = None
+
+    def add(self, source: str | None, target: str | None, partition: int, offset: int, now: float) -> None:
+        self.moved.setdefault((source, target), []).append(partition)
+        self.counts[source, target] = self.counts.get((source, target), 0) + 1
+        self.last, self.last_at, self._told = offset, now, None
+
+    def forget(self) -> int:
+        """Forget which partitions moved, and not how many; returns how many were forgotten."""
+        forgotten = sum(map(len, self.moved.values()))
+        self.moved, self._told = {}, None
+        return forgotten
+
+    def told(self) -> GroupEvent:
+        if self._told is None:
+            moved = tuple(
+                Moved(source, target, number, tuple(sorted(self.moved.get((source, target), ()))))
+                for (source, target), number in self.counts.items()
+            )
+            self._told = GroupEvent(
+                offset=self.offset,
+                last=max(self.last, self.offset),
+                read_at=self.read_at,
+                last_at=max(self.last_at, self.read_at),
+                cause=self.cause,
+                member=self.member,
+                by=self.by,
+                partition=self.partition,
+                moved=moved,
+            )
+        return self._told
+
+
+class Causes:
+    """Fed with the records of a ledger in order, and the states before and after each."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        """Incarnation -> name, for as long as the fold remembers the incarnation."""
+        self._ended: dict[str, str] = {}
+        """The same of those that another member's record ended, and that were not heard since."""
+        self._reasons: dict[int, Episode] = {}
+        """Partition -> the episode that gave it another target, until it is there."""
+        self._loose: Episode | None = None
+        """The newest Handovers whose reason was not read."""
+
+    def begin(self, state: State) -> None:
+        """The records to come continue `state`. What was on its way before has no reason that is known."""
+        self._reasons, self._loose = {}, None
+        self._know(state, state)
+
+    def name_of(self, incarnation: str) -> str:
+        return self._names.get(incarnation, incarnation)
+
+    def unread(self, before: State, after: State, now: float) -> tuple[Episode | None, int]:
+        """The moves from `before` to `after`, between which no record was read; and how many partitions they are."""
+        self._know(before, after)
+        episode = Episode(max(0, after.at - 1), now, "other", "", "")
+        number = self._move(episode, before, after, range(len(after.owners)), episode.offset, now)
+        return (episode if number else None), number
+
+    def take(self, before: State, offset: int, record: Record, after: State, now: float) -> tuple[Episode | None, int]:
+        """The episode that `record` began, if it did; and how many partitions moved by it, in whatever episode."""
+        if after.seats is not before.seats:
+            self._know(before, after)
+        if isinstance(record, Genesis):
+            return None, 0
+        if isinstance(record, Handover):
+            return self._hand_over(before, offset, record, after, now)
+        episode = self._episode(before, offset, record, after, now)
+        if episode is None:
+            return None, 0
+        self._loose = None
+        if after.targets is not before.targets and len(after.targets) == len(before.targets):
+            for partition, (was, to_be) in enumerate(zip(before.targets, after.targets, strict=True)):
+                if was != to_be:
+                    self._reasons[partition] = episode
+        number = 0
+        if after.owners is not before.owners:
+            number = self._move(episode, before, after, range(len(after.owners)), offset, now)
+        self._reasons = {
+            partition: reason
+            for partition, reason in self._reasons.items()
+            if after.owners[partition] != after.targets[partition]
+        }
+        return episode, number
+
+    def late(self, offset: int, incarnation: str, now: float) -> Episode | None:
+        """A Beat of an incarnation that is no member stands at `offset`: the first proof that it lived on, or none."""
+        name = self._ended.pop(incarnation, None)
+        return None if name is None else Episode(offset, now, "fence", name, name)
+
+    def _hand_over(
+        self, before: State, offset: int, record: Handover, after: State, now: float
+    ) -> tuple[Episode | None, int]:
+        if after.owners is before.owners:
+            return None, 0
+        reason, begun = self._reasons.pop(record.partition, None), None
+        if reason is None:
+            name = self.name_of(record.by)
+            if self._loose is None or self._loose.by != name:
+                self._loose = begun = Episode(offset, now, "handover", name, name)
+            reason = self._loose
+        return begun, self._move(reason, before, after, [record.partition], offset, now)
+
+    def _episode(self, before: State, offset: int, record: Record, after: State, now: float) -> Episode | None:
+        """A new episode, if `record` changed anything that people would ask about."""
+        by, gone = self.name_of(record.by), before.seats.keys() - after.seats.keys()
+        came = isinstance(record, Join) and record.by in after.seats and record.by not in before.seats
+        changed = any(getattr(before, part) is not getattr(after, part) for part in WISHED)
+        if not (came or gone or changed or after.targets is not before.targets or after.owners is not before.owners):
+            return None
+        cause = CAUSES.get(type(record), "other")
+        member = str(getattr(record, "name", ""))
+        if gone and isinstance(record, Join):
+            cause = "replace"
+        elif isinstance(record, Leave | Expire):
+            member = before.seats[next(iter(gone))].name if gone else ""
+        if isinstance(record, Join | Expire):
+            self._ended |= {incarnation: before.seats[incarnation].name for incarnation in gone}
+        partition = record.partition if isinstance(record, Pin | Unpin) else None
+        return Episode(offset, now, cause, member, by, partition)
+
+    def _move(
+        self, episode: Episode, before: State, after: State, places: Iterable[int], offset: int, now: float
+    ) -> int:
+        number = 0
+        for partition, source, target in self._pairs(before, after, places):
+            episode.add(source, target, partition, offset, now)
+            number += 1
+        return number
+
+    def _pairs(
+        self, before: State, after: State, places: Iterable[int]
+    ) -> Iterator[tuple[int, str | None, str | None]]:
+        for place in places:
+            had = before.owners[place] if before.owners else None
+            has = after.owners[place]
+            if had == has:
+                continue
+            source, target = had and self.name_of(had), has and self.name_of(has)
+            if source != target:
+                yield place, source, target
+
+    def _know(self, before: State, after: State) -> None:
+        names = {key: name for key, name in self._names.items() if key in after.departed}
+        names |= {seat.incarnation: seat.name for seat in before.seats.values()}
+        self._names = names | {seat.incarnation: seat.name for seat in after.seats.values()}
+        self._ended = {key: name for key, name in self._ended.items() if key in after.departed}

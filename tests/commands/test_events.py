@@ -1,0 +1,208 @@
+"""`neli events`, and the command that is run at each change: what people are told, and what cannot be done to them."""
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from neli_router.agent.wire import Cause, EventView, MovedView, OwnerView
+from neli_router.commands.events import events_command, sentence
+from neli_router.commands.lookups import watch_command
+from tests.agent.stand_in import FOUNDED, StandIn, eventually, standing_in, whenever
+
+DRAIN = EventView(7, 0.0, "drain", "alpha", "ops", [MovedView("alpha", "beta", 2, [3, 4])], last=9, lasted=0.5)
+DEATH = EventView(20, 0.0, "expire", "beta", "alpha", [], last=20)
+
+NOTE = """
+import os, sys
+parts = {name: text for name, text in sorted(os.environ.items()) if name.startswith("NELI_")}
+with open(sys.argv[1], "a") as file:
+    print(repr((sys.stdin.read(), parts)), file=file)
+"""
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    monkeypatch.setenv("NELI_TOKEN", "correct-horse-battery")
+    with standing_in(tmp_path) as (agent, address):
+        monkeypatch.setenv("NELI_AGENT", address)
+        yield agent
+
+
+@pytest.fixture(name="notes")
+def _notes(tmp_path: Path) -> Path:
+    (tmp_path / "note.py").write_text(NOTE)
+    return tmp_path / "notes"
+
+
+def hook(notes: Path) -> str:
+    """A command that notes what it is told."""
+    return f"{sys.executable} {notes.parent / 'note.py'} {notes}"
+
+
+def noted(notes: Path) -> list[tuple[str, dict[str, str]]]:
+    return [eval(line) for line in notes.read_text().splitlines()] if notes.exists() else []  # noqa: S307 - our own.
+
+
+def events(*arguments: str) -> Result:
+    return CliRunner().invoke(events_command, arguments, catch_exceptions=False)
+
+
+# The past and what is to come
+
+
+def test_the_past_is_a_line_for_each_cause_with_the_time_at_which_it_was(place: StandIn) -> None:
+    place.history = [FOUNDED, replace(DRAIN, ago=30.0)]
+    result = events()
+    lines = [line.split("  ", 1) for line in result.stdout.splitlines()]
+    assert ["alpha joined: 100 partitions to alpha", "alpha was drained by ops: 2 partitions to beta"] == [
+        text for _, text in lines
+    ]
+    past = datetime.now(UTC) - datetime.fromisoformat(lines[0][0])
+    assert timedelta(seconds=59) <= past < timedelta(seconds=180)
+    assert 0 == result.exit_code
+
+
+def test_json_has_the_time_the_cause_and_all_that_moved(place: StandIn) -> None:
+    line = json.loads(events("--output", "json").stdout)
+    assert (1, "join", "alpha", 100) == (line["offset"], line["cause"], line["member"], line["moved"][0]["number"])
+    assert "alpha joined: 100 partitions to alpha" == line["text"]
+
+
+def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_moved(place: StandIn) -> None:
+    def then() -> None:
+        place.say("event", replace(DRAIN, moved=[], last=7, lasted=0.0))
+        place.say("event", DRAIN)
+        place.say("event", DEATH)
+        place.hang_up()
+
+    with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
+        result = events("--follow")
+    assert [
+        "alpha joined: 100 partitions to alpha",
+        "alpha was drained by ops",
+        "alpha was drained by ops: 2 partitions to beta",
+        "beta was expired by alpha",
+    ] == [line.split("  ", 1)[1] for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("cause", "partition", "said"),
+    [
+        ("replace", None, "a was replaced by a newer process of its name"),
+        ("leave", None, "a left"),
+        ("fence", None, "a was heard again: it had lived on, and was fenced"),
+        ("pin", 3, "partition 3 was pinned to a by ops"),
+        ("unpin", 3, "partition 3 was unpinned by ops"),
+        ("weigh", None, "a was weighed by ops"),
+        ("load", None, "loads were told by ops"),
+        ("handover", None, "ops handed over"),
+        ("other", None, "records were not read"),
+    ],
+)
+def test_each_cause_is_said_in_words(cause: Cause, partition: int | None, said: str) -> None:
+    assert said == sentence(EventView(1, 0.0, cause, "a", "ops", [], partition))
+
+
+def test_many_targets_are_named_up_to_a_bound_and_a_hostile_name_is_shown_as_text() -> None:
+    moved = [MovedView("a", f"m{number}", 1, []) for number in range(11)]
+    text = sentence(EventView(1, 0.0, "expire", "a", "b\x1b[2J", moved))
+    assert text.startswith("a was expired by b\\x1b[2J: 11 partitions to m0, m1, ")
+    assert text.endswith("m7 and 3 others")
+
+
+# The command on change
+
+
+def test_each_event_that_is_to_come_is_told_to_the_command(place: StandIn, notes: Path) -> None:
+    def then() -> None:
+        place.say("event", DEATH)
+        eventually(lambda: noted(notes))
+        place.hang_up()
+
+    with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
+        result = events("--follow", "--exec", hook(notes))
+    ((given, parts),) = noted(notes)
+    assert json.loads(given) == json.loads(given.strip())
+    assert ("expire", "beta was expired by alpha") == (json.loads(given)["cause"], json.loads(given)["text"])
+    assert ("expire", "beta", "alpha") == tuple(parts[f"NELI_CHANGE_{part}"] for part in ("CAUSE", "MEMBER", "BY"))
+    assert "NELI_TOKEN" not in parts
+    assert 4 == result.exit_code
+
+
+def watched(place: StandIn, notes: Path, *changes: OwnerView, command: str = "", timeout: str = "60") -> Result:
+    def then() -> None:
+        for change in changes:
+            place.say("owner", change)
+        place.hang_up()
+
+    arguments = ["--exec", command or hook(notes), "--exec-timeout", timeout]
+    with whenever(lambda: place.held == 1, then):
+        return CliRunner().invoke(watch_command, arguments, catch_exceptions=False)
+
+
+def test_a_watch_tells_each_change_in_order_and_not_what_was_there_before(place: StandIn, notes: Path) -> None:
+    changes = [OwnerView(0, f"m{number}", "http://m:1", 5 + number) for number in range(5)]
+    watched(place, notes, *changes, OwnerView(0, None, why="none is left"))
+    told = [(parts["NELI_CHANGE_NAME"], parts["NELI_CHANGE_TERM"]) for _, parts in noted(notes)]
+    assert [(f"m{number}", str(5 + number)) for number in range(5)] == told[:5]
+    assert ("", "0") == told[5]
+    assert ["m0", 0] == [json.loads(noted(notes)[0][0])[part] for part in ("name", "partition")]
+
+
+@pytest.mark.parametrize("name", ["$(touch hurt)", "; touch hurt #", "`touch hurt`", "a\nb", "--output", "a\0b"])
+def test_no_name_can_become_a_command(
+    place: StandIn, notes: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    watched(place, notes, OwnerView(0, name, "http://m:1", 5))
+    ((given, parts),) = noted(notes)
+    assert name == json.loads(given)["name"]
+    expected = name if name.isprintable() else name.encode("unicode_escape").decode()
+    assert expected == parts["NELI_CHANGE_NAME"]
+    assert not (tmp_path / "hurt").exists()
+
+
+def test_a_command_that_fails_is_said_and_the_watch_goes_on(place: StandIn, notes: Path) -> None:
+    changes = [OwnerView(0, name, "http://m:1", 5) for name in ("b", "c")]
+    result = watched(place, notes, *changes, command=f"{sys.executable} -c 'raise SystemExit(7)'")
+    assert 2 == result.stderr.count("was to be told of a change, but it ended with 7")
+    assert 3 == len(result.stdout.splitlines())
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(place: StandIn, notes: Path) -> None:
+    code = "import subprocess, time; subprocess.Popen(['sleep', '3600']); time.sleep(3600)"
+    result = watched(
+        place, notes, OwnerView(0, "b", "http://m:1", 5), command=f'{sys.executable} -c "{code}"', timeout="1"
+    )
+    assert "it took longer than 1 s and was killed" in result.stderr or "still to be told" in result.stderr
+    assert 4 == result.exit_code
+
+
+def test_a_command_that_is_not_there_is_said(place: StandIn, notes: Path) -> None:
+    result = watched(place, notes, OwnerView(0, "b", "http://m:1", 5), command="/no/such/command")
+    assert "it cannot be started: No such file or directory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--follow", "--exec", ""], "a command was wanted, but it is empty"),
+        (["--follow", "--exec", "a 'b"], "a command was wanted, but this is none (No closing quotation)"),
+        (["--exec", "true"], "events that are to come were wanted, but --follow is not given"),
+        (["--limit", "-1"], "-1 is not in the range"),
+    ],
+)
+def test_wrong_options_are_refused(place: StandIn, arguments: list[str], said: str) -> None:
+    result = events(*arguments)
+    assert (2, True) == (result.exit_code, said in result.stderr)
+
+
+def test_the_help_has_an_example_and_the_exit_codes() -> None:
+    text = events("--help").output
+    assert [True, True, True] == ["Example" in text, "Exit codes" in text, "NELI_AGENT" in text]
