@@ -11,6 +11,7 @@ it, pytest would import Airflow first.
 """
 
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -105,6 +106,13 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
         (folder / "policies" / "airflow_local_settings.py").write_text(policies(), encoding="utf-8")
         with Airflow.started(environment) as airflow:
             yield airflow
+            require_one_file_for_each_dag(airflow.dags)
+
+
+def require_one_file_for_each_dag(folder: Path) -> None:
+    """Two tests with a Dag of one name would each run the other's, whichever file Airflow read last."""
+    names = [name for file in folder.glob("*.py") for name in re.findall(r'DAG\(\s*"(\w+)"', file.read_text("utf-8"))]
+    assert [] == [name for name in set(names) if names.count(name) > 1]
 
 
 def policies() -> str:

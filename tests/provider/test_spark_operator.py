@@ -95,7 +95,7 @@ from airflow_provider.retries import LeadershipRetryPolicy
 NOW = "[ti.try_number - 1] }}}}"
 FOLDER = "{{{{ dag_run.conf['folder'] }}}}/{{{{ ti.try_number }}}}"
 
-with DAG("gated"):
+with DAG("submits"):
     LeaderSparkSubmitOperator(
         task_id="job",
         role={ROLE},
@@ -153,7 +153,7 @@ def send(number: signal.Signals, *pids: int) -> None:
 
 
 class Place:
-    """A real installation, two hosts' agents, and the Dag `gated`."""
+    """A real installation, two hosts' agents, and the Dag `submits`."""
 
     def __init__(self, api: AirflowApi, both: list[AgentProcess]) -> None:
         self.api, self.both = api, both
@@ -163,16 +163,16 @@ class Place:
         for number in range(len(tries)):
             (folder / str(number + 1)).mkdir(parents=True)
         hosts, ways = [f"host_{agent.name}" for agent, _ in tries], [way for _, way in tries]
-        return self.api.trigger("gated", conf={"folder": str(folder), "hosts": hosts, "ways": ways})
+        return self.api.trigger("submits", conf={"folder": str(folder), "hosts": hosts, "ways": ways})
 
     def await_work(self, run: str, folder: Path) -> Submission:
         """The job of a try, once a Python worker of Spark is at it. Airflow and a JVM start slowly."""
         until(lambda: (folder / "worker").exists() or self.has_ended(run), f"the work of {run}", patience=WORK_MAX)
-        assert (folder / "worker").exists(), self.api.log("gated", run, "job", try_number=int(folder.name))
+        assert (folder / "worker").exists(), self.api.log("submits", run, "job", try_number=int(folder.name))
         return Submission(folder)
 
     def has_ended(self, run: str) -> bool:
-        return self.api.run("gated", run)["state"] in ENDED
+        return self.api.run("submits", run)["state"] in ENDED
 
 
 @pytest.fixture(name="place")
@@ -185,8 +185,8 @@ def _place(installation: Airflow, tmp_path: Path) -> Iterator[Place]:
             api.add_connection(f"host_{agent.name}", extra={"address": agent.address})
         if "spark_of_tests" not in api.connections():
             api.add_connection("spark_of_tests", "spark", host="local[1]")
-        (installation.dags / "gated.py").write_text(DAG_FILE, encoding="utf-8")
-        api.await_dag("gated")
+        (installation.dags / "submits.py").write_text(DAG_FILE, encoding="utf-8")
+        api.await_dag("submits")
         yield Place(api, both)
 
 
@@ -224,9 +224,9 @@ def test_a_job_that_loses_its_role_is_gone_and_refused_and_its_retry_succeeds_wh
     send(signal.SIGCONT, *guards)
     frozen.await_end()
 
-    assert "success" == place.api.await_run("gated", run, patience=WORK_MAX)
+    assert "success" == place.api.await_run("submits", run, patience=WORK_MAX)
     for number in (1, 2):
-        assert "LeadershipLost" in place.api.log("gated", run, "job", try_number=number)
+        assert "LeadershipLost" in place.api.log("submits", run, "job", try_number=number)
     told = json.loads((folder / "3" / "told.json").read_text())["settings"]
     assert first.name == told["spark.neli.member"]
     assert int(told["spark.neli.term"]) == table.progress([ROLE])[ROLE].term
@@ -241,12 +241,12 @@ def test_nothing_is_left_of_the_job_of_a_task_that_is_killed(place: Place, tmp_p
         place.await_work(run, folder / "1") for run, folder in zip(runs, (by_a_person, by_the_kernel), strict=True)
     )
     # Airflow sends SIGTERM to the task's group, and then SIGKILL. The job is in another one.
-    path = f"/dags/gated/dagRuns/{runs[0]}/taskInstances/job"
+    path = f"/dags/submits/dagRuns/{runs[0]}/taskInstances/job"
     place.api.call("PATCH", path, body={"new_state": "failed"})
     send(signal.SIGKILL, killed.task)
     failed.await_end()
     killed.await_end()
-    place.api.call("PATCH", f"/dags/gated/dagRuns/{runs[1]}", body={"state": "failed"})
+    place.api.call("PATCH", f"/dags/submits/dagRuns/{runs[1]}", body={"state": "failed"})
 
 
 def states(run: Any) -> dict[str, str]:
