@@ -82,7 +82,7 @@ class ChangeHook:
         self._queue: deque[tuple[bytes, Mapping[str, object]]] = deque()
         self._changed = threading.Condition()
         self._dropped = 0
-        self._is_over = self._is_cut = False
+        self._is_over = self._is_cut = self._is_telling = False
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name="neli-hook", daemon=True)
 
@@ -104,12 +104,13 @@ class ChangeHook:
         self._thread.join(0.0 if was_broken_off else self._timeout)
         with self._changed:
             self._is_cut = True
-            process, left = self._process, len(self._queue)
+            process = self._process
+            left = len(self._queue) + self._is_telling
         if process is not None:
             _kill(process)
         self._thread.join()
         if left:
-            _say(f"{left} more were still to be told when this ended")
+            _say(f"this ended before {left} of them were told")
 
     def put(self, line: bytes, **parts: object) -> None:
         """Run the command for a change: `line` as its standard input, `parts` as its variables. Never waits."""
@@ -129,10 +130,12 @@ class ChangeHook:
                 if self._is_cut or not self._queue:
                     return
                 dropped, self._dropped = self._dropped, 0
-                line, parts = self._queue.popleft()
+                (line, parts), self._is_telling = self._queue.popleft(), True
             if dropped:
                 _say(f"it is slower than the changes: {dropped} were dropped")
             self._tell(line, parts)
+            with self._changed:
+                self._is_telling, self._process = False, None
 
     def _tell(self, line: bytes, parts: Mapping[str, object]) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "NELI_TOKEN"}
@@ -152,26 +155,24 @@ class ChangeHook:
         with self._changed:
             self._process = process
             is_cut = self._is_cut
-        try:
-            if not is_cut:
-                process.communicate(line, timeout=self._timeout)
-                if process.returncode != 0 and not self._is_cut:
-                    _say(f"it ended with {process.returncode}")
-        except subprocess.TimeoutExpired:
-            _say(f"it took longer than {self._timeout:g} s and was killed")
-        finally:
+        if is_cut:
             _kill(process)
-            process.wait()
-            if process.stdin is not None:
-                with suppress(OSError):
-                    process.stdin.close()
-            self._process = None
+        try:
+            process.communicate(line, timeout=self._timeout)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.communicate()
+            _say(f"it took longer than {self._timeout:g} s and was killed")
+        else:
+            if process.returncode != 0 and not self._is_cut:
+                _say(f"it ended with {process.returncode}")
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the command, and whatever it left in its group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Kill the command with its process group, unless it has ended: its number may be another's by now."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _say(what: str) -> None:
