@@ -128,8 +128,8 @@ def _without_public_markers(address: str) -> str:
     if not colon:
         scheme, rest = "", address
     place, mark, query = rest.partition("?")
-    if "@" not in rest:
-        shown = re.match(r"[^?]*" if scheme == "sqlite" else r"[^?&;:@]*", place)
+    if "@" not in rest and "%40" not in rest:
+        shown = re.match(r"[^?]*" if scheme == "sqlite" else r"[^?&;:@%]*", place)
         assert shown is not None, "it matches nothing, too"
         place = shown.group().replace(MARKER, "plain") + place[shown.end() :]
     elif scheme == "sqlite" and "@" not in place.removeprefix("//").partition("/")[0]:

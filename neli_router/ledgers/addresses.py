@@ -164,12 +164,15 @@ def _is_read(scheme: str, rest: str) -> bool:
 
 
 def harmless_start(text: str) -> str:
-    """What stands before the first sign that may begin a secret, or nothing if an @ says that one stands before it."""
+    """What stands before the first sign that may begin a secret, or nothing if an @ says that one stands before it.
+
+    A sign may be encoded, as %3A and %40 are.
+    """
     slashes = "//" if text.startswith("//") else ""
-    found = re.match(r"[^?&;:@]*", text.removeprefix(slashes))
+    found = re.match(r"[^?&;:@%]*", text.removeprefix(slashes))
     shown = found.group() if found else ""
     is_all = slashes + shown == text
-    return slashes + (shown if "@" not in text else "") + ("" if is_all else "***")
+    return slashes + ("" if "@" in text or "%40" in text else shown) + ("" if is_all else "***")
 
 
 def _is_harmless(option: str) -> bool:

@@ -262,7 +262,10 @@ def test_an_at_in_a_files_name_is_no_password() -> None:
 
 
 @pytest.mark.parametrize("option", ["name", "zone", "address", "guarantee", "agent.listen", "agent.socket", "lease"])
-@pytest.mark.parametrize("text", ["redis://:hunter2@host/jobs", "http://host/?key=hunter2", "redis:hunter2@x://"])
+@pytest.mark.parametrize(
+    "text",
+    ["redis://:hunter2@host/jobs", "http://host/?key=hunter2", "redis:hunter2@x://", "redis:%2F%2Fu%3Ahunter2%40x://"],
+)
 def test_an_address_with_a_password_is_refused_and_not_shown_in_any_option(option: str, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve({option: text}, {**LEDGER, **TOKEN}, places=())

@@ -1,0 +1,99 @@
+"""An HTTP server that is a member: each customer's orders are kept by the one server that owns the customer.
+
+    client --any server--> owner? --this one--> 200
+                              '-- another --> 307, to its address
+
+    NELI_LEDGER=redis://localhost/orders POD_NAME=a POD_IP=127.0.0.1 PORT=8001 uvicorn orders:app --port 8001
+
+uvicorn closes its port as soon as it gets SIGTERM, and ends the application only when the last request is answered. A
+member that is closed at that end is named as the owner for all this time, and cannot be reached. So SIGTERM is taken
+first: the member hands over and leaves, while the port is open. Then uvicorn gets the signal.
+
+    SIGTERM --> member.close(): work ends, others take over, routers name them --> uvicorn: port closed, requests end
+                                                                            '-- LINGER: for clients that asked before
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from neli_router import AsyncMember, Config
+from neli_router.errors import NeliError
+
+LINGER = 1.0
+"""Seconds for clients that looked the owner up before it left: they are answered with 503, and ask again."""
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    config = Config(
+        ledger=os.environ["NELI_LEDGER"],
+        name=os.environ["POD_NAME"],
+        address=f"{os.environ['POD_IP']}:{os.environ['PORT']}",
+        lease=float(os.environ.get("NELI_LEASE", "1")),
+        accept_rewinds=os.environ.get("NELI_ACCEPT_REWINDS") == "true",
+    )
+    async with AsyncMember(config) as member:  # In the worker, and not before a fork: see README.md.
+        app.state.member = member
+        take_sigterm_first(member)
+        yield
+
+
+def take_sigterm_first(member: AsyncMember) -> None:
+    """Let the member leave before the server closes its port."""
+    end_server = signal.getsignal(signal.SIGTERM)
+    assert callable(end_server), "uvicorn handles SIGTERM before the lifespan begins"
+    leaving = []
+
+    async def leave() -> None:
+        try:
+            await member.close()  # Waits for work in progress, at most `drain_timeout`.
+            await asyncio.sleep(LINGER)
+        finally:
+            end_server(signal.SIGTERM, None)
+
+    def told() -> None:
+        if not leaving:  # Kept, because the loop keeps no task alive.
+            leaving.append(asyncio.ensure_future(leave()))
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
+
+
+async def order(request: Request) -> Response:
+    customer, member = request.path_params["customer"], request.app.state.member
+    try:
+        owner = member.router.owner(customer)
+        if owner.name != member.name:
+            return RedirectResponse(f"http://{owner.address}{request.url.path}", 307)
+        async with member.leading(customer, timeout=0) as lease:  # Its handover waits for this block.
+            await asyncio.sleep(float(request.query_params.get("seconds", "0")))  # Work, fenced by lease.term.
+            return JSONResponse({"server": member.name, "term": lease.term})
+    except NeliError:  # It is leaving, or has just lost the customer.
+        return Response("ask again", 503, {"Retry-After": "1"})
+
+
+async def health(_: Request) -> Response:
+    """Whether it runs. Not whether the ledger is there: that gets better by itself, and not by a restart."""
+    return Response()
+
+
+async def ready(request: Request) -> Response:
+    """Whether it knows the owners."""
+    try:
+        request.app.state.member.router.owner("any")
+    except NeliError as error:
+        return Response(str(error), 503)
+    return Response()
+
+
+app = Starlette(
+    lifespan=lifespan,
+    routes=[Route("/orders/{customer}", order), Route("/health", health), Route("/ready", ready)],
+)

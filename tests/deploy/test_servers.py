@@ -1,0 +1,128 @@
+"""docs/deploy/orders.py under a real uvicorn: its member leaves before its port closes, so no client is sent in vain.
+
+a router of the test's --owner's address--> GET, again and again --SIGTERM to the owner--> another owner
+                                               '--refused? then it was named and could not be reached
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+import neli_router
+from neli_router import Router
+from neli_router.errors import NoOwner
+from tests.servers.process import free_port
+
+FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
+PATIENCE = 60.0
+CUSTOMER = "customer-7"
+WORK = 1.0
+"""Seconds of a request that is under way when the server is told to end."""
+
+
+@contextmanager
+def server(ledger: str, name: str, folder: Path, *, app: str = "orders:app") -> Iterator[subprocess.Popen[bytes]]:
+    port = free_port()
+    told = {"NELI_LEDGER": ledger, "POD_NAME": name, "POD_IP": "127.0.0.1", "PORT": str(port), "NELI_LEASE": "2"}
+    command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port)]
+    path = os.pathsep.join([str(folder), str(FOLDER)])
+    with (
+        (folder / f"{name}.log").open("wb") as log,
+        subprocess.Popen(command, env={**os.environ, **told, "PYTHONPATH": path}, stdout=log, stderr=log) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until(holds: Callable[[], object], what: str) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < give_up_at, what
+        time.sleep(0.02)
+
+
+def owners(router: Router) -> set[str]:
+    try:
+        return {owner.name for owner in router.table.partitions if owner}
+    except NoOwner:
+        return set()
+
+
+def asked(router: Router) -> str:
+    """What the owner of the customer answers: its name, or its status. "refused" if its port was closed while it was
+    the owner: a table that was read after that still names it."""
+    try:
+        owner = router.owner(CUSTOMER)
+        try:
+            answer = httpx.get(f"http://{owner.address}/orders/{CUSTOMER}", timeout=PATIENCE)
+        except httpx.ConnectError:
+            refused_at = time.monotonic()
+            until(lambda: router.at.age < time.monotonic() - refused_at, "a newer table")
+            return "refused" if router.owner(CUSTOMER) == owner else "moved"
+    except NoOwner:
+        return "no owner"
+    return str(answer.json()["server"]) if answer.status_code == 200 else str(answer.status_code)
+
+
+def at_work(address: str) -> socket.socket:
+    """A connection on which a request is being worked on."""
+    host, _, port = address.partition(":")
+    connection = socket.create_connection((host, int(port)), PATIENCE)
+    connection.sendall(
+        f"GET /orders/{CUSTOMER}?seconds={WORK} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
+    )
+    for _ in range(5):  # Each is another turn of the server's loop, and the first has read what was sent before.
+        assert httpx.get(f"http://{address}/health", timeout=PATIENCE).status_code == 200
+    return connection
+
+
+def answered(connection: socket.socket) -> str:
+    return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+
+def ended_during_work(tmp_path: Path, app: str) -> tuple[bool, set[str]]:
+    """The owner gets SIGTERM while it works. Whether that work came to its end, and what clients got meanwhile that
+    asked the owner by its address."""
+    ledger = f"sqlite://{tmp_path}/ledger.db"
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(server(ledger, name, tmp_path, app=app)) for name in ("a", "b")}
+        until((tmp_path / "ledger.db").exists, "a ledger")
+        router = stack.enter_context(Router(ledger, timeout=PATIENCE))
+        until(lambda: owners(router) == {"a", "b"}, "two servers that own")
+        until(lambda: asked(router) in servers, "an answer")
+        owner = router.owner(CUSTOMER)
+        with at_work(owner.address) as working:
+            servers[owner.name].send_signal(signal.SIGTERM)
+            answers = set()
+            while servers[owner.name].poll() is None:
+                answers.add(asked(router))
+            finished = f'"server":"{owner.name}"' in answered(working)
+        (other,) = servers.keys() - {owner.name}
+        until(lambda: asked(router) == other, "the other one as the owner")
+        return finished, answers - {owner.name, other, "503", "moved", "no owner"}
+
+
+@pytest.mark.process
+def test_a_server_that_is_told_to_end_finishes_its_work_and_is_never_named_while_its_port_is_closed(
+    tmp_path: Path,
+) -> None:
+    assert (True, set()) == ended_during_work(tmp_path, "orders:app")
+
+
+@pytest.mark.process
+def test_a_member_that_is_closed_only_at_the_end_of_a_lifespan_is_named_and_cannot_be_reached(tmp_path: Path) -> None:
+    """So the test above can fail, and the example has a reason."""
+    naive = "import orders\norders.take_sigterm_first = lambda member: None\napp = orders.app\n"
+    (tmp_path / "naive.py").write_text(naive, encoding="utf-8")
+    assert (True, {"refused"}) == ended_during_work(tmp_path, "naive:app")
