@@ -139,7 +139,7 @@ ROOMS = (
             *(*GROUND, "agent.address", "agent.server", "agent.wire", "config", "fence", "member", "router"),
             *("settings", "status"),
         ),
-        packages=frozenset({"msgspec", "prometheus_client", "starlette", "structlog", "uvicorn"}),
+        packages=frozenset({"httptools", "msgspec", "prometheus_client", "starlette", "structlog", "uvicorn"}),
     ),
     # Real member processes, for the demo, the benchmarks and the tests.
     Room(

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from neli_router.agent.server import connections
-from neli_router.agent.server.guard import OPEN_PATHS
+from neli_router.agent.server.board import OPEN_PATHS
 from neli_router.agent.wire import BODY_MAX
 from tests.agent.running import PATIENCE, TOKEN, Running, until
 
@@ -196,6 +196,15 @@ def test_who_goes_away_in_the_middle_of_a_body_is_forgotten(agent: Running) -> N
         until(lambda: len(agent.agent.traffic.connections) == 1)
     until(lambda: not agent.agent.traffic.connections)
     assert agent.is_ready()
+
+
+def test_half_a_body_is_no_wish_even_if_it_reads_like_one(agent: Running) -> None:
+    body = b'{"name": "a", "weight": 7}'
+    before = agent.agent.traffic.refusals["BadRequest"]
+    with raw(agent) as client:
+        client.sendall(b"POST /v1/weigh HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % (len(body) + 1) + body)
+    until(lambda: agent.agent.traffic.refusals["BadRequest"] == before + 1)
+    assert {} == agent.agent.member.state.weights
 
 
 def test_two_requests_at_once_are_answered_one_after_the_other(agent: Running) -> None:

@@ -24,7 +24,7 @@ from neli_router.agent.server.hub import STATUS_PAUSE, Hub
 from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import (
     RequestRefused,
-    bad_request,
+    body_of,
     keys_of,
     number,
     owners_asked,
@@ -49,9 +49,6 @@ KEYS_MAX = 70_000
 
 RUN = 500
 """Keys that are looked up before another request has its turn: half a millisecond."""
-
-BODY_TIME_MAX = 10.0
-"""How long a body may take to come, in seconds."""
 
 REACH = "mend that, or correct the ledger's address; the agent goes on trying by itself"
 
@@ -130,7 +127,7 @@ class App:
         await answer(send, found)
 
     async def _owners(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = owners_asked(await self._body(receive))
+        asked = owners_asked(await body_of(receive))
         keys = keys_of(asked)
         if len(keys) > KEYS_MAX:
             found = f"these are {len(keys)}"
@@ -231,22 +228,9 @@ class App:
 
     async def _wish(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
-        body = await self._body(receive)
+        body = await body_of(receive)
         kind = next(kind for kind in KINDS if scope["path"] == f"/v1/{kind}")
         await self._wishes.say(kind, body, send)
-
-    async def _body(self, receive: Receive) -> bytes:
-        """All of a body. The guard bounds its size."""
-        body, is_whole = bytearray(), False
-        try:
-            async with asyncio.timeout(BODY_TIME_MAX):
-                while not is_whole:
-                    message = await receive()
-                    body += message.get("body", b"")
-                    is_whole = not message.get("more_body", False)
-        except TimeoutError:
-            raise bad_request("a body was wanted", f"it did not come within {BODY_TIME_MAX:g} s", "send it") from None
-        return bytes(body)
 
     # The process
 

@@ -10,6 +10,7 @@ leases of a host.
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from neli_router import logs
 from neli_router.errors import ConfigError, LedgerError, NeliError
@@ -26,8 +27,10 @@ __all__ = ["Changes", "compare_weight"]
 class Changes:
     """Of one agent, on its loop. `token` is the one that holds now."""
 
-    def __init__(self, token: str | None, *, weigh_max: float = WISH_MAX) -> None:
-        self.token, self._weigh_max = token, weigh_max
+    def __init__(
+        self, token: str | None, *, on_token: Callable[[], None] = lambda: None, weigh_max: float = WISH_MAX
+    ) -> None:
+        self.token, self._on_token, self._weigh_max = token, on_token, weigh_max
         self._owed_weight: int | None = None
         """The weight that was wished while the ledger was out of reach. The next SIGHUP finds no change in the file, so
         without this the weight would never be wished."""
@@ -53,6 +56,7 @@ class Changes:
             logging.getLogger("neli_router").setLevel(found.log_level.upper())
         if found.token is not None:
             self.token = found.token
+            self._on_token()
         weight = self._owed_weight if found.weight is None else found.weight
         if weight is not None:
             await self._weigh(weight, member, inner)

@@ -1,37 +1,66 @@
 """Connections: HTTP as uvicorn speaks it, with bounds, so that no client can harm the others.
 
     connected --> HEAD --complete--> ANSWERING --complete--> HEAD --> ...
-                   |                    '-- does not read for STALL_MAX --> cut off, counted
+                   |                    |-- does not read for STALL_MAX --> cut off, counted
+                   |                    '-- a third request behind the two that it may send at once --> cut off
                    |-- unfinished after HEAD_TIME_MAX --> cut off
-                   '-- longer than HEAD_MAX --> 431, cut off         one connection more than there is room for --> 503
+                   '-- longer than HEAD_MAX, or more than HEADERS_MAX lines --> 431, cut off
+    one connection more than there is room for --> 503
 
-uvicorn bounds neither the length of a head nor the time that it takes, and waits for ever for a client that does not
-read. An agent serves programs that are stopped, killed and debugged. So one sweep over all connections, every second,
-cuts off those that stand still: one timer for all, because a thousand waiting clients must cost next to nothing.
+uvicorn bounds neither the length of a head nor the time that it takes, takes as many requests at once as a client
+sends, and waits for ever for a client that does not read. An agent serves programs that are stopped, killed and
+debugged. So one sweep over all connections, every second, cuts off those that stand still: one timer for all, because a
+thousand waiting clients must cost next to nothing. uvicorn's own timer for connections at rest is taken back, because
+it outlives a connection that is reset.
 
-The connection also tells the application three things that ASGI has no words for: whether it came over the socket of
-this user alone, when it is lost (without a task for each waiter), and how to cut it off at once; closing would wait
-until the client has read everything, and this client does not read.
+A request is some kilobytes of Python for each hundred bytes of the wire. So a third request is refused where its first
+byte is parsed, and not when it would be answered: a megabyte of small requests would be a gigabyte here.
+
+The connection also tells the application two things that ASGI has no words for: when it is lost (without a task for
+each waiter), and how to cut it off at once; closing would wait until the client has read everything, and this client
+does not read.
+
+Two processes serve so: the agent its own user's socket, and its door (door.py) the port.
 """
 
 import asyncio
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from neli_router.agent.server.sockets import BACKLOG
 from neli_router.agent.wire import KEY_MAX, Refusal
 
-__all__ = ["KEEP_ALIVE_MAX", "SWEEP_EVERY", "AgentTraffic", "Connection", "connection_of", "room_for_connections"]
+__all__ = [
+    "FAREWELL_MAX",
+    "SWEEP_EVERY",
+    "AgentTraffic",
+    "Connection",
+    "HttpServer",
+    "connection_of",
+    "descriptors_free",
+    "room_for_connections",
+]
 
 HEAD_MAX = 16 * KEY_MAX
 """Bytes of an address and its headers. A key of letters that take four bytes each comes to twelve times its length."""
+
+HEADERS_MAX = 100
+"""Lines of a head, and of a body's end. Each costs thirty times its bytes; a browser sends a dozen."""
+
+PIPELINED_MAX = 1
+"""Requests that may wait behind the one that is being answered. No client that we know sends even one."""
 
 HEAD_TIME_MAX = 20.0
 """How long a request's head may take, in seconds. Over a local socket it takes microseconds."""
@@ -44,6 +73,9 @@ STALL_MAX = 10.0
 program; shorter gives back its memory sooner."""
 
 SWEEP_EVERY = 1.0
+
+FAREWELL_MAX = 2
+"""Seconds for clients to read their last event, before their connections are closed."""
 
 CONNECTIONS_MAX = 8192
 """As many as there are file descriptors for, if those are fewer."""
@@ -59,7 +91,9 @@ class AgentTraffic:
     """The connections of one agent, and counts of its work. Belongs to its loop; any thread may read the numbers."""
 
     room: int = CONNECTIONS_MAX
-    """How many connections there may be."""
+    """How many connections there may be, without those of the agent's own door."""
+    counted: int = 0
+    """How many of them there are."""
     answers: Counter[str] = field(default_factory=Counter)
     """By HTTP status."""
     lookups: Counter[str] = field(default_factory=Counter)
@@ -85,18 +119,19 @@ class AgentTraffic:
 
 
 class Connection(HttpToolsProtocol):
-    """One client. Made by uvicorn, on its loop."""
+    """One client. Made by uvicorn, on its loop. One that is not `counted` takes no room from the others."""
 
-    def __init__(self, traffic: AgentTraffic, **rest: Any) -> None:
+    def __init__(self, traffic: AgentTraffic, *, counted: bool = True, **rest: Any) -> None:
         super().__init__(**rest)
-        self._traffic = traffic
-        self._head_size = 0
+        self._traffic, self._is_counted = traffic, counted
+        self.head_size = 0
+        """Bytes of an unfinished request."""
+        self._header_count = 0
+        self._excess: tuple[int, str, str, str] | None = None
         self._is_whole, self._is_new = False, True
-        self._resting_since = self._stalled_since = self.loop.time()
-        self._is_stalled = False
+        self.resting_since = self.stalled_since = self.loop.time()
+        self.is_stalled = False
         self._on_lost: Callable[[], None] | None = None
-        self.is_own = False
-        """Whether it came over the Unix socket, which only its user can reach."""
         self.is_lost = False
 
     # For the application
@@ -112,15 +147,20 @@ class Connection(HttpToolsProtocol):
         self._traffic.slow += 1
         self.transport.abort()
 
+    def make_way(self) -> None:
+        """Another client needs the room."""
+        self._traffic.crowded += 1
+        self.transport.abort()
+
     # The sweep
 
     def look(self, now: float) -> None:
-        if self._is_stalled:
-            if now - self._stalled_since > STALL_MAX:
+        if self.is_stalled:
+            if now - self.stalled_since > STALL_MAX:
                 self.cut()
-        elif not self._is_answering:
-            patience = HEAD_TIME_MAX if self._head_size or self._is_new else KEEP_ALIVE_MAX
-            if now - self._resting_since > patience:
+        elif not self.is_answering:
+            patience = HEAD_TIME_MAX if self.head_size or self._is_new else KEEP_ALIVE_MAX
+            if now - self.resting_since > patience:
                 self._traffic.idle += 1
                 self.transport.abort()
 
@@ -128,64 +168,92 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.is_own = transport.get_extra_info("socket").family == socket.AF_UNIX
-        if len(self._traffic.connections) >= self._traffic.room:
+        if self._is_counted and not self._has_room():
             self._traffic.crowded += 1
             self._refuse(503, "Crowded", f"{self._traffic.room} clients are connected", "close what is not needed")
         else:
             self._traffic.connections.add(self)
+            self._traffic.counted += self._is_counted
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._traffic.connections.discard(self)
+        if self in self._traffic.connections:
+            self._traffic.connections.discard(self)
+            self._traffic.counted -= self._is_counted
         self.is_lost = True
+        self.pipeline.clear()
         super().connection_lost(exc)
-        if self._on_lost is not None:
-            self._on_lost()
+        tell, self._on_lost = self._on_lost, None
+        # uvicorn leaves circles of references to this connection, with all that its client sent. They would lie around
+        # until Python looks for such circles, which is seldom: a flood of clients would be a hundred megabytes.
+        self.url, self.headers = b"", []
+        self.scope = self.cycle = cast("Any", None)
+        if tell is not None:
+            tell()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if not self._head_size:
-            self._resting_since = self.loop.time()
+        if not self.head_size:
+            self.resting_since = self.loop.time()
         self._is_whole = False
-        self._head_size += len(data)
+        self.head_size += len(data)
         super().data_received(data)
         if self._is_whole:
-            self._head_size = 0
-        elif self._head_size > HEAD_MAX and not self._is_answering:
+            self.head_size = 0
+        elif self.head_size > HEAD_MAX and not self.is_answering:
             self._refuse(431, "TooLarge", f"the head of this one is longer than {HEAD_MAX} bytes", "POST long keys")
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            found = f"it came behind {1 + PIPELINED_MAX} that are not answered yet"
+            self._give_up(400, "Pipelined", found, "wait for answers before you ask again")
         super().on_message_begin()
+        self._header_count = 0
         cast("MutableMapping[str, Any]", self.scope)[FIELD] = self
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_count += 1
+        if self._header_count > HEADERS_MAX:
+            self._give_up(431, "TooLarge", f"the head of this one has more than {HEADERS_MAX} lines", "send fewer")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._is_whole, self._is_new = True, False
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        self._resting_since, self._head_size = self.loop.time(), 0
+        self.resting_since, self.head_size = self.loop.time(), 0
         super().on_response_complete()
+        self._unset_keepalive_if_required()  # The sweep does that, and holds nobody who is gone.
 
     def pause_writing(self) -> None:
-        self._is_stalled, self._stalled_since = True, self.loop.time()
+        self.is_stalled, self.stalled_since = True, self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._is_stalled = False
+        self.is_stalled = False
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "BadRequest", "these bytes are no HTTP", "speak HTTP/1.1, or use neli_router.agent.Client")
+        no_http = 400, "BadRequest", "these bytes are no HTTP", "speak HTTP/1.1, or use neli_router.agent.Client"
+        self._refuse(*(self._excess or no_http))
+
+    def _has_room(self) -> bool:
+        return self._traffic.counted < self._traffic.room
+
+    def _give_up(self, *refusal: Any) -> None:
+        """Parse no further: the parser turns any error of ours into its own, and that into a refusal."""
+        self._excess = refusal
+        raise ValueError
 
     @property
-    def _is_answering(self) -> bool:
+    def is_answering(self) -> bool:
         cycle: Any = self.cycle  # None until the first request, whatever uvicorn's types say.
         return cycle is not None and not cycle.response_complete
 
     def _refuse(self, status: int, kind: str, found: str, remedy: str) -> None:
         self._traffic.refusals[kind] += 1
-        if self._is_answering:
+        if self.is_answering:
             self.transport.abort()  # In the middle of an answer there is no place for another.
             return
         body = msgspec.json.encode(Refusal(kind, "a request was wanted", found, remedy))
@@ -201,10 +269,65 @@ def connection_of(scope: MutableMapping[str, Any]) -> Connection:
     return found
 
 
-def room_for_connections() -> int:
-    """How many clients this process has file descriptors for."""
+class HttpServer(uvicorn.Server):
+    """Serves `app` on sockets; `connection` makes what speaks to one client, and `told` is set when it listens."""
+
+    def __init__(self, app: ASGIApp, connection: Callable[..., Connection], told: asyncio.Event) -> None:
+        settings = uvicorn.Config(
+            cast("Any", app),
+            http=cast("type[asyncio.Protocol]", connection),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            # A client that speaks nonsense would fill the log; it is counted. Errors of our code we log ourselves.
+            log_level="critical",
+            access_log=False,  # Paths hold keys, and those may be personal.
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=FAREWELL_MAX,
+        )
+        super().__init__(settings)
+        self._told = told
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._told.set()
+
+    async def listen_also(self, listener: socket.socket) -> None:
+        others = self.servers
+        await super().startup([listener])
+        self.servers += others
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the agent's: it must drain before the server may end."""
+        yield
+
+    async def admit(self, client: socket.socket, traffic: AgentTraffic) -> None:
+        """Serve one more client, whose connection was made elsewhere and takes no room from the others."""
+        make = partial(
+            Connection,
+            traffic,
+            counted=False,
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
+        )
+        await asyncio.get_running_loop().connect_accepted_socket(make, client)
+
+
+def descriptors_free() -> int:
+    """How many file descriptors this process has left for clients."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     listing = Path("/proc/self/fd")
     open_now = sum(1 for _ in listing.iterdir()) if listing.is_dir() else DESCRIPTORS_KEPT
-    free = CONNECTIONS_MAX if descriptors == resource.RLIM_INFINITY else descriptors - open_now - DESCRIPTORS_KEPT
-    return max(1, min(CONNECTIONS_MAX, free))
+    unbounded = 4 * CONNECTIONS_MAX
+    return unbounded if descriptors == resource.RLIM_INFINITY else descriptors - open_now - DESCRIPTORS_KEPT
+
+
+def room_for_connections(kept: int = 0) -> int:
+    """How many clients this process has file descriptors for, beside the `kept` ones."""
+    return max(1, min(CONNECTIONS_MAX, descriptors_free() - kept))

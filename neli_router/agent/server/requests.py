@@ -11,6 +11,7 @@ to decode a query would replace a byte that is no text by a question mark, and n
 repeats a key, because it may be personal.
 """
 
+import asyncio
 import base64
 import binascii
 import math
@@ -22,6 +23,7 @@ from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.types import Receive
 
 from neli_router.agent.wire import KEY_MAX, LoadAsked, OwnersAsked, Refusal, WishAsked
 from neli_router.errors import BadKey, ConfigError, NeliError
@@ -31,6 +33,7 @@ __all__ = [
     "Place",
     "RequestRefused",
     "bad_request",
+    "body_of",
     "keys_of",
     "load_asked",
     "number",
@@ -43,6 +46,9 @@ __all__ = [
 
 FIELDS_MAX = 16
 """Parameters of one query. None needs more than two."""
+
+BODY_TIME_MAX = 10.0
+"""How long a body may take to come, in seconds."""
 
 RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 Asked = TypeVar("Asked")
@@ -71,6 +77,22 @@ class Place:
 
 def bad_request(wanted: str, found: str, remedy: str) -> RequestRefused:
     return RequestRefused("BadRequest", wanted, found, remedy)
+
+
+async def body_of(receive: Receive) -> bytes:
+    """All of a body. The guard bounds its size. Raises RequestRefused if the client goes away before its end."""
+    body, is_whole = bytearray(), False
+    try:
+        async with asyncio.timeout(BODY_TIME_MAX):
+            while not is_whole:
+                message = await receive()
+                if message["type"] == "http.disconnect":  # A part of a wish may read like another wish.
+                    raise bad_request("a whole body was wanted", "the client went away before its end", "send it again")
+                body += message.get("body", b"")
+                is_whole = not message.get("more_body", False)
+    except TimeoutError:
+        raise bad_request("a body was wanted", f"it did not come within {BODY_TIME_MAX:g} s", "send it") from None
+    return bytes(body)
 
 
 def queried(query: bytes, known: Collection[str]) -> dict[str, str]:

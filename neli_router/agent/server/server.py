@@ -6,7 +6,8 @@
                                                                 |-- SIGHUP: token, weight and log level anew
                                                                 '-- the member ended by itself --> over, 5
 
-Sockets come first. An agent that cannot be reached must not join and be given partitions that no program can use.
+Sockets come first. An agent that cannot be reached must not join and be given partitions that no program can use. Its
+user's own socket is served here. A port can be reached by others, so a process of its own serves that: the door.
 
 While it drains it still answers: each client that leads is told `revoked`, finishes, and closes its stream; then its
 role is handed over, and the agent ends. That takes as long as the programs take, at most `drain_timeout`. A second
@@ -23,18 +24,26 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import metadata
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 
 from neli_router import logs
 from neli_router.agent.server.app import App
 from neli_router.agent.server.changes import Changes, compare_weight
-from neli_router.agent.server.connections import KEEP_ALIVE_MAX, AgentTraffic, Connection, room_for_connections
+from neli_router.agent.server.connections import (
+    AgentTraffic,
+    Connection,
+    HttpServer,
+    descriptors_free,
+    room_for_connections,
+)
+from neli_router.agent.server.door import DoorSettings
+from neli_router.agent.server.door_process import KNOWN_MAX, DoorProcess
 from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
-from neli_router.agent.server.sockets import BACKLOG, OwnSocket, listen_tcp, listen_unix
+from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
 from neli_router.config import Config
 from neli_router.errors import Closed, ConfigError, NeliError
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
@@ -58,9 +67,6 @@ OPEN_MAX = 1.0
 """Seconds for the member to open its ledger, before the agent answers. A signal waits for that, too; and an agent that
 does not answer cannot say why its ledger is out of reach."""
 
-FAREWELL_MAX = 2
-"""Seconds for clients to read their last event, before their connections are closed."""
-
 
 class Agent:
     """One agent, on one loop. `serve` is its life; all else belongs to that loop, too."""
@@ -69,13 +75,16 @@ class Agent:
         if not options.socket and options.listen is None:
             raise ConfigError(["the agent would listen nowhere: name a socket, or an address to listen on"])
         self.config, self.options = config, options
-        self.chronicle, self.traffic = Chronicle(), AgentTraffic(room_for_connections())
-        self._reload, self._changes = reload, Changes(options.token)
+        self._known_max = 0 if options.listen is None else max(1, min(KNOWN_MAX, descriptors_free() // 4))
+        self.chronicle, self.traffic = Chronicle(), AgentTraffic(room_for_connections(self._known_max))
+        self._reload, self._changes = reload, Changes(options.token, on_token=self._tell_door)
         self._stopping = asyncio.Event()
         self._parts: tuple[AsyncMember, Member, Hub] | None = None
         self._own: OwnSocket | None = None
         self._version, self._delays, self._fenced = _version(), Delays(self.chronicle.beat_delays), 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.door: DoorProcess | None = None
+        """Serves its port, if it has one."""
         self.started = asyncio.Event()
         """Set when it answers."""
         self.tcp_address: str | None = None
@@ -104,11 +113,11 @@ class Agent:
 
     async def serve(self) -> None:
         """Bind, join and answer, until `stop` or until the member ends. Raises the error that prevented or ended it."""
-        with self._listeners() as listeners:
+        with self._listeners() as (own, port):
             inner = await self._open()
             member = await AsyncMember(inner).open()
             try:
-                await self._answer(inner, member, listeners)
+                await self._answer(inner, member, own, port)
             finally:
                 await member.close(timeout=0)
 
@@ -127,19 +136,19 @@ class Agent:
     # Its life
 
     @contextmanager
-    def _listeners(self) -> Iterator[list[socket.socket]]:
+    def _listeners(self) -> Iterator[tuple[socket.socket | None, socket.socket | None]]:
+        """Its user's own socket, and its port."""
         with ExitStack() as stack:
-            listeners = []
+            own = port = None
             if self.options.socket:
                 self._own = stack.enter_context(listen_unix(self.options.socket))
-                listeners.append(self._own.listener)
+                own = self._own.listener
             if self.options.listen is not None:
                 place = parse_place(self.options.listen)
                 assert place is not None, "AgentOptions let nothing else through"
-                listener = stack.enter_context(listen_tcp(*place))
-                listeners.append(listener)
-                self.tcp_address = spell_place(*listener.getsockname()[:2])
-            yield listeners
+                port = stack.enter_context(listen_tcp(*place))
+                self.tcp_address = spell_place(*port.getsockname()[:2])
+            yield own, port
 
     async def _open(self) -> Member:
         """In a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
@@ -153,14 +162,18 @@ class Agent:
         self.chronicle.set_own(lambda: member.incarnation)
         return member
 
-    async def _answer(self, inner: Member, member: AsyncMember, listeners: list[socket.socket]) -> None:
+    async def _answer(
+        self, inner: Member, member: AsyncMember, own: socket.socket | None, port: socket.socket | None
+    ) -> None:
         hub = Hub(inner, self.chronicle, self.traffic, lease=self.config.lease)
         self._parts = member, inner, hub
         app = App(self.config, member, hub, self._version, lambda: render(self.snapshot()))
-        guard = Guard(app, self.traffic, token=lambda: self._changes.token, any_host=self.options.allow_remote)
-        server = _Server(_settings(guard, self.traffic), self.started)
+        server = HttpServer(Guard(app, self.traffic), partial(Connection, self.traffic), self.started)
         hub.open()
-        serving = asyncio.create_task(server.serve(sockets=listeners))
+        serving = asyncio.create_task(server.serve(sockets=[own] if own is not None else []))
+        if port is not None:
+            self.door = DoorProcess(port, self._door_settings, partial(self._admit, server))
+            self.door.open()
         keeping = asyncio.create_task(self._keep_socket(server))
         try:
             await _first(self.started.wait(), serving)
@@ -175,6 +188,8 @@ class Agent:
             hub.close()
             server.should_exit = True
             await serving
+            if self.door is not None:
+                await self.door.close()  # Only now: it carries what our clients are told last.
             logs.logger().info("agent.stopped", member=member.name)
             keeping.cancel()
         inner.await_closed(timeout=0)  # Raises the error that ended the member, if this agent did not.
@@ -191,7 +206,7 @@ class Agent:
                 remedy="raise `ulimit -n` (LimitNOFILE= of systemd) to 1024 or more",
             )
 
-    async def _keep_socket(self, server: "_Server") -> None:
+    async def _keep_socket(self, server: HttpServer) -> None:
         """Look after its socket. Raises NeliError when it cannot have one any more."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
@@ -209,6 +224,21 @@ class Agent:
             patience = f"{self.config.drain_timeout:g} s"
             logs.logger().info("agent.draining", member=member.name, led=len(member.led), at_most=patience)
             await member.close()
+
+    def _admit(self, server: HttpServer, client: socket.socket) -> None:
+        """Serve a client of the door, which has asked for its token."""
+        # Beyond the known, the door has one question at a time and one stream.
+        if server.should_exit or len(self.traffic.connections) - self.traffic.counted > self._known_max + 2:
+            client.close()
+        else:
+            self._keep(server.admit(client, self.traffic))
+
+    def _door_settings(self) -> DoorSettings:
+        return DoorSettings(self._changes.token, self.options.allow_remote, self._known_max)
+
+    def _tell_door(self) -> None:
+        if self.door is not None:
+            self.door.tell()
 
     def _on_event(self, event: Event) -> None:
         """On a thread of the member."""
@@ -250,46 +280,6 @@ def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) 
         sys.stderr.write(f"neli agent: {kind}{error}\n")
         return EXIT_REFUSED
     return EXIT_DONE
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, settings: uvicorn.Config, told: asyncio.Event) -> None:
-        super().__init__(settings)
-        self._told = told
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._told.set()
-
-    async def listen_also(self, listener: socket.socket) -> None:
-        others = self.servers
-        await super().startup([listener])
-        self.servers += others
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are the agent's: it must drain before the server may end."""
-        yield
-
-
-def _settings(guard: Guard, traffic: AgentTraffic) -> uvicorn.Config:
-    return uvicorn.Config(
-        guard,
-        http=cast("type[asyncio.Protocol]", partial(Connection, traffic)),
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        # A client that speaks nonsense would fill the log; it is counted. Errors of our own code we log ourselves.
-        log_level="critical",
-        access_log=False,  # Paths hold keys, and those may be personal.
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=int(KEEP_ALIVE_MAX),
-        timeout_graceful_shutdown=FAREWELL_MAX,
-    )
 
 
 async def _first(*waits: Any) -> None:

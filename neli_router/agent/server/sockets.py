@@ -45,6 +45,10 @@ BACKLOG = 2048
 ANSWER_MAX = 1.0
 """How long a socket may take to take a connection. The kernel does that for its process, which may be busy."""
 
+BUFFER = 32768
+"""Bytes that the kernel keeps each way for a client of the port, before it doubles that. It would keep megabytes, and
+counts them with the memory of our container."""
+
 LOCK_TRIES = 100
 """How often a lock file may vanish between opening and locking it, because its holder removed it."""
 
@@ -136,6 +140,8 @@ def listen_tcp(host: str, port: int) -> Iterator[socket.socket]:
         raise _cannot(f"listen on {where}", error) from None
     with socket.socket(kind, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for direction in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            listener.setsockopt(socket.SOL_SOCKET, direction, BUFFER)  # What it accepts inherits that.
         try:
             listener.bind(address)
             listener.listen(BACKLOG)  # At once: two may bind the same port as long as neither listens.

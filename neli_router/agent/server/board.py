@@ -1,0 +1,204 @@
+"""The board: what everybody may read, asked of the agent once for all who ask.
+
+    stranger --GET /v1/status--.                        .--> at most one question to the agent at a time,
+    stranger --GET /v1/status--+--> waiting for it -----+    and after it a rest of REST times as long as it took
+    probe ----GET /health------'        first, ---------'       '--> one answer, for all who waited when it was asked
+                                        before all others
+    stranger --GET /v1/events--> channel <--newest status-- one stream of the agent's, while there is a channel
+
+An answer is never older than its question, so a program that changes something and looks sees the change. However many
+strangers ask, the agent gives them a tenth of its time: a flood makes *their* answers late, and nothing else. Health
+and readiness come first, because a late answer there has the agent killed; questions with a query come last, because
+there is no end to different ones.
+
+Streams are shown the newest status, and a client that reads slowly misses the ones between. There are STREAMS_MAX of
+them; one more ends the oldest, and its page opens another.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from neli_router.agent.server.channels import COMMENT, Channel
+from neli_router.agent.server.connections import connection_of
+from neli_router.agent.server.exchange import ANSWER_MAX, AgentSilent, Exchange
+from neli_router.agent.server.guard import answer_bytes
+from neli_router.agent.server.requests import RequestRefused
+
+__all__ = ["OPEN_PATHS", "PublicBoard", "silent"]
+
+STREAM = "/v1/events"
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/v1/status", STREAM, "/v1/table", "/v1/members", "/v1/moves"})
+"""Paths that may be read over TCP without a token. Look-ups of keys are not among them: keys may be personal."""
+
+URGENT = frozenset({b"/health", b"/ready"})
+
+ANSWER_TIME_MAX = 5.0
+"""Seconds that the agent may take for one answer. A probe waits for less, so more would help nobody."""
+
+REST = 9
+"""A rest is so many times as long as the agent took: a tenth of its time is for strangers."""
+
+REST_MIN, REST_MAX = 0.01, 1.0
+
+QUESTIONS_MAX = 64
+"""Different questions that wait. Ten have no query."""
+
+STREAMS_MAX = 64
+"""Streams without a token. Each is shown a status each second."""
+
+
+class _Posting(NamedTuple):
+    """An answer of the agent's."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+class PublicBoard:
+    """Of one door, on its loop. `exchange` begins a talk with the agent; `footnote` is added to its metrics."""
+
+    def __init__(self, exchange: Callable[[], Exchange], footnote: Callable[[], bytes]) -> None:
+        self._exchange, self._footnote = exchange, footnote
+        self._waiting: dict[bytes, list[asyncio.Future[_Posting | None]]] = {}
+        self._bell = asyncio.Event()
+        self._channels: dict[Channel, None] = {}
+        self._status = b""
+        self._following: asyncio.Task[None] | None = None
+        self._asking = asyncio.create_task(self._ask_on())
+
+    def close(self) -> None:
+        self._asking.cancel()
+        if self._following is not None:
+            self._following.cancel()
+
+    async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to read one of OPEN_PATHS."""
+        if scope["path"] == STREAM:
+            if scope["method"] == "HEAD":
+                raise RequestRefused("NotFound", "something to answer was wanted", "a stream has no end", "send GET")
+            await self._stream(scope, send)
+            return
+        query = scope["query_string"]  # The path as it was decoded: there is no end to spellings of one.
+        posting = await self._answer_to(scope["path"].encode() + (b"?" + query if query else b""))
+        if posting is None:
+            raise silent()
+        is_metrics = scope["path"] == "/metrics" and posting.status == 200
+        body = posting.body + self._footnote() if is_metrics else posting.body
+        headers = [header for header in posting.headers if header[0] != b"content-length"]
+        await answer_bytes(send, body, headers, status=posting.status)
+
+    # Questions
+
+    async def _answer_to(self, target: bytes) -> _Posting | None:
+        """None if the agent gives none."""
+        if len(self._waiting) >= QUESTIONS_MAX and b"?" in target and target not in self._waiting:
+            found = f"{QUESTIONS_MAX} different questions wait already"
+            raise RequestRefused("Crowded", "an answer was wanted", found, "ask later, or with the token")
+        waiter: asyncio.Future[_Posting | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(target, []).append(waiter)
+        self._bell.set()
+        return await waiter
+
+    async def _ask_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._bell.wait()
+            target = min(self._waiting, key=_rank)
+            # Those who come from now on wait for the next answer: this one may be made before they asked.
+            waiters, began = self._waiting.pop(target), loop.time()
+            if not self._waiting:
+                self._bell.clear()
+            posting = await self._asked(target)
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(posting)
+            await asyncio.sleep(min(REST_MAX, max(REST_MIN, REST * (loop.time() - began))))
+
+    async def _asked(self, target: bytes) -> _Posting | None:
+        exchange = self._exchange()
+        try:
+            async with asyncio.timeout(ANSWER_TIME_MAX):
+                await exchange.ask("GET", target)
+                return _Posting(exchange.status, exchange.headers, await exchange.whole())
+        except (AgentSilent, TimeoutError):
+            return None
+        finally:
+            exchange.close()
+
+    # Streams
+
+    async def _stream(self, scope: Scope, send: Send) -> None:
+        channel, name, shown = Channel(connection_of(scope)), b"status", b""
+        with self._showing(channel):
+            await channel.begin(send)
+            while not channel.is_over:
+                if shown is not self._status:
+                    shown = self._status
+                    # Made now, and not when it came: a slow client gets the newest status, and not all of them.
+                    channel.put(b"event: %b\n%b\n\n" % (name, shown))
+                    name = b"changed"
+                await channel.flush(send)
+                await channel.wait()
+        await channel.finish(send)
+
+    @contextmanager
+    def _showing(self, channel: Channel) -> Iterator[None]:
+        if len(self._channels) >= STREAMS_MAX:
+            oldest = next(iter(self._channels))
+            del self._channels[oldest]
+            oldest.connection.make_way()
+        self._channels[channel] = None
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            self._channels.pop(channel, None)
+            if not self._channels and self._following is not None:
+                self._following.cancel()
+                self._following, self._status = None, b""
+
+    async def _follow(self) -> None:
+        """Read the agent's stream, and end ours when it ends."""
+        exchange, rest = self._exchange(), b""
+        try:
+            await exchange.ask("GET", STREAM.encode())
+            async for part in exchange.parts():
+                *events, rest = (rest + part).split(b"\n\n")
+                for event in events:
+                    self._tell(event)
+                if len(rest) > ANSWER_MAX:
+                    break
+        except AgentSilent:
+            pass
+        finally:
+            exchange.close()
+        self._following, self._status = None, b""
+        for channel in list(self._channels):
+            self._channels.pop(channel)
+            channel.end()
+
+    def _tell(self, event: bytes) -> None:
+        _, _, status = event.partition(b"\n")
+        if status.startswith(b"data: "):
+            self._status = status
+        for channel in self._channels:
+            if status:
+                channel.ring()
+            else:
+                channel.put(COMMENT)
+
+
+def silent() -> RequestRefused:
+    """The refusal of a request that the agent does not answer."""
+    return RequestRefused("NotReady", "an answer of the agent was wanted", "it gave none", "see its log; try again")
+
+
+def _rank(target: bytes) -> int:
+    return 0 if target in URGENT else 2 if b"?" in target else 1

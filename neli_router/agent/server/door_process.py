@@ -1,0 +1,186 @@
+"""The agent's end of its door: it starts the process that serves the port, and starts it again when that dies.
+
+    open: start --settings--> serving --its control socket ends--> in the log, pause, start again
+             ^                   |                                              |
+             |                   '--close: we close our side--> it says farewell, and ends
+             '---------------- PAUSE_MIN, twice as long each time, at most PAUSE_MAX <--'
+
+The listening socket stays the agent's. While there is no door, clients wait in the kernel's queue, and no other process
+can take the port. The member goes on meanwhile: it needs no port. Leases of programs that came over TCP end with their
+connections, as if the network had broken.
+
+The door's standard error comes into the agent's log, line by line.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from neli_router import logs
+from neli_router.agent.server.connections import FAREWELL_MAX
+from neli_router.agent.server.door import DoorSettings
+
+__all__ = ["KNOWN_MAX", "DoorProcess"]
+
+KNOWN_MAX = 1024
+"""Connections with the token. Each takes a place among the agent's streams, of which there are four times as many."""
+
+PAUSE_MIN, PAUSE_MAX = 0.1, 30.0
+"""Seconds before it is started again. One that lived for PAUSE_MAX begins with PAUSE_MIN anew."""
+
+HANDED_MAX = 64
+"""Connections that are taken from the door before others have their turn."""
+
+LINE_MAX = 1000
+"""Characters of its standard error that make a line of the log."""
+
+
+class DoorProcess:
+    """The door of one agent, on its loop. It is told `settings`, and `admit` gets each connection that it makes."""
+
+    def __init__(
+        self, listener: socket.socket, settings: Callable[[], DoorSettings], admit: Callable[[socket.socket], None]
+    ) -> None:
+        self._listener, self._settings, self._admit = listener, settings, admit
+        self._loop = asyncio.get_running_loop()
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._gone = asyncio.Event()
+        self._is_ending = False
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process number, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def open(self) -> None:
+        """Have one from now on, until `close`."""
+        self._keeping = asyncio.create_task(self._keep())
+
+    def tell(self) -> None:
+        """Send the settings that hold now."""
+        if self._control is None:
+            return
+        try:
+            self._control.send(msgspec.json.encode(self._settings()) + b"\n")
+        except OSError:
+            self._kill()  # It does not listen: the next one begins with these settings.
+
+    async def close(self) -> None:
+        """Let it say farewell to its clients, for as long as an agent takes for its own, and end."""
+        assert self._keeping is not None
+        self._is_ending = True
+        if self._control is None:
+            self._keeping.cancel()
+            return
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), FAREWELL_MAX + 1)
+        self._kill()
+        await self._keeping
+
+    async def _keep(self) -> None:
+        """Have one, until `close`."""
+        log, pause = logs.logger(), PAUSE_MIN
+        while True:
+            began = self._loop.time()
+            try:
+                self._start()
+            except OSError as error:
+                why = error.strerror
+            else:
+                await self._gone.wait()
+                why = f"exit code {await self._reap()}"
+            if self._is_ending:
+                return
+            pause = PAUSE_MIN if self._loop.time() - began > PAUSE_MAX else pause
+            log.warning("agent.door_ended", why=why, again_in=f"{pause:g} s", lost="connections over TCP")
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_MAX, 2 * pause)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        program = [sys.executable, "-P", "-m", "neli_router.agent.server.door"]
+        passed = theirs.fileno(), self._listener.fileno()
+        # It finds what we found, and is told no option of ours: neither a token nor a ledger is in its environment.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - our own program, by the same interpreter.
+                    [*program, *map(str, passed)],
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=passed,
+                    env=environment,
+                )
+            except OSError:
+                ours.close()
+                raise
+        ours.settimeout(0)
+        self._gone.clear()
+        self._control = ours
+        self._loop.add_reader(ours, self._hear)
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stderr.fileno(), False)
+        self._loop.add_reader(self._process.stderr.fileno(), self._log)
+        self.tell()
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        for _ in range(HANDED_MAX):
+            try:
+                said, handed, _, _ = socket.recv_fds(self._control, 1, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                said, handed = b"", []
+            for descriptor in handed:
+                self._admit(socket.socket(fileno=descriptor))
+            if not said:
+                self._loop.remove_reader(self._control)
+                self._gone.set()
+                return
+
+    def _log(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        try:
+            said = os.read(self._process.stderr.fileno(), 65536)
+        except BlockingIOError:
+            return
+        if not said:
+            self._loop.remove_reader(self._process.stderr.fileno())
+            return
+        for line in said.decode("utf-8", "backslashreplace").splitlines():
+            logs.logger().error("agent.door_said", line=line[:LINE_MAX])
+
+    async def _reap(self) -> int:
+        """Let go of one that has ended, or is about to."""
+        process, control = self._process, self._control
+        assert process is not None
+        assert process.stderr is not None
+        assert control is not None
+        try:
+            code = await asyncio.to_thread(process.wait, FAREWELL_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = await asyncio.to_thread(process.wait)
+        self._log()
+        self._loop.remove_reader(process.stderr.fileno())
+        process.stderr.close()
+        control.close()
+        self._control = self._process = None
+        return code
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()

@@ -1,0 +1,136 @@
+"""An exchange: one request of the door to its agent, and the answer as it comes.
+
+    door --one end of a new pair of sockets, over the control socket--> agent, which serves it as any client
+      |                                                                   |
+      '--request--> the other end <--head, part, part ... , end-----------'
+                          '-- either side closes in the middle --> the other side's connection is closed, too
+
+Each exchange has a connection of its own. So a client that goes away takes its leases with it, as one at the agent's
+own socket does; and nothing that one client sent can be taken for a part of another's request. The sockets have no
+place in the file system, where they would need a folder that only we may write to.
+
+The answer is read as fast as it is taken. If the client does not read, the agent sees a client that does not.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import httptools
+from starlette.types import Scope
+
+__all__ = ["ANSWER_MAX", "AgentSilent", "Exchange", "target_of"]
+
+READ_MAX = 65536
+"""Bytes that are read at once, and that may wait to be taken."""
+
+ANSWER_MAX = 16 * 2**20
+"""Bytes of an answer that is taken as a whole: the status of the largest group has two million."""
+
+
+class AgentSilent(Exception):
+    """The agent gave no answer, or broke it off."""
+
+
+class Exchange:
+    """One request. Belongs to one task; `close` may come from anywhere on the loop, and more than once."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._parser = httptools.HttpResponseParser(self)
+        self._writer: asyncio.StreamWriter | None = None
+        self._is_closed = self._has_head = self._is_whole = self._is_bare = False
+        self._body: list[bytes] = []
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        """Of the answer, without those that are about this connection."""
+
+    async def ask(
+        self, method: str, target: bytes, *, headers: list[tuple[bytes, bytes]] | None = None, body: bytes = b""
+    ) -> None:
+        """Send the request, and wait for the head of its answer. Raises AgentSilent."""
+        self._is_bare = method == "HEAD"  # Its answer has the length of a body, and none.
+        lines = [b"%b %b HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n" % (method.encode(), target)]
+        lines += [b"%b: %b\r\n" % header for header in headers or []]
+        if body:
+            lines.append(b"content-length: %d\r\n" % len(body))
+        try:
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=self._pair(), limit=READ_MAX)
+            if self._is_closed:
+                self.close()
+            self._writer.write(b"".join([*lines, b"\r\n", body]))
+            while not self._has_head:
+                await self._read()
+        except OSError:
+            raise AgentSilent from None
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises AgentSilent if it is broken off."""
+        while True:
+            if self._body:
+                part = b"".join(self._body)
+                self._body.clear()
+                yield part
+            elif self._is_whole or self._is_bare:
+                return
+            else:
+                await self._read()
+
+    async def whole(self) -> bytes:
+        """All of the body."""
+        found = bytearray()
+        async for part in self.parts():
+            found += part
+            if len(found) > ANSWER_MAX:
+                raise AgentSilent
+        return bytes(found)
+
+    def close(self) -> None:
+        """Let go of the agent's end, and of what it still says."""
+        self._is_closed = True
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+    # For the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() not in {b"connection", b"transfer-encoding"}:
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.status, self._has_head = self._parser.get_status_code(), True
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._is_whole = True
+
+    async def _read(self) -> None:
+        try:
+            said = await self._reader.read(READ_MAX)
+            if not said:
+                raise AgentSilent
+            self._parser.feed_data(said)
+        except (OSError, httptools.HttpParserError):
+            raise AgentSilent from None
+
+    def _pair(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                # One byte for each, or the kernel would not carry it. It never waits: a full control socket means an
+                # agent that takes nothing.
+                socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        ours.settimeout(0)
+        return ours
+
+
+def target_of(scope: Scope) -> bytes:
+    """The path and query of a request, as it spelled them."""
+    path: bytes = scope["raw_path"]
+    query: bytes = scope["query_string"]
+    return path + b"?" + query if query else path

@@ -1,0 +1,376 @@
+"""The door: strangers at the port cost the agent nothing, and clients with the token notice nothing of it."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from neli_router.agent.server import server
+from neli_router.agent.server.board import STREAMS_MAX
+from neli_router.agent.server.connections import HEADERS_MAX, Connection
+from neli_router.agent.server.door import STRANGERS_MAX
+from neli_router.settings.agent_options import AgentOptions
+from tests.agent.running import PATIENCE, TOKEN, Events, Running, configured, running, until
+from tests.agent.strangers import ATTACKS, attack
+from tests.agent.test_server import is_ready, process
+
+LEASE = 5.0
+SHORT_LEASE = 2.0
+"""A member owes a wait of a lease before it leads. Where nothing is lost if it is fenced, that is all that counts."""
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+ASK = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LAST = b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+MEMORY_MAX = 200 * 2**20
+
+
+@pytest.fixture(name="agent", scope="module")
+def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One with a lease that a busy machine does not cost it."""
+    folder = tmp_path_factory.mktemp("door")
+    with running(configured(folder, lease=LEASE), guarded(folder)) as agent:
+        agent.await_ready()
+        yield agent
+
+
+@pytest.fixture(name="unfenced")
+def watched(agent: Running) -> Iterator[Running]:
+    """It leads all the time, by one and the same door."""
+    before = agent.agent.snapshot().fenced, door(agent)
+    yield agent
+    assert before == (agent.agent.snapshot().fenced, door(agent))
+    assert agent.is_ready()
+
+
+def guarded(folder: Path) -> AgentOptions:
+    return AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
+
+
+def door(agent: Running) -> int:
+    assert agent.agent.door is not None
+    until(lambda: agent.agent.door and agent.agent.door.pid, "a door")
+    return agent.agent.door.pid or 0
+
+
+def place(agent: Running) -> tuple[str, int]:
+    host, _, port = (agent.agent.tcp_address or "").rpartition(":")
+    return host, int(port)
+
+
+@contextmanager
+def connected(agent: Running, kind: str = "tcp") -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as client:
+        client.settimeout(PATIENCE)
+        client.connect(agent.options.socket if kind == "unix" else place(agent))
+        yield client
+
+
+def rest(client: socket.socket) -> bytes:
+    """All that comes until the connection ends, in either way."""
+    found = b""
+    with suppress(ConnectionError):
+        while more := client.recv(65536):
+            found += more
+    return found
+
+
+def asked(agent: Running, path: str, *, kind: str = "tcp") -> bytes:
+    with connected(agent, kind) as client:
+        client.sendall(LAST % path.encode())
+        return rest(client)
+
+
+def metric(agent: Running, name: str) -> float:
+    found = [line for line in asked(agent, "/metrics").decode().splitlines() if line.startswith(f"{name} ")]
+    return float(found[0].split()[1]) if found else 0.0
+
+
+@contextmanager
+def client(agent: Running, **options: Any) -> Iterator[httpx.Client]:
+    """One that comes over TCP."""
+    with httpx.Client(base_url=f"http://{agent.agent.tcp_address}", timeout=PATIENCE, **options) as one:
+        yield one
+
+
+@contextmanager
+def attacked(agent: Running, name: str, strangers: int) -> Iterator[None]:
+    begun, loops = threading.Event(), []
+
+    async def main() -> None:
+        loops.append((asyncio.get_running_loop(), asyncio.Event()))
+        attacking = asyncio.create_task(attack(name, *place(agent), strangers=strangers))
+        begun.set()
+        await loops[0][1].wait()
+        attacking.cancel()
+        await asyncio.gather(attacking, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    assert begun.wait(PATIENCE)
+    try:
+        yield
+    finally:
+        loop, over = loops[0]
+        loop.call_soon_threadsafe(over.set)
+        thread.join(PATIENCE)
+
+
+# Attacks
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS))
+def test_an_attack_costs_neither_the_lease_nor_the_owner_nor_memory(unfenced: Running, name: str) -> None:
+    with attacked(unfenced, name, min(ATTACKS[name][1], STRANGERS_MAX + 50)):
+        for _ in range(30):
+            assert b" 200 OK" in asked(unfenced, "/v1/owner?key=customer-7", kind="unix")
+            assert b" 200 OK" in asked(unfenced, "/health", kind="unix")
+        # The one that asks is a stranger, too, and may have to make way.
+        until(lambda: 0 < metric(unfenced, "neli_door_memory_bytes") < MEMORY_MAX)
+        until(lambda: 0 < metric(unfenced, "neli_door_strangers") <= STRANGERS_MAX)
+    until(lambda: metric(unfenced, "neli_door_connections") == 1, "the end of all connections but the one that asks")
+
+
+def test_idle_strangers_keep_nobody_out(unfenced: Running) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connected(unfenced)) for _ in range(STRANGERS_MAX + 20)]
+        assert b" 200 OK" in asked(unfenced, "/health")
+        assert metric(unfenced, "neli_door_strangers") <= STRANGERS_MAX
+        assert b"" == rest(idle[0])  # The one that rested longest made way.
+        with client(unfenced, headers=BEARER) as known:
+            assert 200 == known.get("/v1/owner?key=a").status_code
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_a_third_request_at_once_ends_the_connection_before_it_is_parsed(unfenced: Running, kind: str) -> None:
+    with connected(unfenced, kind) as one:
+        one.sendall(ASK % b"/health" * 3)
+        assert rest(one).count(b"HTTP/1.1 200 ") < 3
+    if kind == "unix":
+        assert unfenced.agent.traffic.refusals["Pipelined"]
+    else:
+        assert metric(unfenced, 'neli_door_requests_total{outcome="pipelined"}')
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_a_head_of_very_many_lines_is_refused(unfenced: Running, kind: str) -> None:
+    with connected(unfenced, kind) as one:
+        one.sendall(b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * (HEADERS_MAX + 1) + b"\r\n")
+        assert rest(one).startswith(b"HTTP/1.1 431 ")
+
+
+def test_the_end_of_a_body_has_as_few_lines(unfenced: Running) -> None:
+    with connected(unfenced, "unix") as one:
+        one.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n")
+        one.sendall(b"a: b\r\n" * (HEADERS_MAX + 1) + b"\r\n")
+        assert b" 200 OK" not in rest(one)
+
+
+def test_many_strangers_who_ask_the_same_are_one_to_the_agent(unfenced: Running) -> None:
+    answers, strangers, blocked = unfenced.agent.traffic.answers, 100, threading.Event()
+    before = answers["200"]
+    with ExitStack() as stack:
+        unfenced.loop.call_soon_threadsafe(blocked.wait, PATIENCE)
+        clients = [stack.enter_context(connected(unfenced)) for _ in range(strangers)]
+        for one in clients:
+            one.sendall(LAST % b"/v1/status")
+        for _ in range(3):  # The door has read what came before these.
+            assert b" 401 " in asked(unfenced, "/v1/owner?key=a")
+        blocked.set()
+        assert strangers == sum(b" 200 OK" in rest(one) for one in clients)
+    assert answers["200"] - before < strangers / 2
+
+
+def test_an_answer_to_a_stranger_is_never_older_than_its_question(unfenced: Running) -> None:
+    with client(unfenced) as one:
+        for weight in (2, 3, 4):
+            assert 200 == one.post("/v1/weigh", json={"name": "a", "weight": weight}, headers=BEARER).status_code
+            assert [weight] == [member["weight"] for member in one.get("/v1/members").json()["members"]]
+        one.post("/v1/weigh", json={"name": "a", "weight": None}, headers=BEARER)
+
+
+@pytest.mark.parametrize("path", ["/v1/moves?limit=0", "/v1/moves?limit=-1", "/v1/status?x=1", "/ready?", "/%68ealth"])
+def test_a_stranger_is_answered_as_the_own_user_is(unfenced: Running, path: str) -> None:
+    own, strange = (asked(unfenced, path, kind=kind).partition(b"\r\n\r\n") for kind in ("unix", "tcp"))
+    assert own[2] == strange[2]
+    assert own[0].split(b"\r\n")[0] == strange[0].split(b"\r\n")[0]
+
+
+# Those who go away
+
+
+def reset(one: socket.socket) -> None:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    one.close()
+
+
+def test_a_client_of_the_own_socket_that_goes_in_mid_answer_leaves_nothing(unfenced: Running) -> None:
+    def left() -> int:
+        return sum(isinstance(one, Connection) for one in gc.get_objects())
+
+    gc.collect()
+    until(lambda: left() == 0, "no connection")
+    gc.disable()  # It would tidy up, sooner or later.
+    try:
+        for number in range(60):
+            with connected(unfenced, "unix") as one:
+                one.sendall(ASK % (b"/v1/status" if number % 2 else b"/v1/leadership/events?role=3"))
+                if number % 3:
+                    one.recv(10)
+                reset(one)
+        until(lambda: left() == 0, "no connection")
+    finally:
+        gc.enable()
+
+
+def test_strangers_that_go_in_mid_answer_leave_nothing_at_the_door(unfenced: Running) -> None:
+    listing = Path(f"/proc/{door(unfenced)}/fd")
+    if not listing.is_dir():
+        pytest.skip("this system does not list descriptors")
+    until(lambda: metric(unfenced, "neli_door_connections") == 1)
+    before = len(list(listing.iterdir()))
+    for number in range(100):
+        with connected(unfenced) as one:
+            one.sendall(ASK % (b"/v1/status" if number % 2 else b"/v1/events"))
+            if number % 3:
+                one.recv(10)
+            reset(one)
+    until(lambda: len(list(listing.iterdir())) <= before, "as few descriptors as before")
+    assert 1 == metric(unfenced, "neli_door_connections")
+    until(lambda: unfenced.agent.traffic.streams == 0)
+
+
+# Clients with the token
+
+
+def test_a_hold_over_the_port_ends_with_its_connection(unfenced: Running) -> None:
+    with client(unfenced, headers=BEARER) as one:
+        with one.stream("GET", "/v1/leadership/events?role=3") as stream:
+            events = Events(stream)  # Kept, or its end would be the stream's.
+            events.next_called("acquired")
+            assert 1 == unfenced.agent.traffic.streams
+        until(lambda: unfenced.agent.traffic.streams == 0, "the end of the hold")
+
+
+def test_an_answer_that_the_agent_breaks_off_has_no_proper_end(unfenced: Running) -> None:
+    with connected(unfenced) as one:
+        one.sendall(b"GET /v1/watch HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %b\r\n\r\n" % TOKEN.encode())
+        said = b""
+        while b"event: owner" not in said:
+            said += one.recv(65536)
+        (ours,) = unfenced.agent.traffic.connections
+        unfenced.on_loop(ours.cut)
+        assert not rest(one).endswith(b"0\r\n\r\n")
+
+
+def test_clients_with_the_token_take_no_room_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "KNOWN_MAX", 2)
+    with running(configured(tmp_path, lease=SHORT_LEASE), guarded(tmp_path)) as agent, ExitStack() as stack:
+        agent.await_ready()
+        known = [stack.enter_context(client(agent, headers=BEARER)) for _ in range(2)]
+        streams = [Events(stack.enter_context(one.stream("GET", "/v1/leadership/events?role=3"))) for one in known]
+        for stream in streams:
+            stream.next_called("acquired")
+        with client(agent) as other:
+            refused = other.get("/v1/owner?key=a", headers=BEARER)
+            assert (503, "Crowded") == (refused.status_code, refused.json()["kind"])
+            assert 200 == other.get("/v1/status").status_code
+        with agent.client() as own:
+            assert 200 == own.get("/v1/owner?key=a").status_code
+
+
+# Streams of the status
+
+
+def test_everybody_may_follow_the_status_and_one_too_many_ends_the_oldest(unfenced: Running) -> None:
+    with ExitStack() as stack:
+        streams = [stack.enter_context(connected(unfenced)) for _ in range(STREAMS_MAX + 1)]
+        for one in streams:
+            one.sendall(ASK % b"/v1/events")
+            said = b""
+            while b"event: status\ndata: {" not in said:
+                said += one.recv(65536)
+        assert b"0\r\n\r\n" not in rest(streams[0])
+        said = b""
+        while b"event: changed\ndata: {" not in said:
+            said += streams[-1].recv(65536)
+        assert 1 == unfenced.agent.traffic.streams
+    until(lambda: unfenced.agent.traffic.streams == 0)
+
+
+# The process
+
+
+def test_a_door_that_dies_is_started_again_and_the_lease_is_kept(
+    agent: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    fenced = agent.agent.snapshot().fenced
+    with client(agent, headers=BEARER) as one, one.stream("GET", "/v1/leadership/events?role=3") as stream:
+        events, was = Events(stream), door(agent)
+        events.next_called("acquired")
+        os.kill(was, signal.SIGKILL)
+        with suppress(httpx.HTTPError):
+            assert ("", {}) == events.next()
+    until(lambda: door(agent) != was, "another door")
+    assert b" 200 OK" in asked(agent, "/health")
+    until(lambda: agent.agent.traffic.streams == 0, "the end of the hold")
+    assert "agent.door_ended why='exit code -9'" in caplog.text
+    assert fenced == agent.agent.snapshot().fenced
+
+
+def test_signals_that_go_to_every_process_are_the_agents(unfenced: Running) -> None:
+    assert b" 200 OK" in asked(unfenced, "/health")  # It has begun, so it has made its choice of signals.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(door(unfenced), number)
+    assert b" 200 OK" in asked(unfenced, "/health")
+
+
+def test_the_end_of_an_agent_is_told_over_the_port_and_ends_the_door(tmp_path: Path) -> None:
+    with running(configured(tmp_path, lease=SHORT_LEASE), guarded(tmp_path)) as agent:
+        agent.await_ready()
+        with client(agent, headers=BEARER) as one, one.stream("GET", "/v1/leadership/events?role=3") as stream:
+            events, was = Events(stream), door(agent)
+            events.next_called("acquired")
+            agent.stop()
+            events.next_called("revoked")
+            agent.stop()
+            events.next_called("ended")
+        agent.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(was, 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not list children")
+def test_the_door_of_an_agent_that_is_killed_ends_with_it(tmp_path: Path) -> None:
+    with process(tmp_path, {"lease": LEASE}, listen="127.0.0.1:0", token=TOKEN) as agent:
+        until(lambda: is_ready(tmp_path))
+        children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
+        until(lambda: children.read_text("ascii"), "a door")
+        (child,) = children.read_text("ascii").split()
+        agent.kill()
+        agent.wait(PATIENCE)
+        until(lambda: not is_alive(child), "the end of the door")
+
+
+def is_alive(number: str) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{number}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_a_door_can_be_read_by_nobody_for_secrets(unfenced: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user of the host may read what a process was started with."""
+    listing = Path(f"/proc/{door(unfenced)}")
+    if not listing.is_dir():
+        pytest.skip("this system has no such files")
+    said = (listing / "cmdline").read_bytes() + (listing / "environ").read_bytes()
+    assert TOKEN.encode() not in said
+    assert b"NELI_" not in said
