@@ -139,7 +139,7 @@ def test_an_attack_costs_neither_the_lease_nor_the_owner_nor_memory(unfenced: Ru
     until(lambda: metric(unfenced, "neli_door_connections") == 1, "the end of all connections but the one that asks")
 
 
-def test_idle_strangers_keep_nobody_out(unfenced: Running) -> None:
+def test_idle_strangers_keep_no_one_out(unfenced: Running) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(connected(unfenced)) for _ in range(STRANGERS_MAX + 20)]
         assert b" 200 OK" in asked(unfenced, "/health")
@@ -366,7 +366,7 @@ def is_alive(number: str) -> bool:
     return False
 
 
-def test_a_door_can_be_read_by_nobody_for_secrets(unfenced: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_door_was_started_with_has_no_secret(unfenced: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user of the host may read what a process was started with."""
     listing = Path(f"/proc/{door(unfenced)}")
     if not listing.is_dir():

@@ -224,7 +224,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.resting_since, self.head_size = self.loop.time(), 0
         super().on_response_complete()
-        self._unset_keepalive_if_required()  # The sweep does that, and holds nobody who is gone.
+        self._unset_keepalive_if_required()  # The sweep does that. A timer would outlive a client that is gone.
 
     def pause_writing(self) -> None:
         self.is_stalled, self.stalled_since = True, self.loop.time()

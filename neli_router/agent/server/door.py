@@ -1,6 +1,6 @@
 """The door: a process of its own that serves the agent's port, so that no stranger ever costs the member its lease.
 
-    agent (keeps the lease)  <--pairs of sockets, one for each exchange--  door  <--TCP-- whoever reaches the port
+    agent (keeps the lease)  <--pairs of sockets, one for each exchange--  door  <--TCP-- clients of the port
          '--settings, the token-->                                          |
          '--ends, or is killed--> the door ends, too                        |-- Host is no name of this host: refused
                                                                             |-- the right token: to the agent
@@ -15,7 +15,7 @@ killed at any time, and the agent starts it again.
 **Strangers and known clients.** A connection is a stranger's until a request with the right token came by it. Of
 strangers there are STRANGERS_MAX. One more, and the one that rested longest is cut off to make way; if none rests, one
 that does not read; else the one that is being answered for longest. So a newcomer always comes in: those who fill the
-door keep nobody out, a probe of /health included. Clients with the token have room of their own, and each has at most
+door keep no one out, a probe of /health included. Clients with the token have room of their own, and each has at most
 one exchange at a time: the agent keeps room for that many beside its own socket. The bytes of all strangers together
 are bounded, too: of answers that they do not read, and of heads that they do not finish. Beyond that, the longest is
 cut off.
