@@ -91,8 +91,7 @@ def distrust(address: Address, *, uid: int | None = None) -> str:
     us = os.geteuid() if uid is None else uid
     try:
         trusted, path = {us, 0}, Path(address.path)
-        place = path.parent.stat()
-        if us == 0 and str(path.parent.parent) != _SHARED and not place.st_mode & stat.S_IWOTH:
+        if us == 0 and str(path.parent.parent) != _SHARED and not (place := path.parent.stat()).st_mode & stat.S_IWOTH:
             # Root asks the agents of services, which run as users of their own, in folders where others may put no
             # socket. In the folder that all share, any user could have made such a one.
             trusted |= {place.st_uid, path.stat().st_uid}

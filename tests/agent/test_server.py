@@ -27,6 +27,7 @@ from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reloaded
 from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running, until
+from tests.agent.test_sockets import held
 
 MAIN = """
 import json, sys
@@ -282,12 +283,11 @@ def test_a_socket_that_is_anothers_now_ends_the_agent_loudly(tmp_path: Path, cap
     """Its clients would ask the other one, and never learn what this one leads."""
     path = tmp_path / "agent.sock"
     caplog.set_level(logging.ERROR, "neli_router")
-    with running(configured(tmp_path), AgentOptions(socket=str(path))) as one, socket.socket(socket.AF_UNIX) as other:
+    with running(configured(tmp_path), AgentOptions(socket=str(path))) as one:
         one.await_ready()
         path.unlink()
-        other.bind(str(path))
-        other.listen()
-        one.join()
+        with held(path):
+            one.join()
         assert isinstance(one.error, NeliError)
         assert "listens there already" in str(one.error)
     assert path.is_socket()

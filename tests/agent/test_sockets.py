@@ -7,7 +7,8 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,17 @@ holder.listen()
 print("listening", flush=True)
 sys.stdin.read()
 """
+
+
+@contextmanager
+def held(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process listens there."""
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert b"listening\n" == holder.stdout.readline()
+        yield holder
+        holder.communicate()
 
 
 def mode(path: Path) -> int:
@@ -66,16 +78,11 @@ def test_a_stale_lock_file_holds_up_nobody(tmp_path: Path) -> None:
 
 def test_a_socket_that_another_process_holds_is_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        assert b"listening\n" == holder.stdout.readline()
+    with held(path) as holder:
         wanted = f"{path}, but process {holder.pid} listens there already: use that agent, stop it"
         with pytest.raises(NeliError, match=re.escape(wanted)), listen_unix(str(path)):
             pass
         assert path.is_socket()
-        holder.communicate()
 
 
 def test_of_two_agents_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
@@ -133,16 +140,26 @@ def test_a_socket_that_was_removed_is_made_again(tmp_path: Path, what: str) -> N
     assert [] == list(path.parent.iterdir())
 
 
-def test_a_socket_that_another_agent_replaced_is_left_to_it(tmp_path: Path) -> None:
+def test_a_socket_that_another_process_replaced_is_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     with listen_unix(str(path)) as own:
         path.unlink()
-        Path(f"{path}.lock").unlink()
-        with listen_unix(str(path)):
-            with pytest.raises(NeliError, match="listens there already"):
+        with held(path) as holder:
+            with pytest.raises(NeliError, match=f"process {holder.pid} listens there already"):
                 own.restored()
             own.close()
             assert answers(path)
+
+
+def test_a_socket_whose_number_the_file_system_changed_is_still_ones_own(tmp_path: Path) -> None:
+    """As file systems do that have no numbers of their own. A move to another one does it here."""
+    path = tmp_path / "agent.sock"
+    with listen_unix(str(path)) as own, socket.socket(socket.AF_UNIX) as again:
+        path.unlink()
+        again.bind(str(path))
+        again.listen()
+        assert own.restored() is None
+    assert not path.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

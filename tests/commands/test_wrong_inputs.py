@@ -37,6 +37,20 @@ COMMANDS = [
     ("agent --ledger nonsense", 2, "does not say what kind of ledger it is"),
     ("agent --ledger sqlite:x.db --lease 0", 2, "lease=0 must be from 0.01 to 3600.0 seconds"),
     ("group delete --ledger sqlite:none.db", 1, "there is no such file"),
+    ("config --ledger 'sqlite:a.db?key=b'", 2, "has options, and a file takes none: take away the ?"),
+    (
+        "config --ledger 'kafka://host/jobs?config=/none'",
+        2,
+        "cannot be read (FileNotFoundError): name a file that this",
+    ),
+    ("config --ledger memory://a --name redis://:word@host/jobs", 2, "name: an address with a password would be shown"),
+    (
+        "config --ledger memory://a --ownership sqlite:a.db",
+        2,
+        "is no address in Redis: write redis://localhost:6379/jobs",
+    ),
+    ("config --ledger memory://a --token-file /dev/null", 2, "is no regular file: name a file"),
+    ("config --ledger memory://a --listen host", 2, "must be HOST:PORT, such as 127.0.0.1:7635"),
     ("simulate --seed x", 2, "Invalid value"),
     ("completion tcsh", 2, "'tcsh' is not one of"),
 ]

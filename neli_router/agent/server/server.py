@@ -185,13 +185,13 @@ class Agent:
             await _first(self._stopping.wait(), _ended(member), serving, keeping)
             await self._drain(member)
         finally:
+            keeping.cancel()
             hub.close()
             server.should_exit = True
             await serving
             if self.door is not None:
                 await self.door.close()  # Only now: it carries what our clients are told last.
             logs.logger().info("agent.stopped", member=member.name)
-            keeping.cancel()
         inner.await_closed(timeout=0)  # Raises the error that ended the member, if this agent did not.
         if keeping.done() and not keeping.cancelled():
             keeping.result()  # Raises the reason why it has no socket any more.

@@ -95,6 +95,9 @@ class OwnSocket:
         """
         if self._made is not None and _is_there(self._place, self._made):
             return None
+        if _listener(self._place) == os.getpid():  # Some file systems give a file another number after a while.
+            self._made = os.lstat(self._place)
+            return None
         if self._lock is not None and not _is_there(_lock_of(self._place), os.fstat(self._lock)):
             self._unlock()  # A lock whose file was removed, too, keeps no other agent away.
         return self.open()
@@ -235,14 +238,26 @@ def _clear(place: Path) -> None:
             raise _held(place, "a process that does not answer") from None
         except OSError as error:
             raise _cannot(f"see who listens on {place}", error) from None
-        raise _held(place, _peer(asker))
+        process = _peer(asker)
+        raise _held(place, f"process {process}" if process else "another process")
 
 
-def _peer(asker: socket.socket) -> str:
+def _listener(place: Path) -> int:
+    """The number of the process that listens at `place`; 0 if none does, or if the system does not say."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+        asker.settimeout(ANSWER_MAX)
+        try:
+            asker.connect(str(place))
+        except OSError:
+            return 0
+        return _peer(asker)
+
+
+def _peer(asker: socket.socket) -> int:
     if sys.platform != "linux":
-        return "another process"
+        return 0
     process, _, _ = struct.unpack("3i", asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return f"process {process}"
+    return int(process)
 
 
 def _held(place: Path, holder: str) -> NeliError:
