@@ -11,6 +11,7 @@ records are still there. A copy that Spark keeps goes back further: `dags/jobs/a
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -31,7 +32,7 @@ from neli_router.status.annals import Annals, Finding
 from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures, lasting
 from neli_router.status.history import between, patiently
 
-__all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "audit_command"]
+__all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "annals_of", "audit_command"]
 
 TRIES_MAX = 3
 """How often to begin anew when members trimmed the records that were to be read next."""
@@ -191,7 +192,8 @@ def audit_command(
     """
     config = resolved_or_exit({"ledger": ledger}, config_file).config
     try:
-        address, annals = _read(config)
+        with annals_of(config) as (handle, annals):
+            address = handle.address
         found = audit(annals, () if notes is None else acts_in(notes))
         if report is not None:
             from neli_router.status.audit_report import html_of  # noqa: PLC0415 - most audits want none.
@@ -223,21 +225,26 @@ def _write_tables(found: Audit, folder: Path) -> None:
     write_tables(tables_of(found), folder)
 
 
-def _read(config: Config) -> tuple[str, Annals]:
-    """Where the ledger is, and all that it still has."""
+@contextmanager
+def annals_of(config: Config) -> Iterator[tuple[Ledger, Annals]]:
+    """The ledger, open as long as the block lasts, and the annals of all that it still has. Raises LedgerError."""
     handle = configuration.open(config, create=False)
     try:
-        for left in reversed(range(TRIES_MAX)):
-            annals = Annals(one_clock=Promise.MULTI_HOST not in handle.promises)
-            try:
-                annals.read(_told(handle))
-            except LedgerTrimmed:
-                if left:
-                    continue
-                raise
-            return handle.address, annals
+        yield handle, _annals(handle)
     finally:
         handle.close()
+
+
+def _annals(ledger: Ledger) -> Annals:
+    for left in reversed(range(TRIES_MAX)):
+        annals = Annals(one_clock=Promise.MULTI_HOST not in ledger.promises)
+        try:
+            annals.read(_told(ledger))
+        except LedgerTrimmed:
+            if left:
+                continue
+            raise
+        return annals
     raise AssertionError("the last try returned or raised")
 
 

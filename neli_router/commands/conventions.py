@@ -12,8 +12,10 @@ import select
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,6 +51,7 @@ __all__ = [
     "print_views",
     "role_given",
     "shown",
+    "time_stamp",
 ]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -157,6 +160,11 @@ def close_with_reader(close: Callable[[], None]) -> None:
         close()
 
     threading.Thread(target=wait, name="neli-reader", daemon=True).start()
+
+
+def time_stamp(ago: float = 0.0) -> str:
+    """When it was `ago` seconds ago, by this host's clock, with its zone."""
+    return datetime.fromtimestamp(time.time() - ago, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def print_views(views: Iterable[msgspec.Struct]) -> None:

@@ -2,27 +2,54 @@
 
     agent --/v1/history-----------> the last ones
           --/v1/history/events----> with --follow: each that is new, and again when more has moved because of it
+    ledger --all that it has, --> annals --> the same, from as far back as there are records
+             and on
 
 The stream is opened before the past is asked for, so that nothing falls between the two. What comes by both is told
 once.
+
+A ledger has no time of its own, but for Kafka. The annals work out when things were (see `status/time_axis.py`). What
+is read while a ledger is followed has the time of its reading.
 """
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import msgspec
 
+from neli_router.agent.server.views import event_view
 from neli_router.agent.wire import Cause, EventView, MovedView
-from neli_router.commands.conventions import agent_options, asking, close_with_reader, output_option, shown
+from neli_router.commands.audit import annals_of
+from neli_router.commands.configuration import resolved_or_exit
+from neli_router.commands.conventions import (
+    agent_options,
+    asking,
+    close_with_reader,
+    complain,
+    exit_code,
+    output_option,
+    shown,
+    time_stamp,
+)
 from neli_router.commands.hook import ChangeHook, hook_options
+from neli_router.errors import NeliError
+from neli_router.exit_codes import EXIT_INTERRUPTED
+from neli_router.ledgers.base import Ledger
+from neli_router.status.annals import Annals
+from neli_router.status.causes import OF_MEMBERS, SETTLED, Episode
+from neli_router.status.history import patiently
 
-__all__ = ["EventLine", "events_command", "sentence", "time_stamp"]
+__all__ = ["EventLine", "events_command", "sentence"]
 
 LIMIT = 50
 LIMIT_MAX = 1000
+
+READ_MAX_SECONDS = 0.25
+
+GROWING_MAX = 200
+"""The newest events of a ledger that may still grow: more moves are seldom under way at once."""
 
 TARGETS_MAX = 8
 """Members that a line names as those who got partitions."""
@@ -47,7 +74,8 @@ SENTENCES: dict[Cause, str] = {
 class EventLine(msgspec.Struct, frozen=True):
     """A line of `events --output json`. `time` is by this host's clock; the same `offset` again: more has moved."""
 
-    time: str
+    time: str | None
+    """None if the ledger does not tell."""
     offset: int
     cause: Cause
     member: str
@@ -66,12 +94,14 @@ class EventLine(msgspec.Struct, frozen=True):
     show_default=True,
     help="How many past events of members are printed, and how many others.",
 )
+@click.option("--ledger", metavar="ADDRESS", help="Ask no agent: read all that the ledger at ADDRESS still has.")
 @hook_options
 @agent_options
 @output_option
 def events_command(
     follow: bool,
     limit: int,
+    ledger: str | None,
     hook: str | None,
     exec_timeout: float,
     agent: str | None,
@@ -83,6 +113,9 @@ def events_command(
     One line for each cause: the time at which the agent read it, what it was, and how many partitions moved because of
     it, from whom to whom. With --follow, an event is printed when it begins, and once more when more has moved.
 
+    An agent knows what it has read since it started. With --ledger, all that a ledger still has is read instead; it
+    may be a ledger whose members are long gone.
+
     --exec runs COMMAND for each event that is to come, one at a time. The event is on its standard input, as one line
     of JSON; NELI_CHANGE_CAUSE, _MEMBER, _BY, _TIME and _TEXT are variables. It is started without a shell.
 
@@ -90,42 +123,89 @@ def events_command(
     Examples:
       neli events
       neli events --follow --limit 0 --exec 'curl --silent --fail --json @- https://hooks.example/neli'
+      neli events --ledger sqlite:///var/lib/jobs/ledger.db
       neli events --output json | jq 'select(.cause == "expire")'
 
     \b
-    Exit codes: 0 done, or the agent ended it, 2 not usable, 4 no agent answered, 5 it refused, 130 interrupted.
+    Exit codes: 0 done, or the agent ended it, 2 not usable, 4 no agent answered, 5 it or the ledger refused,
+    130 interrupted.
     """
     if hook is not None and not follow:
         raise click.UsageError("--exec: events that are to come were wanted, but --follow is not given: add it")
-    with ChangeHook(hook, exec_timeout) as changes, asking(agent, token_file) as client:
-        if not follow:
-            for view in client.history(limit=limit).events:
-                _print(view, output)
-            return
-        with client.follow() as stream:
-            close_with_reader(stream.close)
-            coming: Iterator[EventView] = iter(stream)
-            past = client.history(limit=limit).events
-            told = {view.offset: view.last for view in past}
-            for view in past:
-                _print(view, output)
-            for view in coming:
-                if told.pop(view.offset, -1) >= view.last:
-                    continue
-                line = _print(view, output)
+    with ChangeHook(hook, exec_timeout) as changes:
+        told = _by_agent(agent, token_file, follow, limit) if ledger is None else _by_ledger(ledger, follow, limit)
+        for line, is_news in told:
+            click.echo(msgspec.json.encode(line) if output == "json" else f"{line.time or '-'}  {line.text}")
+            if is_news:
                 changes.put(
                     msgspec.json.encode(line) + b"\n",
                     cause=line.cause,
                     member=line.member,
                     by=line.by,
-                    time=line.time,
+                    time=line.time or "",
                     text=line.text,
                 )
 
 
-def time_stamp(ago: float = 0.0) -> str:
-    """When it was `ago` seconds ago, by this host's clock, with its zone."""
-    return datetime.fromtimestamp(time.time() - ago, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
+def _by_agent(agent: str | None, token_file: Path | None, follow: bool, limit: int) -> Iterator[tuple[EventLine, bool]]:
+    """Each event that an agent tells of, and whether it is news."""
+    with asking(agent, token_file) as client:
+        if not follow:
+            yield from ((_seen(view), False) for view in client.history(limit=limit).events)
+            return
+        with client.follow() as stream:
+            close_with_reader(stream.close)
+            past = client.history(limit=limit).events
+            yield from ((_seen(view), False) for view in past)
+            told = {view.offset: view.last for view in past}
+            for view in stream:
+                if told.pop(view.offset, -1) < view.last:
+                    yield _seen(view), True
+
+
+def _by_ledger(address: str, follow: bool, limit: int) -> Iterator[tuple[EventLine, bool]]:
+    """Each event that the ledger at `address` still has, and whether it is news."""
+    config = resolved_or_exit({"ledger": address}, None).config
+    try:
+        with annals_of(config) as (ledger, annals):
+            annals.require_history()
+            of_members = [one for one in annals.events if one.cause in OF_MEMBERS]
+            others = [one for one in annals.events if one.cause not in OF_MEMBERS]
+            past = [*of_members[max(0, len(of_members) - limit) :], *others[max(0, len(others) - limit) :]]
+            for one in sorted(past, key=lambda one: one.offset):
+                since = None if annals.to_wall is None else annals.time(one.offset) + annals.to_wall
+                yield _line(one, None if since is None else time_stamp(time.time() - since)), False
+            if follow:
+                yield from ((line, True) for line in _follow(ledger, annals))
+    except NeliError as error:
+        complain(error)
+        raise SystemExit(exit_code(error)) from None
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+def _follow(ledger: Ledger, annals: Annals) -> Iterator[EventLine]:
+    """Each event that is new, when it is read, and once more when it has grown and come to rest."""
+    ledger.seek(annals.state.at)
+    known, told = len(annals.events), {one.offset: one.last for one in annals.events[-GROWING_MAX:]}
+    growing: dict[int, tuple[int, float]] = {}
+    while True:
+        annals.read(patiently(lambda: ledger.read(READ_MAX_SECONDS)))
+        now, stamp = time.monotonic(), time_stamp()
+        for one in annals.events[known:]:
+            told[one.offset] = one.last
+            yield _line(one, stamp)
+        known = len(annals.events)
+        for one in annals.events[-GROWING_MAX:]:
+            if one.last > told.get(one.offset, one.last):
+                last, at = growing.setdefault(one.offset, (one.last, now))
+                if last < one.last:
+                    growing[one.offset] = one.last, now
+                elif now - at >= SETTLED:
+                    told[one.offset] = one.last
+                    del growing[one.offset]
+                    yield _line(one, stamp)
+        told = {one.offset: told.get(one.offset, one.last) for one in annals.events[-GROWING_MAX:]}
 
 
 def sentence(view: EventView) -> str:
@@ -147,10 +227,12 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:TARGETS_MAX]) + (f" and {rest} others" if rest > 0 else "")
 
 
-def _print(view: EventView, output: str) -> EventLine:
-    text = sentence(view)
-    line = EventLine(
-        time_stamp(view.ago), view.offset, view.cause, view.member, view.by, view.partition, view.moved, text
-    )
-    click.echo(msgspec.json.encode(line) if output == "json" else f"{line.time}  {text}")
-    return line
+def _seen(view: EventView) -> EventLine:
+    """The line of what an agent tells."""
+    at = time_stamp(view.ago)
+    return EventLine(at, view.offset, view.cause, view.member, view.by, view.partition, view.moved, sentence(view))
+
+
+def _line(episode: Episode, at: str | None) -> EventLine:
+    """The line of what a ledger tells, which happened `at`."""
+    return msgspec.structs.replace(_seen(event_view(episode.told(), 0.0)), time=at)

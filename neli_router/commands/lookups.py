@@ -27,8 +27,8 @@ from neli_router.commands.conventions import (
     print_views,
     role_given,
     shown,
+    time_stamp,
 )
-from neli_router.commands.events import time_stamp
 from neli_router.commands.hook import ChangeHook, hook_options
 from neli_router.errors import NoOwner
 from neli_router.exit_codes import EXIT_NO_OWNER, EXIT_USAGE

@@ -1,6 +1,7 @@
 """The annals of a group: all that the records of its ledger changed, in order.
 
     records --fold--> states --what changed?--> lives, tenures, moves, plans     facts: exact, and the same for all
+                              '--why? (causes)-> events
             Beats --> time axis --> when                                          within the error that it tells
             Beats, snapshots --> digests --> signs that something is not sound
 
@@ -33,7 +34,7 @@ from neli_router.induction.snapshots import BadSnapshot, digest_text, restore
 from neli_router.ledgers.base import Entry
 from neli_router.protocol import BEATS_PER_LEASE, DRIFT_MAX, wait_for
 from neli_router.pump import FIRST_OFFSET_MAX
-from neli_router.status.causes import CAUSES
+from neli_router.status.causes import CAUSES, Causes, Episode
 from neli_router.status.group_view import Cause, Move
 from neli_router.status.time_axis import TimeAxis
 
@@ -157,6 +158,8 @@ class Annals:
         """By partition."""
         self.moves: list[Move] = []
         """Without times."""
+        self.events: list[Episode] = []
+        """One for each cause. Their own times mean nothing here: ask `time` for those of `offset` and `last`."""
         self.plans: list[Plan] = []
         self.handovers: list[tuple[int, int]] = []
         """The offsets of a plan, and of a Handover that carried a part of it out."""
@@ -167,6 +170,7 @@ class Annals:
         """The offsets at which each name joined."""
         self.findings: list[Finding] = []
         self._drift = drift
+        self._causes = Causes()
         self._waiting: list[Entry] | None = []
         """The entries so far, while there is no beginning among them."""
         self._beats: dict[str, float] = {}
@@ -185,6 +189,14 @@ class Annals:
         """The usual time between two Beats of a member."""
         assert self.state.genesis is not None
         return median(self._intervals) if self._intervals else self.state.genesis.lease / BEATS_PER_LEASE
+
+    @property
+    def to_wall(self) -> float | None:
+        """Seconds from the axis to the wall clock: by the ledger's own time (Kafka), or by its founder's wall clock at
+        the Genesis; None if neither is known."""
+        if self.appended is not None or self.first is None or self.state.genesis_at < self.first:
+            return self.appended
+        return None if self.state.genesis is None else self.state.genesis.base / 1e6 - self.time(self.state.genesis_at)
 
     def time(self, offset: int) -> float:
         """When the record at `offset` was written, if it changed something. Raises KeyError for others."""
@@ -228,6 +240,7 @@ class Annals:
 
     def _begin(self, state: State, waiting: Sequence[Entry]) -> None:
         self.state, self._waiting = state, None
+        self._causes.begin(state)
         if state.genesis is not None:
             self.first = state.at
             self.wait = wait_for(state.genesis.lease, self._drift)
@@ -261,6 +274,9 @@ class Annals:
         if type(record) is Beat:
             self._hear(entry, record)
         else:
+            if record is not None:
+                episode, _ = self._causes.take(before, offset, record, after, 0.0)
+                self._keep(episode)
             if record is not None and record.by in before.seats:
                 self._seen[record.by] = self.axis.now
             if _is_void(before, after, record):
@@ -279,6 +295,7 @@ class Annals:
         offset, life = entry.offset, self.lives.get(beat.by)
         if self.state.last_beats.get(beat.by) != offset:
             self.void["beat"] += 1
+            self._keep(self._causes.late(offset, beat.by, 0.0))
             if life is not None and life.ended is not None:
                 life.came_too_late += 1
             return
@@ -296,6 +313,11 @@ class Annals:
             self.appended = entry.time - self.axis.now
         if len(self._intervals) > INTERVALS_MAX:
             self._intervals = self._intervals[::2]
+
+    def _keep(self, episode: Episode | None) -> None:
+        if episode is not None:
+            self.axis.mark(episode.offset)
+            self.events.append(episode)
 
     # Signs that a ledger or a member is not sound
 

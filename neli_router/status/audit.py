@@ -298,7 +298,7 @@ class _Examination:
             until=self._until,
             error=axis.error,
             beat=self._beat,
-            to_wall=self._to_wall(),
+            to_wall=annals.to_wall,
             lives=list(annals.lives.values()),
             tenures=tenures,
             moves=[replace(move, read_at=annals.time(move.offset)) for move in annals.moves],
@@ -317,14 +317,6 @@ class _Examination:
         )
 
     # Times
-
-    def _to_wall(self) -> float | None:
-        annals, genesis = self._annals, self._annals.state.genesis
-        assert annals.first is not None
-        assert genesis is not None
-        if annals.appended is not None or annals.state.genesis_at < annals.first:
-            return annals.appended
-        return genesis.base / 1e6 - annals.time(annals.state.genesis_at)
 
     def _tell_times(self) -> None:
         """Give lives, tenures and plans their times, and say by the rules when each tenure was led."""

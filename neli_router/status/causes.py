@@ -35,7 +35,7 @@ from neli_router.induction.records import (
 )
 from neli_router.status.group_view import Cause, GroupEvent, Moved
 
-__all__ = ["CAUSES", "OF_MEMBERS", "Causes", "Episode"]
+__all__ = ["CAUSES", "OF_MEMBERS", "SETTLED", "Causes", "Episode"]
 
 CAUSES: Mapping[type, Cause] = {
     Join: "join",
@@ -52,6 +52,9 @@ CAUSES: Mapping[type, Cause] = {
 
 OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", "fence"})
 """The causes that are the fate of a member. All others are wishes, and moves whose reason is not known."""
+
+SETTLED = 1.0
+"""Seconds after which an episode that grew, such as a drain that is carried out, is told again to those who follow."""
 
 WISHED = ("pins", "drains", "weights")
 """What a wish changes, in a state. Loads come every minute in some groups, and count as news only if they move."""

@@ -1,6 +1,8 @@
 """`neli events`, and the command that is run at each change: what people are told, and what cannot be done to them."""
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,6 +15,8 @@ from msgspec.structs import replace
 from neli_router.agent.wire import Cause, EventView, MovedView, OwnerView
 from neli_router.commands.events import events_command, sentence
 from neli_router.commands.lookups import watch_command
+from neli_router.member.member import Member
+from tests.agent.running import PARTITIONS, configured
 from tests.agent.stand_in import FOUNDED, StandIn, eventually, standing_in, whenever
 
 DRAIN = EventView(7, 0.0, "drain", "alpha", "ops", [MovedView("alpha", "beta", 2, [3, 4])], last=9, lasted=0.5)
@@ -213,3 +217,45 @@ def test_wrong_options_are_refused(place: StandIn, arguments: list[str], said: s
 def test_the_help_has_an_example_and_the_exit_codes() -> None:
     text = events("--help").output
     assert [True, True, True] == ["Example" in text, "Exit codes" in text, "NELI_AGENT" in text]
+
+
+# From a ledger
+
+
+def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NELI_AGENT", raising=False)
+    began = datetime.now(UTC)
+    with Member(configured(tmp_path)) as member:
+        assert member.pulse(60.0)
+        member.drain("a")
+    lines = events("--ledger", f"sqlite://{tmp_path}/ledger.db").stdout.splitlines()
+    times, texts = zip(*(line.split("  ", 1) for line in lines), strict=True)
+    assert (
+        f"a joined: {PARTITIONS} partitions to a",
+        "a was drained by a",
+        f"a left: {PARTITIONS} partitions to nobody",
+    ) == texts
+    for at in times:
+        assert began - timedelta(seconds=5) <= datetime.fromisoformat(at) <= datetime.now(UTC) + timedelta(seconds=5)
+
+
+def test_a_ledger_is_followed(tmp_path: Path) -> None:
+    code = "from neli_router.commands.events import events_command; events_command(prog_name='neli events')"
+    path = f"sqlite://{tmp_path}/ledger.db"
+    command = [sys.executable, "-c", code, "--ledger", path, "--follow"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with Member(configured(tmp_path)) as member:
+        assert member.pulse(60.0)
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+            assert process.stdout is not None
+            assert "a joined" in process.stdout.readline()
+            member.weigh("x", 7)
+            assert "x was weighed by a" in process.stdout.readline()
+            process.terminate()
+
+
+def test_a_ledger_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = events("--ledger", f"sqlite://{tmp_path}/none.db")
+    assert (5, 1) == (result.exit_code, len(result.stderr.splitlines()))

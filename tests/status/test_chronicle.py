@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neli_router.induction.fold import State
-from neli_router.induction.records import Drain, Handover, Leave, Pin, Record, Snapshot, Undrain, Weigh
+from neli_router.induction.records import Drain, Handover, Leave, Pin, Record, Snapshot, Undrain, Weigh, encode
 from neli_router.induction.snapshots import snapshot
+from neli_router.ledgers.base import Entry
 from neli_router.status import chronicle
+from neli_router.status.annals import Annals
 from neli_router.status.chronicle import DELAYS_MAX, EVENTS_MAX, Chronicle
-from neli_router.status.group_view import Move
+from neli_router.status.group_view import GroupEvent, Move
 from tests.induction.scenes import Plot, beat, expire, folded, founded, genesis, join, plots, story
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
@@ -171,11 +173,15 @@ def test_moves_of_many_partitions_are_known_by_their_number_for_longer_than_by_n
 
 
 def told(one: Chronicle) -> list[str]:
-    """Such as "3: drain of bob by op: 2 bob -> alice"."""
+    return told_by(one.group.events)
+
+
+def told_by(events: Sequence[GroupEvent]) -> list[str]:
+    """Such as "3: drain of bob by op, 2 bob -> alice"."""
     return [
         f"{event.offset}: {event.cause} of {event.member or '?'} by {event.by or '?'}"
         + "".join(f", {moved.number} {moved.source} -> {moved.target}" for moved in event.moved)
-        for event in one.group.events
+        for event in events
     ]
 
 
@@ -230,6 +236,17 @@ def test_delays_that_nobody_takes_are_bounded() -> None:
     one.set_own("a")
     read_on(one, *[beat("a")] * (DELAYS_MAX + 1))
     assert DELAYS_MAX == len(one.beat_delays)
+
+
+@LAW
+@given(plots)
+def test_a_chronicle_and_the_annals_of_the_same_ledger_tell_the_same_events(drawn: list[Plot]) -> None:
+    entries = [(offset, record) for offset, record in story(drawn) if record is not None]
+    one, annals = Chronicle(), Annals()
+    one.begin(State(), 0.0)
+    one.read(entries, 0.0)
+    annals.read(Entry(offset, encode(record)) for offset, record in entries)
+    assert told(one) == told_by([episode.told() for episode in annals.events])
 
 
 @LAW

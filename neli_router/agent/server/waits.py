@@ -31,6 +31,7 @@ from neli_router.config import Config
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease
+from neli_router.status.causes import SETTLED
 
 __all__ = ["TIMEOUT_DEFAULT", "TIMEOUT_MAX", "Waits"]
 
@@ -41,9 +42,6 @@ TIMEOUT_MAX = 3600.0
 
 EARLY = 0.9
 """A part of the time between two renewals: a ring that comes a little early renews, too."""
-
-SETTLED = 1.0
-"""Seconds after which an event that grew, such as a drain that is carried out, is told again."""
 
 Spell = Callable[[Sequence[Lease], str], msgspec.Struct]
 """Makes the view of an event out of the leases that it is about, and the reason if there is one."""
