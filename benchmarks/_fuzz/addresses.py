@@ -145,11 +145,11 @@ def _without_public_markers(address: str) -> str:
 
 
 def _shown(address: str, folder: str) -> Iterable[str]:
-    """All that is ever shown of `address`. Raises what its doors raise, but the first error only."""
+    """All that is ever shown of `address`. Raises, in the end, if it is refused as that of a ledger."""
     yield from problems_of(address)
     yield from owners_problems("ownership", address)
     yield public_address(address)
-    errors: list[NeliError] = []
+    refused: NeliError | None = None
     doors: tuple[Callable[[], str], ...] = (
         lambda: repr(Config(address, name="a")),
         lambda: repr(Config("memory://jobs", name="a", ownership=address)),
@@ -162,10 +162,10 @@ def _shown(address: str, folder: str) -> Iterable[str]:
         try:
             yield door()
         except DOCUMENTED as error:
-            errors.append(error)
+            refused = error if door is doors[0] else refused
             yield f"{error!r} {error}"
-    if errors:
-        raise errors[0]
+    if refused is not None:
+        raise refused
 
 
 def _opened_ledger(address: str, folder: str) -> str:

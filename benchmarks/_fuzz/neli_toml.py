@@ -22,15 +22,14 @@ __all__ = ["DOCUMENTED", "opened"]
 
 DOCUMENTED = (ConfigError,)
 
-ADDRESSES = (
+USABLE = (
     "memory://jobs",
     "sqlite:///nowhere/ledger.db",
     "redis://user:{secret}@localhost/jobs",
-    "redis://:{secret}@localhost/jobs?db={secret}",
     "kafka://localhost:9092/jobs?sasl.password={secret}",
     "kafka://user:{secret}@localhost:9092/jobs",
-    "http://user:{secret}@localhost:9092",
 )
+ADDRESSES = (*USABLE, "redis://:{secret}@localhost/jobs?db={secret}", "http://user:{secret}@localhost:9092")
 SOUND = {"SECONDS": "0.5", "NUMBER": "64", "": "true", "TEXT": "memory://jobs"}
 """A value that is at least of an option's kind, by its metavar."""
 
@@ -90,17 +89,19 @@ def opened() -> Iterator[Attempt]:
 
 def _attempt(rng: random.Random, folder: Path) -> Iterable[str]:
     path = folder / "neli.toml"
-    content = _written(rng, folder)
+    is_sound = rng.random() < 0.3
+    content = _sound(rng, folder) if is_sound else _written(rng, folder)
     path.write_bytes(content)
     _place_token(rng, folder / "token")
-    options = rng.choices(list(OPTIONS.values()), k=rng.choice((0, 0, 1, 4)))
+    options = [] if is_sound else rng.choices(list(OPTIONS.values()), k=rng.choice((0, 0, 1, 4)))
     environ = {option.variable: _said(rng, option.key, folder) for option in options}
-    if rng.random() < 0.2:
+    if rng.random() < 0.2 and not is_sound:
         environ |= {rng.choice(("NELI_LEESE", "POD_NAME", "POD_IP", "NELI_", "NELI_PORT")): any_text(rng)}
     if rng.random() < 0.3:
         environ["NELI_TOKEN"] = rng.choice(CONTENTS)
     flags: dict[str, object] = {
-        key: _said(rng, key, folder) for key in rng.choices(list(OPTIONS), k=rng.choice((0, 0, 1, 3)))
+        key: _said(rng, key, folder)
+        for key in rng.choices(list(OPTIONS), k=0 if is_sound else rng.choice((0, 0, 1, 3)))
     }
 
     def resolved() -> Resolved:
@@ -108,8 +109,20 @@ def _attempt(rng: random.Random, folder: Path) -> Iterable[str]:
 
     made = resolved()
     yield f"{made!r} {made.config!r} {made.agent!r} {made.settings!r}"
-    path.write_bytes(b"weight = 4\n" + content)
+    path.write_bytes(b'zone = "z"\n' + content)
     yield repr(Reloader(resolved, made)())
+
+
+def _sound(rng: random.Random, folder: Path) -> bytes:
+    """A file that is mostly a configuration, with secrets where they belong."""
+    chosen = {"ledger": rng.choice(USABLE)}
+    others = {"ownership": "redis://:{secret}@localhost/jobs", "agent.token_file": "{folder}/token", "name": "a"}
+    chosen |= dict(rng.sample(sorted(others.items()), rng.randrange(4)))
+    words = [f"{key} = {_toml(_filled(rng, text, folder))}" for key, text in chosen.items()]
+    numbers = rng.sample(
+        ["lease = 0.5", "weight = 3", "layout.partitions = 64", "drain_timeout = 9", "max_age = 7.5"], 3
+    )
+    return "\n".join(words + numbers).encode(errors="replace")
 
 
 def _written(rng: random.Random, folder: Path) -> bytes:
