@@ -309,6 +309,17 @@ def test_an_agent_with_few_descriptors_says_at_its_start_what_that_costs(tmp_pat
     assert "agent.few_descriptors clients_at_most=1 why='this process may have 64 open files; a client more is" in told
 
 
+def test_an_agent_that_may_open_too_few_files_does_not_start(tmp_path: Path) -> None:
+    limited = MAIN.replace(
+        "raise SystemExit", "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\nraise SystemExit"
+    )
+    with process(tmp_path, main=limited) as agent:
+        _, told = agent.communicate(timeout=PATIENCE)
+    assert EXIT_REFUSED == agent.returncode
+    assert "neli agent: at least 64 open files were wanted, for the ledger, the sockets and a client, but this" in told
+    assert not (tmp_path / "agent.sock").exists()
+
+
 def test_a_port_in_use_is_an_exit_code_and_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         address = f"127.0.0.1:{holder.getsockname()[1]}"

@@ -60,6 +60,9 @@ __all__ = ["Agent", "run"]
 LOOK_EVERY = 1.0
 """Seconds between two looks at whether its socket is still there."""
 
+DESCRIPTORS_MIN = 64
+"""Open files without which no agent starts: with some twenty, it would end by errors of any kind."""
+
 CLIENTS_FEW = 256
 """An agent that has room for fewer clients says so: more programs than that may well ask at once."""
 
@@ -315,3 +318,10 @@ def _raise_descriptors() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    least, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if least != resource.RLIM_INFINITY and least < DESCRIPTORS_MIN:
+        raise NeliError(
+            f"at least {DESCRIPTORS_MIN} open files were wanted, for the ledger, the sockets and a client",
+            f"this process may have {least}",
+            "raise `ulimit -n` (LimitNOFILE= of systemd) to 1024 or more",
+        )
