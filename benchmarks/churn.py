@@ -56,6 +56,7 @@ PATHS = (
     b"/v1/table?",
     b"/v1/members?",
     b"/v1/moves?",
+    b"/v1/history?",
     b"/metrics?",
     b"/?",
     b"/nowhere/%d",

@@ -33,7 +33,18 @@ ANSWER_MAX = 10.0
 """Seconds until the end of an answer. A stream has none, and is left after its head."""
 
 PATHS = (
-    *("/", "/health", "/ready", "/metrics", "/v1/status", "/v1/events", "/v1/table", "/v1/members", "/v1/moves"),
+    *(
+        "/",
+        "/health",
+        "/ready",
+        "/metrics",
+        "/v1/status",
+        "/v1/events",
+        "/v1/table",
+        "/v1/members",
+        "/v1/moves",
+        "/v1/history",
+    ),
     *("/v1/owner", "/v1/lease", "/v1/leadership", "/v1/leadership/events", "/v1/share", "/v1/share/events"),
     *("/v1/watch", "/assets/page.css", "/assets/../x", "/v1/%6fwner", "/v1", "//", "*", "http://localhost/health"),
 )

@@ -164,7 +164,7 @@ def close_with_reader(close: Callable[[], None]) -> None:
 
 def time_stamp(ago: float = 0.0) -> str:
     """When it was `ago` seconds ago, by this host's clock, with its zone."""
-    return datetime.fromtimestamp(time.time() - ago, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
+    return datetime.fromtimestamp(time.time() - ago, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
 def print_views(views: Iterable[msgspec.Struct]) -> None:

@@ -41,6 +41,8 @@ ROUTES: dict[bytes, dict[bytes, tuple[bytes, ...]]] = {
         b"/v1/table": (),
         b"/v1/members": (),
         b"/v1/moves": (b"limit",),
+        b"/v1/history": (b"limit",),
+        b"/v1/history/events": (),
         b"/v1/status": (),
         b"/v1/events": (),
     },

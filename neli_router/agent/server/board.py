@@ -32,7 +32,9 @@ __all__ = ["OPEN_PATHS", "PublicBoard", "silent"]
 
 STREAM = "/v1/events"
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/v1/status", STREAM, "/v1/table", "/v1/members", "/v1/moves"})
+OPEN_PATHS = frozenset(
+    {"/health", "/ready", "/metrics", "/v1/status", STREAM, "/v1/table", "/v1/members", "/v1/moves", "/v1/history"}
+)
 """Paths that may be read over TCP without a token. Look-ups of keys are not among them: keys may be personal."""
 
 URGENT = frozenset({b"/health", b"/ready"})
