@@ -23,7 +23,7 @@ but takes longer.
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from neli_router.errors import BadKey, NeliError, how_to_install
+from neli_router.errors import BadKey, MissingExtra, NeliError
 from neli_router.keyspace import Layout, hasher
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import Router
@@ -275,4 +275,4 @@ def _no_column(found: str) -> BadKey:
 
 
 def _lacks(missing: ImportError) -> NeliError:
-    return NeliError("the partitions of a column were wanted", f"{missing.name} is missing", how_to_install("columns"))
+    return MissingExtra.of((missing.name or "").partition(".")[0], "for the partitions of a column", "columns")

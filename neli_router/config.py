@@ -162,7 +162,7 @@ def open(config: Config, *, create: bool = True) -> Ledger:  # noqa: A001 - `con
 
 
 def owners_at(url: str) -> OwnersSource:
-    """The store of owners at `url`. Raises ConfigError, and LedgerUnusable if its client is not installed."""
+    """The store of owners at `url`. Raises ConfigError, and MissingExtra if its client is not installed."""
     if problems := owners_problems("url", url):
         raise ConfigError(problems)
     with needing("redis", "owners in Redis"):

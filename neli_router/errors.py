@@ -22,6 +22,7 @@
     |-- NoAgent             no agent answered at its address
     |-- Closed              used after `close()`
     |-- Unsupported         this platform cannot keep the promises
+    |-- MissingExtra        a package that an extra brings is not installed (also a ModuleNotFoundError)
     |-- fence.Refused       a higher fencing term was admitted: a newer owner writes there
     |-- fence.FenceMisused  the fence was given no term or no transaction (also a TypeError)
     |-- fence.BatchGap      a batch of a fenced table does not begin where the last one ended
@@ -50,6 +51,7 @@ __all__ = [
     "LedgerUnavailable",
     "LedgerUnusable",
     "LookupFailed",
+    "MissingExtra",
     "NameTaken",
     "NeliError",
     "NoAgent",
@@ -168,6 +170,17 @@ class Closed(NeliError):
 
 class Unsupported(NeliError):
     """This platform cannot keep the promises, so nothing is started on it."""
+
+
+class MissingExtra(NeliError, ModuleNotFoundError):
+    """A package is not installed that only some programs need, so that an extra brings it. `name` is the package's."""
+
+    @classmethod
+    def of(cls, package: str, purpose: str, extra: str) -> "MissingExtra":
+        """`package` was wanted, `purpose`, and `extra` brings it."""
+        error = cls(f"{package} was wanted, {purpose}", "it is not installed", how_to_install(extra))
+        error.name = package
+        return error
 
 
 def how_to_install(extra: str) -> str:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from neli_router.errors import ConfigError, NeliError, how_to_install
+from neli_router.errors import ConfigError, MissingExtra
 from neli_router.keyspace import Layout
 from neli_router.protocol import LOAD_MAX
 
@@ -78,9 +78,7 @@ class LoadProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         try:
             import polars as pl  # noqa: PLC0415 - it comes with an extra, and files are read without it.
         except ImportError:
-            raise NeliError(
-                "a load profile of columns was wanted", "polars is missing", how_to_install("columns")
-            ) from None
+            raise MissingExtra.of("polars", "for a load profile of columns", "columns") from None
         from neli_router.columns import partitions_of  # noqa: PLC0415 - as above.
 
         # With as many partitions as there are slots, a key's partition is its slot.

@@ -172,7 +172,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             f"lease={self.lease} must be from {LEASE_MIN} to {LEASE_MAX} seconds",
         )
         need(
-            0 < self.beat_every <= self.lease / 4,
+            0 < self.beat_every <= self.lease / 4 or not LEASE_MIN <= self.lease <= LEASE_MAX,
             f"beat={self.beat_every} must be above 0 and at most a quarter of lease={self.lease}, or one lost beat "
             f"would look like silence: lower beat to {self.lease / 4:g} or raise lease to {4 * self.beat_every:g}",
         )

@@ -275,5 +275,5 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(NeliError, match=rf"{missing} is missing: .*'\.\[columns\]'"):
+    with pytest.raises(NeliError, match=rf"{missing} was wanted, for .*'\.\[columns\]'"):
         partitions_of(pa.array(["a"]), Layout())

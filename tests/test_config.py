@@ -59,13 +59,13 @@ def test_all_problems_are_named_at_once() -> None:
         "ownership, protocol, replace, snapshot_every, weight, zone"
     )
     expected = f"""
-leese is no known option: did you mean lease? There is {known}
-layout.partition is no known option: did you mean layout.partitions? There is partitions, slots, tags
+leese is no known option: did you mean lease? Choose from {known}
+layout.partition is no known option: did you mean layout.partitions? Choose from partitions, slots, tags
 slots=0 must be a whole number of at least 1
 accept_rewinds='yes' must be True or False
-sqlit is no known kind of ledger: did you mean sqlite? There is kafka, memory, redis, redis+sentinel, redis+unix, \
+sqlit is no known kind of ledger: did you mean sqlite? Choose from kafka, memory, redis, redis+sentinel, redis+unix, \
 rediss, rediss+sentinel, sqlite
-induktion is no known protocol: did you mean induction? There is induction
+induktion is no known protocol: did you mean induction? Choose induction
 the member's name is empty: give each process a name of its own
 weight=-1 must be a whole number from 0 to 1000000: 1 for an equal share
 beat=2 must be above 0 and at most a quarter of lease=1.0, or one lost beat would look like silence: lower beat to \
@@ -78,7 +78,7 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"protocol": "zookeeper"}, "zookeeper is no known protocol: There is induction"),
+        ({"protocol": "zookeeper"}, "zookeeper is no known protocol: choose induction"),
         ({"name": "tab\there"}, r"the name must be printable text of at most 256 characters, got 'tab\there'"),
         ({"name": 7}, "name=7 must be text, or None for a fresh one"),
         ({"lease": "1"}, "lease='1' must be a number of seconds, at least 0"),
@@ -103,7 +103,7 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ownership": "sqlite:a.db?key=b"}, "ownership='sqlite:a.db?***' is no address in Redis: write redis://"),
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
         ({"ledger": "memory://"}, "ledger='memory://' does not say where it is"),
-        ({"ledger": "redi://host/jobs"}, "redi is no known kind of ledger: did you mean redis? There is kafka, "),
+        ({"ledger": "redi://host/jobs"}, "redi is no known kind of ledger: did you mean redis? Choose from kafka, "),
         ({"ownership": 7}, "ownership=7 must be an address, or None to tell nobody"),
         ({"ownership": "sqlite:jobs.db"}, "ownership='sqlite:jobs.db' is no address in Redis: write redis://"),
         ({"ownership": "redis://host"}, "ownership='redis://host': a group was wanted"),

@@ -90,7 +90,7 @@ def test_a_column_of_numbers_has_no_profile() -> None:
 
 def test_columns_need_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(NeliError, match=r"polars is missing: .*'\.\[columns\]'"):
+    with pytest.raises(NeliError, match=r"polars was wanted, for .*'\.\[columns\]'"):
         LoadProfile.of_columns(pa.array(["a"]), LAYOUT)
 
 

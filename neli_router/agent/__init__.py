@@ -9,7 +9,7 @@ does not need. So they are imported when they are asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from neli_router.errors import NoAgent, how_to_install
+from neli_router.errors import MissingExtra, NoAgent
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import AsyncClient, Client
@@ -35,7 +35,4 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "httpx":
             raise
-        raise ModuleNotFoundError(
-            f"httpx was wanted, to ask an agent, but it is not installed: {how_to_install('client')}",
-            name="httpx",
-        ) from None
+        raise MissingExtra.of("httpx", "to ask an agent", "client") from None

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options
-from neli_router.errors import how_to_install
+from neli_router.errors import MissingExtra
 from neli_router.exit_codes import EXIT_USAGE
 from neli_router.logs import logger
 from neli_router.settings.agent_options import AgentOptions
@@ -53,7 +53,7 @@ def agent_command(config_file: str | None, **flags: object) -> None:
         package = (error.name or "").partition(".")[0]
         if package == OURS:
             raise  # A defect of ours, which no installation would mend.
-        click.echo(f"neli: the agent needs the package {package}: {how_to_install('agent')}", err=True)
+        click.echo(f"Error: {MissingExtra.of(package, 'for an agent', 'agent')}", err=True)
         raise SystemExit(EXIT_USAGE) from None
     agent = resolved.agent
     log_to_standard_error(agent)

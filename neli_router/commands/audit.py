@@ -23,8 +23,8 @@ from neli_router import config as configuration
 from neli_router.commands.configuration import resolved_or_exit
 from neli_router.commands.conventions import output_option, print_rows, print_views, shown
 from neli_router.config import Config
-from neli_router.errors import LedgerTrimmed, NeliError, how_to_install
-from neli_router.exit_codes import EXIT_BROKEN
+from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError
+from neli_router.exit_codes import EXIT_BROKEN, EXIT_USAGE
 from neli_router.ledgers.base import Entry, Ledger, Promise
 from neli_router.processes.notes import NoteReader
 from neli_router.processes.referee import Life
@@ -202,8 +202,8 @@ def audit_command(
         if table is not None:
             _write_tables(found, table)
     except (NeliError, OSError) as error:
-        click.echo(f"neli: {error}", err=True)
-        raise SystemExit(EXIT_BROKEN) from None
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(EXIT_USAGE if isinstance(error, MissingExtra) else EXIT_BROKEN) from None
     view = AuditView.of(address, found)
     if output == "json":
         print_views([view])
@@ -221,7 +221,7 @@ def _write_tables(found: Audit, folder: Path) -> None:
     except ModuleNotFoundError as error:
         if error.name not in {"deltalake", "pyarrow"}:
             raise
-        raise NeliError("Delta tables were wanted", f"{error.name} is not installed", how_to_install("spark")) from None
+        raise MissingExtra.of(error.name, "for Delta tables", "spark") from None
     write_tables(tables_of(found), folder)
 
 

@@ -88,7 +88,7 @@ def resolved_or_exit(flags: Flags, config_file: str | None) -> Resolved:
         return resolve_here(flags, config_file)
     except ConfigError as error:
         for problem in error.problems:
-            click.echo(f"neli: {problem}", err=True)
+            click.echo(f"Error: {problem}", err=True)
         raise SystemExit(EXIT_USAGE) from None
 
 

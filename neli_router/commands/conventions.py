@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from neli_router.errors import BadKey, ConfigError, LeaseLost, NeliError, NoAgent, NoOwner, NotLeading
+from neli_router.errors import BadKey, ConfigError, LeaseLost, MissingExtra, NeliError, NoAgent, NoOwner, NotLeading
 from neli_router.exit_codes import (
-    EXIT_BROKEN,
     EXIT_INTERRUPTED,
     EXIT_LOST,
     EXIT_NO_AGENT,
@@ -46,6 +45,7 @@ __all__ = [
     "complain",
     "exit_code",
     "key_of",
+    "not_empty",
     "output_option",
     "print_rows",
     "print_views",
@@ -97,11 +97,6 @@ def asking(agent: str | None, token_file: Path | None) -> Iterator["Client"]:
     except NeliError as error:
         complain(error)
         raise SystemExit(exit_code(error)) from None
-    except ModuleNotFoundError as error:
-        if error.name != "httpx":
-            raise
-        complain(error)
-        raise SystemExit(EXIT_BROKEN) from None
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
 
@@ -118,7 +113,7 @@ def exit_code(error: NeliError) -> int:
         return EXIT_NO_AGENT
     if isinstance(error, NoOwner | NotLeading):
         return EXIT_NO_OWNER
-    if isinstance(error, ConfigError | BadKey):
+    if isinstance(error, ConfigError | BadKey | MissingExtra):
         return EXIT_USAGE
     return EXIT_LOST if isinstance(error, LeaseLost) else EXIT_REFUSED
 
@@ -130,6 +125,13 @@ def key_of(given: str | bytes) -> Key:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
+
+
+def not_empty(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
+    """The callback of an argument, or an option, that must not be empty."""
+    if not given:
+        raise click.BadParameter("it is empty: is a variable of the shell not set?", ctx, parameter)
+    return given
 
 
 def role_given(given: str) -> Role:

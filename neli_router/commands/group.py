@@ -69,7 +69,7 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
             ledger.close()
         deleted = delete_ledger(config.ledger)
     except NeliError as error:
-        click.echo(f"neli: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         raise SystemExit(EXIT_BROKEN) from None
     if config.ownership is not None:
         kept = (
@@ -93,5 +93,5 @@ def _ask(address: str, inspection: Inspection, *, yes: bool) -> None:
 
 
 def _refuse(reason: str) -> None:
-    click.echo(f"neli: {reason}", err=True)
+    click.echo(f"Error: {reason}", err=True)
     raise SystemExit(EXIT_REFUSED)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from neli_router.errors import NeliError, how_to_install
+from neli_router.errors import MissingExtra, NeliError
 from neli_router.exit_codes import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_USAGE
 from neli_router.keyspace import PARTITIONS, SLOTS, Layout
 
@@ -139,5 +139,5 @@ def _explained(extra: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package == OURS and isinstance(error, ModuleNotFoundError):
             raise  # A defect of ours, which no installation would mend.
-        click.echo(f"neli: this needs the package {package}: {how_to_install(extra)}", err=True)
+        click.echo(f"Error: {MissingExtra.of(package, 'for this command', extra)}", err=True)
         raise SystemExit(EXIT_USAGE) from None

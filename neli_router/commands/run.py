@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neli_router.clock import host_clock
-from neli_router.commands.conventions import agent_options, asking, complain, role_given, shown
+from neli_router.commands.conventions import agent_options, asking, complain, not_empty, role_given, shown
 from neli_router.commands.guardian import Guardian, guardian
 from neli_router.errors import NeliError, NoAgent
 from neli_router.exit_codes import EXIT_CANNOT_START, EXIT_LOST, EXIT_NOT_EXECUTABLE, EXIT_NOT_LED
@@ -52,7 +52,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option("--role", required=True, metavar="R", help="The role to lead: a number or a name.")
+@click.option("--role", required=True, metavar="R", callback=not_empty, help="The role to lead: a number or a name.")
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),
@@ -114,6 +114,8 @@ def run_command(
       128 + n            `neli run` got signal n    126   COMMAND cannot be executed
                                                     127   COMMAND was not found
     """
+    if no_wait and patience is not None:
+        raise click.UsageError("either --wait or --no-wait was wanted, but both were given")
     if no_wait:
         patience = 0.0
     if code := _missing(command[0]):

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from neli_router.commands.conventions import agent_options, asking, complain, output_option, print_rows, print_views
+from neli_router.commands.conventions import (
+    agent_options,
+    asking,
+    complain,
+    not_empty,
+    output_option,
+    print_rows,
+    print_views,
+)
 from neli_router.errors import ConfigError
 from neli_router.exit_codes import EXIT_BROKEN, EXIT_USAGE
 from neli_router.loads import LoadProfile
@@ -52,7 +60,7 @@ def _wish_options(command: Command) -> Command:
 
 
 @click.command("drain")
-@click.argument("name")
+@click.argument("name", callback=not_empty)
 @_wish_options
 def drain_command(name: str, **options: Any) -> None:
     """Let member NAME own no partition but those that are pinned to it.
@@ -72,7 +80,7 @@ def drain_command(name: str, **options: Any) -> None:
 
 
 @click.command("undrain")
-@click.argument("name")
+@click.argument("name", callback=not_empty)
 @_wish_options
 def undrain_command(name: str, **options: Any) -> None:
     """Take a drain of member NAME back: it gets its share again.
@@ -89,7 +97,7 @@ def undrain_command(name: str, **options: Any) -> None:
 
 @click.command("pin")
 @click.argument("partition", type=int)
-@click.argument("name")
+@click.argument("name", callback=not_empty)
 @_wish_options
 def pin_command(partition: int, name: str, **options: Any) -> None:
     """Let PARTITION belong to member NAME, as long as there is such a member.
@@ -125,7 +133,7 @@ def unpin_command(partition: int, **options: Any) -> None:
 
 
 @click.command("weigh", context_settings={"ignore_unknown_options": True})  # -3 is a wrong weight, and no option.
-@click.argument("name")
+@click.argument("name", callback=not_empty)
 @click.argument("weight", metavar="WEIGHT|own")
 @_wish_options
 def weigh_command(name: str, weight: str, **options: Any) -> None:

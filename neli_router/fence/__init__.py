@@ -113,7 +113,8 @@ def admitted(connection: Any, resource: str, *, paramstyle: str | None = None) -
     driver = driver_of(connection, paramstyle)
     with closing(connection.cursor()) as cursor:
         driver.plain_rows(cursor)
-        cursor.execute(*driver.admitted(resource))
+        with explained():
+            cursor.execute(*driver.admitted(resource))
         return number(cursor.fetchone())
 
 

@@ -58,7 +58,8 @@ async def admitted(connection: Any, resource: str, *, paramstyle: str | None = N
     resource, _ = checked(resource, 0)
     driver = driver_of(connection, paramstyle)
     async with _cursor(connection, driver) as cursor:
-        await cursor.execute(*driver.admitted(resource))
+        with explained():
+            await cursor.execute(*driver.admitted(resource))
         return number(await cursor.fetchone())
 
 

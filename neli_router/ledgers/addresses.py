@@ -1,6 +1,7 @@
 """The address of a ledger: which driver, and where. Drivers are imported when one is opened.
 
 sqlite:///var/lib/ledger.db        one file, from the root         sqlite:ledger.db   from the working directory
+                                   sqlite:///ledger.db is refused: SQLAlchemy's users mean the latter by it
 memory://jobs                      all members in this process that name it so share one log, until it ends
 kafka://host:9092,host:9092/jobs   one topic of one partition; further settings: `kafka/address.py`
 redis://host:6379/jobs             one stream; also rediss, redis+unix, redis+sentinel: `redis/address.py`
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from neli_router.errors import LedgerUnusable, how_to_install
+from neli_router.errors import MissingExtra
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.kafka import address as kafka_address
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
@@ -59,6 +60,10 @@ def problems_of(address: str) -> list[str]:
     host, slashes, place = "", rest.startswith("//"), _place(rest)
     if scheme == "sqlite" and slashes and not place.startswith("/"):
         host = place.partition("/")[0]
+    if scheme == "sqlite" and slashes and place.startswith("/") and place.count("/") == 1 and place != "/":
+        # SQLAlchemy's users mean a file of the working directory. With the rights to do so, we would make another one.
+        instead = f"sqlite:{place[1:]} for one in the working directory, or sqlite:{place} if you mean that"
+        return [f"ledger={shown!r:.200} would be the file {place}, in the root folder: write {instead}"]
     if host or not place or not place.isprintable():
         what = f"names the host {harmless_start(host)!r}, and a file has none" if host else "does not say where it is"
         return [f"ledger={shown!r:.200} {what}: write {_EXAMPLES}"]
@@ -89,7 +94,7 @@ def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
 
 
 def require_driver(address: str) -> None:
-    """Raise LedgerUnusable if the client library that the ledger at `address` needs is not installed."""
+    """Raise MissingExtra if the client library that the ledger at `address` needs is not installed."""
     scheme = address.partition(":")[0]
     if scheme == "kafka":
         with needing("kafka", _IN_KAFKA):
@@ -123,16 +128,14 @@ def delete_ledger(address: str) -> list[str]:
 
 @contextmanager
 def needing(extra: Literal["kafka", "redis"], purpose: str) -> Iterator[None]:
-    """Around an import: raise LedgerUnusable, with the remedy, if the client library of `extra` is not installed."""
+    """Around an import: raise MissingExtra, with the remedy, if the client library of `extra` is not installed."""
     library, module = {"kafka": ("confluent-kafka", "confluent_kafka"), "redis": ("redis-py", "redis")}[extra]
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(module):
             raise
-        raise LedgerUnusable(
-            f"{library} was wanted, for {purpose}", "it is not installed", how_to_install(extra)
-        ) from None
+        raise MissingExtra.of(library, f"for {purpose}", extra) from None
 
 
 def public_address(address: str) -> str:
@@ -195,7 +198,8 @@ def unknown(what: str, name: object, known: Iterable[str], within: str = "") -> 
     known = sorted(known)
     nearest = difflib.get_close_matches(str(name), known, 1, cutoff=0.5)
     guess = f"did you mean {within}{nearest[0]}? " if nearest else ""
-    return f"{within}{name!s:.60} is no known {what}: {guess}There is {', '.join(known)}"
+    choice = f"choose from {', '.join(known)}" if len(known) > 1 else f"choose {known[0]}"
+    return f"{within}{name!s:.60} is no known {what}: {guess}{choice[0].upper() if guess else choice[0]}{choice[1:]}"
 
 
 def _place(rest: str) -> str:

@@ -24,6 +24,7 @@ from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
 from neli_router.member.async_background import AsyncBackground, AsyncTask
 from neli_router.member.async_leading import AsyncBlock, AsyncLease, Bridge
+from neli_router.member.background import require_task
 from neli_router.member.engine import BREAK_OFF_MAX, FLUSH_MAX, START_MAX
 from neli_router.member.member import Member
 from neli_router.member.wishes import WISH_MAX, CheckedWish
@@ -88,6 +89,7 @@ class AsyncMember(AsyncClosing):
 
         A run whose lease is lost is cancelled at once.
         """
+        require_task(task, interval)
         self._member.require_open()
         background = AsyncBackground(self._bridge, task, role, interval=interval)
         self._backgrounds.add(background)  # The loop itself keeps no task alive.

@@ -11,7 +11,7 @@ Each run is a `leading` block: the handover of the role waits for it to end, and
 from collections.abc import Callable
 from math import inf
 
-from neli_router.errors import Closed, LeaseLost, NeliError
+from neli_router.errors import Closed, ConfigError, LeaseLost, NeliError
 from neli_router.keyspace import Role
 from neli_router.member.barrier import Grant
 from neli_router.member.engine import Engine
@@ -19,7 +19,7 @@ from neli_router.member.failures import place_of
 from neli_router.member.lease import Lease
 from neli_router.member.membership import anew
 
-__all__ = ["RUN_MIN", "Background", "BaseBackground", "Task"]
+__all__ = ["RUN_MIN", "Background", "BaseBackground", "Task", "require_task"]
 
 RUN_MIN = 0.001
 """The least time from one start to the next: a task without work and interval must not burn a core."""
@@ -58,6 +58,15 @@ class BaseBackground:
 
     def _note(self, level: str, event: str, **fields: object) -> None:
         self._engine.journal.note(level, event, partition=self._partition, **fields)
+
+
+def require_task(task: object, interval: object) -> None:
+    """Raise ConfigError unless it can be run, `interval` seconds after each end."""
+    problems = [] if callable(task) else [f"a task must be a function of one lease, got a {type(task).__name__}"]
+    if not (isinstance(interval, int | float) and interval >= 0):
+        problems.append(f"interval={interval!r:.40} must be a number of seconds, at least 0")
+    if problems:
+        raise ConfigError(problems)
 
 
 class Background(BaseBackground):

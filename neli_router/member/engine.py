@@ -98,7 +98,7 @@ class Engine:
             lane_name=self.name,
         )
         self.feed = Feed(
-            "a ledger",
+            config.public_ledger,
             layout=self.settings.layout,
             max_age=config.max_age,
             clock=runtime.clock,
@@ -402,6 +402,9 @@ class WishAttempt:
 
     def say(self) -> float:
         """Let the ledger take note; for how many seconds to wait for that."""
+        if self._wish.name and self._membership.state.holder(self._wish.name) is None:
+            # It may be about to join. But a name that is mistyped never does, and nothing else would tell.
+            self._engine.journal.note("warning", "wish.waits_for_member", wish=self._wish.what, name=self._wish.name)
         self._engine.wish(self._wish)
         return self._give_up_at - self._membership.clock()
 

@@ -30,7 +30,7 @@ from neli_router.errors import NotLeading
 from neli_router.induction.fold import State
 from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
-from neli_router.member.background import Background, Task
+from neli_router.member.background import Background, Task, require_task
 from neli_router.member.engine import FLUSH_MAX, START_MAX, Engine
 from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease
@@ -123,6 +123,7 @@ class Member(Closing):
         It should check its lease, and end within one: a longer run is warned about in the log. An error ends it,
         and is raised by the handle's `wait`; only LeaseLost, for its own lease, makes it wait to lead again.
         """
+        require_task(task, interval)
         self._membership.require_open()
         background = Background(self._engine, task, role, interval=interval)
         self._engine.runtime.start(background)
@@ -228,6 +229,8 @@ class Member(Closing):
 
     # Wishes, of operators and of programs that measure their load. The group remembers them beyond this member's life.
     # Each returns when the ledger shows it, and raises LedgerUnavailable if that takes longer than `timeout` seconds.
+    # A drain, a pin or a weight for a name that no member has waits for one, and the log says so. (The commands refuse
+    # it, because a person may have mistyped it.)
 
     def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:
         """The member called `name` shall own nothing but what is pinned to it."""
@@ -238,7 +241,8 @@ class Member(Closing):
         self.wish(wishes.undrain(name), timeout)
 
     def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:
-        """`partition` shall belong to the member called `name`, as long as there is one."""
+        """`partition` shall belong to the member called `name`. While that one is away, it goes where it would go
+        anyway, and the pin stays."""
         self.wish(wishes.pin(partition, name, self._layout), timeout)
 
     def unpin(self, partition: int, *, timeout: float = WISH_MAX) -> None:

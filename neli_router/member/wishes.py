@@ -10,8 +10,9 @@ does not decode, so a wish that none would understand is refused here. And an ap
 made when the state shows it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from neli_router.errors import ConfigError, LedgerUnavailable
 from neli_router.induction.fold import State
@@ -19,7 +20,21 @@ from neli_router.induction.records import Drain, Load, Pin, Record, Undrain, Unp
 from neli_router.keyspace import Layout
 from neli_router.protocol import LOAD_MAX, NAME_MAX, WEIGHT_MAX
 
-__all__ = ["WISH_MAX", "CheckedWish", "drain", "load", "pin", "undrain", "unheard", "unpin", "weigh"]
+__all__ = [
+    "WISH_MAX",
+    "CheckedWish",
+    "drain",
+    "load",
+    "pin",
+    "require_member",
+    "undrain",
+    "unheard",
+    "unpin",
+    "weigh",
+]
+
+NAMES_SHOWN = 10
+"""Members that an error names, those first that are spelled most alike."""
 
 WISH_MAX = 10.0
 """How long to wait until a wish is read back: several tries of a ledger that is hardly there."""
@@ -32,6 +47,8 @@ class CheckedWish:
     what: str
     record: Callable[[str], Record]
     shown: Callable[[State], bool]
+    name: str = ""
+    """Of the member that it is for. A wish for one that is not there waits for it: for ever, if that is mistyped."""
 
 
 def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailable:
@@ -45,7 +62,9 @@ def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailab
 
 def drain(name: str) -> CheckedWish:
     _require(_name_problems(name))
-    return CheckedWish(f"a drain of {name}", lambda by: Drain(by=by, name=name), lambda state: name in state.drains)
+    return CheckedWish(
+        f"a drain of {name}", lambda by: Drain(by=by, name=name), lambda state: name in state.drains, name
+    )
 
 
 def undrain(name: str) -> CheckedWish:
@@ -61,6 +80,7 @@ def pin(partition: int, name: str, layout: Layout) -> CheckedWish:
         f"a pin of partition {partition} to {name}",
         lambda by: Pin(by=by, partition=partition, name=name),
         lambda state: state.pins.get(partition) == name,
+        name,
     )
 
 
@@ -84,6 +104,7 @@ def weigh(name: str, weight: int | None) -> CheckedWish:
         f"a weight of {weight} for {name}",
         lambda by: Weigh(by=by, name=name, weight=weight),
         lambda state: state.weights.get(name) == weight,
+        name,
     )
 
 
@@ -101,6 +122,16 @@ def load(loads: Mapping[int, float], layout: Layout) -> CheckedWish:
         lambda by: Load(by=by, loads=wanted),
         lambda state: all(state.loads.get(partition, 0.0) == amount for partition, amount in wanted.items()),
     )
+
+
+def require_member(name: str, members: Collection[str]) -> None:
+    """Raise ConfigError, with the members that there are, unless `name` is one of them."""
+    if name in members:
+        return
+    nearest = sorted(members, key=lambda other: (-SequenceMatcher(None, name, other).ratio(), other))
+    shown = ", ".join(nearest[:NAMES_SHOWN]) or "none"
+    more = f" and {len(nearest) - NAMES_SHOWN} more" if len(nearest) > NAMES_SHOWN else ""
+    raise ConfigError([f"no member is called {name!r:.60}: the members are {shown}{more}"])
 
 
 def _require(problems: list[str]) -> None:

@@ -27,7 +27,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import parquet
 
-from neli_router.errors import ConfigError, NeliError, how_to_install
+from neli_router.errors import ConfigError, MissingExtra, NeliError
 from neli_router.keyspace import Layout
 from neli_router.ledgers.kafka import address as kafka_address
 from neli_router.pipeline.ticks import SCHEMA
@@ -260,9 +260,7 @@ def _kafka() -> Any:
     try:
         import confluent_kafka  # noqa: PLC0415 - it may not be installed.
     except ModuleNotFoundError:
-        raise NeliError(
-            "confluent-kafka was wanted, for ticks in Kafka", "it is not installed", how_to_install("kafka")
-        ) from None
+        raise MissingExtra.of("confluent-kafka", "for ticks in Kafka", "kafka") from None
     return confluent_kafka
 
 

@@ -80,8 +80,9 @@ NOTHING_READ = Reading(None, 0, -math.inf)
 class Feed:
     """One source's table. May be shared between threads; `publish` is for one at a time.
 
-    `kind` says in errors what the address is of. `tell` gets a Notice whenever readers lose the table or have one
-    again. With `watched=False`, the caller that turns the clock must call `check` afterwards.
+    `kind` says in errors what the address is of; the address is empty while it is not known. `tell` gets a Notice
+    whenever readers lose the table or have one again. With `watched=False`, the caller that turns the clock must call
+    `check` afterwards.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Feed:
         if isinstance(view, Table):
             return True
         if view.plight in OVER:
-            raise view.explain(f"a table of {self.address} was wanted")
+            raise view.explain(f"a table of {self.address or self._kind} was wanted")
         return view.plight in NO_MEMBER
 
     def await_table(self, timeout: float) -> None:
@@ -169,9 +170,9 @@ class Feed:
 
     def late(self, timeout: float) -> NeliError:
         """The error for a caller that waited in vain."""
-        wanted = f"a table of {self.address} was wanted within {timeout:g} s"
+        wanted = f"a table of {self.address or self._kind} was wanted within {timeout:g} s"
         if self._unmade:  # Not a look-up's NoOwner: the caller may have mistaken the address.
-            return LedgerMissing(wanted, unmade(self._kind, self.address, self._unmade), MAKE)
+            return LedgerMissing(wanted, unmade(f"{self._kind} {self.address}".rstrip(), self._unmade), MAKE)
         return self._no_table(Plight.AWAITING).explain(wanted)
 
     # News from the source.

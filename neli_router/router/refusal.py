@@ -88,13 +88,13 @@ def explain(
     which one gave it. `trouble` has the driver's words when it could not read, `unmade_because` what it found in the
     place of a ledger that is not there, `error` is why the source stopped.
     """
-    place, because = f"{kind} {address}", f" (the last try: {trouble})" if trouble else ""
+    place, because = f"{kind} {address}".rstrip(), f" (the last try: {trouble})" if trouble else ""
     match plight:
         case Plight.AWAITING:
             found = f"{place} was not yet read up to its end{because}"
             return StaleTable(wanted, found, "wait for it with `await_table`, or see why it cannot be read")
         case Plight.UNMADE:
-            return NoOwner(wanted, unmade(kind, address, unmade_because), MAKE)
+            return NoOwner(wanted, unmade(place, unmade_because), MAKE)
         case Plight.STALE:
             found = (
                 f"{place} was last read {at.age:.1f} s ago, up to offset {at.offset}, and "
@@ -118,9 +118,9 @@ def explain(
             return made_by(*arguments)
 
 
-def unmade(kind: str, address: str, because: str) -> str:
+def unmade(place: str, because: str) -> str:
     """What is found in the place of a source that no member has made yet."""
-    return f"no member has made {kind} {address} yet ({because})"
+    return f"no member has made {place} yet ({because})"
 
 
 def member_that_left() -> str:

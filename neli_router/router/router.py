@@ -212,7 +212,7 @@ class Router(Closing):
         """
         view = self._view
         if isinstance(view, NoTable) and (self._start is None or view.plight is Plight.CLOSED):
-            raise view.explain(f"a router of {self._feed.address} was to be reopened")
+            raise view.explain(f"a router of {self._feed.address or 'a ledger'} was to be reopened")
         if self._start is None:
             return  # It is fed already, and a table that never changes is open for ever.
         self._stop()
@@ -228,11 +228,12 @@ class Router(Closing):
     def __repr__(self) -> str:
         view, at = self._view, self.at
         plight = f"{view.plight.name.lower()}, " if isinstance(view, NoTable) else ""
-        return f"<Router of {self._feed.address}: {plight}at offset {at.offset}, {at.age:.1f} s old>"
+        return f"<Router of {self._feed.address or 'a ledger'}: {plight}at offset {at.offset}, {at.age:.1f} s old>"
 
     def __reduce__(self) -> NoReturn:
+        address = self._feed.address or "the ledger's address"
         raise TypeError(
-            f"a Router cannot be pickled: it has a thread and an open ledger here. Send {self._feed.address} "
+            f"a Router cannot be pickled: it has a thread and an open ledger here. Send {address} "
             "and open a router where that arrives, or send `router.table`, which is a plain value"
         )
 
@@ -294,7 +295,7 @@ def _opener(source: Any) -> tuple[Callable[[], Ledger], str]:
             f"a {type(source).__name__} is no source: give a Config, an address, or a function that opens a ledger"
         )
         raise ConfigError([problem])
-    return cast("Callable[[], Ledger]", source), "a ledger"
+    return cast("Callable[[], Ledger]", source), ""
 
 
 def _log(notice: Notice) -> None:

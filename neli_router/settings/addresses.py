@@ -9,7 +9,7 @@
 A name has to outlive a restart: a member that comes back under its name gets its partitions back at once, and it can be
 pinned and drained by it. A process number would make every restart a stranger, and in containers every process is
 number 1. So an agent is called by its host: there is one per host. Where several run on one host the user names them,
-because of two with one name the newer ends the older. A pod's name is usually its host's name, but not always
+because of two with one name only one may live. A pod's name is usually its host's name, but not always
 (`hostNetwork`, `hostname`), and people know the pod by it; so it goes first where the manifest hands it in.
 
 An address is for the clients of the *program* that the agent stands for, and only the user knows it. The agent's own

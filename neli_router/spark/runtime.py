@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
 
-from neli_router.errors import NeliError, how_to_install
+from neli_router.errors import MissingExtra, NeliError, how_to_install
 
 __all__ = ["SparkUnusable", "explained", "java_home", "require_pyspark"]
 
@@ -250,9 +250,7 @@ def explained() -> Iterator[None]:
             found, remedy = "its files are gone, as `pip uninstall pyspark-client` leaves it", _reinstall(whole)
         elif package not in OF_THE_EXTRA or not is_missing:
             raise
-        raise ModuleNotFoundError(
-            f"{package} was wanted, for neli_router.spark, but {found}: {remedy}", name=error.name
-        ) from error
+        raise MissingExtra(f"{package} was wanted, for neli_router.spark", found, remedy) from error
 
 
 def _reinstall(version: str) -> str:

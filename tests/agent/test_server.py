@@ -250,7 +250,7 @@ def test_a_member_that_is_replaced_ends_its_agent_with_that_error(tmp_path: Path
         with Member(configured(tmp_path, replace=True)):
             assert EXIT_REFUSED == agent.wait(PATIENCE)
         assert agent.stderr is not None
-        assert "neli agent: Replaced: " in agent.stderr.read()
+        assert "Error: Replaced: " in agent.stderr.read()
     assert not (tmp_path / "agent.sock").exists()
 
 

@@ -42,7 +42,7 @@ def test_a_configuration_that_is_not_usable_is_refused_with_every_problem(
         agent_command, ["--lease", "long", "--socket", "here"], env={"NELI_LEDGER": "memory://jobs"}
     )
     assert (2, 2) == (result.exit_code, len(result.stderr.splitlines()))
-    assert "neli: lease='long' must be a number of seconds, at least 0 (flag --lease)" in result.stderr
+    assert "Error: lease='long' must be a number of seconds, at least 0 (flag --lease)" in result.stderr
 
 
 @pytest.mark.usefixtures("own_log")
@@ -64,7 +64,10 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(package: str, tmp
     command = [sys.executable, "-c", program, "--ledger", "memory://jobs"]
     found = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert 2 == found.returncode
-    assert f"neli: the agent needs the package {package}: {how_to_install('agent')}\n" == found.stderr
+    assert (
+        f"Error: {package} was wanted, for an agent, but it is not installed: {how_to_install('agent')}\n"
+        == found.stderr
+    )
 
 
 @pytest.mark.process

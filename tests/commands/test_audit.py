@@ -107,7 +107,9 @@ def test_without_delta_the_error_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "deltalake", None)
     monkeypatch.delitem(sys.modules, "neli_router.status.audit_table", raising=False)
     result = run(path, "--table", str(tmp_path / "tables"))
-    assert (1, True) == (result.exit_code, "deltalake is not installed: " in result.stderr), result.output
+    assert (2, True) == (result.exit_code, "deltalake was wanted, for Delta tables, but" in result.stderr), (
+        result.output
+    )
 
 
 def test_names_cannot_move_the_cursor(path: Path) -> None:

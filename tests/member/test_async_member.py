@@ -216,6 +216,20 @@ def test_a_member_that_exists_is_led_to_its_end_while_its_clock_is_turned(group:
     asyncio.run(turning(group, main()))
 
 
+def test_a_member_of_a_test_is_led_and_closed_without_another_that_turns_its_clock(group: Group) -> None:
+    """`close` waited in real time for a clock that stood still, and never came back."""
+
+    async def main() -> None:
+        async with AsyncMember(group["a"]) as member:
+            role = min(group["a"].led)
+            async with member.leading(role) as lease:
+                assert role == lease.partition
+            assert not await member.pulse(1.0, role=min(group["b"].led))
+        assert (True, 8) == (member.closed, len(group["b"].led))
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+
+
 # In real time
 
 

@@ -449,6 +449,20 @@ def test_what_is_wished_for_is_done_and_outlives_a_restart(group: Group) -> None
     assert {0: 2.5} == group["a"].state.loads
 
 
+def test_a_wish_for_a_name_that_no_member_has_waits_for_one_and_says_so(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    group["a"].pin(3, "c")
+    group["a"].pin(4, "b")
+    group["a"].undrain("c")  # To take back what was said of one that is gone waits for nothing.
+    group.settle()
+    waits = [record.getMessage() for record in caplog.records if "wish.waits" in record.getMessage()]
+    assert ["wish.waits_for_member member=a wish='a pin of partition 3 to c' name=c"] == waits
+    group.join("c")
+    group.settle()
+    assert 3 in group["c"].led
+
+
 def test_a_wish_before_the_group_was_founded_waits_for_that() -> None:
     with testing.group("a", partitions=2) as group:
         group["a"].drain("b")

@@ -362,8 +362,11 @@ def test_a_connection_that_is_not_there_raises_the_line_that_adds_it() -> None:
         (spelled("http"), "of the type 'neli' was wanted, but 'odd' is of the type 'http'"),
         (spelled(adress="unix:/run/a.sock"), "has 'adress', which it has no use for: there is address, ownership"),
         (spelled(address=7), "address must be text, got a int"),
-        (spelled(address="sqlite:///a.db", ownership="redis://localhost/jobs"), "address and ownership are both given"),
-        (spelled(address="sqlite:///a.db", host="localhost"), "leave the host empty, or the address"),
+        (
+            spelled(address="sqlite:///var/a.db", ownership="redis://localhost/jobs"),
+            "address and ownership are both given",
+        ),
+        (spelled(address="sqlite:///var/a.db", host="localhost"), "leave the host empty, or the address"),
         (spelled(address="mysql://localhost/jobs"), "mysql is no known kind of ledger"),
         (spelled(address="https://localhost:7635"), "an agent's address is unix:/path/agent.sock"),
         (spelled(address="unix:relative.sock"), "an agent's address is unix:/path/agent.sock"),

@@ -290,5 +290,5 @@ def test_what_the_uninstalled_client_left_of_pyspark_is_told(tmp_path: Path) -> 
     installed(tmp_path, *(name for name in entries() if name in ONLY_WHOLE), "sql/classic")
     for question in ("session", "with_slot"):
         told = asked(tmp_path, question)
-        assert told.startswith("ModuleNotFoundError: pyspark was wanted, for neli_router.spark, but its files are gone")
+        assert told.startswith("MissingExtra: pyspark was wanted, for neli_router.spark, but its files are gone")
         assert f"pip install --force-reinstall --no-deps pyspark=={WHOLE}" in told

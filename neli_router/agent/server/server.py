@@ -276,11 +276,11 @@ def run(config: Config, options: AgentOptions, *, reload: Reload | None = None) 
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
             runner.run(main())
     except ConfigError as error:
-        sys.stderr.write(f"neli agent: {error}\n")
+        sys.stderr.write(f"Error: {error}\n")
         return EXIT_USAGE
     except NeliError as error:
         kind = "" if type(error) is NeliError else f"{type(error).__name__}: "
-        sys.stderr.write(f"neli agent: {kind}{error}\n")
+        sys.stderr.write(f"Error: {kind}{error}\n")
         return EXIT_REFUSED
     return EXIT_DONE
 

@@ -13,8 +13,6 @@ changes nothing is no change. So if these are the very loads that the group know
 the same in another unit, and assignment goes on from where it came to.
 """
 
-from difflib import SequenceMatcher
-
 from starlette.types import Send
 
 from neli_router.agent.server import views
@@ -29,13 +27,9 @@ from neli_router.protocol import LOAD_MAX
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import GroupView
 
-__all__ = ["KINDS", "Wishes", "require_member"]
+__all__ = ["KINDS", "Wishes"]
 
 KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh", "load")
-
-NAMES_SHOWN = 10
-
-TAKES_BACK = frozenset({"undrain", "unpin"})
 
 
 class Wishes:
@@ -57,8 +51,8 @@ class Wishes:
             raise StaleTable(
                 f"{wish.what} was wanted", "no group was read from the ledger yet", "wait until the agent is ready"
             )
-        if isinstance(asked, WishAsked) and asked.name is not None and kind not in TAKES_BACK:
-            require_member(asked.name, group.names)
+        if wish.name:
+            wishes.require_member(wish.name, group.names)
         record = wish.record(member.incarnation)
         moves = views.planned_views(group.moves_by(record), group.at, kind, member.name)
         if not asked.preview:
@@ -92,13 +86,3 @@ class Wishes:
                 return wishes.unpin(partition, layout)
             case _:
                 return wishes.weigh(name, asked.weight)
-
-
-def require_member(name: str, members: list[str]) -> None:
-    """Raise ConfigError, with the members that there are, unless `name` is one of them."""
-    if name in members:
-        return
-    nearest = sorted(members, key=lambda other: (-SequenceMatcher(None, name, other).ratio(), other))
-    shown = ", ".join(nearest[:NAMES_SHOWN]) or "none"
-    more = f" and {len(nearest) - NAMES_SHOWN} more" if len(nearest) > NAMES_SHOWN else ""
-    raise ConfigError([f"no member is called {name!r:.60}: the members are {shown}{more}"])

@@ -9,17 +9,13 @@
 knows whether a table is one of ours. docs/fencing.md says how to use it, and docs/spark.md how Spark writes to it.
 """
 
-from neli_router.errors import how_to_install
+from neli_router.errors import MissingExtra
 
 try:
     import deltalake  # noqa: F401 - Only whether it is there.
     import pyarrow as pa  # noqa: F401 - As above.
 except ModuleNotFoundError as error:
-    raise ImportError(
-        f"deltalake and pyarrow were wanted, for fenced tables, but {error.name} is not installed: "
-        f"{how_to_install('spark')}",
-        name=error.name,
-    ) from None
+    raise MissingExtra.of((error.name or "").partition(".")[0], "for fenced tables", "spark") from None
 
 from neli_router.fence.delta.layouts import PARTITION
 from neli_router.fence.delta.staging import Staging
