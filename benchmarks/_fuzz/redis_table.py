@@ -53,6 +53,9 @@ CARDS: Sequence[object] = (
 )
 READ_MAX = 5.0
 
+READER_MAX = 20.0
+"""Seconds for a reader to end, on a machine that may be busy."""
+
 
 @contextmanager
 def opened() -> Iterator[Attempt]:
@@ -79,8 +82,10 @@ def _attempt(rng: random.Random, url: str, client: "redis_client.Redis") -> Iter
         with Router.from_redis(url, wait=False) as router:
             client.publish(channel(GROUP), _news(rng))
             yield f"{router!r} {router.at} {router.owner('key')} {router.table!r}"
-        left = [thread.name for thread in threading.enumerate() if thread.name == "neli-router"]
-        assert not left, "the reader of a router that was closed is to end"
+        for thread in threading.enumerate():
+            if thread.name == "neli-router":
+                thread.join(READER_MAX)
+                assert not thread.is_alive(), "the reader of a router that was closed is to end"
 
 
 def _fill(rng: random.Random, client: "redis_client.Redis") -> None:
