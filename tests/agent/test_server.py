@@ -317,7 +317,7 @@ def test_an_agent_that_may_open_too_few_files_does_not_start(tmp_path: Path) -> 
     with process(tmp_path, main=limited) as agent:
         _, told = agent.communicate(timeout=PATIENCE)
     assert EXIT_REFUSED == agent.returncode
-    assert "neli agent: at least 64 open files were wanted, for the ledger, the sockets and a client, but this" in told
+    assert "at least 64 open files were wanted, for the ledger, the sockets and a client, but this" in told
     assert not (tmp_path / "agent.sock").exists()
 
 
