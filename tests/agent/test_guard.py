@@ -193,8 +193,8 @@ def test_half_a_request_costs_the_others_nothing_and_is_cut_off_in_the_end(
 def test_who_goes_away_in_the_middle_of_a_body_is_forgotten(agent: Running) -> None:
     with raw(agent) as client:
         client.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{")
-        until(lambda: len(agent.agent.traffic.connections) == 1)
-    until(lambda: not agent.agent.traffic.connections)
+        until(lambda: agent.agent.traffic.counted == 1)
+    until(lambda: agent.agent.traffic.counted == 0)
     assert agent.is_ready()
 
 
@@ -232,11 +232,11 @@ def test_who_does_not_read_is_cut_off_and_hurts_nobody(agent: Running, monkeypat
 
 
 def test_more_clients_than_there_is_room_for_are_told_so(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    until(lambda: not agent.agent.traffic.connections)
+    until(lambda: agent.agent.traffic.counted == 0)
     monkeypatch.setattr(agent.agent.traffic, "room", 1)
     with raw(agent):
-        until(lambda: len(agent.agent.traffic.connections) == 1)
+        until(lambda: agent.agent.traffic.counted == 1)
         with raw(agent) as other:
             assert rest(other).startswith(b"HTTP/1.1 503 ")
-    until(lambda: not agent.agent.traffic.connections)
+    until(lambda: agent.agent.traffic.counted == 0)
     assert agent.is_ready()

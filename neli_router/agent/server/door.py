@@ -59,7 +59,7 @@ from neli_router.agent.server.connections import (
     connection_of,
     room_for_connections,
 )
-from neli_router.agent.server.exchange import AgentSilent, Exchange, target_of
+from neli_router.agent.server.exchange import AgentLink, AgentSilent, Exchange, target_of
 from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.requests import RequestRefused, bad_request, body_of
 from neli_router.settings.addresses import is_loopback, parse_place
@@ -160,7 +160,7 @@ class Door:
         self.strangers_max = min(STRANGERS_MAX, room_for_connections(2 * settings.known_max))
         self.strangers: set[DoorConnection] = set()
         self.traffic = AgentTraffic(self.strangers_max)
-        self._control = control
+        self._link = AgentLink(control)
         self._assets = page.load()
         self._board = PublicBoard(self._exchange, self._footnote)
 
@@ -241,7 +241,7 @@ class Door:
             exchange.close()
 
     def _exchange(self) -> Exchange:
-        return Exchange(self._control)
+        return Exchange(self._link)
 
     def _footnote(self) -> bytes:
         """What the agent's metrics do not count, because it never hears of it."""

@@ -5,9 +5,11 @@
       '--request--> the other end <--head, part, part ... , end-----------'
                           '-- either side closes in the middle --> the other side's connection is closed, too
 
-Each exchange has a connection of its own. So a client that goes away takes its leases with it, as one at the agent's
-own socket does; and nothing that one client sent can be taken for a part of another's request. The sockets have no
-place in the file system, where they would need a folder that only we may write to.
+Each exchange has a connection to itself. So a client that goes away takes its leases with it, as one at the agent's own
+socket does. A connection whose answer was read to its end serves another exchange: a new one costs more than a look-up.
+Requests are written here, with a body of the length that they say, so nothing that one client sent can be taken for a
+part of another's. The sockets have no place in the file system, where they would need a folder that only we may write
+to.
 
 The answer is read as fast as it is taken. If the client does not read, the agent sees a client that does not.
 """
@@ -15,11 +17,12 @@ The answer is read as fast as it is taken. If the client does not read, the agen
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import httptools
 from starlette.types import Scope
 
-__all__ = ["ANSWER_MAX", "AgentSilent", "Exchange", "target_of"]
+__all__ = ["ANSWER_MAX", "RESTING_MAX", "AgentLink", "AgentSilent", "Exchange", "target_of"]
 
 READ_MAX = 65536
 """Bytes that are read at once, and that may wait to be taken."""
@@ -27,18 +30,63 @@ READ_MAX = 65536
 ANSWER_MAX = 16 * 2**20
 """Bytes of an answer that is taken as a whole: the status of the largest group has two million."""
 
+RESTING_MAX = 16
+"""Connections that wait for another exchange. More than that are needed at once by streams, which need one each."""
+
+REST_MAX = 30.0
+"""How long one may have waited, in seconds. The agent cuts it off after more than twice that: never as we write."""
+
 
 class AgentSilent(Exception):
     """The agent gave no answer, or broke it off."""
 
 
-class Exchange:
-    """One request. Belongs to one task; `close` may come from anywhere on the loop, and more than once."""
+class _Pipe(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class AgentLink:
+    """All connections of one door to its agent. Belongs to the loop."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
+        self._loop = asyncio.get_running_loop()
+        self._resting: list[tuple[float, _Pipe]] = []
+
+    async def take(self) -> _Pipe:
+        """One that nobody else uses. Raises OSError."""
+        while self._resting:
+            since, pipe = self._resting.pop()
+            if self._loop.time() - since < REST_MAX and not pipe.reader.at_eof():
+                return pipe
+            pipe.writer.transport.abort()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                # One byte for each, or the kernel would not carry it. It never waits: a full control socket means an
+                # agent that takes nothing.
+                socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        ours.settimeout(0)
+        return _Pipe(*await asyncio.open_unix_connection(sock=ours, limit=READ_MAX))
+
+    def give_back(self, pipe: _Pipe) -> None:
+        if len(self._resting) < RESTING_MAX:
+            self._resting.append((self._loop.time(), pipe))
+        else:
+            pipe.writer.transport.abort()
+
+
+class Exchange:
+    """One request. Belongs to one task; `close` may come from anywhere on the loop, and more than once."""
+
+    def __init__(self, link: AgentLink) -> None:
+        self._link = link
         self._parser = httptools.HttpResponseParser(self)
-        self._writer: asyncio.StreamWriter | None = None
+        self._pipe: _Pipe | None = None
         self._is_closed = self._has_head = self._is_whole = self._is_bare = False
         self._body: list[bytes] = []
         self.status = 0
@@ -50,15 +98,16 @@ class Exchange:
     ) -> None:
         """Send the request, and wait for the head of its answer. Raises AgentSilent."""
         self._is_bare = method == "HEAD"  # Its answer has the length of a body, and none.
-        lines = [b"%b %b HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n" % (method.encode(), target)]
+        lines = [b"%b %b HTTP/1.1\r\nhost: agent\r\n" % (method.encode(), target)]
         lines += [b"%b: %b\r\n" % header for header in headers or []]
         if body:
             lines.append(b"content-length: %d\r\n" % len(body))
         try:
-            self._reader, self._writer = await asyncio.open_unix_connection(sock=self._pair(), limit=READ_MAX)
+            self._pipe = await self._link.take()
             if self._is_closed:
-                self.close()
-            self._writer.write(b"".join([*lines, b"\r\n", body]))
+                self._let_go(self._pipe)
+                raise AgentSilent
+            self._pipe.writer.write(b"".join([*lines, b"\r\n", body]))
             while not self._has_head:
                 await self._read()
         except OSError:
@@ -86,10 +135,17 @@ class Exchange:
         return bytes(found)
 
     def close(self) -> None:
-        """Let go of the agent's end, and of what it still says."""
+        """Let go of the connection, and of what the agent still says by it."""
         self._is_closed = True
-        if self._writer is not None:
-            self._writer.transport.abort()
+        if self._pipe is not None:
+            self._let_go(self._pipe)
+
+    def _let_go(self, pipe: _Pipe) -> None:
+        self._pipe = None
+        if self._is_whole and not self._is_bare and self._parser.should_keep_alive():
+            self._link.give_back(pipe)
+        else:
+            pipe.writer.transport.abort()
 
     # For the parser
 
@@ -107,26 +163,15 @@ class Exchange:
         self._is_whole = True
 
     async def _read(self) -> None:
+        if self._pipe is None:
+            raise AgentSilent  # It was closed, because the client is gone.
         try:
-            said = await self._reader.read(READ_MAX)
+            said = await self._pipe.reader.read(READ_MAX)
             if not said:
                 raise AgentSilent
             self._parser.feed_data(said)
         except (OSError, httptools.HttpParserError):
             raise AgentSilent from None
-
-    def _pair(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                # One byte for each, or the kernel would not carry it. It never waits: a full control socket means an
-                # agent that takes nothing.
-                socket.send_fds(self._control, [b"+"], [theirs.fileno()])
-            except OSError:
-                ours.close()
-                raise
-        ours.settimeout(0)
-        return ours
 
 
 def target_of(scope: Scope) -> bytes:

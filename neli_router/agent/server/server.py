@@ -40,6 +40,7 @@ from neli_router.agent.server.connections import (
 )
 from neli_router.agent.server.door import DoorSettings
 from neli_router.agent.server.door_process import KNOWN_MAX, DoorProcess
+from neli_router.agent.server.exchange import RESTING_MAX
 from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
@@ -230,8 +231,9 @@ class Agent:
 
     def _admit(self, server: HttpServer, client: socket.socket) -> None:
         """Serve a client of the door, which has asked for its token."""
-        # Beyond the known, the door has one question at a time and one stream.
-        if server.should_exit or len(self.traffic.connections) - self.traffic.counted > self._known_max + 2:
+        # Beyond the known, the door has one question at a time and one stream; and some that rest.
+        most = self._known_max + 2 + RESTING_MAX
+        if server.should_exit or len(self.traffic.connections) - self.traffic.counted > most:
             client.close()
         else:
             self._keep(server.admit(client, self.traffic))
