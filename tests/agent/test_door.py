@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -230,6 +231,24 @@ def test_a_client_of_the_own_socket_that_goes_in_mid_answer_leaves_nothing(unfen
         until(lambda: left() <= before, "no more connections than before")
     finally:
         gc.enable()
+
+
+def test_one_that_makes_way_with_two_requests_on_the_way_is_no_defect(
+    unfenced: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """uvicorn tells only the last request that its client is gone, and would answer the other one."""
+    blocked = threading.Event()
+    with ExitStack() as stack:
+        unfenced.loop.call_soon_threadsafe(blocked.wait, PATIENCE)  # There is no answer before some are cut off.
+        clients = [stack.enter_context(connected(unfenced)) for _ in range(STRANGERS_MAX)]
+        for one in clients:
+            one.sendall(ASK % b"/v1/status" * 2)
+        for _ in range(3):
+            until(lambda: b" 401 " in asked(unfenced, "/v1/owner?key=a"))
+        blocked.set()
+        until(lambda: b" 200 OK" in asked(unfenced, "/v1/status"))
+    until(lambda: metric(unfenced, "neli_door_strangers") == 1)
+    assert [] == [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_strangers_that_go_in_mid_answer_leave_nothing_at_the_door(unfenced: Running) -> None:

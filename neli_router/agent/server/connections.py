@@ -132,6 +132,7 @@ class Connection(HttpToolsProtocol):
         self.resting_since = self.stalled_since = self.loop.time()
         self.is_stalled = False
         self._on_lost: Callable[[], None] | None = None
+        self._running: Any = None
         self.is_lost = False
 
     # For the application
@@ -146,6 +147,12 @@ class Connection(HttpToolsProtocol):
         """The client does not read: let go of it, and of all that was to be sent."""
         self._traffic.slow += 1
         self.transport.abort()
+
+    def excuse(self) -> None:
+        """The request that is being answered needs no answer: its client is gone. uvicorn would send one."""
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def make_way(self) -> None:
         """Another client needs the room."""
@@ -181,12 +188,13 @@ class Connection(HttpToolsProtocol):
             self._traffic.counted -= self._is_counted
         self.is_lost = True
         self.pipeline.clear()
+        self.excuse()  # uvicorn tells the last request alone, which may wait behind this one.
         super().connection_lost(exc)
         tell, self._on_lost = self._on_lost, None
         # uvicorn leaves circles of references to this connection, with all that its client sent. They would lie around
         # until Python looks for such circles, which is seldom: a flood of clients would be a hundred megabytes.
         self.url, self.headers = b"", []
-        self.scope = self.cycle = cast("Any", None)
+        self.scope = self.cycle = self._running = cast("Any", None)
         if tell is not None:
             tell()
 
@@ -220,6 +228,10 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_whole, self._is_new = True, False
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self.resting_since, self.head_size = self.loop.time(), 0

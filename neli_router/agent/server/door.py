@@ -81,6 +81,9 @@ WRITE_BUFFER = 16384
 EXPENDABLE = 500
 """Added to how soon the kernel ends this process when memory runs short: long before the agent."""
 
+PLACES_MAX = 4
+"""Of a defect: the innermost calls."""
+
 OPEN_FOLDER = "/assets/"
 
 _PDEATHSIG = 1  # linux/prctl.h
@@ -353,11 +356,11 @@ def _yield_to_agent() -> None:
 
 
 def _tell_defect(_: asyncio.AbstractEventLoop, context: MutableMapping[str, Any]) -> None:
-    """On standard error, which the agent puts into its log: the kind and the place, because the rest may hold a key."""
+    """On standard error, for the agent's log: the kind and the places alone, because the rest may hold a key."""
     error = context.get("exception")
-    place = traceback.extract_tb(error.__traceback__)[-1:] if isinstance(error, BaseException) else []
-    where = "".join(f" in {frame.name}:{frame.lineno}" for frame in place)
-    sys.stderr.write(f"defect: {type(error).__name__}{where}\n")
+    frames = traceback.extract_tb(error.__traceback__) if isinstance(error, BaseException) else []
+    places = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames[-PLACES_MAX:]))
+    sys.stderr.write(f"defect: {type(error).__name__} in {places or 'an unknown place'}\n")
     sys.stderr.flush()
 
 

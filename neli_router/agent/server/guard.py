@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neli_router import logs
-from neli_router.agent.server.connections import AgentTraffic, connection_of
+from neli_router.agent.server.connections import AgentTraffic, Connection, connection_of
 from neli_router.agent.server.requests import RequestRefused
 from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal, refusal
 from neli_router.errors import NeliError
@@ -37,7 +37,13 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "there is no lifespan here, and there are no web sockets"
-        started, connection = False, connection_of(scope)
+        connection = connection_of(scope)
+        await self._answer(connection, scope, receive, send)
+        if connection.transport.is_closing():
+            connection.excuse()
+
+    async def _answer(self, connection: Connection, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
 
         async def send_on(message: Message) -> None:
             nonlocal started
