@@ -14,12 +14,14 @@ It ends the command in each of these cases, and each is an end of something, so 
 
     the task lets go, or is killed by SIGKILL    standard input ends
     the warden is killed, as Airflow's hook does    its connection to the guardian ends
-    the guardian is killed                       the JVM dies with it, and the warden kills the session's group
-    the lease is over                            the guardian's own clock: also while the task is stopped, or is slow
+    the guardian is killed or stopped            the warden ends all, in its place
+    the lease is almost over                     the guardian's own clock: also while the task is stopped, or is slow
     the command itself ends                      what it has started is ended with it
 
 The task writes the end of its lease to standard input, as a line, each time that it is renewed. The output is open
 until the last process is gone: so where the output ends, all of it has ended.
+
+It gains no privileges: a set-user-ID program runs without them, as under `neli run`.
 
 The exit code is the command's, or 75 if the lease was over.
 """
@@ -30,7 +32,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from neli_router.commands.guardian import guardian
+from neli_router.commands.descendants import told_left
+from neli_router.commands.guardian import Guardian, guardian
 from neli_router.exit_codes import EXIT_CANNOT_START, EXIT_LOST
 
 __all__ = ["warded"]
@@ -54,12 +57,12 @@ def _ward(until: float, command: Sequence[str]) -> int:
     hand.start(command, os.environ, until=until)
     code, rest = KILLED, b""
     while True:
-        ready, _, _ = select.select([lifeline, hand.fileno()], [], [])
+        ready, _, _ = select.select([lifeline, hand.fileno()], [], [], hand.patience())
         if hand.fileno() in ready:
             try:
                 messages = hand.heard()
             except EOFError:
-                hand.avenge()
+                _avenge(hand)
                 return KILLED
             for message in messages:
                 if "failed" in message:
@@ -67,9 +70,14 @@ def _ward(until: float, command: Sequence[str]) -> int:
                     return EXIT_CANNOT_START
                 if "ended" in message:
                     code = _code_of(message["ended"], is_over=message["killed"])
+                if "left" in message:
+                    sys.stderr.write(f"neli: {told_left(message['left'])}\n")
                 if "gone" in message:
                     hand.close()
                     return code
+        elif not hand.patience():
+            _avenge(hand)
+            return _code_of(-signal.SIGKILL, is_over=True)
         if lifeline in ready:
             piece = os.read(lifeline, 65536)
             if not piece:
@@ -78,6 +86,12 @@ def _ward(until: float, command: Sequence[str]) -> int:
             *lines, rest = (rest + piece).split(b"\n")
             if lines:
                 hand.extend(float(lines[-1]))
+
+
+def _avenge(hand: Guardian) -> None:
+    """The guardian was killed, or does not work."""
+    if left := hand.avenge():
+        sys.stderr.write(f"neli: {told_left(left)}\n")
 
 
 def _code_of(status: int, *, is_over: bool) -> int:

@@ -14,7 +14,12 @@ member was fenced, by the same clock.
                          the lease
     overlaps             how often COMMAND began while a process of it was left anywhere
 
-The default takes about two minutes; `--quick` takes less than one.
+    last_act_before_successor_ms_min  from the last act of a command of nested sessions until another member may act,
+                         the least of all trials: above 0 in every one (see `_last_act`). Nesting, lease and fault vary
+    late_acts            how many of the trials were not
+
+`--part` chooses one of the two, and `--nesting`, `--act-lease` and `--fault` some of the second. Each trial of it takes
+about two seconds: five minutes with 20 trials of one lease and one fault. `--quick` takes two minutes.
 """
 
 import argparse
@@ -34,6 +39,7 @@ from statistics import median, quantiles
 from typing import TypeVar
 
 from benchmarks import Figures
+from benchmarks._last_act import FAULTS, LEASES, NESTING, last_acts
 from neli_router.agent import Client
 from neli_router.errors import NeliError
 
@@ -122,18 +128,30 @@ def run(options: Sequence[str]) -> Figures:
     parser.add_argument("--lease", type=float, default=1.0, help="seconds")
     parser.add_argument("--trials", type=int, default=10, help="of each kind")
     parser.add_argument("--quick", action="store_true", help="4 trials of each kind")
+    parser.add_argument("--part", choices=("gone", "last-act", "both"), default="both")
+    parser.add_argument("--nesting", type=int, nargs="+", default=NESTING, help="sessions of the last acts")
+    parser.add_argument("--act-lease", type=float, nargs="+", default=LEASES, help="seconds, of the last acts")
+    parser.add_argument("--fault", nargs="+", choices=FAULTS, default=FAULTS, help="of the last acts")
     chosen = parser.parse_args(options)
     trials = 4 if chosen.quick else max(2, chosen.trials)
+    figures = {} if chosen.part == "last-act" else _gone_and_elsewhere(chosen.lease, trials)
+    if chosen.part != "gone":
+        nestings = (0, 8) if chosen.quick else chosen.nesting
+        figures |= last_acts(chosen.act_lease, nestings, chosen.fault, trials)
+    return figures
+
+
+def _gone_and_elsewhere(lease: float, trials: int) -> Figures:
     overlaps = 0
-    with _hosts(chosen.lease) as (folder, hosts):
+    with _hosts(lease) as (folder, hosts):
         hosts[0].start_run()
-        cut = [_cut(folder, hosts, chosen.lease) for _ in range(trials)]
+        cut = [_cut(folder, hosts, lease) for _ in range(trials)]
         overdue = [_overdue(folder, hosts) for _ in range(trials)]
         overlaps += _count(folder / "overlaps")
-    with _hosts(chosen.lease) as (folder, hosts):
+    with _hosts(lease) as (folder, hosts):
         for host in hosts:
             host.start_run()
-        elsewhere = [_elsewhere(folder, hosts) / chosen.lease for _ in range(trials)]
+        elsewhere = [_elsewhere(folder, hosts) / lease for _ in range(trials)]
         overlaps += _count(folder / "overlaps")
     return {
         "gone_ms_max": 1e3 * max(*cut, *overdue),
@@ -146,7 +164,7 @@ def run(options: Sequence[str]) -> Figures:
         "elsewhere_leases_max": max(elsewhere),
         "overlaps": overlaps,
         "trials": trials,
-        "lease_s": chosen.lease,
+        "lease_s": lease,
     }
 
 

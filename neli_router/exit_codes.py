@@ -1,7 +1,7 @@
 """Exit codes of `neli`, and of jobs that Spark runs: a script can rely on their meaning.
 
     0 done   1 something is broken   2 not usable   3 no owner   4 no agent   5 refused
-    69 not led in time   75 lost meanwhile
+    69 not led in time   75 lost meanwhile   77 lost, and not ended
 
 They are a part of the interface, as the names of commands are: a code keeps its meaning for ever.
 """
@@ -12,6 +12,7 @@ __all__ = [
     "EXIT_DONE",
     "EXIT_INTERRUPTED",
     "EXIT_LOST",
+    "EXIT_NOT_ENDED",
     "EXIT_NOT_EXECUTABLE",
     "EXIT_NOT_LED",
     "EXIT_NO_AGENT",
@@ -44,6 +45,10 @@ EX_UNAVAILABLE; not 3, because that may be the command's own."""
 EXIT_LOST = 75
 """The role, or a part of a share, was lost while the command or the job ran, which was stopped. sysexits' EX_TEMPFAIL:
 run it again."""
+
+EXIT_NOT_ENDED = 77
+"""`neli run`: the role was lost, and processes of the command go on, because they are of another user. sysexits'
+EX_NOPERM: only that user or root can end them, and until then the command must not be run again."""
 
 EXIT_NOT_EXECUTABLE = 126
 """`neli run`: the command is there and cannot be executed, as a shell says it."""

@@ -3,14 +3,18 @@
     WAITING --acquired--> RUNNING --the command ends--------------------------> its exit code
      | ^                     |  '--SIGTERM, SIGINT: passed on, grace------> 128 + the signal
      | |                     |--revoked: SIGTERM, grace, SIGKILL--> 75
-     | '---- with --keep ----'--fenced, or the lease ran out: SIGKILL--> 75
+     | '---- with --keep ----'--fenced, or the lease is almost over: SIGKILL--> 75
      '--not led within --wait: the command was not started--> 69
 
 It never waits in silence: it says who leads the role, and again when that changes.
 
 The role is given back only when nothing of the command is left. So two hosts never run it at once, not even when it is
-slow to stop or left children behind. A guardian does the killing, also when this process was killed or stopped: see
-`guardian.py`.
+slow to stop or left children behind. A guardian does the killing, also when this process was killed or stopped, and
+begins a margin before the lease ends, or before the drain timeout does: see `guardian.py`.
+
+One thing it cannot do: end a process of another user, which COMMAND can start with --allow-new-privileges. Then it says
+so, loudly and again each minute. While the role is held here it goes on waiting for that process, and keeps the role:
+another host would run COMMAND beside it. Once the role is lost, there is nothing left to protect: it ends, with 77.
 """
 
 import contextlib
@@ -29,14 +33,23 @@ import click
 
 from neli_router.clock import host_clock
 from neli_router.commands.conventions import agent_options, asking, complain, not_empty, role_given, shown
+from neli_router.commands.descendants import told_left
 from neli_router.commands.guardian import Guardian, guardian
 from neli_router.errors import NeliError, NoAgent
-from neli_router.exit_codes import EXIT_CANNOT_START, EXIT_LOST, EXIT_NOT_EXECUTABLE, EXIT_NOT_LED
+from neli_router.exit_codes import (
+    EXIT_CANNOT_START,
+    EXIT_LOST,
+    EXIT_NOT_ENDED,
+    EXIT_NOT_EXECUTABLE,
+    EXIT_NOT_LED,
+)
 from neli_router.keyspace import Role
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
-    from neli_router.agent.client.leases import Hold
+    from neli_router.agent.client.leading import LeadingBlock
+    from neli_router.agent.client.leases import AgentLease, Hold
+    from neli_router.commands.descendants import LeftProcess
 
 __all__ = ["run_command"]
 
@@ -72,6 +85,12 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     help="How long to wait for the role, each time.  [default: for as long as it takes]",
 )
 @click.option("--no-wait", is_flag=True, help="Run COMMAND only if this host leads the role now.")
+@click.option(
+    "--allow-new-privileges",
+    is_flag=True,
+    help="Let COMMAND use sudo and other set-user-ID programs. `neli run` may not be able to end them.",
+)
+@click.option("--pass-token", is_flag=True, help="Leave NELI_TOKEN in COMMAND's environment.")
 @agent_options
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGUMENT]...")
 def run_command(
@@ -80,6 +99,8 @@ def run_command(
     keep: bool,
     patience: float | None,
     no_wait: bool,
+    allow_new_privileges: bool,
+    pass_token: bool,
     agent: str | None,
     token_file: Path | None,
     command: tuple[str, ...],
@@ -92,11 +113,17 @@ def run_command(
       NELI_ROLE       R                  NELI_TERM       the fencing token: pass it on with each write
       NELI_PARTITION  where R is         NELI_MEMBER     the agent's name in the group
 
-    When the role is to go elsewhere, COMMAND gets SIGTERM, and SIGKILL after the grace. When it is lost, because the
-    agent was fenced or is gone and the lease has run out, COMMAND gets SIGKILL at once. Signals always go to the whole
-    process group, and on Linux SIGKILL goes to all that COMMAND started, also to those that left the group. The same
-    happens if `neli run` itself is killed or stopped. When COMMAND ends by itself, its children are killed, too. Only
-    then does the host give the role back.
+    It gets no NELI_TOKEN without --pass-token. Its other variables are those of `neli run`.
+
+    When the role is to go elsewhere, COMMAND gets SIGTERM, and SIGKILL after the grace, but before the drain timeout
+    is over. When it is lost, because the agent was fenced or is gone and the lease is almost over, COMMAND gets SIGKILL
+    at once. On Linux all that COMMAND started is killed with it, also what left its process group. The same happens if
+    `neli run` itself is killed or stopped. When COMMAND ends by itself, its children are killed, too. Only then does
+    the host give the role back.
+
+    COMMAND can gain no privileges: sudo, su and mail by a set-group-ID program fail in it. A process that became root
+    could not be ended by another user. With --allow-new-privileges they work, and if one of them cannot be ended,
+    `neli run` says which, and waits for it while the role is held here.
 
     SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group, which has the grace to end. COMMAND has no
     controlling terminal.
@@ -111,7 +138,8 @@ def run_command(
       COMMAND's own      it ended by itself; 128 + n if signal n ended it
       4                  no agent answered           69   the role was not led in time; nothing was run
       5                  the agent refused           75   the role was lost, and COMMAND was stopped
-      128 + n            `neli run` got signal n    126   COMMAND cannot be executed
+      128 + n            `neli run` got signal n     77   the role was lost, and a process of COMMAND goes on
+                                                    126   COMMAND cannot be executed
                                                     127   COMMAND was not found
     """
     if no_wait and patience is not None:
@@ -123,7 +151,9 @@ def run_command(
     guard = guardian()  # Before anything here has a thread.
     try:
         with asking(agent, token_file) as client:
-            code = _Run(client, guard, role_given(role), role, command, grace, patience).run(keep=keep)
+            run = _Run(client, guard, role_given(role), role, command, grace, patience)
+            run.allow_new_privileges, run.pass_token = allow_new_privileges, pass_token
+            code = run.run(keep=keep)
     finally:
         guard.close()
     raise SystemExit(code)
@@ -145,8 +175,10 @@ class _Run:
         self._client, self._guard, self._role, self._spelled = client, guard, role, shown(spelled)
         self._command, self._grace = command, grace
         self._patience_to_lead = inf if patience is None else patience
+        self.allow_new_privileges = self.pass_token = False
         self._signals: list[int] = []
         self._was_reached = False
+        self._shared: object = None
         self._waking, self._wake = os.pipe()
         os.set_blocking(self._waking, False)
         os.set_blocking(self._wake, False)
@@ -166,7 +198,7 @@ class _Run:
                 complain(error)
                 self._sleep(RETRY)
                 code = 128 + self._signals[0] if self._signals else EXIT_LOST
-            if code != EXIT_LOST or not keep:
+            if code != EXIT_LOST or not keep or self._guard.is_gone:  # Another cannot be forked: there are threads now.
                 return code
 
     def _once(self) -> int:
@@ -194,7 +226,7 @@ class _Run:
                         )
                 self._sleep(min(left, WAIT_MAX))
             try:
-                return self._guarded(hold)
+                return self._guarded(block)
             except BaseException:
                 self._guard.close()  # Nothing of the command may be left when the role is given back.
                 raise
@@ -212,42 +244,70 @@ class _Run:
                 return f" ({shown(move.target)} has owned it since {since})" if move.target else ""
         return ""
 
-    def _guarded(self, hold: "Hold") -> int:
+    def _guarded(self, block: "LeadingBlock[AgentLease]") -> int:
+        hold, guard = block.hold, self._guard
         until, stopping, status = hold.end, False, 0
-        lost = ""
-        self._guard.start(self._command, self._environment(hold), until=until)
+        lost, is_stuck = "", False
+        self._share(block)
+        environment = self._environment(hold)
+        guard.start(self._command, environment, until=until, allow_new_privileges=self.allow_new_privileges)
         while True:
+            self._share(block)
             if self._signals and not (stopping or lost):
                 stopping = True
-                self._guard.finish(self._signals[0], self._patience(hold))
+                guard.finish(self._signals[0], self._patience(hold))
             if hold.remaining() <= 0:
                 if lost != "killed":
                     lost = "killed"
-                    self._guard.kill()
+                    guard.kill()
             elif hold.revoked and not lost:
                 lost = "asked to stop"
-                self._guard.finish(signal.SIGTERM, self._patience(hold))
+                # The agent counts its drain timeout from before we heard of it, and then the successor begins.
+                guard.finish(signal.SIGTERM, min(self._patience(hold), hold.drain_timeout - guard.margin))
             elif hold.end > until:
                 until = hold.end
-                self._guard.extend(until)
-            self._sleep(hold.remaining() or WAIT_MAX, self._guard)
+                guard.extend(until)
+            if is_stuck and hold.remaining() <= 0:
+                return EXIT_NOT_ENDED
+            self._sleep(min(hold.remaining() or WAIT_MAX, guard.patience()), guard)
             for said in self._heard():
                 if "failed" in said:
                     return self._cannot_start(said)
+                if "left" in said:
+                    is_stuck = True
+                    self._complain_of(said["left"])
                 if "ended" in said:
                     status = said["ended"]
                     lost = lost or ("killed" if said["killed"] and not stopping else "")
                 if "gone" in said:
                     return self._code(hold, status, lost, stopping=stopping)
 
+    def _share(self, block: "LeadingBlock[AgentLease]") -> None:
+        """If this process is killed, the agent holds the role until the guardian has ended all."""
+        if (stream := block.stream) is not self._shared and stream is not None:
+            self._shared = stream
+            self._guard.keep(stream.fileno())
+
     def _heard(self) -> list[dict[str, Any]]:
-        if not select.select([self._guard], [], [], 0)[0]:
-            return []
         try:
-            return self._guard.heard()
+            if select.select([self._guard], [], [], 0)[0]:
+                return self._guard.heard()
         except EOFError:
-            self._guard.avenge()
-            return [{"ended": -signal.SIGKILL, "killed": True}, {"gone": True}]
+            pass  # It was killed.
+        else:
+            if self._guard.patience():
+                return []
+        if left := self._guard.avenge():
+            self._complain_of(left)
+            raise SystemExit(EXIT_NOT_ENDED)
+        return [{"ended": -signal.SIGKILL, "killed": True}, {"gone": True}]
+
+    def _complain_of(self, left: "list[LeftProcess]") -> None:
+        click.echo(
+            f"neli run: {told_left(left)}. The role {self._spelled} is kept for as long as the agent holds it, "
+            "and other hosts may act once it is lost: end them by hand",
+            err=True,
+        )
 
     def _code(self, hold: "Hold", status: int, lost: str, *, stopping: bool) -> int:
         if stopping:
@@ -264,8 +324,9 @@ class _Run:
 
     def _environment(self, hold: "Hold") -> dict[str, str]:
         ((partition, term),) = hold.terms.items()
+        inherited = {name: value for name, value in os.environ.items() if self.pass_token or name != "NELI_TOKEN"}
         return {
-            **os.environ,
+            **inherited,
             "NELI_ROLE": self._spelled,
             "NELI_PARTITION": str(partition),
             "NELI_TERM": str(term),

@@ -160,6 +160,12 @@ class LeadingBlock(BaseLeadingBlock, Generic[Right]):
                 self._stream.cut()
         self._thread.join(JOIN_MAX)
 
+    @property
+    def stream(self) -> Stream[Any] | None:
+        """Its end gives the role back. A process that has a copy of its connection holds the role, too, when this one
+        is killed; `close` ends it for both."""
+        return self._stream
+
     def _is_decided(self) -> bool:
         return self.hold.is_held or self.is_over
 

@@ -78,9 +78,13 @@ class BaseStream(Generic[Answer]):
             with suppress(OSError):  # It has ended already.
                 self._socket.shutdown(socket.SHUT_RDWR)
 
+    def fileno(self) -> int:
+        """The number of the connection, or -1 if there is none (any more)."""
+        return -1 if self._socket is None else int(self._socket.fileno())
+
     def put_away(self, null: int) -> None:
         """Let go of the connection, in a forked child, without ending it for the parent."""
-        if self._socket is not None and (number := self._socket.fileno()) >= 0:
+        if (number := self.fileno()) >= 0:
             os.dup2(null, number, inheritable=False)
 
     def _take(self, response: httpx.Response) -> None:

@@ -1,0 +1,204 @@
+"""Descendants: all processes beneath this one, and how they end together.
+
+    this process --> COMMAND --> its children --> theirs, in groups and sessions of their own
+          ^------ orphans, if this process is a subreaper (Linux) ------'
+
+    CGROUP  one write kills all that COMMAND's own cgroup holds
+    FREEZE  from the top down: stop a process, and only then read its children; again, until no new one is found
+    KILL    from the bottom up
+    AGAIN   until none is left, or only those that this process may not signal: they are of other users
+
+Killing alone is too slow. While it goes from one level to the next, the leaves go on, and act in the time of the
+successor. A stopped process starts no other, so the tree stands still after one walk of a few milliseconds, and no
+order matters any more. It is killed from the bottom all the same: when a parent ends, the kernel wakes those of its
+stopped children that are in groups of their own (SIGHUP and SIGCONT), and they would act once more.
+
+A cgroup of version 2 does it in one step, also for a fork that is under way, and for processes of other users. It can
+be made by root, by a service with `Delegate=yes`, and wherever else this user may write below his own cgroup. It is an
+addition and no condition: COMMAND may leave it, if it is allowed to, and remains a descendant.
+
+A number of a process may be used again, but not while its parent is stopped: a parent must ask for it first. So only
+the first walk could hit another process, which would have to be made within the same microseconds.
+"""
+
+import ctypes
+import logging
+import os
+import pwd
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Cgroup", "Descendants", "LeftProcess", "become_subreaper", "children", "prctl", "told_left"]
+
+_SUBREAPER = 36  # linux/prctl.h, which never changes.
+
+NAMED_MAX = 8
+"""How many processes a sentence names."""
+
+_logger = logging.getLogger("neli_router.descendants")
+
+
+class LeftProcess(NamedTuple):
+    """One that could not be killed."""
+
+    pid: int
+    name: str
+    user: str
+
+
+class Cgroup:
+    """A cgroup of version 2, for one command at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def make(cls, name: str) -> "Cgroup | None":
+        """Below that of this process; None where this cannot be done."""
+        try:
+            folder = _own_cgroup() / name
+            folder.mkdir()
+        except OSError as error:
+            _logger.debug("COMMAND has no cgroup of its own: %s", error)
+            return None
+        cgroup = cls(folder)
+        if not all(os.access(folder / name, os.W_OK) for name in ("cgroup.kill", "cgroup.procs")):
+            _logger.debug("COMMAND has no cgroup of its own: the kernel is older than 5.14, or %s is not ours", folder)
+            cgroup.remove()
+            return None
+        return cgroup
+
+    def enter(self) -> None:
+        """With this process, and all that it will start."""
+        with suppress(OSError):  # A threaded cgroup takes none: it stays where it is.
+            (self._folder / "cgroup.procs").write_bytes(b"0")
+
+    def kill(self) -> None:
+        with suppress(OSError):
+            (self._folder / "cgroup.kill").write_bytes(b"1")
+
+    def remove(self) -> None:
+        """It must be empty. COMMAND may have made others in it. Twice is fine."""
+        with suppress(OSError):
+            for folder, *_ in os.walk(self._folder, topdown=False):
+                Path(folder).rmdir()
+
+
+def _own_cgroup() -> Path:
+    """Where the cgroup of this process is mounted. Raises OSError if it is not."""
+    own = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), "")
+    for line in _lines("/proc/self/mountinfo"):
+        fields, _, rest = line.partition(" - ")
+        root, mounted_at = fields.split()[3:5]
+        if rest.startswith("cgroup2 ") and Path(own).is_relative_to(root):
+            return Path(mounted_at) / Path(own).relative_to(root)
+    raise FileNotFoundError("no hierarchy of version 2 is mounted")
+
+
+def _lines(file: str) -> list[str]:
+    return Path(file).read_text().splitlines()
+
+
+class Descendants:
+    """Those of this process. It should be a subreaper, and have no children but the command and its orphans."""
+
+    def __init__(self, cgroup: Cgroup | None) -> None:
+        self._cgroup = cgroup
+        self._refused: set[int] = set()
+
+    def kill(self, group: int) -> None:
+        """One round. `group` is the process group of a leader that was not waited for yet, or 0."""
+        if self._cgroup is not None:
+            self._cgroup.kill()
+        if group:
+            _send(os.killpg, group, signal.SIGSTOP)  # All at once: a program that forks fast stands still, too.
+        found: dict[int, None] = {}
+        while _freeze(found):
+            pass
+        self._refused = {pid for pid in reversed(found) if not _send(os.kill, pid, signal.SIGKILL)}
+        if group:
+            _send(os.killpg, group, signal.SIGKILL)
+
+    def left(self) -> list[LeftProcess]:
+        """Those that refused, if nothing else is left after the last round."""
+        if not self._refused:
+            return []
+        living = [pid for pid in _walk(os.getpid()) if not _is_zombie(pid)]
+        return [_described(pid) for pid in living] if self._refused.issuperset(living) else []
+
+
+def become_subreaper() -> None:
+    """From now on, orphans beneath this process become its children."""
+    prctl(_SUBREAPER, 1)
+
+
+def prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def children(pid: int) -> list[int]:
+    """Of all threads of a process; none if it is gone, or where the system does not tell."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - as below.
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123 - a third of the time.
+                found += map(int, file.read().split())
+    return found
+
+
+def told_left(left: list[LeftProcess]) -> str:
+    """In words, at most NAMED_MAX of them."""
+    names = [f"{one.pid} ({one.name}, of the user {one.user})" for one in left[:NAMED_MAX]]
+    more = f" and {len(left) - NAMED_MAX} more" if len(left) > NAMED_MAX else ""
+    noun = "PROCESS" if len(left) == 1 else "PROCESSES"
+    return f"{noun} {', '.join(names)}{more} CANNOT BE ENDED from here, because only root and that user may do so"
+
+
+def _freeze(found: dict[int, None]) -> bool:
+    """Stop all that is not in `found` yet, and add it; whether there was any."""
+    count, ours = len(found), os.getpid()
+    for pid in _walk(ours, lambda pid: pid in found or _send(os.kill, pid, signal.SIGSTOP)):
+        found[pid] = None
+    return len(found) > count
+
+
+def _walk(top: int, visit: Callable[[int], object] = lambda _: None) -> Iterator[int]:
+    """All beneath `top`, a parent before its children. Each is visited before its children are asked for."""
+    waiting = children(top)
+    while waiting:
+        pid = waiting.pop()
+        visit(pid)
+        yield pid
+        waiting += children(pid)
+
+
+def _send(send: Callable[[int, int], None], target: int, number: int) -> bool:
+    """False if that is not allowed. Who is gone needs no signal."""
+    try:
+        send(target, number)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        return False
+    return True
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
+    except (OSError, IndexError):
+        return True
+
+
+def _described(pid: int) -> LeftProcess:
+    name, user = "?", "?"
+    with suppress(OSError, KeyError):
+        status = dict(line.split(":\t", 1) for line in _lines(f"/proc/{pid}/status") if ":\t" in line)
+        name, user = ascii(status["Name"])[1:-1], status["Uid"].split()[1]
+        user = pwd.getpwuid(int(user)).pw_name
+    return LeftProcess(pid, name, user)
