@@ -16,7 +16,6 @@ that never changes, and need no lock: all of it is true at one and the same offs
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import merge
 from types import MappingProxyType
 
 from neli_router.induction.fold import State, fold
@@ -63,8 +62,10 @@ class Chronicle:
         """Seconds from the sending of the own member's Beats until they were read. A reader pops them."""
         self._own: Callable[[], str] = str
         self._causes = Causes()
-        self._past: tuple[deque[Episode], deque[Episode]] = (deque(), deque())
-        """The episodes of wishes and moves, and those of members."""
+        self._past: list[Episode] = []
+        """In the order of their offsets, in which they begin."""
+        self._kept = {True: 0, False: 0}
+        """How many of them are of members, and how many are not."""
         self._named = 0
         """How many partitions they name."""
         self._joined: dict[str, float] = {}
@@ -110,7 +111,7 @@ class Chronicle:
         was = self.group
         events = was.events
         if self._changed:
-            events = tuple(episode.told() for episode in merge(*self._past, key=_offset))
+            events = tuple(episode.told() for episode in self._past)
             self._changed = False
             self._joined = {key: at for key, at in self._joined.items() if key in state.seats}
         counts = MappingProxyType(dict(self._counts))
@@ -145,16 +146,15 @@ class Chronicle:
         self._counts["moves"] += moved
         self._named += moved
         if episode is not None:
-            past = self._past[episode.cause in OF_MEMBERS]
-            if len(past) == EVENTS_MAX:
-                self._named -= past.popleft().forget()
-            past.append(episode)
+            is_of_members = episode.cause in OF_MEMBERS
+            if self._kept[is_of_members] == EVENTS_MAX:
+                place = next(n for n, old in enumerate(self._past) if (old.cause in OF_MEMBERS) is is_of_members)
+                self._named -= self._past.pop(place).forget()
+            else:
+                self._kept[is_of_members] += 1
+            self._past.append(episode)
         if self._named > PARTITIONS_MAX:
-            for old in merge(*self._past, key=_offset):
-                if self._named <= PARTITIONS_MAX or old is episode:
+            for old in self._past[:-1]:
+                if self._named <= PARTITIONS_MAX:
                     break
                 self._named -= old.forget()
-
-
-def _offset(episode: Episode) -> int:
-    return episode.offset
