@@ -19,7 +19,7 @@ import click
 from neli_router import config as configuration
 from neli_router.commands.configuration import resolved_or_exit, with_options
 from neli_router.commands.conventions import output_option
-from neli_router.errors import NeliError
+from neli_router.errors import LedgerMissing, LedgerUnavailable, NeliError
 from neli_router.exit_codes import EXIT_BROKEN, EXIT_REFUSED
 from neli_router.ledgers.addresses import delete_ledger, public_address
 from neli_router.status.inspection import Inspection
@@ -69,7 +69,7 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
             ledger.close()
         deleted = delete_ledger(config.ledger)
     except NeliError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {_told(error)}", err=True)
         raise SystemExit(EXIT_BROKEN) from None
     if config.ownership is not None:
         kept = (
@@ -80,6 +80,15 @@ def delete_command(config_file: str | None, output: str, yes: bool, **flags: obj
         click.echo(json.dumps({"ledger": address, "deleted": deleted}))
     else:
         click.echo("\n".join(f"deleted {name}" for name in deleted))
+
+
+def _told(error: NeliError) -> NeliError:
+    """The error with what to do about it here: no ledger is to be made, and nothing is tried again."""
+    if isinstance(error, LedgerMissing):
+        return NeliError(error.wanted, error.found, "there is nothing to delete, or correct the address")
+    if isinstance(error, LedgerUnavailable):
+        return NeliError(error.wanted, error.found, "nothing was deleted: mend that, then say this again")
+    return error
 
 
 def _ask(address: str, inspection: Inspection, *, yes: bool) -> None:

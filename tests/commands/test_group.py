@@ -92,7 +92,7 @@ def test_what_lies_beside_the_file_and_the_link_to_it_go_too(path: Path, tmp_pat
 def test_a_ledger_that_is_not_there_is_told_and_not_made(path: Path) -> None:
     result = run(path, "--yes")
     assert (1, False) == (result.exit_code, path.exists())
-    assert "there is no such file: correct the path, or let the ledger be created" in result.stderr
+    assert "there is no such file: there is nothing to delete, or correct the address" in result.stderr
 
 
 def test_a_file_that_is_something_else_stays(path: Path) -> None:

@@ -107,7 +107,8 @@ COMMANDS = [
     ),
     ("doctor --ledger nonsense", 1, "does not say what kind of ledger it is"),
     ("group delete", 2, "no ledger is named"),
-    ("group delete --ledger sqlite:none.db", 1, "there is no such file"),
+    ("group delete --ledger sqlite:none.db", 1, "there is no such file: there is nothing to delete, or correct the"),
+    ("group delete --ledger redis://127.0.0.1:1/jobs", 1, "nothing was deleted: mend that, then say this again"),
     ("config --ledger 'sqlite:a.db?key=b'", 2, "has options, and a file takes none: take away the ?"),
     (
         "config --ledger 'kafka://host/jobs?config=/none'",
