@@ -1,15 +1,15 @@
 """The board: what everybody may read, asked of the agent once for all who ask.
 
-    stranger --GET /v1/status--.                        .--> at most one question to the agent at a time,
-    stranger --GET /v1/status--+--> waiting for it -----+    and after it a rest of REST times as long as it took
-    probe ----GET /health------'        first, ---------'       '--> one answer, for all who waited when it was asked
-                                        before all others
+    stranger --GET /v1/status--.                   .--> at most one question to the agent at a time,
+    stranger --GET /v1/status--+--> waiting for it +    and after it a rest of REST times as long as it took
+                                                   '       '--> one answer, for all who waited when it was asked
+    probe ----GET /health---------> the same, in a lane of its own
     stranger --GET /v1/events--> channel <--newest status-- one stream of the agent's, while there is a channel
 
 An answer is never older than its question, so a program that changes something and looks sees the change. However many
 strangers ask, the agent gives them a tenth of its time: a flood makes *their* answers late, and nothing else. Health
-and readiness come first, because a late answer there has the agent killed; questions with a query come last, because
-there is no end to different ones.
+and readiness wait for nothing else, because a late answer there has the agent killed. Questions with a query come last,
+because there is no end to different ones.
 
 Streams are shown the newest status, and a client that reads slowly misses the ones between. There are STREAMS_MAX of
 them; one more ends the oldest, and its page opens another.
@@ -37,7 +37,8 @@ OPEN_PATHS = frozenset(
 )
 """Paths that may be read over TCP without a token. Look-ups of keys are not among them: keys may be personal."""
 
-URGENT = frozenset({b"/health", b"/ready"})
+URGENT = frozenset({"/health", "/ready"})
+"""Paths that are asked for beside all others."""
 
 ANSWER_TIME_MAX = 5.0
 """Seconds that the agent may take for one answer. A probe waits for less, so more would help nobody."""
@@ -45,7 +46,8 @@ ANSWER_TIME_MAX = 5.0
 REST = 9
 """A rest is so many times as long as the agent took: a tenth of its time is for strangers."""
 
-REST_MIN, REST_MAX = 0.01, 1.0
+REST_MIN, REST_MAX, URGENT_REST_MAX = 0.01, 1.0, 0.1
+"""Seconds. A probe waits for one, and on a busy machine an answer may take long without being work."""
 
 QUESTIONS_MAX = 64
 """Different questions that wait. Ten have no query."""
@@ -62,42 +64,19 @@ class _Posting(NamedTuple):
     body: bytes
 
 
-class PublicBoard:
-    """Of one door, on its loop. `exchange` begins a talk with the agent; `footnote` is added to its metrics."""
+class _Lane:
+    """Questions that wait for the agent, of which one at a time is asked. `rest_max` bounds the rest after each."""
 
-    def __init__(self, exchange: Callable[[], Exchange], footnote: Callable[[], bytes]) -> None:
-        self._exchange, self._footnote = exchange, footnote
+    def __init__(self, exchange: Callable[[], Exchange], rest_max: float) -> None:
+        self._exchange, self._rest_max = exchange, rest_max
         self._waiting: dict[bytes, list[asyncio.Future[_Posting | None]]] = {}
         self._bell = asyncio.Event()
-        self._channels: dict[Channel, None] = {}
-        self._status = b""
-        self._following: asyncio.Task[None] | None = None
         self._asking = asyncio.create_task(self._ask_on())
 
     def close(self) -> None:
         self._asking.cancel()
-        if self._following is not None:
-            self._following.cancel()
 
-    async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to read one of OPEN_PATHS."""
-        if scope["path"] == STREAM:
-            if scope["method"] == "HEAD":
-                raise RequestRefused("NotFound", "something to answer was wanted", "a stream has no end", "send GET")
-            await self._stream(scope, send)
-            return
-        query = scope["query_string"]  # The path as it was decoded: there is no end to spellings of one.
-        posting = await self._answer_to(scope["path"].encode() + (b"?" + query if query else b""))
-        if posting is None:
-            raise silent()
-        is_metrics = scope["path"] == "/metrics" and posting.status == 200
-        body = posting.body + self._footnote() if is_metrics else posting.body
-        headers = [header for header in posting.headers if header[0] != b"content-length"]
-        await answer_bytes(send, body, headers, status=posting.status)
-
-    # Questions
-
-    async def _answer_to(self, target: bytes) -> _Posting | None:
+    async def answer_to(self, target: bytes) -> _Posting | None:
         """None if the agent gives none."""
         if len(self._waiting) >= QUESTIONS_MAX and b"?" in target and target not in self._waiting:
             found = f"{QUESTIONS_MAX} different questions wait already"
@@ -111,7 +90,7 @@ class PublicBoard:
         loop = asyncio.get_running_loop()
         while True:
             await self._bell.wait()
-            target = min(self._waiting, key=_rank)
+            target = min(self._waiting, key=_has_query)
             # Those who come from now on wait for the next answer: this one may be made before they asked.
             waiters, began = self._waiting.pop(target), loop.time()
             if not self._waiting:
@@ -120,7 +99,7 @@ class PublicBoard:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(posting)
-            await asyncio.sleep(min(REST_MAX, max(REST_MIN, REST * (loop.time() - began))))
+            await asyncio.sleep(min(self._rest_max, max(REST_MIN, REST * (loop.time() - began))))
 
     async def _asked(self, target: bytes) -> _Posting | None:
         exchange = self._exchange()
@@ -132,6 +111,40 @@ class PublicBoard:
             return None
         finally:
             exchange.close()
+
+
+class PublicBoard:
+    """Of one door, on its loop. `exchange` begins a talk with the agent; `footnote` is added to its metrics."""
+
+    def __init__(self, exchange: Callable[[], Exchange], footnote: Callable[[], bytes]) -> None:
+        self._exchange, self._footnote = exchange, footnote
+        self._urgent, self._other = _Lane(exchange, URGENT_REST_MAX), _Lane(exchange, REST_MAX)
+        self._channels: dict[Channel, None] = {}
+        self._status = b""
+        self._following: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        self._urgent.close()
+        self._other.close()
+        if self._following is not None:
+            self._following.cancel()
+
+    async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to read one of OPEN_PATHS."""
+        if scope["path"] == STREAM:
+            if scope["method"] == "HEAD":
+                raise RequestRefused("NotFound", "something to answer was wanted", "a stream has no end", "send GET")
+            await self._stream(scope, send)
+            return
+        query = scope["query_string"]  # The path as it was decoded: there is no end to spellings of one.
+        lane = self._urgent if scope["path"] in URGENT and not query else self._other
+        posting = await lane.answer_to(scope["path"].encode() + (b"?" + query if query else b""))
+        if posting is None:
+            raise silent()
+        is_metrics = scope["path"] == "/metrics" and posting.status == 200
+        body = posting.body + self._footnote() if is_metrics else posting.body
+        headers = [header for header in posting.headers if header[0] != b"content-length"]
+        await answer_bytes(send, body, headers, status=posting.status)
 
     # Streams
 
@@ -202,5 +215,5 @@ def silent() -> RequestRefused:
     return RequestRefused("NotReady", "an answer of the agent was wanted", "it gave none", "see its log; try again")
 
 
-def _rank(target: bytes) -> int:
-    return 0 if target in URGENT else 2 if b"?" in target else 1
+def _has_query(target: bytes) -> bool:
+    return b"?" in target

@@ -36,6 +36,9 @@ RESTING_MAX = 16
 REST_MAX = 30.0
 """How long one may have waited, in seconds. The agent cuts it off after more than twice that: never as we write."""
 
+_BROKEN = OSError, RuntimeError, httptools.HttpParserError
+"""What a connection that is closed may raise: uvloop's are RuntimeErrors."""
+
 
 class AgentSilent(Exception):
     """The agent gave no answer, or broke it off."""
@@ -110,7 +113,7 @@ class Exchange:
             self._pipe.writer.write(b"".join([*lines, b"\r\n", body]))
             while not self._has_head:
                 await self._read()
-        except OSError:
+        except _BROKEN:
             raise AgentSilent from None
 
     async def parts(self) -> AsyncIterator[bytes]:
@@ -170,7 +173,7 @@ class Exchange:
             if not said:
                 raise AgentSilent
             self._parser.feed_data(said)
-        except (OSError, httptools.HttpParserError):
+        except _BROKEN:
             raise AgentSilent from None
 
 

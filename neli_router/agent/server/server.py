@@ -231,8 +231,8 @@ class Agent:
 
     def _admit(self, server: HttpServer, client: socket.socket) -> None:
         """Serve a client of the door, which has asked for its token."""
-        # Beyond the known, the door has one question at a time and one stream; and some that rest.
-        most = self._known_max + 2 + RESTING_MAX
+        # Beyond the known, the door has two questions at a time and one stream; and some that rest.
+        most = self._known_max + 3 + RESTING_MAX
         if server.should_exit or len(self.traffic.connections) - self.traffic.counted > most:
             client.close()
         else:
