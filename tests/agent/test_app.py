@@ -99,6 +99,7 @@ def test_what_is_no_key_is_refused_and_not_repeated(agent: Running, query: str) 
         ("ky=Secret", "did you mean key?"),
         ("key=Secret&key=Secret", "POST /v1/owners"),
         ("Secret", "encode each value"),
+        ("key64%3DMrSecret%26limit=1", "There is key, key64, role"),
         ("&".join(f"key{i}=1" for i in range(20)), "encode each value"),
     ],
 )
@@ -108,6 +109,14 @@ def test_a_query_that_makes_no_sense_is_refused(agent: Running, query: str, hint
     found = refused(answer)
     assert "BadRequest" == found.kind
     assert hint in found.remedy
+    assert "Secret" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1/share?partitions=MrSecret", "/v1/moves?limit=MrSecret"])
+def test_a_key_that_slipped_to_another_place_is_not_repeated(agent: Running, path: str) -> None:
+    with agent.client() as client:
+        answer = client.get(path)
+    assert "BadRequest" == refused(answer).kind
     assert "Secret" not in answer.text
 
 

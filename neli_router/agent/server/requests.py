@@ -51,6 +51,8 @@ BODY_TIME_MAX = 10.0
 """How long a body may take to come, in seconds."""
 
 RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
+PLAIN = re.compile(r"[a-z_]{1,12}|[-+0-9.,]{1,20}")
+"""Names as those of parameters, and numbers."""
 Asked = TypeVar("Asked")
 
 _owners: msgspec.json.Decoder[OwnersAsked] = msgspec.json.Decoder(OwnersAsked)
@@ -122,7 +124,7 @@ def queried(query: bytes, known: Collection[str]) -> dict[str, str]:
             nearest = get_close_matches(name, known, 1, cutoff=0.5)
             guess = f"did you mean {nearest[0]}? " if nearest else ""
             there = ", ".join(sorted(known)) or "none"
-            raise bad_request("a known parameter was wanted", f"found {name!r:.60}", f"{guess}There is {there}")
+            raise bad_request("a known parameter was wanted", f"found {_shown(name)}", f"{guess}There is {there}")
     if len(found) < len(pairs):
         raise bad_request("each parameter was wanted once", "one was given twice", "POST /v1/owners takes many keys")
     return found
@@ -158,7 +160,7 @@ def partitions(found: dict[str, str], layout: Layout) -> Sequence[int]:
         spelled = RANGE.fullmatch(part)
         if spelled is None:
             raise bad_request(
-                "partitions were wanted, such as 0,8-15", f"found {part!r:.40}", "put commas between them"
+                "partitions were wanted, such as 0,8-15", f"found {_shown(part)}", "put commas between them"
             )
         first, last = int(spelled[1]), int(spelled[2] or spelled[1])
         if not first <= last < layout.partitions:
@@ -178,7 +180,9 @@ def number(found: dict[str, str], name: str, *, default: float, most: float) -> 
         value = math.nan
     if not 0 <= value <= most:
         raise bad_request(
-            f"{name} was to be a number from 0 to {most:g}", f"found {text!r:.40}", "give it in seconds, or as a count"
+            f"{name} was to be a number from 0 to {most:g}",
+            f"found {_shown(text)}",
+            "give it in seconds, or as a count",
         )
     return value
 
@@ -233,6 +237,11 @@ def _bytes_of(text: str) -> bytes:
     except (UnicodeEncodeError, binascii.Error):
         pass  # Raised below: this error holds the key.
     raise BadKey("a key64 was wanted: URL-safe base64", "found something else", "encode the key's bytes that way")
+
+
+def _shown(text: str) -> str:
+    """`text` if a slip of a person may have written it; a key that slipped to its place is none of ours to repeat."""
+    return repr(text) if PLAIN.fullmatch(text) else "something else"
 
 
 def _too_long(size: int) -> NeliError:
