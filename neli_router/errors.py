@@ -8,7 +8,8 @@
     |   |-- LedgerUnavailable   cannot read or append now; may heal by itself
     |   |-- LedgerTrimmed       the record asked for is no longer retained: start again from a snapshot
     |   |-- LedgerUnusable      will not heal by itself: missing, read-only, corrupt, not ours
-    |   '-- LedgerRewound       the ledger lost records that had already been read
+    |   |-- LedgerRewound       the ledger lost records that had already been read
+    |   '-- RecordTooLong       the ledger takes no record of that length; it takes all others
     |-- Diverged            this member's table is not the one that most members computed
     |-- Replaced            a newer process joined under this member's name
     |-- NameTaken           a living member has this newcomer's name
@@ -30,7 +31,8 @@
     |-- fence.TableUnavailable  the table could not be written now; repeating the batch is right
     '-- spark.SparkUnusable Spark cannot be started here: no Java, an old one, or a PySpark that was overwritten
 
-A message says what was wanted, what was found and what to do; the three parts stay as attributes.
+A message says what was wanted, what was found and what to do; the three parts stay as attributes. It is one line of
+text whatever the names and addresses in it are: what a terminal or a log would obey is shown as an escape.
 """
 
 from collections.abc import Sequence
@@ -57,19 +59,28 @@ __all__ = [
     "NoAgent",
     "NoOwner",
     "NotLeading",
+    "RecordTooLong",
     "Replaced",
     "StaleTable",
     "Unsupported",
     "how_to_install",
+    "plain",
 ]
+
+
+def plain(text: str) -> str:
+    """`text` on one line, with an escape for each character that is no text, or that turns the direction of writing."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class NeliError(Exception):
     """The base of all. `wanted`, `found` and `remedy` are the parts of the message."""
 
     def __init__(self, wanted: str, found: str, remedy: str) -> None:
-        super().__init__(f"{wanted}, but {found}: {remedy}")
-        self.wanted, self.found, self.remedy = wanted, found, remedy
+        self.wanted, self.found, self.remedy = plain(wanted), plain(found), plain(remedy)
+        super().__init__(f"{self.wanted}, but {self.found}: {self.remedy}")
 
     def __reduce__(self) -> tuple[type["NeliError"], tuple[str, str, str]]:
         # The default would call __init__ with the one composed message, and fail to unpickle.
@@ -80,9 +91,9 @@ class ConfigError(NeliError, ValueError):
     """The configuration contradicts itself. `problems` names every contradiction, not just the first."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(map(plain, problems))
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__("a usable configuration was wanted", f"it has {count}", "; ".join(problems))
+        super().__init__("a usable configuration was wanted", f"it has {count}", "; ".join(self.problems))
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[Sequence[str]]]:  # type: ignore[override]
         return type(self), (self.problems,)
@@ -118,6 +129,10 @@ class LedgerMissing(LedgerUnusable):
 
 class LedgerRewound(LedgerError):
     """Records that had been read are gone or were replaced. Nothing leads on such a ledger."""
+
+
+class RecordTooLong(LedgerError):
+    """The ledger does not take a record of that length, and took or will take all others that were appended."""
 
 
 class Diverged(NeliError):

@@ -75,7 +75,7 @@ ROOMS = (
     Room(("cancellation",), imports=("leases",)),
     Room(("clock",), imports=("errors",)),
     Room(("exit_codes",)),
-    Room(("logs",), packages=frozenset({"structlog"})),
+    Room(("logs",), imports=("errors",), packages=frozenset({"structlog"})),
     Room(("ledgers.base",), imports=("errors",)),
     Room(
         ("ledgers",),

@@ -21,9 +21,9 @@ import msgspec
 
 from neli_router import config as configuration
 from neli_router.commands.configuration import resolved_or_exit
-from neli_router.commands.conventions import output_option, print_rows, print_views, shown
+from neli_router.commands.conventions import output_option, print_rows, print_views
 from neli_router.config import Config
-from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError
+from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError, plain
 from neli_router.exit_codes import EXIT_BROKEN, EXIT_USAGE
 from neli_router.ledgers.base import Entry, Ledger, Promise
 from neli_router.processes.notes import NoteReader
@@ -285,7 +285,7 @@ def acts_in(folder: Path) -> Iterator[ActedSpan]:
 
 
 def _print(view: AuditView, verdict: str) -> None:
-    click.echo(shown(view.ledger))
+    click.echo(plain(view.ledger))
     since = f", from {view.began_at}" if view.began_at else ""
     click.echo(
         f"{view.guarantee}, lease {view.lease:g} s, {view.partitions} partitions; {lasting(view.seconds)}{since}"

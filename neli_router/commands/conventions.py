@@ -22,7 +22,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from neli_router.errors import BadKey, ConfigError, LeaseLost, MissingExtra, NeliError, NoAgent, NoOwner, NotLeading
+from neli_router.errors import (
+    BadKey,
+    ConfigError,
+    LeaseLost,
+    MissingExtra,
+    NeliError,
+    NoAgent,
+    NoOwner,
+    NotLeading,
+    plain,
+)
 from neli_router.exit_codes import (
     EXIT_INTERRUPTED,
     EXIT_LOST,
@@ -50,7 +60,6 @@ __all__ = [
     "print_rows",
     "print_views",
     "role_given",
-    "shown",
     "time_stamp",
 ]
 
@@ -140,11 +149,6 @@ def role_given(given: str) -> Role:
     return key_of(role) if isinstance(role, str) else role
 
 
-def shown(text: str) -> str:
-    """`text` in one line: a key may hold characters that move the cursor."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
-
-
 def close_with_reader(close: Callable[[], None]) -> None:
     """Call `close` when the reader of our output is gone, as after `| head -1`. The next write may be days away."""
     try:
@@ -208,7 +212,7 @@ def _cell(value: object) -> str:
         case float():
             return f"{value:.3f}"
         case _:
-            return shown(str(value))
+            return plain(str(value))
 
 
 def _token(path: Path | None) -> str | None:

@@ -30,11 +30,10 @@ from neli_router.commands.conventions import (
     complain,
     exit_code,
     output_option,
-    shown,
     time_stamp,
 )
 from neli_router.commands.hook import ChangeHook, hook_options
-from neli_router.errors import NeliError
+from neli_router.errors import NeliError, plain
 from neli_router.exit_codes import EXIT_INTERRUPTED
 from neli_router.ledgers.base import Ledger
 from neli_router.status.annals import Annals
@@ -213,13 +212,13 @@ def sentence(view: EventView) -> str:
     said = SENTENCES[view.cause].format(member=view.member, by=view.by or "an unknown writer", partition=view.partition)
     number = sum(moved.number for moved in view.moved)
     if not number:
-        return shown(said)
+        return plain(said)
     pairs = sorted(view.moved, key=lambda moved: -moved.number)
     targets = list(dict.fromkeys(moved.target or "nobody" for moved in pairs))
     sources = list(dict.fromkeys(moved.source or "nobody" for moved in pairs if moved.source != view.member))
     moved_from = f" from {_listed(sources)}" if sources and sources != ["nobody"] else ""
     unit = "partition" if number == 1 else "partitions"
-    return shown(f"{said}: {number} {unit}{moved_from} to {_listed(targets)}")
+    return plain(f"{said}: {number} {unit}{moved_from} to {_listed(targets)}")
 
 
 def _listed(names: list[str]) -> str:

@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar
 
 import click
 
-from neli_router.commands.conventions import shown
+from neli_router.errors import plain
 from neli_router.exit_codes import EXIT_INTERRUPTED
 
 __all__ = ["QUEUE_MAX", "ChangeHook", "hook_options"]
@@ -139,7 +139,7 @@ class ChangeHook:
 
     def _tell(self, line: bytes, parts: Mapping[str, object]) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "NELI_TOKEN"}
-        environment |= {f"NELI_CHANGE_{name.upper()}": shown(str(value)) for name, value in parts.items()}
+        environment |= {f"NELI_CHANGE_{name.upper()}": plain(str(value)) for name, value in parts.items()}
         try:
             process = subprocess.Popen(  # noqa: S603 - the operator's own command, without a shell.
                 self._words,

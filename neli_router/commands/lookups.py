@@ -26,11 +26,10 @@ from neli_router.commands.conventions import (
     print_rows,
     print_views,
     role_given,
-    shown,
     time_stamp,
 )
 from neli_router.commands.hook import ChangeHook, hook_options
-from neli_router.errors import NoOwner
+from neli_router.errors import NoOwner, plain
 from neli_router.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
 from neli_router.keyspace import Key
 
@@ -275,9 +274,9 @@ def _looked_up(client: "Client", keys: Iterable[Key], roles: tuple[str, ...]) ->
         yield _owned(client, batch)
     for role, text in zip(map(role_given, roles), roles, strict=True):
         try:
-            yield [_line(client.owner_of_role(role), role=role if isinstance(role, int) else shown(text))]
+            yield [_line(client.owner_of_role(role), role=role if isinstance(role, int) else plain(text))]
         except NoOwner as error:
-            yield [OwnerLine(None, None, "", 0, role=role if isinstance(role, int) else shown(text), why=error.found)]
+            yield [OwnerLine(None, None, "", 0, role=role if isinstance(role, int) else plain(text), why=error.found)]
 
 
 def _owned(client: "Client", keys: list[Key]) -> list[OwnerLine]:
@@ -303,7 +302,7 @@ def _spelled(line: OwnerLine) -> str:
     what = line.key if line.key is not None else line.key_hex if line.key_hex is not None else line.role
     place = "no partition" if line.partition is None else f"partition {line.partition}"
     who = f"{line.name} {line.address or '-'} {place} term {line.term}" if line.name else f"- - {place}: {line.why}"
-    return shown(who) if what is None else f"{shown(who)}  {shown(str(what))}"
+    return plain(who) if what is None else f"{plain(who)}  {plain(str(what))}"
 
 
 def _at(names: list[str], place: int | None) -> str | None:

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neli_router.clock import host_clock
-from neli_router.commands.conventions import agent_options, asking, complain, not_empty, role_given, shown
+from neli_router.commands.conventions import agent_options, asking, complain, not_empty, role_given
 from neli_router.commands.descendants import told_left
 from neli_router.commands.guardian import Guardian, guardian
-from neli_router.errors import NeliError, NoAgent
+from neli_router.errors import NeliError, NoAgent, plain
 from neli_router.exit_codes import (
     EXIT_CANNOT_START,
     EXIT_LOST,
@@ -172,7 +172,7 @@ class _Run:
         grace: float | None,
         patience: float | None,
     ) -> None:
-        self._client, self._guard, self._role, self._spelled = client, guard, role, shown(spelled)
+        self._client, self._guard, self._role, self._spelled = client, guard, role, plain(spelled)
         self._command, self._grace = command, grace
         self._patience_to_lead = inf if patience is None else patience
         self.allow_new_privileges = self.pass_token = False
@@ -222,7 +222,7 @@ class _Run:
                     if hold.why != told:
                         told = hold.why
                         click.echo(
-                            f"neli run: waiting for role {self._spelled}: {shown(told)}{self._owned()}", err=True
+                            f"neli run: waiting for role {self._spelled}: {plain(told)}{self._owned()}", err=True
                         )
                 self._sleep(min(left, WAIT_MAX))
             try:
@@ -241,7 +241,7 @@ class _Run:
             moves = reversed(self._client.moves(limit=MOVES_ASKED).moves)
             if move := next((move for move in moves if owner.partition in move.partitions), None):
                 since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - move.ago))
-                return f" ({shown(move.target)} has owned it since {since})" if move.target else ""
+                return f" ({plain(move.target)} has owned it since {since})" if move.target else ""
         return ""
 
     def _guarded(self, block: "LeadingBlock[AgentLease]") -> int:

@@ -28,6 +28,7 @@ from itertools import islice, zip_longest
 from math import isfinite
 from typing import Any, get_args
 
+from neli_router.errors import plain
 from neli_router.status.annals import Ending, TenureSpan
 from neli_router.status.audit import Audit, figures, lasting
 from neli_router.status.group_view import Cause
@@ -171,7 +172,7 @@ class _Drawing:
             "began": self._audit.wall(self._audit.since),
             "partitions": self._partitions,
             "base": self._base,
-            "names": [_plain(name) for name in self._names],
+            "names": [plain(name) for name in self._names],
             "looks": [self.look(name) for name in self._names],
             "causes": CAUSES,
             "endings": ENDINGS,
@@ -549,13 +550,8 @@ def _marks(high: float) -> list[float]:
     return [step * place for place in range(int(high * 0.97 / step) + 1)]
 
 
-def _plain(text: str) -> str:
-    """In one line, and nothing that turns the direction of the text around it."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
-
-
 def _text(text: str) -> str:
-    return escape(_plain(text))
+    return escape(plain(text))
 
 
 def _asset(name: str) -> str:

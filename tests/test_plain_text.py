@@ -1,0 +1,89 @@
+"""Names are text: nothing that a terminal or a log would obey comes out of an error or a log line."""
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from neli_router.errors import ConfigError, NeliError, plain
+from neli_router.keyspace import Layout
+from neli_router.logs import logger
+from neli_router.protocol import Settings
+
+COMMANDS = {
+    "line feed": "\n",
+    "carriage return": "\r",
+    "escape": "\x1b[2J",
+    "nul": "\0",
+    "delete": "\x7f",
+    "control sequence": "\x9b2J",
+    "right to left": "\u202e",
+    "isolate": "\u2066",
+    "half a character": "\udcff",
+}
+
+each_command = pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+
+
+@each_command
+def test_a_command_is_shown_as_an_escape_and_text_as_it_is(command: str) -> None:
+    shown = plain(f"é 日本 {command} <b>")
+    assert (True, True) == (shown.isprintable(), shown.startswith("é 日本 \\") and shown.endswith(" <b>"))
+
+
+@each_command
+def test_no_part_of_an_error_is_a_command(command: str) -> None:
+    error = NeliError(f"wanted {command}", f"found {command}", f"do {command}")
+    parts = (str(error), error.wanted, error.found, error.remedy, str(pickle.loads(pickle.dumps(error))))  # noqa: S301
+    assert all(part.isprintable() for part in parts)
+
+
+@each_command
+def test_a_name_that_is_a_command_is_refused_in_one_line(command: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Settings(name=f"a{command}", layout=Layout())
+    assert str(refused.value).isprintable()
+    assert "the name must be printable text" in str(refused.value)
+
+
+@each_command
+def test_a_line_of_the_log_holds_no_command(command: str, caplog: pytest.LogCaptureFixture) -> None:
+    logger().warning("member.suspected", name=f"a{command}", at=7)
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert {"name": plain(f"a{command}"), "at": 7} == vars(record)["fields"]
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """The lines of a program that configured structlog its own way."""
+    written: list[str] = []
+
+    class Writer:
+        def msg(self, line: str) -> None:
+            written.append(line)
+
+        warning = msg
+
+    structlog.configure(
+        processors=[structlog.processors.KeyValueRenderer(repr_native_str=False)],
+        logger_factory=lambda *_: Writer(),
+        cache_logger_on_first_use=False,
+    )
+    yield written
+    structlog.reset_defaults()
+
+
+@each_command
+def test_nor_does_one_of_a_structlog_that_the_program_configured(command: str, lines: list[str]) -> None:
+    logger().bind(member="b").warning("member.suspected", name=f"a{command}")
+    assert [True] == [line.isprintable() for line in lines]
+    assert "member=b" in lines[0]
+
+
+def test_a_structlog_that_the_program_configured_is_still_its_own(lines: list[str]) -> None:
+    """Processors of the program, and those of a test that captures its logs, see every line."""
+    with structlog.testing.capture_logs() as captured:
+        logger().warning("member.suspected", name="a\n")
+    assert [{"event": "member.suspected", "name": "a\\n", "log_level": "warning"}] == captured
