@@ -44,9 +44,12 @@ from neli_router.keyspace import Layout
 __all__ = [
     "BEATS_PER_LEASE",
     "DRIFT_MAX",
+    "LEASE_MAX",
+    "LEASE_MIN",
     "LOAD_MAX",
     "NAME_MAX",
     "NO_STANDING",
+    "RECORD_MAX",
     "STAGGER_RANKS",
     "TICK",
     "WEIGHT_MAX",
@@ -70,6 +73,9 @@ __all__ = [
 
 NAME_MAX = 256
 """Longest name, address or zone, in characters. A name is for people and log lines; longer ones are mistakes."""
+
+RECORD_MAX = 8 * 2**20
+"""Bytes of the longest record, which is a snapshot: some 100 for each partition and member."""
 
 WEIGHT_MAX = 1_000_000
 """Weights are whole numbers, so that every member divides the partitions alike; a million is fine enough."""

@@ -6,6 +6,15 @@
        ^                                                                                  |
        '---------------------------------- append ----------------------------------------'
 
+**A step is short.** A read may bring a thousand records, and a record may change the targets of ten thousand
+partitions. So the records of one read are given to the machine in slices, each at a time of its own: in between, it
+sends the Beat that is due, and hears the inbox. A later time than that of the read is safe: a member that thinks it
+read a record later than it did waits longer, and accuses later.
+
+**A doubt** (Recheck) sends the ledger's position back to the first record that is remembered. What comes then is
+compared, and not given to the machine again. At most one part in LOOKS_APART of the time goes into that, or a line that
+raises a doubt, written again and again, would keep a member from reading on.
+
 Two orders matter, and both are here. The clock is read *after* the ledger, because the records that a read brings may
 have been sent while it waited. And the standing is published *before* an effect is carried out, so that no thread of
 the program still finds a partition led when its Handover is on the way.
@@ -14,17 +23,35 @@ The pump has no thread and no clock of its own: a member gives it both, a simula
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable
-from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim
+from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable, RecordTooLong
+from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Recheck, Restart, Trim
+from neli_router.induction.evidence import Evidence
 from neli_router.induction.fold import State
-from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Record, Snapshot, decode, encode
+from neli_router.induction.records import (
+    Beat,
+    Drain,
+    Expire,
+    Genesis,
+    Handover,
+    Join,
+    Leave,
+    Load,
+    Pin,
+    Record,
+    Snapshot,
+    Undrain,
+    Unpin,
+    Weigh,
+    decode,
+    encode,
+)
 from neli_router.induction.snapshots import BadSnapshot, restore
 from neli_router.ledgers.base import Entry, Ledger
-from neli_router.protocol import TICK, Machine, News, Notice
+from neli_router.protocol import RECORD_MAX, TICK, Machine, News, Notice
 
 __all__ = ["FIRST_OFFSET_MAX", "POLL_MAX", "Pump", "Tap", "newest_state"]
 
@@ -34,6 +61,13 @@ POLL_MAX = 0.5
 RETRY_EVERY = 0.02
 """The pause after a read that failed at once: short against any lease that fails over in a fraction of a second."""
 
+SLICE_MAX, CHANGES_MAX = 256, 8
+"""Records for one step, and how many of them may change targets, which takes the longest: some milliseconds either way.
+More delay Beats behind a bad stretch; fewer tell the program of a hundred Handovers in more pieces."""
+
+LOOKS_APART = 10
+"""After a look at the evidence, the next one rests for so many times as long as it took."""
+
 SPAN = 20_000
 """How far before the tip to look for a snapshot at first; more than two intervals, so that one look is enough."""
 
@@ -42,6 +76,9 @@ LOOKS_MAX = 64
 
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Snapshot
 """Records that only a member writes, and so after a genesis. A wish may stand in a ledger that has none yet."""
+
+CHANGES = Join | Expire | Leave | Drain | Undrain | Pin | Unpin | Weigh | Load
+"""Records that may change targets."""
 
 FIRST_OFFSET_MAX = 1
 """Ledgers count from 0 or from 1. One that starts above has dropped its beginning; in one that does not, records may
@@ -86,6 +123,9 @@ class Pump(Generic[Driven]):
         self._away: set[str] = set()
         self.fresh_at = -inf
         """When a read last brought all that there was. The machine's knowledge is as old as this."""
+        self._evidence = Evidence()
+        self._doubts = False
+        self._looked_from = self._look_at = -inf
         state = newest_state(ledger)
         ledger.seek(state.at)
         now = clock()
@@ -100,10 +140,10 @@ class Pump(Generic[Driven]):
 
     def turn(self) -> None:
         """One bounded piece of work: the inbox, and at most one read."""
-        for _ in range(len(self._inbox)):
-            self._step(self._inbox.popleft())
+        self._hear()
         wait = 0.0 if self._inbox else self.machine.deadline - self._clock()
         try:
+            self._look_back()
             entries = self._ledger.read(min(POLL_MAX, max(0.0, wait)))
         except LedgerTrimmed:
             self._restart()
@@ -119,15 +159,46 @@ class Pump(Generic[Driven]):
                 self.fresh_at = max(self.fresh_at, self._clock() - age)
             if entries or age < inf:
                 self._note_back("read")
-            records = [(entry.offset, decode(entry.payload)) for entry in entries]
-            if self._tap is not None and records:
-                self._tap.read(records, self._clock())
-            if records:
-                self._step(Read(records, age))
-            else:
-                self._step(Read([], age) if age < inf else TICK)  # Woken, and not known to be at the tip.
+            self._take(entries, age)
         if offsets := self._ledger.acknowledged():
             self._step(Acknowledged(offsets))
+
+    def _take(self, entries: Sequence[Entry], age: float) -> None:
+        known_at = self._clock() - age
+        if self._evidence.is_checking():
+            known, error = self._evidence.check([entry[:2] for entry in entries], at_tip=age < inf)
+            if error is not None:
+                self._step(Broken(error))
+                return
+            if not self._evidence.is_checking():
+                self._look_at = self._clock() + LOOKS_APART * (self._clock() - self._looked_from)
+            entries = entries[known:]
+        self._evidence.remember([entry[:2] for entry in entries])
+        if not entries:
+            # Woken, or still looking back, and not known to be at the tip.
+            self._step(Read([], age) if age < inf and not self._evidence.is_checking() else TICK)
+        taken = 0
+        for records in _slices(entries):
+            if taken:
+                self._hear()
+            taken += len(records)
+            if self._tap is not None:
+                self._tap.read(records, self._clock())
+            self._step(Read(records, self._clock() - known_at if taken == len(entries) else inf))
+
+    def _hear(self) -> None:
+        """What was posted."""
+        for _ in range(len(self._inbox)):
+            self._step(self._inbox.popleft())
+
+    def _look_back(self) -> None:
+        """If there is a doubt, and it is time: read again what is remembered."""
+        if not self._doubts or self._evidence.is_checking() or self._clock() < self._look_at:
+            return
+        self._doubts = False
+        if (first := self._evidence.begin()) is not None:
+            self._looked_from = self._clock()
+            self._ledger.seek(first)
 
     def _step(self, event: Input) -> None:
         now = self._clock()
@@ -141,13 +212,20 @@ class Pump(Generic[Driven]):
                     self._append([encode(record) for record in records], lasting=lasting)
                 case Trim(before):
                     self._trim(before)
+                case Recheck():
+                    self._doubts = True
                 case _:
                     self._tell(effect)
 
     def _append(self, payloads: list[bytes], *, lasting: bool) -> None:
+        fitting = [payload for payload in payloads if len(payload) <= RECORD_MAX]
+        if len(fitting) < len(payloads):
+            self._tell(Notice("ledger.record_too_long", {"error": f"no reader takes more than {RECORD_MAX} bytes"}))
         try:
-            self._ledger.append(payloads, lasting=lasting)
+            self._ledger.append(fitting, lasting=lasting)
             self._note_back("append")
+        except RecordTooLong as error:  # A snapshot: the next one is due when as many records were read again.
+            self._tell(Notice("ledger.record_too_long", {"error": str(error)}))
         except LedgerUnavailable as error:
             # It may be appended all the same. The machine finds out by what it reads, or by reading nothing.
             self._note_away("append", error)
@@ -164,6 +242,11 @@ class Pump(Generic[Driven]):
 
     def _restart(self) -> None:
         try:
+            if self._evidence.is_checking():  # What is dropped was behind us: look at what is left of it.
+                first = self._evidence.begin(self._ledger.start())
+                assert first is not None, "it was read before"
+                self._ledger.seek(first)
+                return
             state = newest_state(self._ledger)
             self._ledger.seek(state.at)
         except LedgerUnavailable as error:
@@ -173,6 +256,7 @@ class Pump(Generic[Driven]):
         except (LedgerRewound, LedgerUnusable) as error:
             self._step(Broken(error))
         else:
+            self._evidence, self._doubts = Evidence(), False
             if self._tap is not None:
                 self._tap.begin(state, self._clock())
             self._step(Restart(state))
@@ -187,6 +271,21 @@ class Pump(Generic[Driven]):
         if what in self._away:  # Reads and appends apart: on a full disk only the one fails.
             self._tell(Notice("ledger.available", {"what": what, "ledger": self._ledger.address}))
         self._away.discard(what)
+
+
+def _slices(entries: Sequence[Entry]) -> Iterator[list[tuple[int, Record | None]]]:
+    """The records of `entries`, in pieces of which each is a short step."""
+    records: list[tuple[int, Record | None]] = []
+    changes = 0
+    for entry in entries:
+        record = decode(entry.payload)
+        records.append((entry.offset, record))
+        changes += isinstance(record, CHANGES)
+        if len(records) == SLICE_MAX or changes == CHANGES_MAX:
+            yield records
+            records, changes = [], 0
+    if records:
+        yield records
 
 
 def newest_state(ledger: Ledger) -> State:

@@ -11,15 +11,35 @@ from typing import Any
 
 import pytest
 
-from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnavailable, LedgerUnusable
-from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim, Wish
+from neli_router import pump
+from neli_router.errors import (
+    LedgerError,
+    LedgerRewound,
+    LedgerTrimmed,
+    LedgerUnavailable,
+    LedgerUnusable,
+    RecordTooLong,
+)
+from neli_router.induction.events import (
+    Acknowledged,
+    Append,
+    Away,
+    Broken,
+    Effect,
+    Input,
+    Read,
+    Recheck,
+    Restart,
+    Trim,
+    Wish,
+)
 from neli_router.induction.fold import State
-from neli_router.induction.records import Drain, Record, Snapshot, encode
+from neli_router.induction.records import Drain, Leave, Record, Snapshot, encode
 from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.base import READ_MAX, Entry, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.protocol import NO_STANDING, TICK, Acquired, Notice, Standing, Stopped
-from neli_router.pump import POLL_MAX, RETRY_EVERY, SPAN, Pump, newest_state
+from neli_router.pump import CHANGES_MAX, POLL_MAX, RETRY_EVERY, SLICE_MAX, SPAN, Pump, newest_state
 from tests.induction.scenes import beat, folded, founded, genesis, join
 
 WISH = Drain(by="operator", name="x")
@@ -626,3 +646,121 @@ def test_a_ledger_that_cannot_be_read_cannot_be_begun() -> None:
     tape.fails["read"] = failure(LedgerUnavailable)
     with pytest.raises(LedgerUnavailable):
         Rig(tape)
+
+
+# Records that are too long
+
+
+def test_a_record_that_the_ledger_finds_too_long_is_told_of_and_ends_nothing() -> None:
+    rig = Rig(Tape())
+    rig.tape.fails["append"] = error = failure(RecordTooLong)
+    rig.machine.answers[Read] = [Append([WISH], lasting=True)]
+    assert [Notice("ledger.record_too_long", {"error": str(error)})] == rig.turn(2).told()
+    assert not any(isinstance(event, Broken) for event in rig.events)
+
+
+def test_a_record_that_no_reader_would_take_is_not_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pump, "RECORD_MAX", 45)
+    rig = Rig(Tape())
+    rig.machine.answers[Read] = [Append([WISH, Leave(by="a")], lasting=True)]
+    (notice,) = rig.turn().told()
+    assert ("ledger.record_too_long", [encode(Leave(by="a"))]) == (notice.event, rig.tape.payloads)
+
+
+# Doubts
+
+
+def in_doubt(tape: Tape) -> Rig:
+    """A pump whose machine has read all of `tape`, and then was told by a record that the ledger lost others."""
+    rig = Rig(tape).turn()
+    rig.machine.answers[Read] = [Recheck()]
+    tape.append([b"a line"])
+    rig.turn()
+    rig.machine.heard.clear()
+    return rig
+
+
+def test_a_doubt_lets_what_was_read_be_read_again_and_not_be_given_to_the_machine_again() -> None:
+    tape = Tape(genesis(), join("a"))
+    rig = in_doubt(tape)
+    tape.append([encode(WISH)])
+    rig.turn()
+    assert [Read([(4, WISH)], 0.0)] == rig.events
+    assert 5 == tape.position
+
+
+def test_what_was_read_and_is_not_there_any_more_breaks_the_ledger() -> None:
+    tape = Tape(genesis(), join("a"))
+    rig = in_doubt(tape)
+    tape.payloads[1] = encode(join("b"))
+    rig.turn()
+    (event,) = rig.events
+    assert isinstance(event, Broken)
+    assert isinstance(event.error, LedgerRewound)
+
+
+def test_a_ledger_that_became_shorter_than_what_was_read_is_found_at_its_tip() -> None:
+    tape = Tape(genesis(), join("a"))
+    rig = in_doubt(tape)
+    del tape.payloads[2:]
+    rig.turn()
+    assert isinstance(rig.events[0], Broken)
+
+
+def test_what_was_dropped_meanwhile_is_not_looked_at() -> None:
+    tape = Tape(genesis(), join("a"))
+    rig = in_doubt(tape)
+    tape.drop(3)
+    tape.append([encode(WISH)])
+    rig.turn(2)
+    assert [Read([(4, WISH)], 0.0)] == rig.events
+
+
+def test_a_doubt_that_meets_an_outage_is_looked_into_after_it() -> None:
+    tape = Tape(genesis(), join("a"))
+    rig = in_doubt(tape)
+    tape.fails["read"] = failure(LedgerUnavailable)
+    rig.turn()
+    tape.fails.clear()
+    tape.payloads[0] = b"other"
+    rig.turn()
+    assert [Away, Broken] == [type(event) for event in rig.events]
+
+
+def test_lines_that_raise_doubts_do_not_keep_a_member_from_reading_on() -> None:
+    tape = Tape(genesis())
+    rig = in_doubt(tape)
+
+    def look() -> None:
+        rig.now += 1.0  # A look takes a second.
+
+    tape.on_read = look
+    for _ in range(50):
+        rig.machine.answers[Read] = [Recheck()]
+        tape.append([b"a line"])
+        rig.turn()
+    assert 50 == sum(len(event.entries) for event in rig.events if isinstance(event, Read))
+    assert tape.reads < 50 * 50 / 8  # And not 50 * 50 / 2, as with a look at each line.
+
+
+# Steps
+
+
+def test_many_records_come_in_several_steps_and_the_inbox_is_heard_in_between() -> None:
+    tape = Tape(*[None] * (2 * SLICE_MAX + 1))
+    rig = Rig(tape)
+    tape.on_read = lambda: rig.pump.post(Wish(WISH))
+    rig.turn()
+    assert [SLICE_MAX, "Wish", SLICE_MAX, 1] == [
+        len(event.entries) if isinstance(event, Read) else type(event).__name__ for event in rig.events
+    ]
+
+
+def test_only_the_last_step_of_a_read_is_at_the_tip() -> None:
+    events = Rig(Tape(*[None] * (SLICE_MAX + 1))).turn().events
+    assert [inf, 0.0] == [event.age for event in events if isinstance(event, Read)]
+
+
+def test_a_step_has_few_records_that_change_targets() -> None:
+    events = Rig(Tape(*[WISH] * (2 * CHANGES_MAX))).turn().events
+    assert [CHANGES_MAX, CHANGES_MAX] == [len(event.entries) for event in events if isinstance(event, Read)]

@@ -1,6 +1,6 @@
 """The ledger's side of induction: what a machine takes from its ledger and gives to it. `protocol` has the program's.
 
-    ledger --Read, Away, Restart, Acknowledged, Broken--> machine --Append, Trim--> ledger
+    ledger --Read, Away, Restart, Acknowledged, Broken--> machine --Append, Trim, Recheck--> ledger
                      program --Wish: record this--------> machine
 
 A pump carries all of it between one ledger and one machine.
@@ -15,7 +15,7 @@ from neli_router.induction.fold import State
 from neli_router.induction.records import Record
 from neli_router.protocol import Close, News, Released, Tick
 
-__all__ = ["Acknowledged", "Append", "Away", "Broken", "Effect", "Input", "Read", "Restart", "Trim", "Wish"]
+__all__ = ["Acknowledged", "Append", "Away", "Broken", "Effect", "Input", "Read", "Recheck", "Restart", "Trim", "Wish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +82,9 @@ class Trim:
     before: int
 
 
-Effect = Append | Trim | News
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """A record says that the ledger lost others: see whether what was read is still there."""
+
+
+Effect = Append | Trim | Recheck | News

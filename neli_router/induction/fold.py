@@ -12,6 +12,11 @@ A *target* is the member that should own a partition, by the members, pins, drai
 targets takes nothing from a member that still works. Terms are `base` + the offset at which the ownership began:
 offsets only grow, so a later owner always has a higher term, and `base` carries that over to a ledger made anew.
 
+**Bounds.** A state has at most MEMBERS_MAX members: a Join beyond that is void, and its writer asks again later. It has
+drains, and weights, for at most WISHES_MAX names. A wish about a member is always granted: it takes the place of the
+oldest about a name that is no member's. So neither a loop that joins nor one that drains random names can fill memory,
+or keep people from draining a member. And such a wish costs no new target: it can change none.
+
 The fold knows no time and asks no other process. It does not matter to it whether a suspicion is true, whether a
 handover was wise, or how late a record arrived. A state is a value that never changes, so any thread may have it as it
 is. Its digest is the exclusive-or of a hash of each fact, so that a Beat costs two hashes, not one of the whole.
@@ -44,7 +49,7 @@ from neli_router.induction.records import (
     Weigh,
 )
 
-__all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "WISHES_MAX", "Assign", "State", "fold"]
+__all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "MEMBERS_MAX", "WISHES_MAX", "Assign", "State", "fold"]
 
 FOLD_VERSIONS = (1, 1)
 """The oldest and the newest fold that this code computes. It covers the assignment, too: see ASSIGNMENT_VERSION."""
@@ -53,8 +58,11 @@ DEPARTED_MAX = 64
 """Departed incarnations that are remembered, so that a Join still in flight brings none of them back. A larger number
 costs room in every snapshot; a smaller one lets a Join that was delayed for longer take a seat until it is expired."""
 
-WISHES_MAX = 4096
-"""The most names with a drain, or with a weight of their own: a loop that drains random names must not fill memory."""
+MEMBERS_MAX = 1024
+"""More would make each change of members slower for all, each being a new target for all partitions."""
+
+WISHES_MAX = MEMBERS_MAX
+"""The most names with a drain, or with a weight of their own. Fewer than members could not all be drained."""
 
 Assign = Callable[..., tuple[str | None, ...]]
 Key = TypeVar("Key")
@@ -74,7 +82,8 @@ class State(Struct, frozen=True, kw_only=True):
     terms: tuple[int, ...] = ()
     targets: tuple[str | None, ...] = ()
     pins: dict[int, str] = {}
-    drains: tuple[str, ...] = ()
+    drains: dict[str, int] = {}
+    """Name -> the offset of its Drain; the oldest comes first."""
     weights: dict[str, int] = {}
     loads: dict[int, float] = {}
     departed: tuple[str, ...] = ()
@@ -133,8 +142,10 @@ def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
         case Upgrade() if state.seats and all(low <= record.version <= high for low, high in _versions(state)):
             return replace(state, version=max(state.version, record.version))
         case Drain() | Undrain() | Pin() | Unpin() | Weigh() | Load():
-            wished = _wish(state, record)
-            return state if wished is state else _retarget(wished, offset, wished.owners, assign)
+            wished = _wish(state, offset, record)
+            if wished is state or not _concerns_members(state, record):
+                return wished
+            return _retarget(wished, offset, wished.owners, assign)
         case _:
             return state
 
@@ -147,6 +158,8 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
     older = state.holder(record.name)
     if older is not None and older.joined >= record.at:
         return state  # The writer had not read the Join that it would replace: it may be the older of the two.
+    if older is None and len(state.seats) >= MEMBERS_MAX:
+        return state
     seat = Seat(record.by, record.name, record.address, record.weight, record.zone, record.versions, offset)
     kept = state.owners
     if older is not None:
@@ -203,12 +216,12 @@ def _give(state: State, offset: int, partition: int) -> State:
     return replace(state, owners=tuple(owners), terms=tuple(terms))
 
 
-def _wish(state: State, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> State:
+def _wish(state: State, offset: int, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> State:
     match record:
-        case Drain() if record.name not in state.drains and len(state.drains) < WISHES_MAX:
-            return replace(state, drains=tuple(sorted((*state.drains, record.name))))
+        case Drain() if record.name not in state.drains:
+            return replace(state, drains=_with(state, state.drains, record.name, offset))
         case Undrain() if record.name in state.drains:
-            return replace(state, drains=tuple(name for name in state.drains if name != record.name))
+            return replace(state, drains=_without(state.drains, record.name))
         case Pin() if record.partition < len(state.owners) and state.pins.get(record.partition) != record.name:
             return replace(state, pins={**state.pins, record.partition: record.name})
         case Unpin() if record.partition in state.pins:
@@ -216,8 +229,7 @@ def _wish(state: State, record: Drain | Undrain | Pin | Unpin | Weigh | Load) ->
         case Weigh() if record.weight is None and record.name in state.weights:
             return replace(state, weights=_without(state.weights, record.name))
         case Weigh() if record.weight is not None and state.weights.get(record.name) != record.weight:
-            if record.name in state.weights or len(state.weights) < WISHES_MAX:
-                return replace(state, weights={**state.weights, record.name: record.weight})
+            return replace(state, weights=_with(state, state.weights, record.name, record.weight))
         case Load():
             known = {i: load for i, load in record.loads.items() if i < len(state.owners)}
             loads = {i: load for i, load in {**state.loads, **known}.items() if load > 0}
@@ -226,6 +238,29 @@ def _wish(state: State, record: Drain | Undrain | Pin | Unpin | Weigh | Load) ->
         case _:
             pass
     return state
+
+
+def _with(state: State, wishes: dict[str, int], name: str, value: int) -> dict[str, int]:
+    """`wishes` with one more; in place of the oldest about a name that is no member's, if there are enough."""
+    if name in wishes or len(wishes) < WISHES_MAX:
+        return {**wishes, name: value}
+    names = {seat.name for seat in state.seats.values()}
+    oldest = next((other for other in wishes if other not in names), None)
+    return wishes if oldest is None else {**_without(wishes, oldest), name: value}
+
+
+def _concerns_members(state: State, record: Drain | Undrain | Pin | Unpin | Weigh | Load) -> bool:
+    """Whether a wish can change a target: one about a name that no member has waits for that member to join."""
+    match record:
+        case Load():
+            return True
+        case Pin():
+            names = {record.name, state.pins.get(record.partition)}
+        case Unpin():
+            names = {state.pins.get(record.partition)}
+        case _:
+            names = {record.name}
+    return any(seat.name in names for seat in state.seats.values())
 
 
 def _without(mapping: Mapping[Key, Value], key: Key) -> dict[Key, Value]:

@@ -22,8 +22,20 @@ from msgspec.structs import replace
 from neli_router.errors import Diverged, NeliError, Replaced
 from neli_router.induction.admission import NameWatch, genesis, join, mismatch, replaced
 from neli_router.induction.beats import BeatSchedule
-from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim, Wish
-from neli_router.induction.fold import State, fold
+from neli_router.induction.events import (
+    Acknowledged,
+    Append,
+    Away,
+    Broken,
+    Effect,
+    Input,
+    Read,
+    Recheck,
+    Restart,
+    Trim,
+    Wish,
+)
+from neli_router.induction.fold import MEMBERS_MAX, State, fold
 from neli_router.induction.program_view import ProgramView
 from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Seat, Snapshot, skip_notices
 from neli_router.induction.snapshots import Archive, digest_text, snapshot
@@ -196,6 +208,8 @@ class Induction:
                 self._closing = True
                 if at_once:
                     self._break_off(error, effects)
+        if self._witness.doubts():
+            effects.append(Recheck())
         self._act(now - event.age if isinstance(event, Read) and event.age < inf else None, now, effects)
         self._settle(now, effects)
         return effects
@@ -203,7 +217,12 @@ class Induction:
     def _lapse(self, now: float, effects: list[Effect]) -> None:
         """End what has ended by the mere passing of time."""
         self._suspicion.lapse(now)
+        was_silent = self._beats.silent
         self._beats.lapse(self.tenure.sent, now)
+        if self._phase is Phase.MEMBER and self._beats.silent and not was_silent:
+            # A ledger that is shorter than what I read shows me nothing, until others have written it as long as it
+            # was. Then my Beats would come back, in a group that does not know of me: seed 0x5f of rewound weather.
+            effects.append(Recheck())
         lasts = f"{self.tenure.lasts:g} s"
         if any(now >= linger.until for linger in self.tenure.lingering.values()):
             lingering = {i: linger for i, linger in self.tenure.lingering.items() if now < linger.until}
@@ -217,18 +236,19 @@ class Induction:
     def _take(self, offset: int, record: Record | None, now: float, effects: list[Effect]) -> None:
         """One record of the ledger."""
         before = self.state
+        forged = isinstance(record, Beat) and record.by == self.incarnation and not self._beats.came_back(record)
         if self._fail(self._witness.before(before, offset, record, self._authors), effects):
             return
         after = self.state = fold(before, offset, record)
         lingering = self.tenure.lingering
-        self.tenure = self.tenure.read(before, record, after, now)
+        self.tenure = self.tenure.read(before, record, after, now, forged=forged)
         if after.owners is not before.owners or after.targets is not before.targets:
             self._look()
         match record:
             case Beat(by):
                 if not self._was_member:
                     self._namesakes.read(record, after)
-                if by == self.incarnation and by in after.seats:
+                if by == self.incarnation and by in after.seats and not forged:
                     self._suspicion.hear(record.sent_at, now)
                     self._tell_if_powerless(now - record.sent_at, now, effects)
                     self._dirty |= len(self._program.leading) < len(self._program.owned)
@@ -238,7 +258,7 @@ class Induction:
                     self._dirty = True
             case Join() | Leave() | Expire():
                 self._fate(before, record, now, effects)
-            case Snapshot():
+            case Snapshot() if self._witness.vouches(record):
                 superseded = self._archive.read(record)
                 if superseded is not None and record.by in self._authors:
                     effects.append(Trim(superseded))
@@ -247,7 +267,7 @@ class Induction:
                 effects += skip_notices(self.skipped, offset)
         if after.version != before.version or after.genesis is not before.genesis:
             self._fail(mismatch(self.settings, after), effects)
-        self._fail(self._witness.after(after, record), effects)
+        self._fail(self._witness.after(after, record, forged=forged), effects)
 
     def _act(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
         """Do what is due in this phase. A phase that ends goes on with the next one in the same step.
@@ -427,7 +447,10 @@ class Induction:
         elif isinstance(record, Join) and (successor := self._successor()) is not None:
             self._fail(replaced(self.settings, successor.address), effects)
         elif self._phase is Phase.JOINING and record.by == me:
-            self._retry_at = -inf  # Void: a member of my name joined after I had looked. Now I have seen that.
+            if len(self.state.seats) < MEMBERS_MAX:
+                self._retry_at = -inf  # Void: a member of my name joined after I had looked. Now I have seen that.
+            else:
+                effects.append(Notice("member.group_is_full", {"members": MEMBERS_MAX}))
 
     def _successor(self) -> Seat | None:
         """The newer process that has my name now, if I had it once. I must not take it back."""
@@ -465,9 +488,9 @@ class Induction:
     def _beat(self, now: float, effects: list[Effect]) -> None:
         if now < self._beats.due() or self.tenure.left:
             return
-        self._beats.sent(now)
         state, me = self.state, self.incarnation
         beat = Beat(by=me, sent_at=now, at=state.at, digest=digest_text(state.digest))
+        self._beats.sent(beat, now)
         effects.append(Append([beat], lasting=False))
         rank = self._suspicion.rank(me, state.seats, self.tenure.heard, now)
         if self._archive.due(state.at, rank):

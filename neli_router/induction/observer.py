@@ -10,7 +10,7 @@ from math import inf
 
 from neli_router.errors import NeliError
 from neli_router.induction.admission import unknown_version
-from neli_router.induction.events import Append, Broken, Effect, Input, Read, Restart, Wish
+from neli_router.induction.events import Append, Broken, Effect, Input, Read, Recheck, Restart, Wish
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Record, skip_notices
 from neli_router.induction.witness import Witness
@@ -69,6 +69,8 @@ class Observer:
                 effects.append(Append([record], lasting=True))
             case Broken(error):
                 self.error = error
+        if self._witness.doubts():
+            effects.append(Recheck())
         if self.error is not None or isinstance(event, Close):
             self._stopped = True
             effects.append(Stopped(self.error))

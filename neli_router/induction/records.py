@@ -12,6 +12,9 @@ A record is one line of JSON that a person can read: `kind` says what it is, `v`
 `by` the incarnation of the writer (or, for wishes, any name for the one that asked). All readers skip a record that
 cannot be decoded: it takes its offset and changes no state. So decoding is strict and depends on the bytes alone.
 Unknown fields are refused, because a reader that ignored a field with a meaning would compute another table.
+
+This is the one door through which a ledger's bytes come in, so all bounds are here: how long a record and a name may
+be, how large a number, and that a name is text. Behind it, nothing has to ask again.
 """
 
 from typing import Annotated, Literal
@@ -20,7 +23,16 @@ import msgspec
 from msgspec import Meta, Struct
 
 from neli_router.keyspace import Layout
-from neli_router.protocol import LOAD_MAX, NAME_MAX, WEIGHT_MAX, Guarantee, Notice
+from neli_router.protocol import (
+    LEASE_MAX,
+    LEASE_MIN,
+    LOAD_MAX,
+    NAME_MAX,
+    RECORD_MAX,
+    WEIGHT_MAX,
+    Guarantee,
+    Notice,
+)
 
 __all__ = [
     "RECORD_VERSION",
@@ -55,8 +67,19 @@ that no digest can hold would stop every reader there is and is to come."""
 BASE_MAX = 2**52
 """The wall clock gets there in the year 2112. The rest leaves room for offsets, so that terms stay in bounds."""
 
-Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
-Text = Annotated[str, Meta(max_length=NAME_MAX)]
+TIME_MAX = 1e12
+"""Seconds on any host's clock: thirty thousand years. A float there still tells a tenth of a millisecond."""
+
+TEXT = (
+    r"\A[^\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+    r"\U000e0000-\U000e007f]*\Z"
+)
+"""No control characters, no line ends, nothing invisible or that turns the direction of writing: a name comes into logs
+and onto terminals. Spelled out: releases of Python differ in `str.isprintable`, and then readers would."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX, pattern=TEXT)]
+Text = Annotated[str, Meta(max_length=NAME_MAX, pattern=TEXT)]
+Time = Annotated[float, Meta(ge=-TIME_MAX, le=TIME_MAX)]
 Offset = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
 Base = Annotated[int, Meta(ge=0, le=BASE_MAX)]
 Version = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
@@ -79,7 +102,7 @@ class Genesis(_Record, frozen=True, kw_only=True):
     """
 
     layout: Layout
-    lease: Annotated[float, Meta(gt=0)]
+    lease: Annotated[float, Meta(ge=LEASE_MIN, le=LEASE_MAX)]
     guarantee: Guarantee
     base: Base
     version: Version
@@ -107,7 +130,7 @@ class Beat(_Record, frozen=True, kw_only=True):
     `digest` is that of the writer's fold below the offset `at`, so that a member that computed another one notices.
     """
 
-    sent_at: float
+    sent_at: Time
     at: Offset
     digest: Digest
 
@@ -129,7 +152,7 @@ class Handover(_Record, frozen=True, kw_only=True):
 class Leave(_Record, frozen=True, kw_only=True):
     """`by` is no longer a member. Fold version 1 gives its partitions away at once, whatever `grace` says."""
 
-    grace: Annotated[float, Meta(ge=0)] = 0.0
+    grace: Annotated[float, Meta(ge=0, le=LEASE_MAX)] = 0.0
 
 
 class Drain(_Record, frozen=True, kw_only=True):
@@ -200,7 +223,7 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     terms: list[Offset]
     targets: list[Place]
     pins: dict[Offset, Name]
-    drains: list[Name]
+    drains: dict[Name, Offset]
     weights: dict[Name, Weight]
     loads: dict[Offset, Amount]
     departed: list[Name]
@@ -242,6 +265,8 @@ def encode(record: Record) -> bytes:
 
 def decode(payload: bytes) -> Record | None:
     """The record, or None for bytes that are no record of this format version: all readers skip the same ones."""
+    if len(payload) > RECORD_MAX:
+        return None
     try:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -12,6 +12,9 @@ slowest allowed clock counts it. A Beat that I never read was sent before I star
 from my start. An owner that handed over or left had stopped before it said so. And a debt is never lowered: a member
 that owned i between q and me may itself have been waiting for q.
 
+All of this needs that a Beat that I take for mine is mine: one that another process wrote in my name may bear any time.
+The machine remembers what it sent (`beats`), and says of any other that it is forged.
+
 No clocks are compared across hosts. Loss, delay, duplication, reordering and mistaken suspicions make no member unsafe,
 because nothing above depends on them.
 
@@ -115,10 +118,13 @@ class Tenure(Struct, frozen=True, kw_only=True):
 
     # Read records
 
-    def read(self, before: State, record: Record | None, after: State, now: float) -> "Tenure":
-        """`record` took the fold from `before` to `after`; `now` is just *after* the read that brought it."""
+    def read(self, before: State, record: Record | None, after: State, now: float, *, forged: bool = False) -> "Tenure":
+        """`record` took the fold from `before` to `after`; `now` is just *after* the read that brought it.
+
+        `forged` says that it is a Beat in my name, and none of those that I sent: it proves nothing.
+        """
         if isinstance(record, Beat):
-            return self._hear(record, after, now)
+            return self._hear(record, after, now, forged=forged)
         if before.owners is after.owners and before.seats is after.seats:
             return self
         tenure = self
@@ -139,12 +145,12 @@ class Tenure(Struct, frozen=True, kw_only=True):
             tenure = replace(tenure, lingering=self._lingering(before, after))
         return tenure
 
-    def _hear(self, beat: Beat, after: State, now: float) -> "Tenure":
+    def _hear(self, beat: Beat, after: State, now: float, *, forged: bool) -> "Tenure":
         if beat.by not in after.seats:
             return self
         heard = _moved_to_end(self.heard, beat.by, now)
         # From when it was sent, not from now: a Beat that sat in a buffer for a minute proves nothing about now.
-        sent = max(self.sent, beat.sent_at) if beat.by == self.incarnation else self.sent
+        sent = max(self.sent, beat.sent_at) if beat.by == self.incarnation and not forged else self.sent
         if not self.lingering:
             return replace(self, heard=heard, sent=sent)
         # If a Beat's `at` is past the record by which its writer owns, the writer had read that it owns.

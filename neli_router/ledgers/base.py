@@ -24,10 +24,14 @@ from typing import NamedTuple, Protocol
 
 from neli_router.errors import Closed, LedgerUnusable
 
-__all__ = ["READ_MAX", "Entry", "Ledger", "Promise", "require_not_closed", "require_own_process"]
+__all__ = ["READ_BYTES_MAX", "READ_MAX", "Entry", "Ledger", "Promise", "require_not_closed", "require_own_process"]
 
 READ_MAX = 1000
 """The most entries one read returns. Larger batches catch up faster, smaller ones let a late member beat sooner."""
+
+READ_BYTES_MAX = 4 * 2**20
+"""The most bytes one read goes on after: with the record that reaches them it ends. Without it, a thousand long records
+that anyone may write would fill the memory of each member."""
 
 
 class Promise(Enum):
@@ -71,7 +75,8 @@ class Ledger(Protocol):
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
         """Queue or write `payloads`, in order. Raising says nothing about whether they will be appended: a driver that
-        only queues has no other way to tell that an earlier append failed.
+        only queues has no other way to tell that an earlier append failed. RecordTooLong says that one of them, now or
+        before, was too long for this ledger: the others are not concerned.
 
         `lasting=False` marks records whose loss in a power failure does no harm (heartbeats): a driver may skip the
         flush for them, never their order.
@@ -81,7 +86,7 @@ class Ledger(Protocol):
         """The offsets of own appends that the ledger has confirmed since the last call, oldest first."""
 
     def read(self, timeout: float) -> list[Entry]:
-        """The next entries in order, at most READ_MAX; waits up to `timeout` seconds for the first.
+        """The next entries in order, at most READ_MAX and READ_BYTES_MAX; waits up to `timeout` seconds for the first.
 
         Empty means: at the tip, or woken; `age` tells which. A ledger that cannot read raises instead, because silence
         would look like peace. A position below `start()` raises LedgerTrimmed.

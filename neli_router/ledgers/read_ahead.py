@@ -25,12 +25,15 @@ from math import inf
 from typing import TypeVar
 
 from neli_router.errors import LedgerError, LedgerRewound, LedgerTrimmed, LedgerUnusable
-from neli_router.ledgers.base import READ_MAX, Entry
+from neli_router.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry
 
-__all__ = ["ReadAhead", "again"]
+__all__ = ["AHEAD_BYTES_MAX", "ReadAhead", "again"]
 
 AHEAD_MAX = 20 * READ_MAX
 """Entries read ahead. A program that is slow to fold leaves the rest to the server."""
+
+AHEAD_BYTES_MAX = 4 * READ_BYTES_MAX
+"""And their bytes, but for those of one answer: long records fill memory sooner than many do."""
 
 FIRST_MAX = 5.0
 """Seconds for the first answer after a seek."""
@@ -50,6 +53,7 @@ class ReadAhead:
     def __init__(self) -> None:
         self._changed = threading.Condition()  # Reentrant, so a signal handler may call `wake` at any moment.
         self._queue: deque[Entry] = deque()
+        self._bytes = 0
         self._turn = 0
         """The number of the seek that the queue belongs to: answers to questions from before it are dropped."""
         self._held_back = False
@@ -70,7 +74,7 @@ class ReadAhead:
                 self.require_sound()
                 if self._queue and not self._held_back:
                     self._settled = True
-                    entries = [self._queue.popleft() for _ in range(min(READ_MAX, len(self._queue)))]
+                    entries = self._pop()
                     self._changed.notify_all()
                     return entries
                 if self._trimmed is not None:
@@ -109,18 +113,29 @@ class ReadAhead:
 
     @property
     def _has_room(self) -> bool:
-        return len(self._queue) < AHEAD_MAX
+        return len(self._queue) < AHEAD_MAX and self._bytes < AHEAD_BYTES_MAX
+
+    def _pop(self) -> list[Entry]:
+        entries: list[Entry] = []
+        size = 0
+        while self._queue and len(entries) < READ_MAX and size < READ_BYTES_MAX:
+            entries.append(self._queue.popleft())
+            size += len(entries[-1].payload)
+        self._bytes -= size
+        return entries
 
     def _begin_turn(self, now: float) -> None:
         """Forget what was read: the position is elsewhere now."""
         self._turn += 1
         self._queue.clear()
+        self._bytes = 0
         self._settled, self._trimmed = False, None
         self._known_at, self._sought_at = -inf, now
         self._changed.notify_all()
 
     def _extend(self, entries: Sequence[Entry]) -> None:
         self._queue.extend(entries)
+        self._bytes += sum(len(entry.payload) for entry in entries)
         self._changed.notify_all()
 
     def _require_life(self, now: float, *, ends: bool) -> None:

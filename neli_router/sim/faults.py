@@ -8,11 +8,15 @@ Most protocols survive any one fault. They break when a second one follows befor
 expired while it is stopped, and its successor is drained before the wait is over. So faults come in pairs more often
 than chance would bring them.
 
-The strongest is slander: a record in the name of one member expires another that is alive. Safety must not depend on
-who expires whom, and why.
+The strongest are lines that nobody's machine wrote. Slander is a record in the name of one member that expires another,
+which is alive: safety must not depend on who expires whom, and why. A forgery is a Beat in a member's name from the
+future: only what a member sent may lengthen its lease. A stranger's lines tell of records that the ledger never had:
+one line stops nobody.
 """
 
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from neli_router.induction.events import Wish
 from neli_router.induction.records import (
@@ -28,7 +32,7 @@ from neli_router.induction.records import (
     Weigh,
     encode,
 )
-from neli_router.induction.snapshots import snapshot
+from neli_router.induction.snapshots import digest_text, snapshot
 from neli_router.protocol import Close
 from neli_router.sim.group import SimulatedGroup
 from neli_router.sim.options import RunOptions
@@ -56,10 +60,14 @@ class Faults:
     def __init__(self, world: World, group: SimulatedGroup, options: RunOptions) -> None:
         self._world, self._group, self._options = world, group, options
         self._stopped = False
+        self._lies_of_members = 1
+        """How many lines that contradict the ledger may yet be forged in a member's name. Two in a row would be its own
+        word, and stop others."""
         self._kinds: dict[str, Callable[[Process], None]] = {
             "close": self._close,
             "deafen": self._deafen,
             "drain": self._drain,
+            "forgery": self._forgery,
             "inheritance": self._inheritance,
             "isolate": self._isolate,
             "join": self._join,
@@ -198,6 +206,14 @@ class Faults:
             last_beat = state.last_beats[accused] - (random.random() < 0.1)
             self._append(Expire(by=random.choice(others), incarnation=accused, last_beat=last_beat))
 
+    def _forgery(self, victim: Process) -> None:
+        """A Beat in its name from the future; then it is cut off, so that only its own clock can end its lease."""
+        state, incarnation = self._group.referee.state, self._group.incarnation_of(victim)
+        if incarnation is not None:
+            sent_at, digest = victim.now + self._leases(0.1, 20.0), digest_text(state.digest)
+            self._append(Beat(by=incarnation, sent_at=sent_at, at=state.at, digest=digest))
+            self._later(self._leases(0.05, 0.5), self._deafen, victim)
+
     def _inheritance(self, victim: Process) -> None:
         """A member inherits from one that may still act, and passes on before that one's lease has ended."""
         random, group, state = self._world.random, self._group, self._group.referee.state
@@ -263,7 +279,14 @@ class Faults:
         random, state = self._world.random, self._group.referee.state
         beat = encode(Beat(by="somebody", sent_at=0.0, at=0, digest="0" * 16))
         old = random.choice(state.departed) if state.departed else "nobody"
+        liar = random.choice([old, *state.seats]) if self._lies_of_members else old
+        lies: list[Record] = [Beat(by=liar, sent_at=0.0, at=state.at + random.choice((0, 9, 10**9)), digest="f" * 16)]
+        if liar != old:
+            self._lies_of_members -= 1
+        if state.genesis is not None:
+            lies.append(replace(state.genesis, by="nobody", at=state.at + 1))
         nonsense = (
+            *(encode(lie) for lie in lies for _ in range(3)),
             b"",
             b"\xff\xfe\x00",
             b"[" * 5000,
@@ -281,7 +304,7 @@ class Faults:
     # Wishes
 
     def _drain(self, victim: Process) -> None:
-        drains = self._group.referee.state.drains
+        drains = list(self._group.referee.state.drains)
         undrain = drains and self._world.random.random() < 0.6
         name = self._world.random.choice(drains) if undrain else self._name()
         victim.post(Wish(Undrain(by=OPERATOR, name=name) if undrain else Drain(by=OPERATOR, name=name)))

@@ -22,6 +22,8 @@ from math import inf
 import msgspec
 
 from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable, NameTaken, NeliError, Replaced
+from neli_router.induction.beats import IN_FLIGHT_MAX
+from neli_router.induction.evidence import EVIDENCE_MAX
 from neli_router.induction.fold import DEPARTED_MAX, State
 from neli_router.induction.machine import Induction, Phase
 from neli_router.induction.observer import Observer
@@ -43,7 +45,7 @@ DOUBT = 4.0
 DEPTH_MAX = 6
 """How far below a pump containers are looked for."""
 
-BOUNDS = {"_digests": RING_MAX, "_own": OWN_MAX}
+BOUNDS = {"_digests": RING_MAX, "_own": OWN_MAX, "_remembered": EVIDENCE_MAX, "_in_flight": IN_FLIGHT_MAX}
 """Containers that are meant to be longer than others."""
 
 WALL_CLOCK = 1_700_000_000_000_000

@@ -103,7 +103,7 @@ class Log:
             self.first = self.trimmed = 0
         if self.options.rewind != "onward":
             self.next_offset = self.offsets[-1] + 1 if self.offsets else 0
-        self.trimmed = min(self.trimmed, self.next_offset)
+        self.trimmed = min(self.trimmed, self.tip, self.next_offset)  # Of what is gone, nothing needs to be dropped.
         self.first = min(self.first, keep)
         for handle in self.handles:
             handle.forget(keep)

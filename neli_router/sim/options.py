@@ -37,7 +37,7 @@ lease, by any clock, or nothing could be led without a break."""
 
 FAIR_FAULTS = ("kill", "join", "close", "namesake", "drain", "pin", "weigh", "load", "stranger", "misfit")
 FOUL_FAULTS = (
-    *(*FAIR_FAULTS, "pause", "sleep", "deafen", "mute", "isolate", "outage", "slander", "reboot"),
+    *(*FAIR_FAULTS, "pause", "sleep", "deafen", "mute", "isolate", "outage", "slander", "forgery", "reboot"),
     *("inheritance", "snapshot", "waver"),
 )
 

@@ -7,6 +7,7 @@ the records themselves are drawn, from the bounds that their classes declare, so
 field, is fuzzed from its first day.
 """
 
+import re
 from contextlib import suppress
 from typing import Any, get_args
 
@@ -43,6 +44,8 @@ def values_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.FloatType(ge=least, gt=above, le=most):
             bound = above if least is None else least
             return st.floats(bound, most, exclude_min=above is not None, allow_nan=False, allow_infinity=False)
+        case inspect.StrType(pattern=pattern, min_length=least, max_length=int(most)) if pattern is not None:
+            return st.text(min_size=least or 0, max_size=most).filter(re.compile(pattern).search)
         case inspect.StrType(pattern=pattern) if pattern is not None:
             return st.from_regex(pattern.replace("$", r"\Z"))
         case inspect.StrType(min_length=least, max_length=most):

@@ -32,7 +32,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from neli_router.errors import LedgerUnusable
-from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Input, Read, Restart, Trim, Wish
+from neli_router.induction.events import (
+    Acknowledged,
+    Append,
+    Away,
+    Broken,
+    Effect,
+    Input,
+    Read,
+    Recheck,
+    Restart,
+    Trim,
+    Wish,
+)
 from neli_router.induction.fold import State, fold
 from neli_router.induction.machine import Induction
 from neli_router.induction.records import (
@@ -306,6 +318,8 @@ class _Stage:
                 )
             case Trim(before):
                 return f"Trim below {before}"
+            case Recheck():
+                return "Recheck"
             case Acquired(terms=terms) | Revoked(terms=terms):
                 return f"{type(effect).__name__} {_terms(terms)}"
             case Fenced(terms=terms, reason=reason):

@@ -170,7 +170,7 @@ def next_record(state: State, plot: Plot) -> Record | None:
         case "drain":
             record = Drain(by=writer, name=name)
         case "undrain":
-            record = Undrain(by=writer, name=state.drains[0] if state.drains else name)
+            record = Undrain(by=writer, name=next(iter(state.drains), name))
         case "pin":
             record = Pin(by=writer, partition=partition, name=name)
         case "unpin":

@@ -1,12 +1,17 @@
 """When a member beats. A lease is 6 s here, so a beat is due each second, and a probe every twelve."""
 
 from math import inf
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from neli_router.induction.beats import BeatSchedule
+from neli_router.induction.beats import IN_FLIGHT_MAX, BeatSchedule
+from neli_router.induction.records import Beat
 from neli_router.keyspace import Layout
 from neli_router.protocol import Settings
+
+BEAT = Beat(by="a", sent_at=0.0, at=0, digest="0" * 16)
 
 
 def joined(at: float) -> BeatSchedule:
@@ -15,7 +20,7 @@ def joined(at: float) -> BeatSchedule:
     for before in range(20, -1, -2):  # It read for long before, without a gap.
         beats.read(anything=True, now=at - before)
     beats.joined(at)
-    beats.sent(at)
+    beats.sent(BEAT, at)
     return beats
 
 
@@ -42,7 +47,7 @@ def test_a_beat_that_is_waited_for_is_due_at_once_and_once() -> None:
     beats = joined(0.0)
     beats.at_once()
     assert -inf == beats.due()
-    beats.sent(0.5)
+    beats.sent(BEAT, 0.5)
     assert 1.5 == beats.due()
 
 
@@ -56,7 +61,7 @@ def test_a_newcomer_that_does_not_hear_itself_for_a_lease_falls_silent_but_for_a
 @pytest.mark.parametrize(("now", "due"), [(8.75, 4.0), (9.0, 15.0)])
 def test_the_lease_is_counted_from_sending(now: float, due: float) -> None:
     beats = joined(0.0)
-    beats.sent(3.0)
+    beats.sent(BEAT, 3.0)
     beats.lapse(3.0, now)
     assert due == beats.due()
 
@@ -64,7 +69,7 @@ def test_the_lease_is_counted_from_sending(now: float, due: float) -> None:
 def test_a_probe_every_two_leases() -> None:
     beats = silent()
     assert 12.0 == beats.due()
-    beats.sent(12.0)
+    beats.sent(BEAT, 12.0)
     beats.lapse(-inf, 13.0)
     assert 24.0 == beats.due()
 
@@ -105,7 +110,7 @@ def test_a_member_that_is_back_has_a_lease_to_hear_itself() -> None:
     beats = silent()
     beats.away()
     beats.read(anything=False, now=7.0)
-    beats.sent(7.0)
+    beats.sent(BEAT, 7.0)
     beats.lapse(-inf, 12.75)
     assert 8.0 == beats.due()
     beats.lapse(-inf, 13.0)
@@ -124,7 +129,41 @@ def test_an_outage_counts_once() -> None:
     beats = silent()
     beats.away()
     beats.read(anything=False, now=7.0)
-    beats.sent(7.0)
+    beats.sent(BEAT, 7.0)
     beats.lapse(-inf, 13.0)
     beats.read(anything=False, now=13.0)
     assert 19.0 == beats.due()
+
+
+# Beats that come back
+
+
+def sent(*times: float) -> BeatSchedule:
+    """One who sent a Beat at each of these times."""
+    beats = BeatSchedule(Settings(name="a", layout=Layout(), lease=6.0))
+    for time in times:
+        beats.sent(replace(BEAT, sent_at=time), time)
+    return beats
+
+
+def test_a_beat_comes_back_once() -> None:
+    beats = sent(1.0, 2.0)
+    assert [True, False] == [beats.came_back(replace(BEAT, sent_at=1.0)) for _ in range(2)]
+    assert beats.came_back(replace(BEAT, sent_at=2.0))
+
+
+@pytest.mark.parametrize(
+    "forged", [{"sent_at": 99.0}, {"sent_at": 0.9}, {"at": 1}, {"digest": "f" * 16}, {"by": "b"}], ids=str
+)
+def test_a_beat_that_differs_in_anything_from_all_that_were_sent_did_not_come_back(forged: dict[str, Any]) -> None:
+    assert not sent(1.0).came_back(replace(BEAT, **{"sent_at": 1.0, **forged}))
+
+
+def test_a_beat_that_comes_after_a_later_one_proves_nothing_more() -> None:
+    beats = sent(1.0, 2.0, 3.0)
+    assert [True, False, True] == [beats.came_back(replace(BEAT, sent_at=time)) for time in (2.0, 1.0, 3.0)]
+
+
+def test_no_more_beats_are_remembered_than_a_bound() -> None:
+    beats = sent(*map(float, range(IN_FLIGHT_MAX + 1)))
+    assert [False, True] == [beats.came_back(replace(BEAT, sent_at=time)) for time in (0.0, 1.0)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from neli_router.induction.digest import difference
-from neli_router.induction.fold import DEPARTED_MAX, WISHES_MAX, State, fold
+from neli_router.induction.fold import DEPARTED_MAX, MEMBERS_MAX, WISHES_MAX, State, fold
 from neli_router.induction.records import (
     Drain,
     Handover,
@@ -343,17 +343,17 @@ def test_a_drained_member_is_to_own_nothing_and_keeps_what_it_has_until_its_hand
 
 def test_a_drain_is_taken_back() -> None:
     state = founded(*PAIR, Drain(by="b", name="a"), Undrain(by="b", name="a"))
-    assert ("abab", ()) == (targets(state), state.drains)
+    assert ("abab", {}) == (targets(state), state.drains)
 
 
 def test_a_drain_goes_by_name_so_it_meets_a_later_member_of_that_name() -> None:
     state = founded(join("a"), Drain(by="a", name="x"), join("b", "x"))
-    assert ("aaaa", ("x",)) == (targets(state), state.drains)
+    assert ("aaaa", {"x": 2}) == (targets(state), state.drains)
 
 
-def test_drains_are_kept_in_one_order_whatever_order_they_came_in() -> None:
-    state = founded(Drain(by="a", name="y"), Drain(by="a", name="x"), Drain(by="a", name="z"))
-    assert ("x", "y", "z") == state.drains
+def test_drains_are_kept_with_their_offsets_in_the_order_in_which_they_came() -> None:
+    state = founded(Drain(by="a", name="y"), Drain(by="a", name="x"), Drain(by="a", name="y"))
+    assert [("y", 1), ("x", 2)] == list(state.drains.items())
 
 
 def test_a_pinned_partition_is_to_belong_to_its_name() -> None:
@@ -454,20 +454,53 @@ def test_the_wish_of_a_stranger_counts() -> None:
 def test_wishes_outlive_those_they_are_about() -> None:
     wishes = (Drain(by="o", name="a"), Pin(by="o", partition=0, name="a"), Weigh(by="o", name="a", weight=7))
     state = founded(join("a"), *wishes, Leave(by="a"))
-    assert (("a",), {0: "a"}, {"a": 7}) == (state.drains, state.pins, state.weights)
+    assert ({"a": 2}, {0: "a"}, {"a": 7}) == (state.drains, state.pins, state.weights)
 
 
-def test_no_more_names_are_drained_than_a_bound() -> None:
-    full = replace(founded(), drains=tuple(f"x{number:05}" for number in range(WISHES_MAX)))
-    assert unchanged_by(full, Drain(by="a", name="one too many"))
-    assert WISHES_MAX - 1 == len(folded(Undrain(by="a", name="x00000"), state=full).drains)
-    assert WISHES_MAX == len(folded(Drain(by="a", name="fits"), state=replace(full, drains=full.drains[1:])).drains)
+def test_beyond_a_bound_of_drains_the_oldest_of_a_name_that_no_member_has_makes_room() -> None:
+    drains = ("a", *(f"x{i}" for i in range(WISHES_MAX - 1)), "one more")
+    state = founded(*PAIR, *(Drain(by="op", name=name) for name in drains))
+    assert [name for name in drains if name != "x0"] == list(state.drains)
 
 
-def test_no_more_names_are_weighed_than_a_bound() -> None:
-    full = replace(founded(), weights={f"x{number}": 2 for number in range(WISHES_MAX)})
-    assert unchanged_by(full, Weigh(by="a", name="one too many", weight=3))
-    assert 3 == folded(Weigh(by="a", name="x7", weight=3), state=full).weights["x7"]
+def test_a_flood_of_wishes_about_strangers_keeps_nobody_from_draining_or_weighing_a_member() -> None:
+    flood: list[Record] = [Drain(by="op", name=f"x{i}") for i in range(2 * WISHES_MAX)]
+    flood += [Weigh(by="op", name=f"x{i}", weight=2) for i in range(2 * WISHES_MAX)]
+    state = founded(*PAIR, Drain(by="op", name="b"), Weigh(by="op", name="b", weight=3), *flood)
+    state = folded(Drain(by="op", name="a"), Weigh(by="op", name="a", weight=3), state=state)
+    assert (WISHES_MAX, WISHES_MAX) == (len(state.drains), len(state.weights))
+    assert {"a", "b"} <= state.drains.keys() & state.weights.keys()
+    assert state == restore(snapshot("a", state))
+
+
+def test_drains_of_as_many_members_as_there_may_be_leave_no_room_for_a_stranger() -> None:
+    one = founded(join("a")).seats["a"]
+    seats = {f"i{i}": replace(one, incarnation=f"i{i}", name=f"n{i}") for i in range(WISHES_MAX)}
+    full = replace(founded(), seats=seats, drains={seat.name: 1 for seat in seats.values()})
+    assert unchanged_by(full, Drain(by="op", name="one too many"))
+
+
+def test_a_join_beyond_the_most_members_is_void_but_not_one_under_a_name_that_is_there() -> None:
+    full = founded(*(join(f"i{i}", f"n{i}", at=1) for i in range(MEMBERS_MAX)))
+    assert MEMBERS_MAX == len(full.seats)
+    assert unchanged_by(full, join("late", at=full.at))
+    assert "again" in folded(join("again", "n7", at=full.at), state=full).seats
+
+
+@pytest.mark.parametrize("name", ["a", "x"], ids=["a member", "nobody"])
+def test_taking_back_what_was_never_wished_changes_nothing(name: str) -> None:
+    before = founded(*PAIR, Load(by="op", loads={0: 100.0, 2: 1.0}), Drain(by="op", name="y"))
+    for record in (Undrain(by="op", name=name), Weigh(by="op", name=name, weight=None), Unpin(by="op", partition=0)):
+        assert unchanged_by(before, record)
+        assert folded(record, state=before).targets is before.targets
+
+
+def test_a_wish_about_a_name_that_no_member_has_makes_no_new_target() -> None:
+    before = founded(*PAIR)
+    for record in (Drain(by="op", name="x"), Weigh(by="op", name="x", weight=3), Pin(by="op", partition=0, name="x")):
+        after = folded(record, state=before)
+        assert not unchanged_by(before, record)
+        assert after.targets is before.targets
 
 
 def test_a_change_of_target_takes_nothing_from_anybody() -> None:
@@ -643,7 +676,7 @@ FACTS: dict[str, Callable[[State], State]] = {
     "terms": lambda state: replace(state, terms=(*state.terms[:3], 1005)),
     "targets": lambda state: replace(state, targets=(None, *state.targets[1:])),
     "pins": lambda state: replace(state, pins={2: "x"}),
-    "drains": lambda state: replace(state, drains=()),
+    "drains": lambda state: replace(state, drains={"x": 9}),
     "weights": lambda state: replace(state, weights={"x": 3}),
     "loads": lambda state: replace(state, loads={0: 1.5}),
     "departed": lambda state: replace(state, departed=(*state.departed, "d")),

@@ -73,12 +73,18 @@ settings starts_from=b
 
 SIGNS = {
     "an offset that is not above the last": ("read @16 junk", "offset 16 was read again"),
-    "a beat by who had read further": ("read b:beat(at=99)", "one at offset 17 says that its writer had read up to 99"),
-    "a confirmed record that is not there": ("acknowledged 16", "another one or none was read there"),
-    "another genesis": (
-        "read z:genesis(at=2)",
-        "a member that read up to 2 found none and began the ledger anew at 17",
+    "two beats of one who had read further": (
+        "read b:beat(at=99)*2",
+        "one at offset 18 says that its writer had read up to 99",
     ),
+    "a confirmed record that is not there": ("acknowledged 16", "another one or none was read there"),
+}
+
+DOUBTS = {
+    "a beat by who had read further": "b:beat(at=99)",
+    "many beats by a stranger who had read further": "z:beat(at=99)*9",
+    "many beats in its own name that it did not write": "me:beat(at=99)*9",
+    "another genesis": "z:genesis(at=2)",
 }
 
 
@@ -89,6 +95,20 @@ def test_every_sign_that_the_ledger_lost_records_fences_at_once_and_sends_nothin
     assert "-> Fenced 1@1014 (" in answers
     assert answers.endswith(f"Stopped LedgerRewound: {found}")
     assert "Append" not in answers
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_line_that_anyone_may_have_written_makes_a_member_look_and_costs_it_nothing(doubt: str) -> None:
+    said = f"8 read {DOUBTS[doubt]}\n"
+    *_, line = replay(f"{OPENING}{said}").splitlines()
+    assert line.startswith(f"{said.strip()} -> Recheck, Append me:beat(")
+
+
+def test_a_beat_in_its_name_from_the_future_does_not_lengthen_a_lease() -> None:
+    """Two commands ran side by side after one such line."""
+    *_, before, _, after = replay(f"{OPENING}7.9 ask\n7.9 read me:beat(sent_at=99999)\n7.9 ask\n").splitlines()
+    assert before == after
+    assert "may act for" in after
 
 
 @pytest.mark.parametrize(
@@ -216,6 +236,25 @@ def test_many_wishes_do_not_make_a_member_forget_its_own_incarnation() -> None:
     member.step(Acknowledged([5]), 0.0)
     me = member.incarnation
     assert [] == [one for one in member.step(Read([(5, genesis(me, at=5))]), 0.0) if isinstance(one, Stopped)]
+
+
+def test_no_more_authors_are_remembered_than_a_bound_and_the_newest_are() -> None:
+    member = begun(founded(join("b")))
+    for number in range(2 * AUTHORS_MAX):
+        member.step(Wish(Drain(by=f"operator {number}", name="x")), 0.0)
+    assert AUTHORS_MAX == len(member._authors)
+    newest = Drain(by=f"operator {2 * AUTHORS_MAX - 1}", name="x")
+    member.step(Acknowledged([2]), 0.0)
+    assert [] == [one for one in member.step(Read([(2, newest)]), 0.0) if isinstance(one, Stopped)]
+
+
+def test_a_member_that_finds_the_group_full_says_so_and_asks_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once: its void Join is read within a moment, and so would be the next."""
+    for module in ("fold", "machine"):
+        monkeypatch.setattr(f"neli_router.induction.{module}.MEMBERS_MAX", 1)
+    answers = replay("settings starts_from=b\n0 read\n8.9 lives b\n9 lives b\n").splitlines()
+    full = "Notice member.group_is_full members=1"
+    assert [(1, 1), (1, 1)] == [(line.count("me:join("), line.count(full)) for line in answers[-2:]]
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router.errors import Diverged, GroupMismatch, LedgerRewound, LedgerUnusable
-from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Read, Restart, Wish
+from neli_router.induction.events import Acknowledged, Append, Away, Broken, Effect, Read, Recheck, Restart, Wish
 from neli_router.induction.fold import State
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import Drain, Record, Upgrade
@@ -77,7 +77,8 @@ def test_after_a_restart_it_has_to_catch_up_again() -> None:
     assert [Notice("observer.restarted", {"at": 50})] == observer.step(Restart(state), 2.0)
     assert (state, False, -inf) == (observer.state, observer.caught_up, observer.deadline)
     assert [] == read(observer, beat("b", state))
-    (effect,) = read(observer, replace(beat("b"), at=50))  # It compares with what the snapshot says.
+    odd = replace(beat("b"), at=50)
+    *_, effect = read(observer, odd, odd)  # It compares with what the snapshot says.
     assert isinstance(effect, Stopped)
 
 
@@ -91,9 +92,8 @@ def test_an_outage_and_what_concerns_members_only_leave_it_alone() -> None:
 
 SIGNS: dict[str, tuple[Effect | Read, type[Exception]]] = {
     "an offset that is not above the last": (Read([(1, None)]), LedgerRewound),
-    "a beat by who had read further": (Read([(3, replace(beat("a"), at=9))]), LedgerRewound),
-    "another genesis": (Read([(3, genesis(at=2))]), LedgerRewound),
-    "a member's other table, of one member": (Read([(3, replace(beat("a"), at=3))]), Diverged),
+    "two beats of one who had read further": (Read([(i, replace(beat("a"), at=9)) for i in (3, 4)]), LedgerRewound),
+    "a member's other table, of one member": (Read([(i, replace(beat("a"), at=3)) for i in (3, 4)]), Diverged),
 }
 
 
@@ -102,10 +102,17 @@ def test_it_ends_by_every_sign_that_the_ledger_cannot_be_trusted(sign: str) -> N
     event, kind = SIGNS[sign]
     observer = watching(join("a"), beat("a"))
     assert isinstance(event, Read)
-    (effect,) = [effect for effect in observer.step(event, 2.0) if not isinstance(effect, Notice)]
+    (effect,) = [effect for effect in observer.step(event, 2.0) if not isinstance(effect, Notice | Recheck)]
     assert isinstance(effect, Stopped)
     assert kind is type(effect.error)
     assert effect.error is observer.error
+
+
+@pytest.mark.parametrize("by", ["a", "z"])
+def test_a_line_that_anyone_may_have_written_makes_it_look_and_go_on(by: str) -> None:
+    observer = watching(join("a"), beat("a"))
+    assert [Recheck()] == read(observer, replace(beat(by), at=9))
+    assert [Recheck()] == read(observer, genesis(at=2))
 
 
 def test_a_read_that_brings_the_last_records_there_are_ends_at_the_tip_without_an_empty_one() -> None:

@@ -11,6 +11,7 @@ from neli_router.induction.fold import fold
 from neli_router.induction.records import (
     BASE_MAX,
     RECORD_VERSION,
+    TIME_MAX,
     WHOLE_MAX,
     Beat,
     Drain,
@@ -32,7 +33,7 @@ from neli_router.induction.records import (
 )
 from neli_router.induction.snapshots import snapshot
 from neli_router.keyspace import Layout
-from neli_router.protocol import NAME_MAX, WEIGHT_MAX
+from neli_router.protocol import LEASE_MAX, LEASE_MIN, NAME_MAX, RECORD_MAX, WEIGHT_MAX
 from tests.induction.scenes import Plot, founded, join, plots, story
 
 LAW = settings(deadline=None, max_examples=100)  # A law holds at whatever speed this machine has to spare.
@@ -94,7 +95,7 @@ WRITTEN: list[tuple[Record, bytes]] = [
             b'{"slots":16,"partitions":4,"tags":false},"lease":6.0,"guarantee":"exclusive","base":1000,"version":1,"at":0},'
             b'"genesis_at":0,"version":1,"seats":[["a1","alice","10.0.0.1:80",2,"eu",[1,1],1],["b1","bob","",1,"",[1,1],6]],'
             b'"last_beats":[1,6],"owners":[0,1,0,0],"terms":[1001,1007,1001,1001],"targets":[0,1,0,0],"pins":{"1":"bob"},'
-            b'"drains":["bob"],"weights":{"bob":3},"loads":{"0":2.5},"departed":["c"],"digest":"8c665a8bc536ae1c"},"upto":10}'
+            b'"drains":{"bob":2},"weights":{"bob":3},"loads":{"0":2.5},"departed":["c"],"digest":"cc8441b186947d79"},"upto":10}'
         ),
     ),
 ]
@@ -233,7 +234,10 @@ def limits() -> list[tuple[str, int, dict[str, object], dict[str, object]]]:
         ("undrained", place["Undrain"], {"name": long}, {"name": ""}),
         ("pinned to", place["Pin"], {"name": long}, {"name": longer}),
         ("accused", place["Expire"], {"incarnation": long}, {"incarnation": longer}),
-        ("lease", genesis, {"lease": 1e-9}, {"lease": 0}),
+        ("lease", genesis, {"lease": LEASE_MIN}, {"lease": LEASE_MIN / 2}),
+        ("long lease", genesis, {"lease": LEASE_MAX}, {"lease": 2 * LEASE_MAX}),
+        ("sent", beat, {"sent_at": TIME_MAX}, {"sent_at": 1.1 * TIME_MAX}),
+        ("long ago", beat, {"sent_at": -TIME_MAX}, {"sent_at": -1.1 * TIME_MAX}),
         ("guarantee", genesis, {"guarantee": "exclusive"}, {"guarantee": "hopeful"}),
         ("base", genesis, {"base": BASE_MAX}, {"base": BASE_MAX + 1}),
         ("fold version", genesis, {"version": 1}, {"version": 0}),
@@ -250,6 +254,7 @@ def limits() -> list[tuple[str, int, dict[str, object], dict[str, object]]]:
         ("loaded", place["Load"], {"loads": {"0": 1}}, {"loads": {"-1": 1}}),
         ("loaded by name", place["Load"], {"loads": {"10": 1}}, {"loads": {"x": 1}}),
         ("grace", place["Leave"], {"grace": 0}, {"grace": -1}),
+        ("long grace", place["Leave"], {"grace": LEASE_MAX}, {"grace": 2 * LEASE_MAX}),
         ("digest", beat, {"digest": "0" * 16}, {"digest": "0" * 15}),
         ("digest in hexadecimal", beat, {"digest": "f" * 16}, {"digest": "g" * 16}),
         ("upto", place["Snapshot"], {"upto": 0}, {"upto": -1}),
@@ -262,6 +267,39 @@ def test_a_limit_is_a_limit(what: str, place: int, inside: dict[str, object], ou
     assert decode(with_(WRITTEN[place][1], **outside)) is None
 
 
+COMMANDS = {
+    "line feed": "a\nb",
+    "trailing line feed": "a\n",
+    "carriage return": "a\rb",
+    "nul": "a\0b",
+    "escape": "\x1b[2Ja",
+    "delete": "a\x7f",
+    "next line": "a\x85b",
+    "control sequence": "\x9b2J",
+    "line separator": "a\u2028b",
+    "right to left": "a\u202eb",
+    "isolate": "a\u2066b",
+    "no width": "a\u200bb",
+    "byte order": "\ufeffa",
+    "tag": "a\U000e0041",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS.values(), ids=COMMANDS)
+def test_text_that_a_terminal_or_a_log_would_obey_is_none(name: str) -> None:
+    place = {kind: number for number, kind in enumerate(KINDS)}
+    for kind, field in (("Leave", "by"), ("Join", "name"), ("Join", "address"), ("Join", "zone"), ("Drain", "name")):
+        assert decode(with_(WRITTEN[place[kind]][1], **{field: "plain, spaced, é, 日本, 🚀"})) is not None
+        assert decode(with_(WRITTEN[place[kind]][1], **{field: name})) is None
+
+
+def test_a_record_that_is_too_long_is_none() -> None:
+    payload = WRITTEN[KINDS.index("Leave")][1]
+    padded = payload + b" " * (RECORD_MAX - len(payload))
+    assert decode(padded) is not None
+    assert decode(padded + b" ") is None
+
+
 @pytest.mark.parametrize(
     "outside",
     [
@@ -272,7 +310,7 @@ def test_a_limit_is_a_limit(what: str, place: int, inside: dict[str, object], ou
         {"terms": [2**70]},
         {"targets": [-2]},
         {"pins": {"0": ""}},
-        {"drains": [""]},
+        {"drains": {"": 1}},
         {"weights": {"bob": -1}},
         {"loads": {"0": -1.0}},
         {"departed": [7]},

@@ -78,7 +78,7 @@ DAMAGES: dict[str, dict[str, Any]] = {
     "another term": {"terms": [1001, 1003, 1001, 1002]},
     "another target": {"targets": [0, 0, 0, 0]},
     "another pin": {"pins": {"2": "x"}},
-    "no drains": {"drains": []},
+    "no drains": {"drains": {}},
     "another weight": {"weights": {"y": 3}},
     "another load": {"loads": {"0": 2.5}},
     "nobody departed": {"departed": []},

@@ -4,6 +4,7 @@ tests/ledgers/test_contract.py    what every ledger keeps; here is what only thi
 """
 
 import ctypes
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -34,6 +35,7 @@ from neli_router.errors import (
 from neli_router.ledgers.base import Entry, Promise
 from neli_router.ledgers.kafka.address import KafkaAddress, parse
 from neli_router.ledgers.kafka.ledger import KafkaLedger, delete_topic
+from neli_router.protocol import NAME_MAX
 from tests.conftest import require
 from tests.servers.kafka import Kafka, missing
 
@@ -144,6 +146,23 @@ def test_a_short_retention_is_told(kafka: str) -> None:
     make(kafka, group, retention_ms="3600000")
     with closing(opened(kafka, group)) as ledger:
         assert any("keeps records for 1 h" in doubt for doubt in ledger.doubts)
+
+
+def test_a_topic_that_takes_no_snapshot_is_told_and_ends_no_member(
+    kafka: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = fresh()
+    make(kafka, group, max_message_bytes="2000")
+    with closing(opened(kafka, group)) as ledger:
+        assert any("takes records of 2000 bytes at most" in doubt for doubt in ledger.doubts)
+    config = Config(f"kafka://{kafka}/{group}", lease=5.0, beat=0.02, snapshot_every=100, accept_rewinds=True)
+    with Member(config) as member, member.leading("nightly", timeout=PATIENCE) as lease:
+        for _ in range(40):  # Long even when they are compressed.
+            member.drain(os.urandom(NAME_MAX // 2).hex())
+        until(lambda: "ledger.record_too_long" in caplog.text)
+        read_to = member.state.at
+        until(lambda: member.state.at > read_to + 10)
+        lease.check()
 
 
 def test_who_may_not_make_the_topic_is_told_the_command_that_does(kafka: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from neli_router.errors import LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.ledgers import read_ahead
-from neli_router.ledgers.base import READ_MAX, Entry
+from neli_router.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry
 from neli_router.ledgers.read_ahead import AHEAD_MAX, ReadAhead
 
 
@@ -131,3 +131,13 @@ def test_silence_is_no_peace(reader: Reader) -> None:
         reader.read(0)
     reader.extend(1, 1)
     assert [1] == offsets(reader.read(0))
+
+
+def test_long_entries_end_a_read_and_fill_the_queue_sooner() -> None:
+    """Anyone who may write may write a thousand records of a megabyte."""
+    reader, long = Reader(), bytes(READ_BYTES_MAX // 2 + 1)
+    with reader._changed:
+        reader._extend([Entry(offset, long) for offset in range(1, 9)])
+    assert not reader._has_room
+    assert [[1, 2], [3, 4], [5, 6], [7, 8]] == [offsets(reader.read(0)) for _ in range(4)]
+    assert reader._has_room

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from math import inf
 from pathlib import Path
 from typing import overload
 
@@ -30,7 +31,7 @@ from neli_router.errors import (
     LedgerUnavailable,
     LedgerUnusable,
 )
-from neli_router.ledgers.base import Entry, Promise
+from neli_router.ledgers.base import READ_BYTES_MAX, Entry, Promise
 from neli_router.ledgers.sqlite import doorbell
 from neli_router.ledgers.sqlite import faults as sqlite_faults
 from neli_router.ledgers.sqlite import file as sqlite_file
@@ -116,6 +117,14 @@ def test_offsets_start_at_one_and_go_on_after_everything_was_trimmed_and_closed(
 
 def test_it_promises_to_last_but_not_to_span_hosts(ledger: SqliteLedger) -> None:
     assert {Promise.DURABLE, Promise.NEVER_REWINDS} == ledger.promises
+
+
+def test_long_records_end_a_read_and_none_is_missed(ledger: SqliteLedger) -> None:
+    """Anyone who may write may write a thousand records of a megabyte."""
+    ledger.append([bytes(READ_BYTES_MAX // 2 + 1)] * 3)
+    assert ([1, 2], inf) == ([entry.offset for entry in ledger.read(0)], ledger.age())
+    assert [3] == [entry.offset for entry in ledger.read(0)]
+    assert ledger.age() < inf
 
 
 def test_a_position_above_the_tip_waits_for_its_record(ledger: SqliteLedger) -> None:

@@ -249,8 +249,8 @@ def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> None:
             await member.weigh("b", 2)
             await member.load({1: 2.0})
             await member.drain("b")
-            assert (("b",), {"b": 2}, {1: 2.0}, {}) == (
-                member.state.drains,
+            assert (["b"], {"b": 2}, {1: 2.0}, {}) == (
+                list(member.state.drains),
                 member.state.weights,
                 member.state.loads,
                 member.state.pins,

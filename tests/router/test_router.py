@@ -453,9 +453,9 @@ def test_what_ends_the_reading_is_what_look_ups_raise(log: MemoryLog, failure: L
 def test_a_ledger_that_lost_records_is_noticed_by_who_only_reads(log: MemoryLog) -> None:
     with Router(lambda: MemoryLedger(log)) as router:
         plights = Plights(router)
-        write(MemoryLedger(log), Beat(by="a", sent_at=0.0, at=99, digest="0" * 16))
+        write(MemoryLedger(log), *[Beat(by="a", sent_at=0.0, at=99, digest="0" * 16)] * 2)
         assert ["none", "stopped"] == [plights.next(), plights.next()]
-        with pytest.raises(LedgerRewound, match="one at offset 3 says that its writer had read up to 99"):
+        with pytest.raises(LedgerRewound, match="one at offset 4 says that its writer had read up to 99"):
             router.owner("key")
 
 

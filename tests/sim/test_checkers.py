@@ -119,7 +119,7 @@ def test_who_holds_another_state_than_the_records_say_is_found() -> None:
     judge = referee(*PAIR)
     judge.require_same("m1", folded(*PAIR))
     with breaks("equal_prefixes", "m1 at 4 holds {'drains': "):
-        judge.require_same("m1", changed(folded(*PAIR), drains=("a",)))
+        judge.require_same("m1", changed(folded(*PAIR), drains={"a": 3}))
 
 
 def test_who_stands_where_no_record_ends_is_found() -> None:
@@ -649,7 +649,7 @@ def test_a_reader_that_computes_another_table_is_found_at_its_next_step(observin
     found.world.run(found.world.now + LEASE)
     process = router if observing else one
     assert isinstance(process.machine, Induction | Observer)
-    process.machine.state = changed(process.machine.state, drains=("x",))
+    process.machine.state = changed(process.machine.state, drains={"x": 3})
     with breaks("equal_prefixes"):
         found.on_step(process)
 
@@ -660,7 +660,7 @@ def test_a_reader_that_holds_another_table_at_the_end_is_found() -> None:
     found.world.run(found.world.now + LEASE)
     found.finish()
     assert isinstance(router.machine, Observer)
-    router.machine.state = changed(router.machine.state, drains=("x",))
+    router.machine.state = changed(router.machine.state, drains={"x": 3})
     with breaks("equal_prefixes", "router#1 at"):
         found.finish()
 
@@ -697,7 +697,7 @@ def test_two_who_act_on_tables_that_differ_after_the_doubt_are_found() -> None:
         assert isinstance(process.machine, Induction)
         process.machine.state = changed(process.machine.state, at=10**6)
     assert isinstance(other.machine, Induction)
-    other.machine.state = changed(other.machine.state, drains=("x",))
+    other.machine.state = changed(other.machine.state, drains={"x": 3})
     found.on_step(one)
     found.on_step(other)  # Both are in doubt yet.
     found.doubt_until = found.world.now
@@ -852,7 +852,7 @@ def test_the_explorer_finds_a_tenure_that_owes_no_wait_and_tells_the_way_there(m
 
 
 def test_the_explorer_finds_a_snapshot_that_is_not_what_was_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "restore", lambda record: changed(restore(record), drains=("x",)))
+    monkeypatch.setattr(steps, "restore", lambda record: changed(restore(record), drains={"x": 3}))
     report = explore(SMALL)
     assert "equal prefixes give equal tables: i0 computed another than the rest" == report.broken
     assert ["genesis", "start", "FAIL"] == [

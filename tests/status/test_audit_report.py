@@ -17,7 +17,7 @@ from neli_router.status.audit_report import html_of
 from tests.induction.scenes import expire, genesis, join
 from tests.status.auditing import entries, written
 
-ATTACK = '</script><script>window.attacked=1</script><img src=x onerror="window.attacked=1">\u202e'
+ATTACK = '</script><script>window.attacked=1</script><img src=x onerror="window.attacked=1">'
 ADDRESS = "sqlite:/var/lib/jobs/ledger.db"
 
 

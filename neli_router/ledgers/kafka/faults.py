@@ -2,7 +2,8 @@
 
     brokers away, timed out, no leader, too few replicas  --> LedgerUnavailable     it is tried again for ever
     no right to read or write, wrong password             --> LedgerUnavailable     the right may be given back
-    unknown setting, no such topic, message too large     --> LedgerUnusable        trying again will not help
+    message too large                                     --> RecordTooLong         all others are taken
+    unknown setting, no such topic                        --> LedgerUnusable        trying again will not help
 
 librdkafka logs to standard error by itself; SILENT hands its lines to Python's logging, at `neli_router.ledgers.kafka`,
 where they show only if asked for.
@@ -15,10 +16,23 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable, RecordTooLong
 from neli_router.ledgers.kafka.address import KafkaAddress
+from neli_router.protocol import RECORD_MAX
 
-__all__ = ["DENIED", "LOST", "REFUSED", "SILENT", "UNKNOWN", "answer", "explain", "is_fatal", "sorted_out", "told"]
+__all__ = [
+    "DENIED",
+    "LOST",
+    "REFUSED",
+    "SILENT",
+    "TOO_LONG",
+    "UNKNOWN",
+    "answer",
+    "explain",
+    "is_fatal",
+    "sorted_out",
+    "told",
+]
 
 Answer = TypeVar("Answer")
 
@@ -62,11 +76,12 @@ _REMEDIES: Mapping[int, str] = {
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _REPLICAS,
 }
 
+TOO_LONG = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+"""The broker, or this client, does not take a record of that length."""
+
 _FINAL = {
     KafkaError._INVALID_ARG,  # noqa: SLF001
     KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.RECORD_LIST_TOO_LARGE,
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.POLICY_VIOLATION,
 }
@@ -113,5 +128,11 @@ def explain(error: KafkaError, at: KafkaAddress, purpose: str) -> LedgerError:
     """The exception to raise for `error`, which came of `purpose`."""
     if error.code() in _FINAL:
         return LedgerUnusable(f"{purpose} of {at.public} was wanted", told(error), "correct the address or the topic")
+    if error.code() in TOO_LONG:
+        return RecordTooLong(
+            f"{purpose} of {at.public} was wanted",
+            told(error),
+            f"set max.message.bytes={RECORD_MAX} on the topic {at.topic}, and no lower limit on the brokers",
+        )
     remedy = _REMEDIES.get(error.code(), "look after the brokers and the way to them; it will be tried again")
     return LedgerUnavailable(f"{purpose} of {at.public} was wanted", told(error), remedy)

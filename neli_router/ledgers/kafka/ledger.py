@@ -37,10 +37,11 @@ from confluent_kafka.admin import AdminClient
 from neli_router.errors import LedgerUnavailable
 from neli_router.ledgers.base import Entry, Promise, require_not_closed, require_own_process
 from neli_router.ledgers.kafka.address import KafkaAddress
-from neli_router.ledgers.kafka.faults import DENIED, REFUSED, SILENT, explain, is_fatal
+from neli_router.ledgers.kafka.faults import DENIED, REFUSED, SILENT, TOO_LONG, explain, is_fatal
 from neli_router.ledgers.kafka.prober import LOOK_MAX
 from neli_router.ledgers.kafka.reader import KafkaReader
-from neli_router.ledgers.kafka.topic import ASK_MAX, MESSAGE_MAX, Questions, drop_topic, require_topic
+from neli_router.ledgers.kafka.topic import ASK_MAX, Questions, drop_topic, require_topic
+from neli_router.protocol import RECORD_MAX
 
 __all__ = ["KafkaLedger", "delete_topic"]
 
@@ -170,7 +171,7 @@ class _KafkaWriter:
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 100,
             "message.timeout.ms": int(max(PATIENCE_MIN, patience) * 1000),
-            "message.max.bytes": MESSAGE_MAX,
+            "message.max.bytes": RECORD_MAX,
             "queue.buffering.max.messages": QUEUE_MAX,
             "compression.type": "lz4",
             **at.client,
@@ -191,8 +192,10 @@ class _KafkaWriter:
             raise explain(self._heed(error.args[0]), self._at, "an append") from error
         if (refused := next((it["_error"] for it in batch if "_error" in it), None)) is not None:
             raise explain(self._heed(refused), self._at, "an append")
-        if self._failing is not None:
-            raise explain(self._failing, self._at, "an append")
+        if (failing := self._failing) is not None:
+            if failing.code() in TOO_LONG:
+                self._failing = None  # It says nothing about the records to come.
+            raise explain(failing, self._at, "an append")
 
     def acknowledged(self) -> list[int]:
         """Of records appended since the last call, oldest first."""

@@ -28,7 +28,7 @@ from neli_router.ledgers.kafka.faults import explain, sorted_out, told
 from neli_router.ledgers.kafka.position import QUIET_MAX, ConsumerState, Position
 from neli_router.ledgers.kafka.prober import LOOK_MAX, LeaderSeeker, Prober
 from neli_router.ledgers.kafka.topic import Questions, once_known
-from neli_router.ledgers.read_ahead import ReadAhead
+from neli_router.ledgers.read_ahead import AHEAD_BYTES_MAX, ReadAhead
 
 __all__ = ["KafkaReader"]
 
@@ -57,6 +57,7 @@ class KafkaReader(ReadAhead):
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "isolation.level": "read_uncommitted",
+            "queued.max.messages.kbytes": AHEAD_BYTES_MAX // 1024,
             "fetch.wait.max.ms": int(FETCH_WAIT * 1000),
             "fetch.error.backoff.ms": 20,
             "error_cb": self._complained,

@@ -6,6 +6,7 @@
     settings that cannot be seen ---------------'
     more partitions than one, compaction -----------> LedgerUnusable: no order, or records vanish from the middle
     retention that may end before a snapshot comes -> told; a newcomer may then find nothing to start from
+    records shorter than a snapshot may be ---------> told; newcomers may then have to read much more
 
 A replica that is in sync has all acknowledged records, and only such a one becomes leader. With at least two of them at
 every append, one may lose power without losing a record. With one, its loss of power is the loss of records.
@@ -33,8 +34,9 @@ from neli_router.errors import LedgerError, LedgerMissing, LedgerUnusable
 from neli_router.ledgers.base import Promise
 from neli_router.ledgers.kafka.address import KafkaAddress
 from neli_router.ledgers.kafka.faults import UNKNOWN, answer, explain
+from neli_router.protocol import RECORD_MAX
 
-__all__ = ["ASK_MAX", "MESSAGE_MAX", "Questions", "TopicSetup", "drop_topic", "once_known", "require_topic"]
+__all__ = ["ASK_MAX", "Questions", "TopicSetup", "drop_topic", "once_known", "require_topic"]
 
 Answer = TypeVar("Answer")
 
@@ -53,14 +55,11 @@ IN_SYNC = 2
 RETENTION_MIN = 24 * 3600 * 1000
 """Milliseconds. A lone member with a lease of half a minute writes two snapshots in about a day."""
 
-MESSAGE_MAX = 8 * 2**20
-"""Bytes of the largest record, which is a snapshot: some 100 for each partition and member."""
-
 MADE_WITH: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",  # Members drop what no newcomer needs; time says nothing about that.
     "retention.bytes": "-1",
-    "max.message.bytes": str(MESSAGE_MAX),
+    "max.message.bytes": str(RECORD_MAX),
     "message.timestamp.type": "LogAppendTime",  # For people: when a record came, by one clock.
     "unclean.leader.election.enable": "false",
 }
@@ -271,4 +270,11 @@ def _doubts(admin: AdminClient, at: KafkaAddress, replicas: int) -> list[_Doubt]
     if int(said.get("retention.bytes") or -1) >= 0:
         small = f"{at.topic} keeps {said['retention.bytes']} bytes (retention.bytes): newcomers may find no snapshot"
         doubts.append(_Doubt(small, risky=False))
+    longest = int(said.get("max.message.bytes") or RECORD_MAX)
+    if longest < RECORD_MAX:
+        too_short = (
+            f"{at.topic} takes records of {longest} bytes at most (max.message.bytes), and a snapshot may have "
+            f"{RECORD_MAX}: without snapshots newcomers read all there is"
+        )
+        doubts.append(_Doubt(too_short, risky=False))
     return doubts

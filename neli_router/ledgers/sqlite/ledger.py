@@ -37,10 +37,11 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Sequence
+from itertools import chain
 from math import inf
 
 from neli_router.errors import LedgerTrimmed, LedgerUnavailable
-from neli_router.ledgers.base import READ_MAX, Entry, Promise
+from neli_router.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry, Promise
 from neli_router.ledgers.sqlite.doorbell import Doorbell
 from neli_router.ledgers.sqlite.faults import damaged
 from neli_router.ledgers.sqlite.file import SqliteFile
@@ -124,7 +125,7 @@ class SqliteLedger:
         while True:
             asked_at = time.monotonic()
             entries = self._file.run("a read", self._entries)
-            self._all_at = asked_at if len(entries) < READ_MAX else -inf
+            self._all_at = asked_at if self._position > self._highest else -inf
             patience = give_up_at - time.monotonic()
             if entries or woken or patience <= 0:
                 return entries
@@ -177,24 +178,27 @@ class SqliteLedger:
         if last < self._position:
             return []
         # A second statement may see more than the first, never less: a record that it misses below `last` was trimmed.
-        rows = connection.execute(
-            "SELECT offset, payload, checksum FROM records WHERE offset >= ? ORDER BY offset LIMIT ?",
-            (self._position, READ_MAX),
-        ).fetchall()
-        first = rows[0][0] if rows else last + 1
-        if first > self._position:
-            raise LedgerTrimmed(
-                f"the record at offset {self._position} was wanted",
-                f"the ledger {self._file.path} starts at {first}",
-                "start again from a snapshot, at or above that offset",
-            )
-        entries = []
-        for expected, (offset, payload, checksum) in enumerate(rows, start=first):
-            if offset != expected:
-                raise self._file.condemn(f"the record at offset {expected} is missing among its neighbours")
-            if not isinstance(payload, bytes) or zlib.crc32(payload) != checksum:
-                raise damaged(self._file.path, f"the record at offset {offset} does not match its checksum")
-            entries.append(Entry(offset, payload))
+        asked = "SELECT offset, payload, checksum FROM records WHERE offset >= ? ORDER BY offset LIMIT ?"
+        # Closed, because a statement that is not read to its end would keep the log from being copied into the file.
+        with contextlib.closing(connection.execute(asked, (self._position, READ_MAX))) as rows:
+            row = rows.fetchone()
+            first = last + 1 if row is None else row[0]
+            if first > self._position:
+                raise LedgerTrimmed(
+                    f"the record at offset {self._position} was wanted",
+                    f"the ledger {self._file.path} starts at {first}",
+                    "start again from a snapshot, at or above that offset",
+                )
+            entries, size = [], 0
+            for expected, (offset, payload, checksum) in enumerate(chain([row], rows), start=first):
+                if offset != expected:
+                    raise self._file.condemn(f"the record at offset {expected} is missing among its neighbours")
+                if not isinstance(payload, bytes) or zlib.crc32(payload) != checksum:
+                    raise damaged(self._file.path, f"the record at offset {offset} does not match its checksum")
+                entries.append(Entry(offset, payload))
+                size += len(payload)
+                if size >= READ_BYTES_MAX:
+                    break
         self._position = entries[-1].offset + 1
         return entries
 
