@@ -73,7 +73,7 @@ EXIT_MAX = 2.0
 """How long a process waits at its end for handlers and blocks to finish. Longer is kinder to work in daemon threads,
 shorter to a person who presses Ctrl-C."""
 
-FLUSH_MAX = 0.5
+FLUSH_MAX = 0.4
 """How long a closed member may take to let its ledger go and to write its last lines. A driver or a log that blocks for
 longer blocks only itself."""
 
@@ -274,6 +274,8 @@ class Engine:
                 self._meet(str(fields["what"]), str(fields.get("error", "")))
             case Stopped():
                 self._stopped = news
+                if self._ledger is not None:
+                    self._ledger.wake()  # Or the read that follows would wait for records that no machine takes.
             case _:
                 pass  # Other notices are for the journal.
 
