@@ -495,6 +495,7 @@ def test_when_all_of_a_hosts_processes_but_the_command_are_killed_it_is_killed_a
 def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_is_gone(tmp_path: Path) -> None:
     """The agent waits for a connection to end, and the guardian has it, too. Here it is slow, because it is stopped."""
     hosts = [Host(tmp_path, name, lease=5, drain_timeout=60) for name in ("alpha", "beta")]
+    stopped: list[int] = []
     try:
         eventually(lambda: all(host.is_settled() for host in hosts))
         for host in hosts:
@@ -503,7 +504,8 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
         first, second = hosts if hosts[0].pids else hosts[::-1]
         with Client(second.socket) as client:
             assert first.run is not None
-            (guardian,) = children(first.run.pid)
+            stopped += children(first.run.pid)
+            (guardian,) = stopped
             os.kill(guardian, signal.SIGSTOP)
             first.run.kill()
             first.run.wait()
@@ -523,6 +525,9 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
         assert not any(map(lives, first.pids))
         assert not (tmp_path / "overlap").exists()
     finally:
+        for guardian in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(guardian, signal.SIGCONT)  # Or it would stay for ever, if something above fails.
         for host in hosts:
             host.end()
 

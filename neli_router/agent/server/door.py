@@ -254,9 +254,8 @@ class Door:
         told = traffic.answers | {outcome: count for outcome, count in cut.items() if count}
         lines = [
             "# HELP neli_door_requests_total Requests to the port, by outcome.",
-            "# TYPE neli_door_requests counter",
+            "# TYPE neli_door_requests_total counter",
         ]
-        lines[1] = "# TYPE neli_door_requests_total counter"
         lines += [f'neli_door_requests_total{{outcome="{name}"}} {count}' for name, count in sorted(told.items())]
         for name, help_text, value in (
             ("neli_door_strangers", "Connections to the port without the token.", len(self.strangers)),
