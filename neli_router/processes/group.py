@@ -171,13 +171,21 @@ class ProcessGroup(Closing):
         self._started: Counter[str] = Counter()
 
     def start(
-        self, name: str, *, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        replace: bool = False,
     ) -> MemberProcess:
-        """Start a process of member `name`. A `prefix` stands before its command, which it must become by `exec`."""
+        """Start a process of member `name`. A `prefix` stands before its command, which it must become by `exec`.
+
+        With `replace`, it takes the name from a process that still runs.
+        """
         self._started[name] += 1
         label = f"{name}.{self._started[name]}"
         notes = str(self._folder / f"{label}.notes")
-        order = {"config": {**self._config, "name": name}, "notes": notes, "pause": self._pause}
+        order = {"config": {**self._config, "name": name, "replace": replace}, "notes": notes, "pause": self._pause}
         command = [*prefix, sys.executable, "-P", "-m", *self._program, json.dumps(order)]
         process = MemberProcess(self._folder, label, command, environment or {})
         self.processes.append(process)

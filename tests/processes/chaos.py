@@ -1,9 +1,9 @@
 """Chaos: misfortunes of a group of processes, drawn from a seed.
 
     every half second or so, to a random process that runs
-       kill    kill -9; a while later a new process starts under its name
+       kill    kill -9; a while later a new process starts under its name, and must not take it for alive
        stop    stands still, for less than a lease or for several, then goes on
-       double  stands still, while a new process of its name starts; then it goes on, and there are two
+       double  stands still, while a new process starts that shall replace it; then it goes on, and there are two
 
 At most `OUT_MAX` names are out of action at a time. The seed fixes what is drawn; the outcome depends on the
 machine, too, so a seed that failed is a good place to look, and no promise.
@@ -70,7 +70,7 @@ class Chaos:
             case "kill":
                 self.kills += 1
                 self._present[name].kill()
-                self._later(length, lambda: self._replace(name))
+                self._later(length, lambda: self._start_anew(name))
             case "stop":
                 stopped_at = self._present[name].stop()
                 self._later(length, lambda: self._resume(name, stopped_at))
@@ -78,12 +78,12 @@ class Chaos:
                 self.doubles += 1
                 older = self._present[name]
                 older.stop()
-                self._replace(name)
+                self._start_anew(name, replace=True)
                 self._out.add(name)
                 self._later(length, lambda: self._let_two_live(name, older))
 
-    def _replace(self, name: str) -> None:
-        self._present[name] = self._group.start(name)
+    def _start_anew(self, name: str, *, replace: bool = False) -> None:
+        self._present[name] = self._group.start(name, replace=replace)
         self._out.discard(name)
 
     def _resume(self, name: str, stopped_at: float) -> None:
