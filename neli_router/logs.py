@@ -12,8 +12,7 @@ imported with the first logger, not before: it takes longer to import than all o
 """
 
 import logging
-from collections.abc import Mapping, MutableMapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from neli_router.errors import plain
@@ -28,8 +27,7 @@ def logger() -> Any:
     import structlog  # noqa: PLC0415 - see the essay.
 
     if structlog.is_configured():
-        wrapper = _plain_class(structlog.get_config()["wrapper_class"])
-        return structlog.wrap_logger(None, wrapper_class=wrapper, logger_factory_args=("neli_router",))
+        return structlog.wrap_logger(None, processors=_PlainTextFirst(), logger_factory_args=("neli_router",))
     return structlog.wrap_logger(
         logging.getLogger("neli_router"),
         processors=[structlog.stdlib.filter_by_level, _rendered],
@@ -37,15 +35,14 @@ def logger() -> Any:
     )
 
 
-@cache
-def _plain_class(chosen: type[Any]) -> type[Any]:
-    """The program's class of loggers, with all text in the fields as plain text."""
+class _PlainTextFirst:
+    """The program's processors, as they are by the time of each line, behind one of ours."""
 
-    class PlainLogger(chosen):  # type: ignore[misc]
-        def _process_event(self, method_name: str, event: str | None, event_kw: dict[str, Any]) -> Any:
-            return super()._process_event(method_name, event, _plain(event_kw))
+    def __iter__(self) -> Iterator[Callable[..., Any]]:
+        import structlog  # noqa: PLC0415 - see the essay.
 
-    return PlainLogger if hasattr(chosen, "_process_event") else chosen
+        yield lambda _, __, event: _plain(event)
+        yield from structlog.get_config()["processors"]
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -80,6 +81,17 @@ def test_nor_does_one_of_a_structlog_that_the_program_configured(command: str, l
     logger().bind(member="b").warning("member.suspected", name=f"a{command}")
     assert [True] == [line.isprintable() for line in lines]
     assert "member=b" in lines[0]
+
+
+def test_a_program_may_make_its_loggers_by_a_function(lines: list[str]) -> None:
+    """Airflow does."""
+
+    def make(*given: Any, **named: Any) -> structlog.BoundLogger:
+        return structlog.BoundLogger(*given, **named)
+
+    structlog.configure(wrapper_class=cast(Any, make))
+    logger().warning("member.suspected", name="a\n")
+    assert [True] == [line.isprintable() for line in lines]
 
 
 def test_a_structlog_that_the_program_configured_is_still_its_own(lines: list[str]) -> None:

@@ -35,7 +35,7 @@ from pyspark.sql.datasource import (
 
 from neli_router.errors import ConfigError, LedgerMissing, LedgerRewound, LedgerTrimmed
 from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Handover, Record, encode
+from neli_router.induction.records import Drain, Handover, Record, encode
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
@@ -209,12 +209,13 @@ def test_filters_on_offsets_spare_the_tasks_of_all_others(
 def test_a_record_that_no_sane_member_writes_stops_no_reader(
     spark: SparkSession, path: Path, ledger: SqliteLedger
 ) -> None:
-    odd = Handover(by="\0\u2028" * 8, partition=2**53 - 1, term=2**53 - 1)
-    ledger.append([encode(genesis()), encode(odd), b"\xff\0{", b"", encode(beat("é", sent_at=1e300))])
+    odd = Handover(by="\\'\"\U0001f980" * 8, partition=2**53 - 1, term=2**53 - 1)
+    foul = [encode(Drain(by="\0\u2028", name="a")), encode(beat("a", sent_at=1e300)), b"\xff\0{", b""]
+    ledger.append([encode(genesis()), encode(odd), encode(beat("é", sent_at=1e12)), *foul])
     rows = collected(table(spark, f"sqlite:{path}"))
-    assert [None, 2**53 - 1, None, None, None] == [row[8] for row in rows]
-    assert ["genesis", "handover", "unreadable", "unreadable", "beat"] == [row[2] for row in rows]
-    assert "\\xff\0{" == rows[2][-1]
+    assert [None, 2**53 - 1, *[None] * 5] == [row[8] for row in rows]
+    assert ["genesis", "handover", "beat", *["unreadable"] * 4] == [row[2] for row in rows]
+    assert "\\xff\0{" == rows[5][-1]
 
 
 def test_a_clock_that_is_out_of_its_mind_gives_no_time() -> None:
