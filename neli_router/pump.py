@@ -12,8 +12,8 @@ sends the Beat that is due, and hears the inbox. A later time than that of the r
 read a record later than it did waits longer, and accuses later.
 
 **A doubt** (Recheck) sends the ledger's position back to the first record that is remembered. What comes then is
-compared, and not given to the machine again. At most one part in LOOKS_APART of the time goes into that, or a line that
-raises a doubt, written again and again, would keep a member from reading on.
+compared, and not given to the machine again. Between two looks it rests, or a line that raises a doubt, written again
+and again, would keep a member from reading on.
 
 Two orders matter, and both are here. The clock is read *after* the ledger, because the records that a read brings may
 have been sent while it waited. And the standing is published *before* an effect is carried out, so that no thread of
@@ -67,6 +67,10 @@ More delay Beats behind a bad stretch; fewer tell the program of a hundred Hando
 
 LOOKS_APART = 10
 """After a look at the evidence, the next one rests for so many times as long as it took."""
+
+LOOK_REST_MAX = 0.25
+"""Seconds. A look that an outage or a sleep made long must not put off the next one: a member that read what the ledger
+lost acts until it looks."""
 
 SPAN = 20_000
 """How far before the tip to look for a snapshot at first; more than two intervals, so that one look is enough."""
@@ -171,7 +175,8 @@ class Pump(Generic[Driven]):
                 self._step(Broken(error))
                 return
             if not self._evidence.is_checking():
-                self._look_at = self._clock() + LOOKS_APART * (self._clock() - self._looked_from)
+                now = self._clock()
+                self._look_at = now + min(LOOK_REST_MAX, LOOKS_APART * (now - self._looked_from))
             entries = entries[known:]
         self._evidence.remember([entry[:2] for entry in entries])
         if not entries:

@@ -213,6 +213,8 @@ class Guardian:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(-self._group, os.WNOHANG)  # It may be a subreaper all the same, by another's wish.
                 select.select([], [], [], SWEEP)
+            if self._cgroup is not None:
+                self._cgroup.remove()
             return []
         descendants, left = Descendants(self._cgroup), list[LeftProcess]()
         while not _reap() and not left:
