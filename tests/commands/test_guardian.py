@@ -213,27 +213,61 @@ with open("lock", "a") as lock:
     assert ("nothing holds the lock\n", "") == (found.stdout, found.stderr)
 
 
-def test_what_is_frozen_stays_so_until_it_is_dead(tmp_path: Path) -> None:
-    """A parent's death wakes its stopped children in other groups: SIGHUP and SIGCONT. It must not come first."""
+def test_all_is_frozen_before_any_is_killed_and_stays_so_until_it_is_dead(tmp_path: Path) -> None:
+    """What is not frozen goes on while the others die. And a parent's death wakes its stopped children in other groups
+    (SIGHUP and SIGCONT), so it must not come first."""
     found = play(
         tmp_path,
         """
+from neli_router.commands.descendants import Cgroup
+
+def state_of(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+def settle():
+    # All stand still, or are dead. One that was woken up says so.
+    give_up_at = time.monotonic() + 30
+    while not os.path.exists("acted") and not all(state_of(pid) in "TZX" for pid in begun()):
+        if time.monotonic() > give_up_at:
+            open("acted", "w")
+        time.sleep(0.001)
+
+def closely_watched(send):
+    def kill(target, number):
+        if number == signal.SIGKILL:
+            settle()
+        send(target, number)
+        if number == signal.SIGKILL:
+            settle()
+    return kill
+
+def begun():
+    return open("pids").read().split() if os.path.exists("pids") else []
+
+guard.close()
+Cgroup.make = lambda name: None
+os.kill, os.killpg = closely_watched(os.kill), closely_watched(os.killpg)
+guard = guardian()
 guard.start([sys.executable, "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 60)
-while not os.path.exists("pids") or open("pids").read().count("begun") < 2:
+while len(begun()) < 2:
     time.sleep(0.01)
 guard.kill()
 guard.overdue_at = host_clock() + 60
 until_gone(guard)
-print(os.path.exists("woken"))
+print(os.path.exists("acted"))
 """,
         """
 import os, signal, time
 def wake(*_):
-    open("woken", "w")
+    open("acted", "w")
 if os.fork() == 0:
     os.setpgid(0, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCONT, wake)
-open("pids", "a").write("begun ")
+open("pids", "a").write(f"{os.getpid()}\\n")
 while True:
     time.sleep(1)
 """,
@@ -347,7 +381,9 @@ guard.close()
     assert [False, False] == [lives(pid) for pid in pids(tmp_path)]
 
 
-def test_children_that_it_had_before_are_spared_when_the_guardian_is_killed(tmp_path: Path) -> None:
+def test_children_that_it_had_before_are_spared_when_the_guardian_is_killed_and_its_cgroup_is_removed(
+    tmp_path: Path,
+) -> None:
     """A shell that becomes `neli run` by `exec` leaves it such."""
     found = play(
         tmp_path,
@@ -367,7 +403,10 @@ except EOFError:
 print(before.poll())
 before.kill()
 before.wait()
+again = guardian()
+print((again._cgroup is None) == (guard._cgroup is None))  # It has the same name, and that must be free again.
+again.close()
 """,
     )
-    assert ("None\n", "") == (found.stdout, found.stderr)
+    assert ("None\nTrue\n", "") == (found.stdout, found.stderr)
     assert [False] == [lives(pid) for pid in pids(tmp_path)]
