@@ -2,10 +2,10 @@
 
     first host: agent, `neli run` --> COMMAND --> a session in a session in a session ...: the last one writes the time
     fault: the agent is killed or stopped; or it is to hand over, and `neli run` is killed
-    successor: a member in this process, asked in a loop whether it leads
+    successor: a member in this process
 
 COMMAND ignores SIGTERM. The time is written into shared memory as fast as Python can. The successor counts as leading
-from the last moment at which it was seen not to. Both by the clock of this machine.
+from the moment at which its handler is told so, which is before it gets a lease. Both by the clock of this machine.
 
 A trial counts only if COMMAND ran when the fault came: a short lease may be lost before, on a busy machine.
 """
@@ -30,6 +30,7 @@ from neli_router.errors import NeliError
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.processes.group import send_at_rest
+from neli_router.protocol import Acquired, Event
 
 __all__ = ["FAULTS", "LEASES", "NESTING", "last_acts"]
 
@@ -103,10 +104,12 @@ class _Group:
         self.ledger = folder / "ledger.db"
         self.socket = f"{folder}/first.sock"
         self._agent: subprocess.Popen[bytes] | None = None
+        self._led_at = 0.0
         layout = Layout(slots=16, partitions=4)
         # Nothing of the successor's is held, so it hands over at once.
         self._successor = Member(
-            Config(f"sqlite:///{self.ledger}", name="second", lease=lease, layout=layout, drain_timeout=GRACE)
+            Config(f"sqlite:///{self.ledger}", name="second", lease=lease, layout=layout, drain_timeout=GRACE),
+            on_event=self._told,
         )
 
     def close(self) -> None:
@@ -137,10 +140,12 @@ class _Group:
                     self._pin("second")
                     _until(lambda: page.was_asked_to_stop() or run.poll() is not None)
                     run.kill()
-            led_at = self._await_successor()
+            if not _until(lambda: self._successor.leads(ROLE)):
+                raise TimeoutError("the successor was to lead, and did not")
             page.await_gone()
-            # The fault must have hit a COMMAND that ran.
-            return None if led_at is None or page.last_act() < began_at else led_at - page.last_act()
+            # The fault must have hit a COMMAND that ran, for a role that was not lost yet.
+            is_hit = began_at < min(self._led_at, page.last_act())
+            return self._led_at - page.last_act() if is_hit else None
         finally:
             if agent.poll() is not None or fault == "agent_stopped":
                 agent.kill()
@@ -152,13 +157,10 @@ class _Group:
             page.close()
             page.path.unlink()
 
-    def _await_successor(self) -> float | None:
-        """When it was last seen not to lead; None if it was never, because COMMAND had lost the role before."""
-        give_up_at, not_yet = time.monotonic() + PATIENCE, None
-        while (asked_at := time.monotonic()) < give_up_at and not self._successor.leads(ROLE):
-            not_yet = asked_at
-            time.sleep(0.0002)
-        return not_yet
+    def _told(self, event: Event) -> None:
+        """The successor's handler: it gets no lease before this returns."""
+        if isinstance(event, Acquired) and ROLE in event.partitions:
+            self._led_at = time.monotonic()
 
     def _started_agent(self) -> "subprocess.Popen[bytes]":
         if self._agent is None:

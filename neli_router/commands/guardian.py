@@ -289,9 +289,11 @@ class _GuardianLoop:
             return SLEEP_MAX
         if self._is_stuck:
             return LEFT_SWEEP
-        # While the leader is gone and the group is not, no signal tells us when its processes end.
-        soon = SWEEP if self._killing or not self._leader_lives else SLEEP_MAX
-        return max(0.0, min(soon, self._until - self._clock(), self._kill_at - self._clock()))
+        if self._killing or not self._leader_lives:
+            # While the leader is gone and the group is not, no signal tells us when its processes end. And they need
+            # the processor to end: in real time, a loop without a pause would keep it from them.
+            return SWEEP
+        return max(0.0, min(SLEEP_MAX, self._until - self._clock(), self._kill_at - self._clock()))
 
     def _listen(self) -> None:
         try:
