@@ -214,8 +214,13 @@ class ProcessGroup(Closing):
         self.read_notes()
         while not ready():
             if host_clock() >= give_up_at:
-                said = "\n".join(f"{it.life.label}:\n{it.log}" for it in self.processes if it.is_running)
-                raise TimeoutError(f"{wanted} within {PATIENCE:g} s. The logs of those that run:\n{said}")
+                # One that ended by itself says most: the others may wait for it.
+                said = "\n".join(
+                    f"{it.life.label}, which {'runs' if it.is_running else 'has ended'}:\n{it.log}"
+                    for it in self.processes
+                    if it.life.phase is not LifePhase.KILLED
+                )
+                raise TimeoutError(f"{wanted} within {PATIENCE:g} s. The logs of those that were not killed:\n{said}")
             time.sleep(LOOK_EVERY)
             self.read_notes()
 

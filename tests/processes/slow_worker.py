@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from math import inf
+from typing import NamedTuple
 
 from neli_router import config as configuration
 from neli_router.config import Config
@@ -25,14 +26,25 @@ from neli_router.processes import worker
 __all__ = ["DistantLedger"]
 
 
+class _Answer(NamedTuple):
+    """What one read of the near ledger brought, on its way to the member."""
+
+    arrives_at: float
+    entries: list[Entry]
+    all_at: float
+    """When these were all that there was to read; -inf if there was more."""
+
+
 class DistantLedger:
     """The ledger `near`, seen from `half` a round trip away. Used by one thread at a time, except for `wake`."""
 
     def __init__(self, near: Ledger, half: float) -> None:
         self._near, self._half = near, half
         self._going: deque[tuple[float, Sequence[bytes], bool]] = deque()
-        self._coming: deque[tuple[float, Entry]] = deque()
+        self._coming: deque[_Answer] = deque()
         self._confirmed: deque[tuple[float, list[int]]] = deque()
+        self._all_at = -inf
+        """When all that the member has read was all there was; -inf if there is more, also on its way."""
         self._woken = False
 
     @property
@@ -61,31 +73,43 @@ class DistantLedger:
         while True:
             self._pass_on()
             now = time.monotonic()
-            ready: list[Entry] = []
-            while self._coming and self._coming[0][0] <= now:
-                ready.append(self._coming.popleft()[1])
-            if ready or self._woken or now >= give_up_at:
+            entries = self._arrived(now)
+            if entries or self._woken or now >= give_up_at:
                 self._woken = False
-                return ready
-            due = min([give_up_at, *(queue[0][0] for queue in (self._going, self._coming) if queue)])
-            found = self._near.read(max(0.0, due - now))
-            arrived = time.monotonic() + self._half
-            self._coming += [(arrived, entry) for entry in found]
+                return entries
+            going = (at for at, _, _ in self._going)
+            coming = (answer.arrives_at for answer in self._coming if answer.entries)
+            self._ask(max(0.0, min(give_up_at, next(going, inf), next(coming, inf)) - now))
 
     def _pass_on(self) -> None:
         while self._going and self._going[0][0] <= time.monotonic():
             _, payloads, lasting = self._going.popleft()
             self._near.append(payloads, lasting=lasting)
             self._confirmed.append((time.monotonic() + self._half, self._near.acknowledged()))
+        self._ask(0.0)
+
+    def _ask(self, timeout: float) -> None:
+        entries = self._near.read(timeout)
         now = time.monotonic()
-        self._coming += [(now + self._half, entry) for entry in self._near.read(0.0)]
+        self._coming.append(_Answer(now + self._half, entries, now - self._near.age()))
+
+    def _arrived(self, now: float) -> list[Entry]:
+        """The entries of the next answer that is here and has any."""
+        while self._coming and self._coming[0].arrives_at <= now:
+            answer = self._coming.popleft()
+            self._all_at = answer.all_at
+            if answer.entries:
+                return answer.entries
+        return []
 
     def age(self) -> float:
-        late = self._coming and self._coming[0][0] <= time.monotonic()
-        return inf if late else self._near.age() + self._half
+        # By answers that arrived, and not by the near ledger's: after a seek, that one is at the tip before anything
+        # of what stood there has come, and a member would take it all for lost.
+        return time.monotonic() - self._all_at
 
     def seek(self, offset: int) -> None:
         self._coming.clear()
+        self._all_at = -inf
         self._near.seek(offset)
 
     def start(self) -> int:
