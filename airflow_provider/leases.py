@@ -52,6 +52,7 @@ from neli_router.keyspace import Role
 if TYPE_CHECKING:
     from airflow_provider.hooks.neli import NeliHook
     from neli_router.agent.client.leading import LeadingBlock
+    from neli_router.agent.client.streams import Stream
 
 __all__ = ["END_MAX", "HeldBlock", "holding"]
 
@@ -172,6 +173,11 @@ class HeldBlock(Generic[Right]):
         if lost is None or not self._is_ours(error):
             return
         raise LeadershipLost(lost.wanted, lost.found, lost.remedy) from error or lost
+
+    @property
+    def stream(self) -> "Stream[Any] | None":
+        """On which the agent holds it: a process with a copy of its connection holds it, too. See `LeadingBlock`."""
+        return None if self._block is None else self._block.stream
 
     def cancel_this_task(self) -> None:
         """Cancel the running task of asyncio at the loss. Without it, an exception would be raised in the loop itself,

@@ -1,7 +1,7 @@
 """The warden: a small program around `spark-submit`, which leaves nothing of it behind, however the task ends.
 
     task --stdin: when the lease ends--> warden --> guardian --own session--> spark-submit = JVM --> Python driver
-     |                                     ^                                     '--> pyspark.daemon --> its workers
+     |   '--and the agent's connection---' |                                     '--> pyspark.daemon --> its workers
      '<------ output, until all is gone ---'
 
     python -m airflow_provider.warden UNTIL COMMAND...
@@ -18,8 +18,11 @@ It ends the command in each of these cases, and each is an end of something, so 
     the lease is almost over                     the guardian's own clock: also while the task is stopped, or is slow
     the command itself ends                      what it has started is ended with it
 
-The task writes the end of its lease to standard input, as a line, each time that it is renewed. The output is open
-until the last process is gone: so where the output ends, all of it has ended.
+Standard input is a socket. The task writes the end of its lease to it, as a line, each time that it is renewed. The
+output is open until the last process is gone: so where the output ends, all of it has ended.
+
+With a line comes the connection on which the agent holds the role for the task. The warden and its guardian keep copies
+of it. So if the task is killed, which closes its own, the agent goes on holding the role until all of the job is gone.
 
 It gains no privileges: a set-user-ID program runs without them, as under `neli run`.
 
@@ -29,6 +32,7 @@ The exit code is the command's, or 75 if the lease was over.
 import os
 import select
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -44,20 +48,20 @@ NO_INPUT = 0
 
 
 def warded(command: Sequence[str], *, until: float) -> list[str]:
-    """The command line that runs `command` under a warden, whose standard input must be a pipe of the caller."""
+    """The command line that runs `command` under a warden, whose standard input must be a socket of the caller."""
     return [sys.executable, "-P", "-m", __name__, repr(until), *command]
 
 
 def _ward(until: float, command: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it as any signal does, without a traceback.
-    lifeline = os.dup(NO_INPUT)
+    lifeline = socket.socket(fileno=os.dup(NO_INPUT))
     with open(os.devnull) as nothing:  # noqa: PTH123 - a number is wanted, for the command's standard input.
         os.dup2(nothing.fileno(), NO_INPUT)
     hand = guardian()
     hand.start(command, os.environ, until=until)
-    code, rest = KILLED, b""
+    code, rest, kept = KILLED, b"", list[int]()
     while True:
-        ready, _, _ = select.select([lifeline, hand.fileno()], [], [], hand.patience())
+        ready, _, _ = select.select([lifeline.fileno(), hand.fileno()], [], [], hand.patience())
         if hand.fileno() in ready:
             try:
                 messages = hand.heard()
@@ -78,8 +82,13 @@ def _ward(until: float, command: Sequence[str]) -> int:
         elif not hand.patience():
             _avenge(hand)
             return _code_of(-signal.SIGKILL, is_over=True)
-        if lifeline in ready:
-            piece = os.read(lifeline, 65536)
+        if lifeline.fileno() in ready:
+            piece, given, *_ = socket.recv_fds(lifeline, 65536, 1)
+            for connection in given:
+                hand.keep(connection)
+            kept += given  # Here, too: the guardian may be killed, and this process then ends the job.
+            while len(kept) > 1:
+                os.close(kept.pop(0))
             if not piece:
                 hand.close()  # It kills all that there is, and waits for the end.
                 return KILLED

@@ -20,7 +20,8 @@ writes to. The token is never on a command line, where all users of the host cou
 
 **Its end.** Airflow's operator kills the JVM and leaves the Python driver behind. Here a warden stands between, and
 ends all of it within a moment (see `airflow_provider.warden`): when the task is killed or cleared, when its process is
-gone in any way, and when the lease is over, even if the task's process is stopped and hears of nothing. A job on a
+gone in any way, and when the lease is over, even if the task's process is stopped and hears of nothing. Until all of it
+is gone, the warden holds the role, so no other host begins before that. A job on a
 cluster that was submitted with `deploy_mode="cluster"` is no child of this host: it is killed by Spark's own means, and
 its terms keep out what it writes until then. The agent of its driver's host is another one, so neither NELI_AGENT nor
 NELI_TOKEN goes there.
@@ -36,7 +37,7 @@ a PySpark that pyspark-client was installed over.
 import os
 import select
 import shutil
-import subprocess
+import socket
 import sys
 import threading
 import time
@@ -80,24 +81,40 @@ TERMS_MAX = 100_000
 class LeaderSparkSubmitHook(SparkSubmitHook):
     """Submits under a warden. Made by the operator; `begin` comes before `submit`."""
 
+    _held: HeldBlock[Any]
     _right: AgentLease | Share
     _environment: Mapping[str, str]
+    _line: socket.socket
+    """To the warden."""
+    _shared: object
+    """The stream whose connection the warden has."""
     _telling: threading.Lock
     """The client's thread tells of renewals, and this one closes what it writes to."""
 
-    def begin(self, right: AgentLease | Share, environment: Mapping[str, str]) -> None:
+    def begin(self, held: HeldBlock[Any], right: AgentLease | Share, environment: Mapping[str, str]) -> None:
         """`environment` is for the process of spark-submit: not for the command line, which all users of a host see."""
-        self._right, self._environment, self._telling = right, environment, threading.Lock()
+        self._held, self._right, self._environment = held, right, environment
+        self._shared, self._telling = None, threading.Lock()
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        self._line, its_input = socket.socketpair()
+        # The client's thread, which hears of all leases, must not wait for a warden.
+        self._line.settimeout(0)
         forget = self._right.on_news(self._tell)
         try:
-            return super().submit(application, stdin=subprocess.PIPE, **kwargs)
+            # Before there is a warden: it begins with the connection, even if this process is killed meanwhile.
+            self._tell()
+            with its_input:
+                return super().submit(application, stdin=its_input, **kwargs)
         finally:
             # Whatever ended it: an exception of the lease, of a timeout, or none. An error within the start of the
             # process closes its input, and the warden then ends all.
             forget()
-            self._end()
+            try:
+                self._end()
+            finally:
+                with self._telling:
+                    self._line.close()
 
     def kill_former(self, submitted: str) -> None:
         """Kill the job of a cluster that an earlier try submitted. The fence keeps it out if that fails."""
@@ -115,21 +132,19 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
         self._env = {**self._environment, **(self._env or {})}
         return warded(command, until=self._until())
 
-    def _process_spark_submit_log(self, itr: Any) -> None:
-        self._tell()  # It may have been renewed between the command line and the process.
-        super()._process_spark_submit_log(itr)
-
     def _until(self) -> float:
         return host_clock() + self._right.remaining()
 
     def _tell(self) -> None:
-        """Say to the warden when the lease ends: at once, if it is lost."""
-        process = self._submit_sp
-        if process is not None and process.stdin is not None:
-            with self._telling, suppress(OSError, ValueError):  # It has ended, or is stopped and reads nothing.
-                # The client's thread, which hears of all leases, must not wait for a warden.
-                os.set_blocking(process.stdin.fileno(), False)
-                os.write(process.stdin.fileno(), f"{self._until()!r}\n".encode())
+        """Say to the warden when the lease ends: at once, if it is lost. And share the agent's connection with it."""
+        with self._telling, suppress(OSError):  # It has ended, or is stopped and reads nothing.
+            text = f"{self._until()!r}\n".encode()
+            if (stream := self._held.stream) is not self._shared and stream is not None:
+                with suppress(OSError):  # That connection has just broken, and there will be another.
+                    socket.send_fds(self._line, [text], [stream.fileno()])
+                    self._shared = stream
+                    return
+            self._line.send(text)
 
     def _end(self) -> None:
         """End all of the job that is there, and wait until it is gone."""
@@ -143,9 +158,7 @@ class LeaderSparkSubmitHook(SparkSubmitHook):
             pass
         if not gone:
             self.log.error("The job was killed, and some of it is still there after %g s", END_MAX)
-        for pipe in (process.stdin, process.stdout):
-            with self._telling, suppress(OSError):
-                pipe.close()
+        process.stdout.close()
         process.wait()
 
 
@@ -154,12 +167,13 @@ class _SparkSubmission(SparkSubmitOperator):
 
     asked: NeliHook
     """The hook that the lease is of."""
+    held: HeldBlock[Any]
 
     def execute(self, context: "Context") -> None:
         right = right_of(context)
         self.conf = {**(self.conf or {}), **settings_of(right, self.asked.layout())}
         self._hook = hook = self._get_hook()
-        hook.begin(right, self._environment(hook))
+        hook.begin(self.held, right, self._environment(hook))
         try:
             super().execute(context)
         except LeadershipEnding:

@@ -1,0 +1,101 @@
+"""The warden of a Spark job holds the task's role, too: no other host begins while any of the job is still there.
+
+task, with a real agent --killed--> its connection to the agent is closed; the warden and its guardian have copies
+     '--> warden --> guardian --> a job that is deaf to signals
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent.running import Running, until
+from tests.commands.test_run import STUBBORN, lives
+from tests.provider.given import spelled
+from tests.provider.test_spark_operator import processes
+
+pytestmark = [pytest.mark.airflow, pytest.mark.process]
+
+TASK = """
+import os
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow_provider.hooks.neli import NeliHook
+from airflow_provider.leases import holding
+from airflow_provider.operators.spark import LeaderSparkSubmitHook
+
+hook = SparkSubmitHook(conn_id="spark_default")
+hook.__class__ = LeaderSparkSubmitHook
+with NeliHook("neli_default") as neli, (held := holding(neli, 3)) as right:
+    hook.begin(held, right, {})
+    hook.submit(os.path.abspath("job.py"))
+"""
+
+TURNS = 5
+"""Answers of an agent after which it has read that a connection was closed, which stood before them."""
+
+
+@pytest.fixture(name="task")
+def _task(tmp_path: Path, neli_default: str, monkeypatch: pytest.MonkeyPatch) -> "subprocess.Popen[bytes]":
+    """A task whose job is at work."""
+    program = tmp_path / "spark-submit"
+    program.write_text(f"#!/usr/bin/env bash\n{STUBBORN}", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", spelled("spark", host="local[1]"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    process = subprocess.Popen([sys.executable, "-c", TASK], cwd=tmp_path)
+    until(lambda: process.poll() is not None or len(pids(tmp_path)) == 2, "a job at work")
+    assert process.poll() is None
+    return process
+
+
+def pids(folder: Path) -> list[int]:
+    """Of the job: it and its child write them down."""
+    file = folder / "pids"
+    return [int(pid) for pid in file.read_text().split()] if file.exists() else []
+
+
+def streams(agent: Running) -> int:
+    """How many the agent has open: one for each role that a client holds."""
+    with agent.client() as client:
+        *_, text = (client.get("/metrics").text for _ in range(TURNS))
+    (line,) = (line for line in text.splitlines() if line.startswith("neli_streams "))
+    return int(float(line.split()[1]))
+
+
+def await_state(pid: int, states: str) -> None:
+    """Of a process that was sent a signal."""
+    until(lambda: state_of(pid) in states, f"state {states} of process {pid}")
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("guardian_dies", [False, True])
+def test_the_role_of_a_task_that_is_killed_is_held_until_its_job_is_gone(
+    agent: Running, task: "subprocess.Popen[bytes]", tmp_path: Path, *, guardian_dies: bool
+) -> None:
+    warden, guardian = sorted(
+        pid
+        for pid, *_, command in processes()
+        if "airflow_provider.warden" in command and str(tmp_path / "job.py") in command
+    )
+    held = [streams(agent)]
+    for pid in (warden, guardian):
+        os.kill(pid, signal.SIGSTOP)
+        await_state(pid, "T")
+    task.kill()
+    task.wait()
+    held.append(streams(agent))
+    if guardian_dies:
+        os.kill(guardian, signal.SIGKILL)
+        await_state(guardian, "Z")
+        held.append(streams(agent))
+    for pid in (guardian, warden):
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: streams(agent) == 0, "the end of the hold")
+    assert ({1}, []) == (set(held), [pid for pid in pids(tmp_path) if lives(pid)])
