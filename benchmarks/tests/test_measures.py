@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import columns, failover, fenced_table, load, memory
+from benchmarks import columns, failover, fenced_table, junk, load, memory
 
 
 @pytest.mark.process
@@ -27,6 +27,15 @@ def test_failover_needs_a_survivor(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         failover.run(["--members", "1"])
     assert "one must survive" in capsys.readouterr().err
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_junk_ends_when_every_member_has_read_all_of_it_and_finds_no_overlap() -> None:
+    figures = junk.run(["--records", "3000", "--lease", "5", "--members", "2", "--partitions", "4"])
+    assert {"overlaps": 0, "records": 3000, "members": 2}.items() <= figures.items()
+    assert {"leases_lost", "rss_mib_max", "appended_per_s", "behind_s_max"} <= figures.keys()
+    assert figures["least_rest_share"] == figures["least_rest_share@5"]
 
 
 @pytest.mark.parametrize("ledger", ["memory", "sqlite"])

@@ -1,0 +1,190 @@
+"""The cost of junk in a ledger: a stranger appends lines that are no records, as fast as the ledger takes them.
+
+members, in real processes     lead, and look at their leases all the time
+another process                appends: half of its lines are noise, half are Beats with a field too many
+
+The run ends when each member has read all of it: when a Beat that it sent after the last line has come back.
+
+leases_lost             how often a partition's lease was found lost: 0
+least_rest_share        the least that was left of a lease when it was renewed, over the lease; @L at lease L
+rss_mib_max             the most that one member ever had of the memory; rss_mib_calm is that before the junk
+overlaps                pairs of processes that might act for one partition at once: 0
+appended_per_s          lines; the fewest of all leases
+behind_s_max            the longest that a member took, after the last line, to have read all
+
+A Beat comes back behind all that was appended before it, and on SQLite it waits for the lock that the stranger holds in
+each append. So a stranger that is faster than a member reads, or that appends a lease's worth in one transaction
+(--batch), costs it the lease. A busy machine shows that sooner: look at what else runs on it.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from random import Random
+
+from benchmarks import Figures
+from benchmarks._places import LEDGERS, options_at, place
+from neli_router import config as configuration
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.errors import LedgerUnavailable
+from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.processes.notes import Acts, Lost
+
+__all__ = ["run"]
+
+LEASES = (1.0, 2.0)
+LOOKS_PER_LEASE = 100
+FLOOD_MAX = 900.0
+"""Seconds for all of the junk. A ledger that takes longer is no place for this benchmark."""
+
+KINDS = 1000
+"""Different lines of junk, so that no ledger that compresses them makes them all one."""
+
+UNCONFIRMED_MAX = 20_000
+"""Lines on their way at once: enough to keep any ledger busy, and fewer than its queue takes."""
+
+PAUSE = 0.005
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks junk", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--records", type=int, default=1_000_000, help="lines of junk at each lease")
+    parser.add_argument("--bytes", type=int, default=1024, help="of a line")
+    parser.add_argument("--batch", type=int, default=100, help="lines in one append, which SQLite takes as a whole")
+    parser.add_argument("--lease", type=float, nargs="+", default=LEASES, help="seconds; several are tried in turn")
+    parser.add_argument("--ledger", choices=LEDGERS, default="sqlite")
+    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument("--partitions", type=int, default=64)
+    chosen = parser.parse_args(options)
+    with place(chosen.ledger) as there:
+        found = {lease: _flooded(lease, there, chosen) for lease in chosen.lease}
+    every = list(found.values())
+    return {
+        "leases_lost": sum(one.lost for one in every),
+        "least_rest_share": min(one.rest / lease for lease, one in found.items()),
+        **{f"least_rest_share@{lease:g}": one.rest / lease for lease, one in found.items()},
+        "rss_mib_max": max(one.peak for one in every) / 2**20,
+        "rss_mib_calm": max(one.peak_before for one in every) / 2**20,
+        "overlaps": sum(one.overlaps for one in every),
+        "appended_per_s": min(chosen.records / one.took for one in every),
+        "behind_s_max": max(one.behind for one in every),
+        "records": chosen.records,
+        "bytes": chosen.bytes,
+        "batch": chosen.batch,
+        "members": chosen.members,
+    }
+
+
+@dataclass
+class Flooded:
+    """The members' notes, from just before the junk."""
+
+    peak_before: int
+    lost: int = 0
+    rest: float = inf
+    peak: int = 0
+    overlaps: int = 0
+    took: float = 0.0
+    behind: float = 0.0
+    _until: dict[str, float] = field(default_factory=dict)
+
+    def listen(self, group: ProcessGroup) -> None:
+        for process, note in group.read_notes():
+            if isinstance(note, Lost):
+                self.lost += len(note.terms)
+                self._until.pop(process.life.label, None)
+            elif isinstance(note, Acts):
+                before = self._until.get(process.life.label, inf)
+                if note.since < before < note.until:  # At the end itself, the worker looked late: nothing is known.
+                    self.rest = min(self.rest, before - note.since)
+                self._until[process.life.label] = note.until
+
+
+def _flooded(lease: float, there: str, chosen: argparse.Namespace) -> Flooded:
+    with tempfile.TemporaryDirectory(prefix="neli-junk-") as folder:
+        named = options_at(there, "junk")
+        sizes = {"partitions": chosen.partitions, "pause": lease / LOOKS_PER_LEASE, "lease": lease}
+        with ProcessGroup(Path(folder), **sizes, **named) as group:
+            for number in range(chosen.members):
+                group.start(f"m{number + 1}")
+            group.settle()
+            found = Flooded(max(map(_peak, group.processes)))
+            ended_at = _flood(group, found, chosen)
+
+            def all_read() -> bool:
+                found.listen(group)
+                return all(it.life.held and it.life.until > ended_at + lease for it in group.processes)
+
+            group.wait_until(all_read, "the members were to read all of the junk")
+            found.behind = host_clock() - ended_at
+            found.peak = max(map(_peak, group.processes))
+            found.overlaps = len(group.verdict().overlaps)
+    return found
+
+
+def _flood(group: ProcessGroup, found: Flooded, chosen: argparse.Namespace) -> float:
+    """Let the stranger append all; returns when it had."""
+    command = [sys.executable, "-m", "benchmarks.junk", group.ledger]
+    command += [str(number) for number in (chosen.records, chosen.bytes, chosen.batch)]
+    began = host_clock()
+    with subprocess.Popen(command) as stranger:
+        try:
+            while stranger.poll() is None:
+                if host_clock() > began + FLOOD_MAX:
+                    raise TimeoutError(f"{chosen.records} lines were to be appended within {FLOOD_MAX:g} s")
+                found.listen(group)
+                time.sleep(PAUSE)
+        finally:
+            stranger.kill()
+    ended_at = host_clock()
+    if stranger.returncode != 0:
+        raise RuntimeError(f"the stranger ended with {stranger.returncode}")
+    found.took = ended_at - began
+    return ended_at
+
+
+def _peak(process: MemberProcess) -> int:
+    """The most memory that it ever had, in bytes; 0 where /proc does not tell."""
+    try:
+        lines = Path(f"/proc/{process.life.pid}/status").read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def _append(address: str, records: int, size: int, batch: int) -> None:
+    """Be the stranger."""
+    random = Random(os.getpid())
+    almost = b'{"kind":"beat","by":"m1","v":1,"sent_at":1.0,"at":1,"digest":"0123456789abcdef","more":"%s"}'
+    junk = [random.randbytes(size) for _ in range(KINDS // 2)]
+    junk += [almost % random.randbytes(size).hex()[: size - len(almost) + 2].encode() for _ in range(KINDS // 2)]
+    random.shuffle(junk)
+    ledger = configuration.open(Config(address, accept_rewinds=True))
+    try:
+        sent = confirmed = 0
+        while confirmed < records:
+            try:
+                if sent < records and sent - confirmed < UNCONFIRMED_MAX:
+                    ledger.append([junk[(sent + i) % KINDS] for i in range(min(batch, records - sent))])
+                    sent += min(batch, records - sent)
+                else:
+                    time.sleep(PAUSE)
+            except LedgerUnavailable:  # A lock that is held, or a server that is slow: again, soon.
+                time.sleep(PAUSE)
+            confirmed += len(ledger.acknowledged())
+    finally:
+        ledger.close()
+
+
+if __name__ == "__main__":
+    _append(sys.argv[1], *map(int, sys.argv[2:]))
