@@ -283,6 +283,8 @@ class StatusView(_View, frozen=True):
     why: str = ""
     """Why partitions are unowned, or the table cannot be believed."""
     led: int = 0
+    can_expire: bool = True
+    """Whether the agent's member could expire one that dies: not if its own heartbeats come back too late for that."""
 
 
 class WishAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

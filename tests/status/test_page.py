@@ -138,6 +138,15 @@ def test_why_a_partition_is_nobodys_is_said_above_and_beside_it(view: Page, agen
     assert "partition 5, owned by nobody" == view.label(5)
 
 
+def test_a_member_that_can_expire_no_other_says_so_and_the_remedy(view: Page, agent: StandIn) -> None:
+    assert not view.is_shown("#powerless")
+    agent.tell(replace(agent.view, can_expire=False))
+    view.await_text("#powerless", "cannot expire one that dies", "a longer lease: neli doctor says how long")
+    assert not view.is_shown("#why")
+    agent.tell(replace(agent.view, can_expire=True))
+    view.await_hidden("#powerless")
+
+
 def test_a_handover_under_way_and_a_pin_are_shown(view: Page, agent: StandIn) -> None:
     agent.tell(changed(agent.view, 4, PartitionView(1, 9, 2, "worker-2")))
     until(lambda: "being handed to worker-2, pinned to worker-2" in view.label(4), "the handover")

@@ -222,6 +222,7 @@ class App:
             doing=self._doing(),
             address=self._feed.address,
             led=0 if self._inner.closed else len(self._inner.led),
+            can_expire=not self._inner.is_powerless,
         )
 
     # Wishes

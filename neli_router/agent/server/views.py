@@ -191,6 +191,7 @@ def status_view(
     doing: str,
     address: str,
     led: int,
+    can_expire: bool,
 ) -> StatusView:
     if isinstance(view, Table):
         why = view.why_unowned[0] if None in view.partitions else ""
@@ -208,6 +209,7 @@ def status_view(
         history=history_views(group, now, EVENTS_SHOWN),
         why=why,
         led=led,
+        can_expire=can_expire,
     )
 
 

@@ -18,6 +18,9 @@ import { Timeline } from "./timeline.js";
 import { Wishes } from "./wishes.js";
 import { lasting, make, many, say, whole } from "./words.js";
 
+const POWERLESS =
+  "This member cannot expire one that dies, because its own heartbeats come back too late. If no member can, a dead one" +
+  " keeps what it owned. Find what makes the ledger slow, or give the group a longer lease: neli doctor says how long.";
 const TICK_MS = 200;
 const REDRAW_MS = 5000;
 
@@ -116,6 +119,9 @@ function header(status) {
     const holes = unowned ? `${many(unowned, "partition")} ${unowned === 1 ? "is" : "are"} nobody's` : "The table cannot be believed";
     say(why, `${holes}: ${whyNobody(status)}`);
   }
+  const powerless = at("powerless");
+  powerless.hidden = status.can_expire;
+  say(powerless, status.can_expire ? "" : POWERLESS); // A reader of the screen says text that comes, not what is unhidden.
 }
 
 function connection() {
