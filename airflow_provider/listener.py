@@ -11,7 +11,7 @@ A plain installation then needs no service of its own for the agent. It is a pro
 A scheduler that computes would hold up the agent's Beats, and would lose its leases by that. And a scheduler forks: its
 children would have copies of the agent's sockets, and of locks that no thread of theirs ever opens.
 
-The kernel tells a process of its parent's death (PR_SET_PDEATHSIG), on Linux. A pipe would not do: the executor's
+The kernel tells a process of its parent's death, on Linux: see `neli_router.leash`. A pipe would not do: the executor's
 workers are forks of the scheduler, outlive it when it is killed, and would keep the pipe open. On other systems the
 agent of a process that is killed stays.
 
@@ -22,6 +22,7 @@ error of a listener and go on, and a scheduler without the switch that was wante
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf, hookimpl
 
 from neli_router.exit_codes import EXIT_USAGE
+from neli_router.leash import leashed
 
 if TYPE_CHECKING:
     from airflow_provider.switch import Switch
@@ -50,15 +52,6 @@ PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
 
 CALM = 60.0
 """Seconds after which a command counts as having worked, so that the next pause is short again."""
-
-LEASH = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG of linux/prctl.h, which never changes.
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Ties a process to its parent, and becomes the command, unless the parent has died meanwhile."""
 
 SERVE = "from neli_router.cli import main; main()"
 """`neli`, of this environment, whatever the path says."""
@@ -111,7 +104,7 @@ class Companion:
         with self._changing:
             if self._ending.is_set():
                 return None
-            command = [sys.executable, "-c", LEASH, str(self._process), *self._command]
+            command = leashed(self._command, by=signal.SIGTERM)
             # In a group of its own: Ctrl-C ends Airflow first, and it the agent.
             self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603 - our own.
             return self._child

@@ -39,7 +39,7 @@ PROVIDER = "airflow_provider"
 """The annex: it stands on the house, and nothing in the house knows of it."""
 
 BASE = ("closing", "errors", "keyspace", "leases", "protocol")
-GROUND = (*BASE, "cancellation", "clock", "exit_codes", "logs")
+GROUND = (*BASE, "cancellation", "clock", "exit_codes", "leash", "logs")
 """Modules that stand on nothing but each other, and that every room may know if it is not pure."""
 PROTOCOLS = ("consumer_group", "electors", "induction")
 PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
@@ -75,6 +75,7 @@ ROOMS = (
     Room(("cancellation",), imports=("leases",)),
     Room(("clock",), imports=("errors",)),
     Room(("exit_codes",)),
+    Room(("leash",)),
     Room(("logs",), imports=("errors",), packages=frozenset({"structlog"})),
     Room(("ledgers.base",), imports=("errors",)),
     Room(

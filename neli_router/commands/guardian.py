@@ -61,6 +61,7 @@ from neli_router.commands.descendants import (
     prctl,
     told_left,
 )
+from neli_router.leash import end_with_parent
 
 __all__ = ["MARGIN_MAX", "MARGIN_MIN", "MARGIN_PART", "Guardian", "guardian", "margin_of"]
 
@@ -88,7 +89,7 @@ LEFT_SWEEP = 0.5
 
 SLEEP_MAX = 3600.0
 
-_PDEATHSIG, _NO_NEW_PRIVS = 1, 38  # linux/prctl.h, which never changes.
+_NO_NEW_PRIVS = 38  # linux/prctl.h, which never changes.
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -339,9 +340,7 @@ class _GuardianLoop:
 
     def _begin(self, parent: int, allow_new_privileges: bool) -> None:
         """In the command's process, before it becomes the command."""
-        prctl(_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGKILL)  # The guardian was gone before the line above took effect.
+        end_with_parent(parent)
         if self._cgroup is not None:
             self._cgroup.enter()
         if self._ordinary is not None:

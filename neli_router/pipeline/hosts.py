@@ -17,20 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from neli_router.closing import Closing
+from neli_router.leash import leashed
 
 __all__ = ["HostProcesses"]
 
 GRACE = 5.0
 """Seconds that an agent has to leave in good order. It needs some milliseconds."""
-
-LEASH = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)
-os.nice(int(sys.argv[1]))
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Asks the kernel to kill this process when its parent dies (PR_SET_PDEATHSIG, SIGKILL), and becomes the command."""
 
 NICE = 5
 """Of a job."""
@@ -92,7 +84,7 @@ class HostProcesses(Closing):
     ) -> "subprocess.Popen[bytes]":
         with log.open("ab") as out:
             return subprocess.Popen(  # noqa: S603 - our own programs, run by the interpreter that runs us.
-                [sys.executable, "-c", LEASH, str(nice), sys.executable, *arguments],
+                leashed(["nice", "-n", str(nice), sys.executable, *arguments]),
                 env={**self._environment, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -17,7 +17,6 @@ runs notices. One that is stopped notices nothing; so on Linux, the kernel is as
     exit codes: 0 asked to leave, 3 replaced by a newer process of its name, 1 anything else, which is in its log
 """
 
-import ctypes
 import json
 import logging
 import os
@@ -32,6 +31,7 @@ from typing import Any
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import LeaseLost, NeliError, Replaced
+from neli_router.leash import end_with_parent
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.runtime import THREADS, Runtime
@@ -54,7 +54,6 @@ Act = Callable[[Mapping[int, int]], object]
 """Called with partition -> term: all that was found to be led, at the end of the pause; and at once for new terms."""
 
 _STANDARD_INPUT = 0
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Worker:
@@ -206,8 +205,7 @@ def _end_with_the_parent() -> None:
         os._exit(1)  # At once: no process is left to hear a farewell.
 
     threading.Thread(target=watch, daemon=True).start()
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
 
 
 if __name__ == "__main__":

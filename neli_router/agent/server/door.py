@@ -32,7 +32,6 @@ door must still carry what the agent says to clients while it drains.
 
 import asyncio
 import contextlib
-import ctypes
 import hmac
 import logging
 import os
@@ -62,6 +61,7 @@ from neli_router.agent.server.connections import (
 from neli_router.agent.server.exchange import AgentLink, AgentSilent, Exchange, target_of
 from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.requests import RequestRefused, bad_request, body_of
+from neli_router.leash import end_with_parent
 from neli_router.settings.addresses import is_loopback, parse_place
 
 __all__ = ["STRANGERS_MAX", "Door", "DoorConnection", "DoorSettings", "main"]
@@ -85,8 +85,6 @@ PLACES_MAX = 4
 """Of a defect: the innermost calls."""
 
 OPEN_FOLDER = "/assets/"
-
-_PDEATHSIG = 1  # linux/prctl.h
 
 
 class DoorSettings(msgspec.Struct, frozen=True):
@@ -348,7 +346,7 @@ def _yield_to_agent() -> None:
     if sys.platform == "linux":
         # A hardened service may let none of these happen. Then the control socket's end is enough.
         with contextlib.suppress(OSError, MemoryError):
-            ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            end_with_parent()
         with contextlib.suppress(OSError, ValueError):
             score = Path("/proc/self/oom_score_adj")
             score.write_text(f"{min(1000, int(score.read_text('ascii')) + EXPENDABLE)}", "ascii")
