@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import TOKEN, Running, configured, running
+from tests.agent.running import STEADY, TOKEN, Running, configured, running
 
 
 @pytest.fixture(name="socket")
@@ -19,6 +19,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """On both kinds of socket. Shared by a module's tests, which leave it as they found it."""
     folder = tmp_path_factory.mktemp("agent")
     options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
-    with running(configured(folder), options) as agent:
+    with running(configured(folder, lease=STEADY), options) as agent:
         agent.await_ready()
         yield agent

@@ -24,7 +24,7 @@ from neli_router.agent.wire import (
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import LEASE, PARTITIONS, Running, configured, running
+from tests.agent.running import PARTITIONS, STEADY, Running, configured, running
 
 LAYOUT = Layout(partitions=PARTITIONS)
 KEYS = ["customer-7", "", "a b+c%&=#/?", "line\nline\r\n", "\0", "käse", "\N{PILE OF POO}", "{a}b", "x" * KEY_MAX]
@@ -164,7 +164,7 @@ def test_a_lease_says_how_long_it_holds(agent: Running) -> None:
     with agent.client() as client:
         found = msgspec.json.decode(client.get("/v1/lease", params={"role": "nightly"}).content, type=LeaseView)
     assert (True, "a", LAYOUT.partition("nightly")) == (found.leads, found.member, found.partition)
-    assert 0 < found.remaining <= LEASE
+    assert 0 < found.remaining <= STEADY
     assert 5.0 == found.drain_timeout
 
 
@@ -199,7 +199,7 @@ def test_the_table_and_the_members_fit_together(agent: Running) -> None:
     assert ["a"] == [member.name for member in members]
     (member,) = members
     assert (PARTITIONS, 1, False) == (member.partitions, member.weight, member.drained)
-    assert member.lease_left is None or 0 <= member.lease_left <= LEASE
+    assert member.lease_left is None or 0 <= member.lease_left <= STEADY
 
 
 def test_moves_say_what_went_where_and_why(agent: Running) -> None:
@@ -253,7 +253,7 @@ def test_events_are_streamed_as_they_come_and_once_more_when_they_have_grown(tmp
 def test_the_status_has_all_of_it(agent: Running) -> None:
     with agent.client() as client:
         status = msgspec.json.decode(client.get("/v1/status").content, type=StatusView)
-    assert ("a", "exclusive", LEASE, "member", PARTITIONS, "") == (
+    assert ("a", "exclusive", STEADY, "member", PARTITIONS, "") == (
         status.agent,
         status.guarantee,
         status.lease,

@@ -13,19 +13,22 @@ from neli_router.agent.server import channels, connections, hub
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import LEASE, PARTITIONS, PATIENCE, Events, Running, configured, running, until
+from tests.agent.running import LEASE, PARTITIONS, PATIENCE, STEADY, Events, Running, configured, running, until
 
 LAYOUT = Layout(partitions=PARTITIONS)
 ROLE = "3"
 
+steady = pytest.mark.parametrize("pair", [STEADY], indirect=True)
+
 
 @pytest.fixture(name="pair")
-def with_another_member(tmp_path: Path) -> Iterator[tuple[Running, Member]]:
+def with_another_member(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Running, Member]]:
     """An agent that leads nothing, and a member that leads it all and can give it away."""
-    with Member(configured(tmp_path, "b")) as other:
+    lease = getattr(request, "param", LEASE)
+    with Member(configured(tmp_path, "b", lease=lease)) as other:
         until(lambda: len(other.led) == PARTITIONS)
         other.drain("a")
-        with running(configured(tmp_path), AgentOptions(socket=str(tmp_path / "agent.sock"))) as agent:
+        with running(configured(tmp_path, lease=lease), AgentOptions(socket=str(tmp_path / "agent.sock"))) as agent:
             agent.await_ready()
             yield agent, other
 
@@ -84,6 +87,7 @@ def test_a_client_that_goes_away_is_not_waited_for(pair: tuple[Running, Member])
     until(lambda: agent.agent.traffic.waiting == 0)
 
 
+@steady
 def test_a_stream_of_leadership_tells_its_whole_life(pair: tuple[Running, Member]) -> None:
     agent, other = pair
     with agent.events("/v1/leadership/events", role=ROLE) as events:
@@ -94,7 +98,7 @@ def test_a_stream_of_leadership_tells_its_whole_life(pair: tuple[Running, Member
         acquired = events.next_called("acquired")
         parts = ("leads", "partition", "member", "drain_timeout")
         assert (True, 3, "a", 5.0) == tuple(acquired[part] for part in parts)
-        assert 0 < acquired["remaining"] <= LEASE
+        assert 0 < acquired["remaining"] <= STEADY
         renewed = events.next_called("renewed")
         assert (True, acquired["term"]) == (renewed["leads"], renewed["term"])
         other.unpin(3)  # The agent is drained, so it goes back.
@@ -107,10 +111,10 @@ def test_a_stream_of_leadership_tells_its_whole_life(pair: tuple[Running, Member
 
 def test_a_lost_lease_is_told_as_fenced_and_waited_for_again(tmp_path: Path) -> None:
     """A client that does not close its stream within the drain timeout is fenced."""
-    with Member(configured(tmp_path, "b", drain_timeout=0.3)) as other:
+    config, its = (configured(tmp_path, name, lease=STEADY, drain_timeout=0.3) for name in ("a", "b"))
+    with Member(its) as other:
         until(lambda: len(other.led) == PARTITIONS)
         other.drain("a")
-        config = configured(tmp_path, drain_timeout=0.3)
         with running(config, AgentOptions(socket=str(tmp_path / "agent.sock"))) as agent:
             agent.await_ready()
             give(other)
@@ -124,6 +128,7 @@ def test_a_lost_lease_is_told_as_fenced_and_waited_for_again(tmp_path: Path) -> 
                     pass
 
 
+@steady
 def test_a_stream_that_breaks_gives_the_role_back_at_once(pair: tuple[Running, Member]) -> None:
     agent, other = pair
     give(other)

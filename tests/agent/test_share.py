@@ -13,7 +13,7 @@ from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
 from neli_router.leases import BaseRight
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import LEASE, PARTITIONS, PATIENCE, Running, configured, running, until
+from tests.agent.running import LEASE, PARTITIONS, PATIENCE, STEADY, Running, configured, running, until
 from tests.agent.stand_in import StandIn, eventually, standing_in, whenever
 
 
@@ -23,10 +23,7 @@ def _place(tmp_path: Path) -> Iterator[tuple[StandIn, Client]]:
         yield agent, client
 
 
-LONG = 1.5
-"""Seconds of a lease that a busy machine keeps: a lease that is lost in earnest is not what those tests are about."""
-
-renewing = pytest.mark.parametrize("pair", [LONG], indirect=True)
+steady = pytest.mark.parametrize("pair", [STEADY], indirect=True)
 
 
 @pytest.fixture(name="pair")
@@ -239,24 +236,25 @@ def test_an_async_share_is_cancelled_when_a_partition_is_lost(tmp_path: Path) ->
 # With the real agent
 
 
+@steady
 def test_a_share_has_all_that_the_host_leads_under_its_terms(pair: tuple[Running, Member, Client]) -> None:
     agent, _, client = pair
     led = agent.agent.member.led
     with client.share(timeout=PATIENCE) as share, client.share([0, 1, 2, 3]) as part:
         assert ({3, 5}, {3: led[3]}) == (set(led), part.terms)
         assert led == share.terms
-        assert 0 < share.remaining() <= LEASE
+        assert 0 < share.remaining() <= STEADY
 
 
-@renewing
+@steady
 def test_a_share_is_renewed_for_longer_than_a_lease(pair: tuple[Running, Member, Client]) -> None:
     _, _, client = pair
     with client.share(timeout=PATIENCE) as share:
-        until_after(share, 1.25 * LONG)
+        until_after(share, 1.25 * STEADY)
         share.check()
 
 
-@renewing
+@steady
 def test_a_revoked_partition_waits_for_the_share_and_is_renewed_meanwhile(
     pair: tuple[Running, Member, Client],
 ) -> None:
@@ -265,29 +263,29 @@ def test_a_revoked_partition_waits_for_the_share_and_is_renewed_meanwhile(
     with client.share(timeout=PATIENCE) as share:
         other.unpin(5)  # The agent is drained, so it goes back.
         assert share.ending.wait(PATIENCE)
-        until_after(share, 1.25 * LONG)
+        until_after(share, 1.25 * STEADY)
         share.check()
         assert (frozenset({5}), False) == (share.revoked, 5 in other.led)
     until(lambda: 5 in other.led)
     assert 3 not in other.led
 
 
-@renewing
+@steady
 def test_a_revoked_role_is_renewed_while_it_finishes(pair: tuple[Running, Member, Client]) -> None:
     """It once was not: its holder had what was left of a lease instead of the drain timeout."""
     _, other, client = pair
     with client.leading(5, timeout=PATIENCE) as lease:
         other.unpin(5)
         assert lease.revoked.wait(PATIENCE)
-        until_after(lease, 1.25 * LONG)
+        until_after(lease, 1.25 * STEADY)
         lease.check()
         assert 5 not in other.led
 
 
 def test_a_share_that_is_not_closed_in_time_is_fenced_for_that_partition_alone(tmp_path: Path) -> None:
     socket = str(tmp_path / "agent.sock")
-    config = configured(tmp_path, drain_timeout=0.3)
-    with Member(configured(tmp_path, "b", drain_timeout=0.3)) as other:
+    config, its = (configured(tmp_path, name, lease=STEADY, drain_timeout=0.3) for name in ("a", "b"))
+    with Member(its) as other:
         until(lambda: len(other.led) == PARTITIONS)
         with running(config, AgentOptions(socket=socket)) as agent, Client(socket) as client:
             until(lambda: len(agent.agent.member.led) == PARTITIONS // 2)
@@ -300,6 +298,7 @@ def test_a_share_that_is_not_closed_in_time_is_fenced_for_that_partition_alone(t
                 share.check()
 
 
+@steady
 def test_a_partition_that_the_host_comes_to_lead_is_told_and_held_by_the_next_share(
     pair: tuple[Running, Member, Client],
 ) -> None:
@@ -332,13 +331,13 @@ def test_partitions_that_there_are_not_are_refused(pair: tuple[Running, Member, 
             assert 400 == bare.get("/v1/share", params={"partitions": spelled}).status_code
 
 
-@renewing
+@steady
 def test_an_agent_that_ends_revokes_its_shares_and_waits_for_them(pair: tuple[Running, Member, Client]) -> None:
     agent, other, client = pair
     with client.share(timeout=PATIENCE) as share:
         agent.stop()
         assert share.ending.wait(PATIENCE)
-        until_after(share, 1.25 * LONG)
+        until_after(share, 1.25 * STEADY)
         assert (frozenset({3, 5}), False) == (share.revoked, bool({3, 5} & other.led.keys()))
     agent.join()
     until(lambda: len(other.led) == PARTITIONS)

@@ -20,6 +20,9 @@ from neli_router.status.inspection import Inspection
 
 LEASE = 0.2
 
+LIVING = 2.0
+"""The lease of one that must be heard: what is busy for the 2.5 leases that are listened for is taken for dead."""
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,8 +35,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
 
 
-def member(path: Path) -> Member:
-    return Member(Config(f"sqlite://{path}", name="alice", lease=LEASE, layout=Layout(partitions=4)))
+def member(path: Path, *, lease: float = LEASE) -> Member:
+    return Member(Config(f"sqlite://{path}", name="alice", lease=lease, layout=Layout(partitions=4)))
 
 
 def found_and_leave(path: Path) -> None:
@@ -65,7 +68,7 @@ def test_without_the_address_nothing_is_deleted(path: Path) -> None:
 
 
 def test_a_member_that_lives_is_named_and_keeps_its_group(path: Path) -> None:
-    with member(path) as alive:
+    with member(path, lease=LIVING) as alive:
         assert alive.pulse(60.0)
         result = run(path, "--yes")
         assert (5, True) == (result.exit_code, path.exists())
@@ -127,12 +130,12 @@ def remote(request: pytest.FixtureRequest) -> str:
     return f"{server if '://' in server else f'kafka://{server}'}/{uuid4().hex}"
 
 
-def remote_member(address: str, ownership: str | None = None) -> Member:
+def remote_member(address: str, ownership: str | None = None, *, lease: float = 0.5) -> Member:
     return Member(
         Config(
             address,
             name="alice",
-            lease=0.5,
+            lease=lease,
             layout=Layout(partitions=4),
             accept_rewinds=True,
             ownership=ownership,
@@ -156,7 +159,7 @@ def test_on_a_server_a_group_that_all_left_is_deleted_when_its_address_was_typed
 
 
 def test_on_a_server_a_member_that_lives_is_named_and_keeps_its_group(path: Path, remote: str) -> None:
-    with remote_member(remote) as alive:
+    with remote_member(remote, lease=LIVING) as alive:
         assert alive.pulse(60.0)
         result = run(path, "--yes", ledger=remote)
         assert 5 == result.exit_code

@@ -39,7 +39,7 @@ while :; do sleep 0.05; done
 """A command, and a child of it, that ignore every signal that can be ignored."""
 
 
-FIRST = 4.0
+FIRST = 6.0
 """Seconds of a lease that is to end: within them the command must have started, on a busy machine, too."""
 
 
@@ -234,7 +234,7 @@ def test_a_signal_while_it_waits_ends_it(runs: Runs) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_killed_or_stopped_itself_it_leaves_no_command_behind(runs: Runs, number: signal.Signals) -> None:
-    runs.agent.leads(remaining=60.0 if number == signal.SIGKILL else 1.5)
+    runs.agent.leads(remaining=60.0 if number == signal.SIGKILL else FIRST)
     process = runs.start("bash", "-c", STUBBORN)
     pids = runs.pids(2)
     process.send_signal(number)

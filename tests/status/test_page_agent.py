@@ -14,7 +14,7 @@ import pytest
 
 from neli_router.config import Config
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PARTITIONS, TOKEN, Running, configured, running, until
+from tests.agent.running import PARTITIONS, STEADY, TOKEN, Running, configured, running, until
 from tests.status.browsing import Keys, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
@@ -25,9 +25,9 @@ OTHER = """
 import sys
 from pathlib import Path
 from neli_router.member.member import Member
-from tests.agent.running import configured
+from tests.agent.running import STEADY, configured
 
-member = Member(configured(Path(sys.argv[1]), sys.argv[2]))
+member = Member(configured(Path(sys.argv[1]), sys.argv[2], lease=STEADY))
 sys.stdin.read()
 member.close()
 """
@@ -36,7 +36,7 @@ member.close()
 @pytest.fixture(name="agent")
 def real_agent(tmp_path: Path) -> Iterator[Running]:
     options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
-    with running(configured(tmp_path), options) as agent:
+    with running(configured(tmp_path, lease=STEADY), options) as agent:
         agent.await_ready()
         yield agent
 
