@@ -19,6 +19,9 @@ from neli_router.processes.group import ProcessGroup
 WAIT_MAX = 120.0
 """For a host that is busy with something else."""
 
+LONG = 1.5
+"""A lease for demos that must end well: each takeover must be over within five leases, on a busy machine, too."""
+
 LINE = re.compile(r" *(?P<at>\d+\.\d{3}) s  (?P<kind>[a-z]+) +(?P<who>[a-z]+) +(?P<text>\S.*)")
 """Every line of the story in plain form."""
 
@@ -113,7 +116,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.process
 def test_the_demo_tells_its_story_and_all_its_checks_hold(folder: Path) -> None:
-    with Demo(folder) as shown:
+    with Demo(folder, lease=LONG) as shown:
         shown.require_success()
         blank = shown.lines.index("")
         assert blank - 1 == len(shown.told), "each line but the title tells one event, in a constant format"
@@ -125,17 +128,11 @@ def test_the_demo_tells_its_story_and_all_its_checks_hold(folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_two_members_are_enough(folder: Path) -> None:
-    with Demo(folder, members=2, partitions=5, seed=4) as shown:
-        shown.require_success()
-
-
-@pytest.mark.process
-def test_the_ledger_and_the_logs_are_kept_if_that_is_wanted(folder: Path) -> None:
-    with Demo(folder, keep=folder / "kept") as shown:
+def test_two_members_are_enough_and_the_ledger_and_the_logs_are_kept_if_that_is_wanted(folder: Path) -> None:
+    with Demo(folder, lease=LONG, members=2, partitions=5, seed=4, keep=folder / "kept") as shown:
         shown.require_success()
         kept = {path.name for path in (folder / "kept").iterdir()}
-        assert {"alpha.log", "bravo.log", "charlie.log", "ledger.db"} <= kept
+        assert {"alpha.log", "bravo.log", "ledger.db"} <= kept
         assert "member.joined member=alpha" in (folder / "kept" / "alpha.log").read_text()
 
 
