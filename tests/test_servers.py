@@ -1,4 +1,4 @@
-"""The servers that `make kafka` and its like start for a person: nothing of them is left when that ends."""
+"""Servers of the tests: those that `make kafka` and its like start end with it, and each has its ports for itself."""
 
 import re
 import signal
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
+from tests.servers.process import free_port
 
 
 @pytest.mark.redis
@@ -39,3 +40,25 @@ def test_a_server_goes_with_the_program_that_started_it(number: signal.Signals) 
             program.kill()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", int(port[1])))
+
+
+CLAIM = "from tests.servers.process import free_port; print(*(free_port() for _ in range(50)), flush=True); input()"
+
+
+def test_no_two_processes_of_the_tests_are_given_one_port_nor_one_that_the_kernel_gives_to_others() -> None:
+    ours = {free_port() for _ in range(50)}
+    with subprocess.Popen(
+        [sys.executable, "-c", CLAIM],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        theirs = {int(port) for port in other.stdout.readline().split()}
+        ours |= {free_port() for _ in range(50)}
+        other.communicate("\n")
+    with socket.create_server(("127.0.0.1", 0)) as any_port:
+        given_out = any_port.getsockname()[1]
+    assert (100, 50, set()) == (len(ours), len(theirs), ours & theirs)
+    assert max(ours | theirs) < given_out

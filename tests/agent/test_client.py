@@ -19,7 +19,7 @@ from tests.agent.stand_in import StandIn, eventually, standing_in, whenever
 
 @pytest.fixture(name="place")
 def _place(tmp_path: Path) -> Iterator[tuple[StandIn, Client]]:
-    with standing_in(tmp_path) as (agent, address), Client(address) as client:
+    with standing_in(tmp_path) as (agent, address), Client(address, timeout=60) as client:
         yield agent, client
 
 

@@ -14,24 +14,22 @@ from neli_router.config import Config
 from neli_router.errors import BadKey, LeaseLost, NeliError, NotLeading
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
+from tests.agent.running import PATIENCE, STEADY
 from tests.agent.stand_in import eventually
 
 pytestmark = pytest.mark.process
 
 TOKEN = "a-token-that-is-long-enough"  # noqa: S105 - of a test.
 
-LONG = 2.0
-"""Seconds of a lease that a busy machine keeps."""
-
 
 @contextmanager
-def agent(folder: Path, name: str, *, lease: float = 1.0) -> Iterator[tuple[Agent, asyncio.AbstractEventLoop]]:
+def agent(folder: Path, name: str) -> Iterator[tuple[Agent, asyncio.AbstractEventLoop]]:
     made: list[tuple[Agent, asyncio.AbstractEventLoop]] = []
     config = Config.of(
         {
             "ledger": f"sqlite:///{folder}/ledger.db",
             "name": name,
-            "lease": lease,
+            "lease": STEADY,
             "drain_timeout": 5.0,
             "layout": Layout(slots=16, partitions=4),
         }
@@ -62,7 +60,7 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def test_it_is_asked_over_both_doors(folder: Path) -> None:
-    with agent(folder, "alpha") as (inner, _), Client(f"{folder}/alpha.sock") as client:
+    with agent(folder, "alpha") as (inner, _), Client(f"{folder}/alpha.sock", timeout=PATIENCE) as client:
         with client.leading(0, timeout=60) as lease:
             assert ("alpha", 0) == (lease.member, lease.partition)
         owner = client.owner("customer-7")
@@ -74,11 +72,11 @@ def test_it_is_asked_over_both_doors(folder: Path) -> None:
         assert "alpha" == client.status().agent
         with client.watch(role=1) as changes:
             assert "alpha" == next(iter(changes)).name
-        with Client(f"http://{inner.tcp_address}", token="another-token-of-ours") as stranger:  # noqa: S106 - of a test.
+        with Client(f"http://{inner.tcp_address}", token="another-token-of-ours", timeout=PATIENCE) as stranger:  # noqa: S106 - of a test.
             assert 1 == len(stranger.members().members)
             with pytest.raises(NeliError, match="it knows another one"):
                 stranger.owner("customer-7")
-        with Client(f"http://{inner.tcp_address}", token=TOKEN) as friend:
+        with Client(f"http://{inner.tcp_address}", token=TOKEN, timeout=PATIENCE) as friend:
             assert "alpha" == friend.owner("customer-7").name
         with pytest.raises(BadKey):
             client.owner("\ud800")
@@ -88,8 +86,8 @@ def test_a_pin_moves_a_role_once_its_block_has_finished(folder: Path) -> None:
     with ExitStack() as stack:
         for name in ("alpha", "beta"):
             stack.enter_context(agent(folder, name))
-        alpha = stack.enter_context(Client(f"{folder}/alpha.sock"))
-        beta = stack.enter_context(Client(f"{folder}/beta.sock"))
+        alpha = stack.enter_context(Client(f"{folder}/alpha.sock", timeout=PATIENCE))
+        beta = stack.enter_context(Client(f"{folder}/beta.sock", timeout=PATIENCE))
         eventually(lambda: len(beta.members().members) == 2)
         beta.pin(2, "alpha")
         with alpha.leading(2, timeout=60) as lease:
@@ -107,7 +105,7 @@ def test_a_pin_moves_a_role_once_its_block_has_finished(folder: Path) -> None:
         with beta.leading(2, timeout=60) as later:
             assert (True, "beta") == (later.term > lease.term, later.member)
             assert None is alpha.lease(2)
-            assert later.remaining() <= 1.0
+            assert later.remaining() <= STEADY
 
 
 def test_loads_exchange_hot_partitions_for_cold_ones(folder: Path) -> None:
@@ -118,7 +116,7 @@ def test_loads_exchange_hot_partitions_for_cold_ones(folder: Path) -> None:
     with ExitStack() as stack:
         for name in ("alpha", "beta"):
             stack.enter_context(agent(folder, name))
-        client = stack.enter_context(Client(f"{folder}/alpha.sock"))
+        client = stack.enter_context(Client(f"{folder}/alpha.sock", timeout=PATIENCE))
         eventually(lambda: sum(one.partitions == 2 for one in client.members().members) == 2 and handed_over())
         owners = [one.owner for one in client.table().partitions]
         loads = {partition: 9.0 if owner == owners[0] else 1.0 for partition, owner in enumerate(owners)}
@@ -135,16 +133,19 @@ def test_loads_exchange_hot_partitions_for_cold_ones(folder: Path) -> None:
 
 def test_a_lease_is_renewed_for_longer_than_it_is(folder: Path) -> None:
     async def work() -> None:
-        async with AsyncClient(f"{folder}/alpha.sock") as client, client.leading("nightly", timeout=60) as lease:
-            await asyncio.sleep(1.25 * LONG)
+        async with (
+            AsyncClient(f"{folder}/alpha.sock", timeout=PATIENCE) as client,
+            client.leading("nightly", timeout=60) as lease,
+        ):
+            await asyncio.sleep(1.25 * STEADY)
             lease.check()
 
-    with agent(folder, "alpha", lease=LONG):
+    with agent(folder, "alpha"):
         asyncio.run(work())
 
 
 def test_an_agent_that_is_stopped_revokes_and_waits(folder: Path) -> None:
-    with agent(folder, "alpha") as (inner, loop), Client(f"{folder}/alpha.sock") as client:
+    with agent(folder, "alpha") as (inner, loop), Client(f"{folder}/alpha.sock", timeout=PATIENCE) as client:
         with client.leading("nightly", timeout=60) as lease:
             loop.call_soon_threadsafe(inner.stop)
             assert lease.revoked.wait(60)
@@ -156,7 +157,7 @@ def test_an_agent_that_is_stopped_revokes_and_waits(folder: Path) -> None:
 def test_a_block_that_does_not_finish_loses_its_lease(folder: Path) -> None:
     with (  # noqa: PT012 - its end raises.
         agent(folder, "alpha") as (inner, loop),
-        Client(f"{folder}/alpha.sock") as client,
+        Client(f"{folder}/alpha.sock", timeout=PATIENCE) as client,
         pytest.raises(LeaseLost),
         client.leading("nightly", timeout=60) as lease,
     ):

@@ -17,7 +17,7 @@ Story = Callable[[StandIn, AsyncClient], Coroutine[Any, Any, None]]
 
 def play(path: Path, story: Story) -> None:
     async def told(agent: StandIn, address: str) -> None:
-        async with asyncio.timeout(60), AsyncClient(address) as client:
+        async with asyncio.timeout(60), AsyncClient(address, timeout=60) as client:
             await story(agent, client)
 
     with standing_in(path) as (agent, address):

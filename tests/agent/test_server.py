@@ -28,6 +28,7 @@ from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reloaded
 from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running, until
 from tests.agent.test_sockets import held
+from tests.servers.process import free_port
 
 MAIN = """
 import json, sys
@@ -145,9 +146,7 @@ def test_an_agent_that_cannot_reach_its_ledger_at_start_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list without members, and an empty log, told people at 3 a.m. that all was well."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    config = Config(f"redis://127.0.0.1:{port}/jobs", name="a", accept_rewinds=True)
+    config = Config(f"redis://127.0.0.1:{free_port()}/jobs", name="a", accept_rewinds=True)
     address = f"unix:{tmp_path}/agent.sock"
     with running(config, AgentOptions(socket=str(tmp_path / "agent.sock"))) as agent, agent.client() as asker:
         until(lambda: "Connection refused" in asker.get("/ready").json()["found"])

@@ -19,7 +19,7 @@ from tests.agent.stand_in import StandIn, eventually, standing_in, whenever
 
 @pytest.fixture(name="place")
 def _place(tmp_path: Path) -> Iterator[tuple[StandIn, Client]]:
-    with standing_in(tmp_path) as (agent, address), Client(address) as client:
+    with standing_in(tmp_path) as (agent, address), Client(address, timeout=PATIENCE) as client:
         yield agent, client
 
 
@@ -33,7 +33,10 @@ def with_another_member(request: pytest.FixtureRequest, tmp_path: Path) -> Itera
     with Member(configured(tmp_path, "b", lease=lease)) as other:
         until(lambda: len(other.led) == PARTITIONS)
         other.drain("a")
-        with running(configured(tmp_path, lease=lease), AgentOptions(socket=socket)) as agent, Client(socket) as client:
+        with (
+            running(configured(tmp_path, lease=lease), AgentOptions(socket=socket)) as agent,
+            Client(socket, timeout=PATIENCE) as client,
+        ):
             agent.await_ready()
             for partition in (3, 5):
                 other.pin(partition, "a")
@@ -287,7 +290,7 @@ def test_a_share_that_is_not_closed_in_time_is_fenced_for_that_partition_alone(t
     config, its = (configured(tmp_path, name, lease=STEADY, drain_timeout=0.3) for name in ("a", "b"))
     with Member(its) as other:
         until(lambda: len(other.led) == PARTITIONS)
-        with running(config, AgentOptions(socket=socket)) as agent, Client(socket) as client:
+        with running(config, AgentOptions(socket=socket)) as agent, Client(socket, timeout=PATIENCE) as client:
             until(lambda: len(agent.agent.member.led) == PARTITIONS // 2)
             with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
                 lost, *kept = sorted(share.terms)

@@ -30,6 +30,7 @@ from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import STEADY, configured, running, until
 from tests.conftest import require
+from tests.servers.process import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -250,8 +251,8 @@ def at_port(port: int, folder: Path) -> dict[str, str]:
 
 
 def test_a_port_that_is_free_and_one_that_another_program_holds_are_told_apart(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)) as holder:
 
         def hang_up() -> None:
             holder.accept()[0].close()

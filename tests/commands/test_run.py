@@ -502,7 +502,7 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
             host.start()
         eventually(lambda: any(host.pids for host in hosts))
         first, second = hosts if hosts[0].pids else hosts[::-1]
-        with Client(second.socket) as client:
+        with Client(second.socket, timeout=60) as client:
             assert first.run is not None
             stopped += children(first.run.pid)
             (guardian,) = stopped
@@ -548,7 +548,7 @@ def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(
     first, second = (Host(tmp_path, name, lease=GRACE / 2, drain_timeout=drain_timeout) for name in ("alpha", "beta"))
     try:
         eventually(lambda: all(host.is_settled() for host in (first, second)))
-        with Client(second.socket) as client:
+        with Client(second.socket, timeout=60) as client:
             client.drain(second.name)
             first.start(*options)
             eventually(lambda: first.pids)

@@ -6,9 +6,11 @@ begin(command) --> running --kill, stop--> ended --begin--> running ...
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,11 +18,41 @@ __all__ = ["ServerProcess", "free_port", "until_asked_to_end"]
 
 STOP_MAX = 20.0
 
+PORTS_FROM = 10_000
+"""Below, services of the machine have their places."""
+
+_claims: list[socket.socket] = []
+"""Kept for as long as this process lives."""
+
 
 def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as listening:
-        listening.bind((host, 0))
-        return int(listening.getsockname()[1])
+    """A port that is free, and stays so until it is listened at: a server takes a while to start.
+
+    The kernel gives ports above its lowest to all that ask for any, and to every connection that is made. So it is one
+    from below; and no other process of the tests is given it while this one lives.
+    """
+    while True:
+        port = random.SystemRandom().randrange(PORTS_FROM, _ports_below())
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            if sys.platform == "linux":
+                claim.bind(f"\0neli-test-port-{port}")  # A name without a file, which ends with the process.
+            with socket.socket() as listening:
+                listening.bind((host, port))
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        return port
+
+
+def _ports_below() -> int:
+    """The lowest port that the kernel gives out; where it gives out all of them, there is none better than others."""
+    try:
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    except OSError:
+        lowest = 49_152  # As on other systems.
+    return lowest if lowest > PORTS_FROM else 65_536
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import pytest
 from neli_router.config import Config
 from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import PARTITIONS, STEADY, TOKEN, Running, configured, running, until
+from tests.servers.process import free_port
 from tests.status.browsing import Keys, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
@@ -137,13 +138,12 @@ def test_a_wrong_token_opens_nothing(agent: Running, page: Page) -> None:
 
 def test_the_page_comes_back_when_its_agent_was_started_again(page: Page, tmp_path: Path) -> None:
     config: Config = configured(tmp_path)
-    options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
+    options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen=f"127.0.0.1:{free_port()}", token=TOKEN)
     with running(config, options) as agent:
         agent.await_ready()
-        port = str(agent.agent.tcp_address)
         page.open(address(agent))
     page.await_word("not connected")
-    with running(config, AgentOptions(socket=options.socket, listen=port, token=TOKEN)) as agent:
+    with running(config, options):
         page.await_word("live")
         until(lambda: PARTITIONS == owned(page, "a"), "its partitions")
         assert page.was_never_reloaded
