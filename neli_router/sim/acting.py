@@ -27,17 +27,18 @@ most hold - suspicion, stretched by the drift of the clock that it is counted on
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from neli_router.induction.fold import State
 from neli_router.induction.machine import Induction
+from neli_router.protocol import Standing
 from neli_router.sim.options import RunOptions
 from neli_router.sim.process import Process
-from neli_router.sim.world import Violation, World
+from neli_router.sim.world import LocalClock, Violation, World
 
-__all__ = ["Acting", "Coverage", "ProcessClaims"]
+__all__ = ["Acting", "Actor", "ActorMachine", "Coverage", "ProcessClaims", "ends_of_tenure"]
 
 SLACK = 0.01
 """In leases: the time that the turns of pumps take, which D leaves out."""
@@ -65,18 +66,41 @@ class ProcessClaims(NamedTuple):
 NOTHING = ProcessClaims([-inf], [{}])
 
 
-class Acting:
-    """The claims of all processes."""
+class Actor(Protocol):
+    """A process, as far as its claims go."""
 
-    def __init__(self, world: World, *, exclusive: bool) -> None:
+    label: str
+    clock: LocalClock
+    standing: Standing
+
+    @property
+    def now(self) -> float: ...
+
+
+class ActorMachine(Protocol):
+    """A machine of any protocol, as far as its claims go."""
+
+    @property
+    def incarnation(self) -> str: ...
+    def tenures(self, now: float) -> Terms: ...
+
+
+ActorT = TypeVar("ActorT", bound=Actor)
+MachineT = TypeVar("MachineT", bound=ActorMachine)
+
+
+class Acting(Generic[ActorT, MachineT]):
+    """The claims of all processes. `ends_of` gives the times, on its clock, at which a machine's answer may change."""
+
+    def __init__(self, world: World, *, exclusive: bool, ends_of: Callable[[MachineT], Iterable[float]]) -> None:
         self.lenient = not exclusive
         """Whether two may act for one partition: under `available`, and for a while after a ledger lost records."""
-        self.claims: dict[Process, ProcessClaims] = {}
-        self._world = world
+        self.claims: dict[ActorT, ProcessClaims] = {}
+        self._world, self._ends_of = world, ends_of
         self._acted: dict[int, tuple[int, str]] = {}
         """Partition -> the highest term that was acted under, and by which incarnation."""
 
-    def step(self, process: Process, machine: Induction) -> bool:
+    def step(self, process: ActorT, machine: MachineT) -> bool:
         """`process` took a step; returns whether it claims other partitions than before."""
         now = self._world.now
         before = self.claims.get(process, NOTHING).just_before(now)
@@ -90,7 +114,7 @@ class Acting:
                 self._world.at(start, self._rise, process, machine, claims)
         return terms != before
 
-    def end(self, process: Process) -> None:
+    def end(self, process: ActorT) -> None:
         """`process` is gone, and acts no more."""
         self.claims.pop(process, None)
 
@@ -98,21 +122,19 @@ class Acting:
         """The ledger lost records: it may give the same terms again."""
         self._acted.clear()
 
-    def terms(self, process: Process) -> Terms:
+    def terms(self, process: ActorT) -> Terms:
         """What `process` may act for now."""
         claims = self.claims.get(process)
         return claims.at(self._world.now) if claims is not None else {}
 
-    def who(self, partition: int) -> list[Process]:
+    def who(self, partition: int) -> list[ActorT]:
         """The processes that may act for `partition` now."""
         now = self._world.now
         return [process for process, claims in self.claims.items() if partition in claims.at(now)]
 
-    def _claims(self, process: Process, machine: Induction) -> ProcessClaims:
-        tenure, standing, local = machine.tenure, process.standing, process.now
-        ends = [tenure.sent + tenure.lasts, tenure.settled, standing.until, *tenure.busy.values()]
-        ends += [linger.until for linger in tenure.lingering.values()]
-        ends += standing.ends.values()
+    def _claims(self, process: ActorT, machine: MachineT) -> ProcessClaims:
+        standing, local = process.standing, process.now
+        ends = [standing.until, *standing.ends.values(), *self._ends_of(machine)]
         turns = [local, *sorted({end for end in ends if local < end < inf})]
         starts = [self._world.now]
         terms = [machine.tenures(local)]
@@ -124,7 +146,7 @@ class Acting:
             self._require_belief(process, later, turn)
         return ProcessClaims(starts, terms)
 
-    def _require_belief(self, process: Process, may: Terms, local: float) -> None:
+    def _require_belief(self, process: ActorT, may: Terms, local: float) -> None:
         standing = process.standing
         if local >= standing.until and not standing.ends:
             return
@@ -136,7 +158,7 @@ class Acting:
                     f"at {local:.6f} on its clock, where its machine may act for {may}",
                 )
 
-    def _rise(self, process: Process, machine: Induction, claims: ProcessClaims) -> None:
+    def _rise(self, process: ActorT, machine: MachineT, claims: ProcessClaims) -> None:
         """A claim begins by itself: a wait has ended, unless a step came first."""
         if self.claims.get(process) is claims:
             before, terms = claims.just_before(self._world.now), claims.at(self._world.now)
@@ -144,7 +166,7 @@ class Acting:
                 if before.get(partition) != term:
                     self._begin(process, machine, partition, term)
 
-    def _begin(self, process: Process, machine: Induction, partition: int, term: int) -> None:
+    def _begin(self, process: ActorT, machine: MachineT, partition: int, term: int) -> None:
         if self.lenient:
             return
         for other in self.who(partition):
@@ -165,11 +187,22 @@ class Acting:
         self._acted[partition] = (term, incarnation)
 
 
+def ends_of_tenure(machine: Induction) -> list[float]:
+    """The times at which leases and waits of `induction` end."""
+    tenure = machine.tenure
+    lingering = (linger.until for linger in tenure.lingering.values())
+    return [tenure.sent + tenure.lasts, tenure.settled, *tenure.busy.values(), *lingering]
+
+
 class Coverage:
     """`owner_of` finds the live process of an incarnation, if there is one."""
 
     def __init__(
-        self, world: World, options: RunOptions, acting: Acting, owner_of: Callable[[str], Process | None]
+        self,
+        world: World,
+        options: RunOptions,
+        acting: Acting[Process, Induction],
+        owner_of: Callable[[str], Process | None],
     ) -> None:
         settings = options.settings("any")
         stretch = (1 + options.drift) / (1 - options.drift)

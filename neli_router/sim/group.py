@@ -30,7 +30,7 @@ from neli_router.induction.observer import Observer
 from neli_router.induction.records import Expire, Handover, Join, Leave, decode
 from neli_router.induction.witness import OWN_MAX, RING_MAX
 from neli_router.protocol import Settings
-from neli_router.sim.acting import Acting, Coverage
+from neli_router.sim.acting import Acting, Coverage, ends_of_tenure
 from neli_router.sim.ledger import Log
 from neli_router.sim.options import RunOptions
 from neli_router.sim.process import Birth, Process
@@ -60,7 +60,7 @@ class SimulatedGroup:
         self.counts: Counter[str] = Counter()
         self.referee = Referee(on_unseated=self._on_unseated, on_change=self._on_change)
         self.log = Log(world, options, self._on_append)
-        self.acting = Acting(world, exclusive=options.exclusive)
+        self.acting: Acting[Process, Induction] = Acting(world, exclusive=options.exclusive, ends_of=ends_of_tenure)
         self.living: list[Process] = []
         """Members' processes, in the order in which they started."""
         self.observers: list[Process] = []

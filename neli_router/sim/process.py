@@ -11,21 +11,12 @@ a real one would have got.
 
 Of a killed process nothing remains but the records that it sent. While it is only paused, its program's other threads
 go on, so checkers ask its machine and its clock what it may act for, whatever its pump is doing.
-
-    Acquired --> working --Revoked--> finishing --after a while, or never--> Released
-                    |                     |
-                    '------- Fenced ------'--> stopped at once
-
-Its program does what it is told, in its own time. A real program believes its events. So their order is a promise of
-its own, beside what the machine may do: nothing is acquired twice under one term, nothing is lost that was not held,
-and once the member has stopped nothing is held.
 """
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from math import inf
-from random import Random
 from typing import Protocol
 
 from neli_router.errors import LedgerError, LedgerUnavailable, LedgerUnusable, NeliError
@@ -34,24 +25,13 @@ from neli_router.induction.fold import State
 from neli_router.induction.machine import Induction
 from neli_router.induction.observer import Observer
 from neli_router.ledgers.base import READ_MAX, Entry
-from neli_router.protocol import (
-    NO_STANDING,
-    Acquired,
-    Close,
-    Fenced,
-    News,
-    Notice,
-    Released,
-    Revoked,
-    Standing,
-    Stopped,
-)
+from neli_router.protocol import NO_STANDING, Close, News, Notice, Released, Standing, Stopped
 from neli_router.pump import Pump
 from neli_router.sim.ledger import Blocked, Log, SimulatedLedger
-from neli_router.sim.options import RunOptions
+from neli_router.sim.program import Program
 from neli_router.sim.world import LocalClock, Violation, World
 
-__all__ = ["Birth", "Checkers", "Process", "Program"]
+__all__ = ["Birth", "Checkers", "Process"]
 
 TURN = 1e-4
 """In leases: the least that a turn takes, so that no process takes infinitely many in no time."""
@@ -100,7 +80,7 @@ class Process:
         self.pump: Pump[Induction | Observer] | None = None
         self._watch, self._birth = watch, birth
         self._lease = log.options.lease
-        self.program = Program(label, log.options, world.random, self._release_later)
+        self.program = Program(label, log.options, log.options.lease, world.random, self._release_later)
         self.ledger = SimulatedLedger(
             log,
             label,
@@ -349,67 +329,3 @@ class Process:
 
     def _release_later(self, seconds: float, event: Released) -> None:
         self.world.at(self.world.now + seconds, self.post, event)
-
-
-class Program:
-    """One process's program. `later(seconds, event)` posts an event to the machine after a while."""
-
-    def __init__(
-        self, label: str, options: RunOptions, random: Random, later: Callable[[float, Released], None]
-    ) -> None:
-        self.held: dict[int, int] = {}
-        """Partition -> term, for all that it was told it may act for and has not stopped to act for."""
-        self.prompt = False
-        """Whether it answers at once and always, as every program does in phase two."""
-        self._label, self._options, self._random, self._later = label, options, random, later
-        self._finishing: dict[int, int] = {}
-        self._released: dict[int, int] = {}
-
-    def hear(self, news: News) -> None:
-        """The pump tells `news`."""
-        match news:
-            case Acquired(terms=terms):
-                for partition, term in terms.items():
-                    if self.held.get(partition, -1) >= term:
-                        self._object(f"was told twice that it acquired {partition} under {term}", terms)
-                self.held.update(terms)
-                for partition in terms:
-                    self._finishing.pop(partition, None)
-                    self._released.pop(partition, None)
-            case Revoked(terms=terms):
-                self._require_held("Revoked", terms)
-                if not self._options.exclusive:  # Its successor was heard already: no need to wait.
-                    self._drop(terms)
-                    return
-                self._finishing.update(terms)
-                if self.prompt or self._random.random() >= self._options.hang:
-                    mean = 0.0 if self.prompt else self._options.answer * self._options.lease
-                    self._later(self._random.expovariate(1 / mean) if mean else 0.0, Released(terms))
-            case Fenced(terms=terms):
-                self._require_held("Fenced", {i: v for i, v in terms.items() if self._released.get(i) != v})
-                self._drop(terms)
-            case Stopped():
-                if self.held:
-                    self._object("was left in the belief that it holds these when its member ended", self.held)
-            case _:
-                pass
-
-    def release(self, terms: Mapping[int, int]) -> Released:
-        """It has finished what was revoked, unless it was fenced in the meantime. From here on it does nothing."""
-        done = {i: term for i, term in terms.items() if self._finishing.get(i) == term}
-        self._drop(done)
-        self._released.update(done)
-        return Released(terms)
-
-    def _drop(self, terms: Mapping[int, int]) -> None:
-        for partition, term in terms.items():
-            if self.held.get(partition) == term:
-                del self.held[partition]
-                self._finishing.pop(partition, None)
-
-    def _require_held(self, what: str, terms: Mapping[int, int]) -> None:
-        if any(self.held.get(partition) != term for partition, term in terms.items()):
-            self._object(f"was told {what} of what it did not hold", terms)
-
-    def _object(self, message: str, terms: Mapping[int, int]) -> None:
-        raise Violation("events_in_order", f"the program of {self._label} {message}: {dict(terms)}, held {self.held}")

@@ -39,12 +39,13 @@ from neli_router.pump import Pump
 from neli_router.sim import referee as referee_module
 from neli_router.sim import simulate as simulate_module
 from neli_router.sim import steps
-from neli_router.sim.acting import Acting, Coverage, ProcessClaims
+from neli_router.sim.acting import Acting, Coverage, ProcessClaims, ends_of_tenure
 from neli_router.sim.explore import explore, transcript
 from neli_router.sim.group import DOUBT, SimulatedGroup, require_bounded
 from neli_router.sim.miniature import Bounds, broken_rule, genesis_world
 from neli_router.sim.options import RunOptions, Weather
-from neli_router.sim.process import Process, Program
+from neli_router.sim.process import Process
+from neli_router.sim.program import Program
 from neli_router.sim.referee import DIGEST_EVERY, Referee
 from neli_router.sim.simulate import CONVERGED_LEASES_MAX, _converge, simulate
 from neli_router.sim.steps import successors
@@ -332,7 +333,7 @@ class ActingScene:
 
     def __init__(self, *, exclusive: bool = True) -> None:
         self.world = World(1)
-        self.acting = Acting(self.world, exclusive=exclusive)
+        self.acting: Acting[Process, Induction] = Acting(self.world, exclusive=exclusive, ends_of=ends_of_tenure)
         self._group = SimulatedGroup(self.world, options())
 
     def host(self, label: str) -> Process:
@@ -710,7 +711,7 @@ def test_two_who_act_on_tables_that_differ_after_the_doubt_are_found() -> None:
 
 
 def program() -> Program:
-    return Program("m1#1", options(), Random(1), lambda seconds, event: None)
+    return Program("m1#1", options(), LEASE, Random(1), lambda seconds, event: None)
 
 
 @pytest.mark.parametrize(
