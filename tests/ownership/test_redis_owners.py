@@ -9,9 +9,11 @@ import contextlib
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -420,7 +422,7 @@ def test_a_failover_is_followed_by_members_and_routers(tmp_path: Path) -> None:
 
 
 def test_anybody_can_read_who_owns_a_key_by_plain_commands(server: Redis, tmp_path: Path) -> None:
-    with member(server, "a", ledger=tmp_path / "ledger.db") as leading:
+    with member(server, "a", ledger=tmp_path / "ledger.db", lease=2.0) as leading:  # It must not lose it meanwhile.
         until(lambda: len(leading.led) == 8 and server.cli("HLEN", "jobs:owners:v1") == "8")
         slots, partitions, tags = server.cli("HMGET", "jobs:layout:v1", "slots", "partitions", "tags").split("\n")
         assert ("64", "8", "0") == (slots, partitions, tags)
@@ -445,8 +447,8 @@ def test_routers_of_the_store_and_of_the_ledger_come_to_the_same_table(server: R
     ):
         until(lambda: len(first.led) == 8)
         with member(server, "b", ledger=ledger) as second:
-            until(lambda: "b" in names(told) and true.table.partitions == told.table.partitions)
-            assert 4 == len(second.led)
+            until(lambda: len(second.led) == 4 and true.table.partitions == told.table.partitions)
+            assert "b" in names(told)
         until(lambda: names(told) == ["a"] * 8 and true.table.partitions == told.table.partitions)
 
 
@@ -513,13 +515,16 @@ def test_a_member_leads_whether_redis_is_there_or_not_and_the_log_says_so_once(
         server.start()
         until(lambda: server.cli("HLEN", "jobs:owners:v1") == "8")
         until(lambda: "ownership.available" in caplog.text)
+        before = caplog.text.count("ownership.unavailable")
         server.freeze()
         try:
-            until(lambda: caplog.text.count("ownership.unavailable") == 2)
+            until(lambda: caplog.text.count("ownership.unavailable") > before)
             assert leading.pulse(PATIENCE)
         finally:
             server.thaw()
-    assert 2 == caplog.text.count("ownership.unavailable")
+    # A busy machine may have more outages than these two. Each is told once, and then its end.
+    told = re.findall(r"ownership\.(unavailable|available)", caplog.text)
+    assert all(one != other for one, other in pairwise(told)), told
 
 
 @pytest.mark.parametrize("name", ["a b", '"', "\\", "@x", "-", "12 id", "ü€𝄞", "{}[],:", "'; FLUSHALL", "x" * 200])

@@ -32,7 +32,7 @@ __all__ = ["VERSION", "Kafka", "Node", "missing"]
 
 VERSION = JARS.version
 
-START_MAX = 90.0
+START_MAX = 240.0
 HEAP = "256m"
 
 

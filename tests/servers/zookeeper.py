@@ -23,7 +23,7 @@ from tests.servers.process import ServerProcess, free_port
 __all__ = ["ZooKeeper", "missing"]
 
 
-START_MAX = 60.0
+START_MAX = 240.0
 PAUSE = 0.05
 HEAP = "128m"
 TICKS_PER_SESSION = 5
