@@ -38,7 +38,7 @@ PROJECT = "neli_router"
 PROVIDER = "airflow_provider"
 """The annex: it stands on the house, and nothing in the house knows of it."""
 
-BASE = ("closing", "errors", "keyspace", "leases", "protocol")
+BASE = ("belief", "closing", "errors", "keyspace", "leases", "protocol")
 GROUND = (*BASE, "cancellation", "clock", "exit_codes", "leash", "logs")
 """Modules that stand on nothing but each other, and that every room may know if it is not pure."""
 PROTOCOLS = ("consumer_group", "electors", "induction")

@@ -7,12 +7,11 @@ from math import inf
 
 import pytest
 
-from neli_router.induction.events import Effect
 from neli_router.induction.fold import State
 from neli_router.induction.program_view import HANDOVERS_MAX, ProgramView
 from neli_router.induction.records import Drain, Handover, Pin
 from neli_router.induction.tenure import Tenure
-from neli_router.protocol import Acquired, Fenced, Revoked, Settings
+from neli_router.protocol import Acquired, Event, Fenced, Revoked, Settings
 from tests.induction.scenes import LAYOUT, folded, founded, join
 
 ALL = dict.fromkeys(range(4), 1001)
@@ -70,7 +69,7 @@ def test_a_new_term_is_told() -> None:
 def test_losses_are_told_before_gains() -> None:
     view = ProgramView(SETTINGS)
     view.settle({0: 1001}, take=True)
-    effects: list[Effect] = view.settle({1: 1002}, take=True)
+    effects: list[Event] = view.settle({1: 1002}, take=True)
     assert [Fenced, Acquired] == [type(effect) for effect in effects]
 
 

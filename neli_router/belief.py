@@ -1,0 +1,97 @@
+"""Belief: for which partitions a program was told that it may act, and which it was asked to let go.
+
+                     may act for it                              another member shall have it
+    (not led) ---------- Acquired ---------> led ------------------- Revoked -----------------> draining
+         ^                                    |                                                    |
+         |<------ Fenced: may no longer ------+------ Fenced: may no longer, or drain_timeout -----+
+         |<------------------------------ Released by the program: now it is given up -------------'
+
+A protocol says what a member *may* act for; this keeps what its program believes, and tells it the difference. The
+program never believes more than the protocol allows, because it hears of losses first and in the same step. It hears of
+nothing twice: a partition that was fenced is not revoked as well.
+
+Under `available` nothing drains. A partition is given up while it is led, and the program is told Revoked when the
+protocol knows that it has a successor: then it can stop without a gap.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+
+from neli_router.protocol import Acquired, Event, Fenced, Revoked
+
+__all__ = ["Belief"]
+
+
+class Belief:
+    """One program's belief. It outlives an incarnation: under `available` the program leads on when one ends."""
+
+    def __init__(self, drain_timeout: float) -> None:
+        self._drain_timeout = drain_timeout
+        self.leading: dict[int, int] = {}
+        """Partition -> term, as the program knows it."""
+        self.reason = ""
+        """Why partitions are lost next, in words for the program."""
+        self._succeeded: set[int] = set()
+        self._draining: dict[int, float] = {}
+
+    @property
+    def draining(self) -> dict[int, float]:
+        """Partition -> by when the program has to let go of it. It was asked to, and still has it."""
+        return self._draining
+
+    @property
+    def deadline(self) -> float:
+        """When the first of the draining partitions is taken from the program."""
+        return min(self.draining.values(), default=inf)
+
+    def succeeded(self, partitions: Iterable[int]) -> None:
+        """Under `available`: these have a successor."""
+        self._succeeded.update(partitions)
+
+    def release(self, terms: Mapping[int, int]) -> list[int]:
+        """The program let go of these; returns those that it was asked for."""
+        draining = self.draining
+        done = [i for i, term in terms.items() if i in draining and self.leading.get(i) == term]
+        for i in done:
+            del draining[i], self.leading[i]
+        return done
+
+    def settle(self, may: Mapping[int, int], *, take: bool) -> list[Event]:
+        """Tell the program the difference to `may`, for which it may act; new partitions only if `take`."""
+        events = self._lose({i: term for i, term in self.leading.items() if i not in may})
+        # A member that closes takes on nothing new, but a partition that it still leads may come back to it under a
+        # new term: seed 0x165.
+        new = {i: term for i, term in may.items() if self.leading.get(i) != term and (take or i in self.leading)}
+        if new:
+            self.leading.update(new)
+            self._succeeded -= new.keys()
+            events.append(Acquired(new))
+        return events
+
+    def drain(self, partitions: Mapping[int, int], now: float) -> tuple[list[int], list[Event]]:
+        """Ask for `partitions`, which are led; returns those that were asked for too long ago, and are lost now."""
+        draining = self.draining
+        events: list[Event] = []
+        asked = {i: term for i, term in partitions.items() if i not in draining}
+        if asked:
+            draining.update(dict.fromkeys(asked, now + self._drain_timeout))
+            events.append(Revoked(asked))
+        late = {i: term for i, term in partitions.items() if now >= draining[i]}
+        if late:
+            self.reason = f"the program did not finish within drain_timeout={self._drain_timeout:g} s"
+            events += self._lose(late)
+        return list(late), events
+
+    def _lose(self, lost: Mapping[int, int]) -> list[Event]:
+        events: list[Event] = []
+        for i in lost:
+            del self.leading[i]
+            self.draining.pop(i, None)
+        passed_on = {i: term for i, term in lost.items() if i in self._succeeded}
+        fenced = {i: term for i, term in lost.items() if i not in self._succeeded}
+        self._succeeded -= lost.keys()
+        if passed_on:
+            events.append(Revoked(passed_on))
+        if fenced:
+            events.append(Fenced(fenced, self.reason))
+        return events
