@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 HOUSE = sources(ROOT)
 
 SHARED_NAMES: dict[str, str] = {
-    "Away": "a ledger cannot be read, to a member; an agent or a ledger cannot be asked, to a task of Airflow",
+    "Away": "a ledger or a broker cannot be reached, to a member; an agent or a ledger, to a task of Airflow",
+    "Broken": "a ledger, or a broker's topic, cannot be used any more: to machines of different rooms",
+    "Lost": "the broker took partitions, to a member; a program lost terms, in the notes of a process",
 }
 """Class names that stand for two things all the same, each with the reason."""
 
@@ -96,8 +98,8 @@ ESSAY = '"""What it is for.\n\nHow it works.\n"""\n'
         ("induction.fold", "print(1)", "uses print(): a pure module"),
         ("induction.fold", "order = hash('a')", "uses hash(): a pure module"),
         ("induction.fold", "import numpy", "imports numpy: it may import of other packages"),
-        ("induction.fold", "from neli_router.pump import Pump", "imports neli_router.pump: it may import closing"),
-        ("induction.fold", "from neli_router import NoOwner", "imports neli_router: it may import closing"),
+        ("induction.fold", "from neli_router.pump import Pump", "imports neli_router.pump: it may import belief"),
+        ("induction.fold", "from neli_router import NoOwner", "imports neli_router: it may import belief"),
         ("ledgers.sqlite", "from neli_router.pump import Pump", "imports neli_router.pump: it may"),
         (
             "ledgers.sqlite",

@@ -1,0 +1,642 @@
+"""The rules of the NELI paper ("Non-exclusive leader induction in highly available systems"), one test for each.
+
+| section of the paper | rule | tests that begin with |
+| --- | --- | --- |
+| Protocol definition | messages without key and value to all M, continually; none dries up | `test_broadcast_` |
+| Protocol definition | V, of size M, of receipt times; M never changes | `test_vector_`, `test_size_` |
+| Protocol definition | leader of M_i while V_i is newer than now - T | `test_leader_` |
+| Protocol definition | role j is filled by partition j mod size(M); roles come and go | `test_roles_` |
+| Protocol definition | T is greater than the session timeout | `test_threshold_` |
+| Protocol definition, guidelines | sizes of R, M and P; sessions; assignors | `test_advice_` |
+| Topic reuse | groups that share a topic divide their frequency; others' messages count | `test_reuse_` |
+| Exclusivity of role assignment | broker times, T + e, grace, the steps 1 to 5 | `test_exclusive_` |
+| Use in continuously available systems | two groups, two leaders | `test_continuous_` |
+
+After them stand the rules that are this project's: terms, the group's word, giving back, the end.
+"""
+
+from random import Random
+
+import pytest
+
+from neli_router.consumer_group.events import (
+    Away,
+    Back,
+    Broken,
+    Confirmed,
+    GiveBack,
+    LeaveGroup,
+    Message,
+    Received,
+)
+from neli_router.consumer_group.neli import Neli
+from neli_router.consumer_group.settings import NeliSettings
+from neli_router.errors import ConfigError, GroupMismatch, LedgerRewound, LedgerUnusable
+from neli_router.keyspace import Layout
+from neli_router.protocol import Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
+from tests.consumer_group.scenes import LAYOUT, NeliScene, fenced, neli_settings
+
+EXCLUSIVE = neli_settings(guarantee="exclusive", threshold=4.0, clock_error=0.5)
+AVAILABLE = neli_settings(threshold=30.0)
+
+
+def available() -> NeliScene:
+    """T = 30 s and sessions of 10 s: the paper's example."""
+    return NeliScene(AVAILABLE)
+
+
+def exclusive() -> NeliScene:
+    """T = 4 s, e = 0.5 s, sessions of 10 s."""
+    return NeliScene(EXCLUSIVE)
+
+
+def exclusive_leader(*partitions: int) -> NeliScene:
+    """It was given these at 0, heard them until 4.5 and leads them since."""
+    scene = exclusive()
+    scene.given(0.0, *partitions)
+    scene.message(4.0, *partitions)
+    scene.step(4.5)
+    assert sorted(partitions) == scene.leads(4.5)
+    return scene
+
+
+# Protocol definition
+
+
+def test_broadcast_every_member_sends_an_empty_message_to_all_partitions_continually() -> None:
+    """Also to those that are not its own, whether or not it was given any."""
+    scene = available()
+    for _ in range(4):
+        scene.step(max(0.0, scene.machine.deadline))
+    empty = dict.fromkeys(range(4))
+    assert [(0.0, empty), (1.0, empty), (2.0, empty), (3.0, empty)] == scene.published
+
+
+def test_broadcast_while_one_process_lives_no_partition_dries_up() -> None:
+    """The last process of a group is given all partitions, and hears in each what it sent itself."""
+    scene = available()
+    scene.given(0.0, 0, 1, 2, 3)
+    for now in range(1, 100):
+        scene.step(float(now))
+        assert float(now) == scene.published[-1][0]
+        scene.message(now + 0.1, *scene.published[-1][1])
+        assert [0, 1, 2, 3] == scene.leads(now + 0.1)
+
+
+def test_vector_has_an_element_for_each_partition_and_takes_the_time_of_each_receipt() -> None:
+    """The paper's zero stands for "never": it must not count as a time near the clock's own zero."""
+    scene = available()
+    never = float("-inf")
+    assert [never] * 4 == scene.machine.vector
+    scene.given(0.0, 1, 2)
+    scene.message(3.0, 1)
+    scene.message(5.0, 2)
+    assert [never, 3.0, 5.0, never] == scene.machine.vector
+
+
+def test_vector_takes_a_message_from_any_member_and_with_any_content() -> None:
+    scene = available()
+    scene.given(0.0, 1)
+    assert [Acquired({1: 10})] == scene.message(1.0, 1, body=b"from another program")
+
+
+def test_size_of_m_is_the_brokers_and_a_layout_of_another_size_is_refused() -> None:
+    with pytest.raises(GroupMismatch, match=r"M=4 partitions was wanted.* but it has 6") as caught:
+        Neli(AVAILABLE, 6, 0.0, rng=Random(7))
+    assert "give all of them the layout" in caught.value.remedy
+
+
+def test_size_of_m_must_not_grow_while_a_group_runs() -> None:
+    """Roles would fall to other partitions in the members that know, and both owners would be right."""
+    scene = available()
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    *losses, end = scene.given(2.0, 4)
+    assert [1] == fenced(losses)
+    assert isinstance(end, Stopped)
+    assert isinstance(end.error, GroupMismatch)
+    assert "which never changes while a group runs" in str(end.error)
+    assert [] == scene.step(3.0)
+
+
+def test_size_of_m_that_shows_by_a_message_ends_the_member_too() -> None:
+    *_, end = available().message(1.0, 7)
+    assert isinstance(end, Stopped)
+    assert isinstance(end.error, GroupMismatch)
+
+
+def test_leader_of_a_partition_while_its_element_is_newer_than_t_ago() -> None:
+    scene = available()
+    assert [] == scene.given(0.0, 1)
+    assert [] == scene.leads(0.0)
+    assert [Acquired({1: 10})] == scene.message(2.0, 1)
+    assert [1] == scene.leads(31.9)
+    assert [] == scene.leads(32.0)
+
+
+def test_leader_is_a_question_of_time_and_of_no_stored_flag() -> None:
+    """The machine is not stepped while its thread hangs, and its answers end all the same."""
+    scene = available()
+    scene.given(0.0, 1)
+    scene.message(2.0, 1)
+    standing = scene.machine.standing
+    assert 32.0 == standing.end(1, 10)
+    assert {} == scene.machine.tenures(32.0)
+
+
+def test_leader_ends_by_itself_when_the_messages_stop() -> None:
+    """It is cut off, and the broker cannot tell it that the partition went to another."""
+    scene = available()
+    scene.given(0.0, 1)
+    scene.message(2.0, 1)
+    scene.step(31.9)
+    (loss,) = scene.step(32.0)
+    assert Fenced({1: 10}, "no message of the partition counts that is younger than T=30 s") == loss
+
+
+def test_leader_wakes_in_time_to_end() -> None:
+    scene = NeliScene(neli_settings(threshold=30.0, beat=10.0))
+    scene.given(0.0, 1)
+    scene.message(2.0, 1)
+    scene.step(30.0)
+    assert 32.0 == scene.machine.deadline
+
+
+def test_leader_of_several_partitions_loses_each_in_its_own_time() -> None:
+    scene = available()
+    scene.given(0.0, 0, 1)
+    scene.message(1.0, 0, 1)
+    scene.message(5.0, 1)
+    assert [0] == fenced(scene.step(31.0))
+    assert [1] == fenced(scene.step(35.0))
+
+
+def test_leader_again_when_messages_come_again_under_a_new_term() -> None:
+    scene = available()
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    assert [Fenced, Acquired] == [type(effect) for effect in scene.message(40.0, 1)]
+    assert {1: 11} == scene.machine.leading
+
+
+def test_leader_of_nothing_that_it_was_not_given() -> None:
+    """Messages of a partition that the broker gave to another, late from a buffer."""
+    scene = available()
+    assert [] == scene.message(1.0, 3)
+    assert [] == scene.leads(1.0)
+
+
+@pytest.mark.parametrize("roles", [1, 3, 4, 5, 1000])
+def test_roles_fall_to_partitions_by_their_number_modulo_m(roles: int) -> None:
+    """Fewer roles than partitions, as many, and more: each role has a partition, so none is dormant for ever."""
+    partitions = [LAYOUT.partition_of_role(j) for j in range(roles)]
+    assert [j % 4 for j in range(roles)] == partitions
+    assert set(range(min(roles, 4))) == set(partitions)
+
+
+def test_roles_come_and_go_without_a_word_to_the_members() -> None:
+    """No member is told how many there are: role 10 ** 9 has had a leader all along."""
+    scene = available()
+    scene.given(0.0, 0)
+    scene.message(1.0, 0)
+    assert LAYOUT.partition_of_role(10**9) in scene.leads(1.0)
+
+
+def test_threshold_must_be_greater_than_the_session_timeout() -> None:
+    with pytest.raises(ConfigError) as caught:
+        neli_settings(threshold=10.0)
+    (problem,) = caught.value.problems
+    assert problem == (
+        "T=10 must be greater than session=10, or a leader that is cut off ends before the broker gives its "
+        "partitions to another: raise threshold above 10 or lower session to under 10"
+    )
+
+
+def test_threshold_greater_than_the_session_lets_two_overlap_and_leaves_no_partition_without_a_leader() -> None:
+    """The paper's example: the session ends after 10 s, T is 30 s, so up to 20 s of overlap."""
+    old, new = available(), available()
+    old.given(0.0, 1)
+    old.message(5.0, 1)  # The last that it hears; the broker gives the partition away at 15.
+    new.given(15.0, 1)
+    leaders = {}
+    for now in range(5, 60):
+        if now >= 16:
+            new.message(float(now), 1, offset=now)
+        leaders[now] = len(old.leads(now)) + len(new.leads(now))
+    assert list(range(16, 35)) == [now for now, count in leaders.items() if count == 2]
+    assert 0 not in leaders.values()
+
+
+def test_threshold_leaves_room_for_a_lost_message() -> None:
+    with pytest.raises(ConfigError) as caught:
+        neli_settings(threshold=30.0, beat=11.0)
+    assert caught.value.problems == (
+        (
+            "beat=11 (with groups=1) must be above 0 and at most a third of T=30, or one lost message would look "
+            "like a lost partition: lower beat to 10 or raise threshold to 33"
+        ),
+    )
+
+
+def advice(**told: object) -> list[object]:
+    """The advice that a member with these settings logs in its first step."""
+    effects = NeliScene(neli_settings(threshold=30.0, **told)).step(0.0)
+    assert all(isinstance(effect, Notice) and effect.event == "group.advice" for effect in effects)
+    return [effect.fields["found"] for effect in effects if isinstance(effect, Notice)]
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ({"roles": 0}, "no role can be assigned"),
+        ({"roles": 1}, "members may own partitions and no role"),
+        ({"assignor": "range"}, "the low partitions, which have roles, pile up on few members"),
+        ({"members": 5}, "members stay idle"),
+        ({"members": 0}, "far more partitions than members"),
+        ({"session": 0.5}, "sessions this short were seen to flap"),
+        ({"groups": 2}, "the topic is shared"),
+    ],
+    ids=str,
+)
+def test_advice_on_sizes_is_a_warning_and_no_error(told: dict[str, object], found: str) -> None:
+    assert [found] == advice(**told)
+
+
+def test_advice_that_is_followed_is_not_repeated() -> None:
+    assert [] == advice(roles=4, members=4, assignor="roundrobin")
+
+
+def test_advice_comes_once() -> None:
+    scene = NeliScene(neli_settings(roles=0))
+    assert [1, 0] == [len(scene.step(0.0)), len(scene.step(1.0))]
+
+
+# Topic reuse for independent role-process assignments
+
+
+def test_reuse_of_a_topic_by_two_groups_halves_the_frequency_of_both() -> None:
+    scene = NeliScene(neli_settings(threshold=30.0, beat=1.0, groups=2))
+    for now in range(5):
+        scene.step(float(now))
+    assert [0.0, 2.0, 4.0] == [now for now, _ in scene.published]
+
+
+def test_reuse_divides_the_default_frequency_as_far_as_t_allows() -> None:
+    assert [5.0, 10.0, 10.0] == [neli_settings(threshold=30.0, beat=None, groups=n).beat_every for n in (1, 2, 9)]
+
+
+def test_reuse_that_leaves_too_few_messages_is_refused() -> None:
+    """The other groups may all stop, and then the group's own messages have to do."""
+    with pytest.raises(
+        ConfigError, match=r"beat=12 \(with groups=12\) must be .* a third of T=30.*: lower beat to 0\."
+    ):
+        neli_settings(threshold=30.0, beat=1.0, groups=12)
+
+
+def test_reuse_counts_messages_of_other_groups_as_well() -> None:
+    scene = available()
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    scene.message(20.0, 1, body=b"of another group")
+    assert [1] == scene.leads(49.0)
+
+
+# Exclusivity of role assignment
+
+
+def test_exclusive_t_plus_e_must_be_less_than_the_session_timeout() -> None:
+    with pytest.raises(ConfigError) as caught:
+        neli_settings(guarantee="exclusive", threshold=9.5, clock_error=0.5)
+    assert caught.value.problems == (
+        (
+            "T=9.5 plus e=0.5 must be less than session=10, or a member can lead a partition that the broker gave to "
+            "another: lower threshold to under 9.5 or raise session above 10"
+        ),
+    )
+
+
+def test_exclusive_counts_from_the_brokers_time_brought_to_this_hosts_clock() -> None:
+    """`now` is 10, the broker appended it 1.5 s ago: V is 8.5, and not 10."""
+    scene = exclusive()
+    scene.given(0.0, 1)
+    scene.message(10.0, 1, age=1.5)
+    assert 8.5 == scene.machine.vector[1]
+    assert [1] == scene.leads(12.4)
+    assert [] == scene.leads(12.5)
+
+
+def test_exclusive_counts_no_message_from_later_than_its_receipt() -> None:
+    """The broker's clock is ahead by no more than e."""
+    scene = exclusive()
+    scene.given(0.0, 1)
+    scene.message(10.0, 1, age=-0.5)
+    assert 10.0 == scene.machine.vector[1]
+
+
+def test_exclusive_counts_nothing_while_the_clocks_are_further_apart_than_e() -> None:
+    """A message from a future of more than e cannot be: the bound does not hold, and with it no promise."""
+    scene = exclusive()
+    scene.given(0.0, 1)
+    (notice,) = scene.message(10.0, 1, age=-0.75)
+    assert (
+        Notice(
+            "neli.clocks_apart", {"apart": 0.75, "clock_error": 0.5, "remedy": "keep the clocks of all hosts in step"}
+        )
+        == notice
+    )
+    assert [] == scene.message(11.0, 1, age=-0.75)  # Told once a session.
+    assert [] == scene.leads(11.0)
+
+
+def test_exclusive_needs_a_topic_with_the_brokers_times() -> None:
+    scene = exclusive()
+    scene.given(0.0, 1)
+    (end,) = scene.message(1.0, 1, age=None)
+    assert isinstance(end, Stopped)
+    assert isinstance(end.error, ConfigError)
+    assert "set message.timestamp.type=LogAppendTime on the topic" in str(end.error)
+
+
+def test_exclusive_new_leader_waits_for_a_grace_of_t_and_e() -> None:
+    """The broker may give a partition away before the session is over, without a word to the old leader."""
+    scene = exclusive()
+    scene.given(0.0, 1)
+    assert [] == scene.message(4.0, 1)
+    assert [] == scene.step(4.4)
+    assert [] == scene.leads(4.4)
+    assert [Acquired({1: 10})] == scene.step(4.5)
+
+
+def test_exclusive_transition_takes_two_t_at_the_worst() -> None:
+    """The old leader's last message is of 0. The broker gives the partition away at T, when the old leader ends."""
+    settings = neli_settings(guarantee="exclusive", threshold=4.0, clock_error=0.0)
+    old, new = NeliScene(settings), NeliScene(settings)
+    old.given(-8.0, 1)
+    old.message(0.0, 1)
+    assert [1] == old.leads(3.9)
+    new.given(4.0, 1)
+    for tenth in range(1, 41):
+        new.message(4.0 + tenth / 10, 1)
+    led = {now / 10: (old.leads(now / 10), new.leads(now / 10)) for now in range(100)}
+    assert 8.0 == min(now for now, (_, leads) in led.items() if leads)  # 2T after the last message that counted.
+    assert [] == [now for now, both in led.items() if all(both)]
+
+
+@pytest.mark.parametrize("given_at", [0.1, 1.0, 2.0, 3.9])
+def test_exclusive_grace_keeps_two_apart_however_soon_the_broker_gave_the_partition_away(given_at: float) -> None:
+    """And however the clocks of the two stand to the broker's, within e: the old one's is e behind."""
+    old, new = exclusive(), exclusive()
+    old.given(-10.0, 1)
+    old.message(0.0, 1, age=-0.5)
+    new.given(given_at, 1)
+    for tenth in range(1, 100):
+        new.message(given_at + tenth / 10, 1, age=0.5)
+        now = given_at + tenth / 10
+        assert not (old.leads(now) and new.leads(now))
+    assert [1] == new.leads(given_at + 9.9)
+
+
+STEPS_1_TO_5 = [Message(1, 11 + tenth, 1_700_000_000.0 + 10 + tenth / 10, None) for tenth in range(10)]
+"""Step 1: messages that the broker appended from 10 to 11, and that wait in p's client library."""
+
+
+def steps_1_to_5(settings: NeliSettings) -> list[float]:
+    """The paper's scenario. p is starved of CPU from 10 to 30; gives the times at which p and q both lead."""
+    p, q = NeliScene(settings), NeliScene(settings)
+    p.given(0.0, 1)
+    for now in range(1, 11):
+        p.message(float(now), 1, offset=now)
+    assert [1] == p.leads(10.0)
+    q.given(21.0, 1)  # Step 3: p's session lapsed, and its partition went to q.
+    both = []
+    for now in range(22, 60):
+        q.message(float(now), 1, offset=now)  # Step 4: q hears it, and leads.
+        if now == 30:
+            p.step(30.0, Received(STEPS_1_TO_5, 1_700_000_000.0 + 30))  # Step 5: p wakes, and takes its backlog.
+        both += [float(now)] if now >= 30 and p.leads(now) and q.leads(now) else []
+    return both
+
+
+def test_exclusive_steps_1_to_5_with_the_times_of_receipt_two_lead_for_t() -> None:
+    assert [float(now) for now in range(30, 60)] == steps_1_to_5(AVAILABLE)
+
+
+def test_exclusive_steps_1_to_5_with_the_brokers_times_one_leads() -> None:
+    assert [] == steps_1_to_5(EXCLUSIVE)
+
+
+def test_exclusive_check_before_an_act_is_no_proof_and_terms_tell_the_acts_apart() -> None:
+    """The paper asks for fencing where assurance must be absolute. A later owner's term is higher."""
+    old, new = exclusive_leader(1), exclusive()
+    new.offset = old.offset
+    new.given(5.0, 1)
+    new.message(9.0, 1)
+    new.step(9.5)
+    assert new.machine.leading[1] > old.machine.leading[1]
+
+
+# Use in continuously available systems
+
+
+def test_continuous_availability_takes_two_groups_with_a_leader_each() -> None:
+    """Disjoint groups over one topic, or two: nothing in one depends on the other."""
+    first, second = available(), available()
+    first.given(0.0, 2)
+    second.given(0.0, 2)
+    first.message(1.0, 2)
+    second.message(1.0, 2)
+    assert ([2], [2]) == (first.leads(1.0), second.leads(1.0))
+
+
+# Terms
+
+
+def test_a_tenure_has_the_offset_of_the_message_that_began_it_as_its_term() -> None:
+    scene = NeliScene(neli_settings(term_base=1000))
+    scene.given(0.0, 1)
+    assert [Acquired({1: 1010})] == scene.message(1.0, 1)
+    scene.message(2.0, 1)
+    assert {1: 1010} == scene.machine.tenures(2.0)
+
+
+def test_nothing_is_led_before_the_group_has_confirmed_what_the_message_said() -> None:
+    """A consumer that the group has forgotten may still fetch."""
+    scene = NeliScene(AVAILABLE, confirms=False)
+    scene.given(0.0, 1)
+    assert [] == scene.message(1.0, 1)
+    assert ([{1: 10}], []) == (scene.asked, scene.leads(1.0))
+    assert [Acquired({1: 10})] == scene.confirmed(1.5)
+
+
+def test_a_question_that_was_lost_is_asked_again_at_each_beat() -> None:
+    scene = NeliScene(AVAILABLE, confirms=False)
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    scene.message(1.5, 1)
+    assert [{1: 10}] == scene.asked
+    assert 2.0 == scene.machine.deadline
+    scene.step(2.0)
+    assert [{1: 10}] * 2 == scene.asked
+
+
+def test_an_answer_that_comes_after_a_loss_begins_nothing() -> None:
+    """Or a zombie would begin when its successor has begun, and both would have the same term."""
+    scene = NeliScene(AVAILABLE, confirms=False)
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    scene.lost(2.0, 1)
+    assert [] == scene.confirmed(2.5)
+    scene.given(3.0, 1)
+    scene.message(4.0, 1)
+    assert [] == scene.step(4.5, Confirmed({1: 10}))  # The answer to the older question.
+    assert [Acquired({1: 11})] == scene.confirmed(5.0)
+
+
+def test_a_partition_that_was_away_and_came_back_has_a_new_term() -> None:
+    """Another may have had it meanwhile, under a term above the old one."""
+    scene = available()
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    scene.asked_back(2.0, 1)
+    scene.given(3.0, 1)
+    assert {1: 10} == scene.machine.tenures(3.0)
+    assert [Acquired({1: 11})] == scene.message(4.0, 1)
+
+
+def test_an_offset_that_is_not_above_the_last_ends_the_member() -> None:
+    """The topic was made anew, or lost messages: terms would fall."""
+    scene = NeliScene(neli_settings(term_base=1000))
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    loss, end = scene.message(2.0, 1, offset=3)
+    assert [1] == fenced([loss])
+    assert isinstance(end, Stopped)
+    assert isinstance(end.error, LedgerRewound)
+    assert "start all members of the group with a term_base of more than 1010" == end.error.remedy
+
+
+# Giving back
+
+
+def test_available_gives_back_at_once_and_leads_on_until_t_has_passed() -> None:
+    """Nobody is without a leader while the new one begins; then it is told Revoked, because it was done in order."""
+    scene = available()
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    assert [GiveBack([1])] == scene.asked_back(2.0, 1)
+    assert [1] == scene.leads(30.9)
+    assert [Revoked({1: 10})] == scene.step(31.0)
+
+
+def test_available_leads_on_when_the_broker_took_a_partition_and_is_fenced_when_t_has_passed() -> None:
+    scene = available()
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    assert [] == scene.lost(2.0, 1)
+    assert [1] == fenced(scene.step(31.0))
+
+
+def test_exclusive_lets_the_program_finish_before_it_gives_back() -> None:
+    scene = exclusive_leader(0, 1)
+    assert [Revoked({1: 10})] == scene.asked_back(5.0, 1)
+    assert [0, 1] == scene.leads(5.0)
+    assert [GiveBack([1])] == scene.step(6.0, Released({1: 10}))
+    assert [0] == scene.leads(6.0)
+
+
+def test_exclusive_takes_from_a_program_that_does_not_finish() -> None:
+    scene = NeliScene(neli_settings(guarantee="exclusive", threshold=4.0, drain_timeout=2.0))
+    scene.given(0.0, 1)
+    scene.message(4.5, 1)
+    scene.asked_back(5.0, 1)
+    scene.message(6.9, 1)
+    effects = scene.step(7.0)
+    assert [Fenced({1: 10}, "the program did not finish within drain_timeout=2 s"), GiveBack([1])] == effects
+
+
+def test_exclusive_partition_that_falls_silent_while_the_program_finishes_is_fenced_and_given_back() -> None:
+    scene = exclusive_leader(1)
+    scene.asked_back(5.0, 1)
+    loss, back = scene.step(8.0)
+    assert ([1], GiveBack([1])) == (fenced([loss]), back)
+
+
+def test_what_is_not_led_is_given_back_at_once() -> None:
+    """It was in its grace; or it was not even known: the broker waits for an answer all the same."""
+    scene = exclusive()
+    scene.given(0.0, 1)
+    scene.message(4.4, 1)
+    assert [GiveBack([3]), GiveBack([1])] == scene.asked_back(4.5, 1, 3)
+
+
+def test_exclusive_loss_is_fenced_at_once() -> None:
+    scene = exclusive_leader(1)
+    assert [1] == fenced(scene.lost(5.0, 1))
+
+
+# The end
+
+
+def test_exclusive_member_that_closes_lets_the_program_finish_and_leaves() -> None:
+    scene = exclusive_leader(0, 1)
+    assert [Revoked({0: 10, 1: 10})] == scene.step(5.0, Close())
+    assert [] == scene.step(5.5, Released({0: 10}))
+    assert [LeaveGroup(), Stopped(None)] == scene.step(6.0, Released({1: 10}))
+    assert [] == scene.step(7.0)
+
+
+def test_available_member_that_closes_leaves_at_once_and_leads_on_until_t_has_passed() -> None:
+    scene = available()
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    assert [LeaveGroup()] == scene.step(2.0, Close())
+    assert 31.0 == scene.machine.deadline
+    assert [Revoked({1: 10}), Stopped(None)] == scene.step(31.0)
+
+
+@pytest.mark.parametrize("settings", [AVAILABLE, EXCLUSIVE], ids=["available", "exclusive"])
+def test_a_member_without_partitions_closes_at_once(settings: NeliSettings) -> None:
+    assert [LeaveGroup(), Stopped(None)] == NeliScene(settings).step(0.0, Close())
+
+
+def test_a_member_that_closes_at_once_is_fenced() -> None:
+    scene = exclusive_leader(1)
+    loss, end = scene.step(5.0, Close(at_once=True))
+    assert ([1], Stopped(None)) == (fenced([loss]), end)
+
+
+def test_a_broken_topic_ends_the_member_with_its_error() -> None:
+    error = LedgerUnusable("a topic was wanted", "it was deleted", "make it")
+    loss, end = exclusive_leader(1).step(5.0, Broken(error))
+    assert ([1], Stopped(error)) == (fenced([loss]), end)
+
+
+def test_an_outage_says_why_a_leader_ended_and_its_end_is_followed_by_a_broadcast() -> None:
+    scene = exclusive_leader(1)
+    scene.step(5.0, Away())
+    (loss,) = scene.step(8.0)
+    assert isinstance(loss, Fenced)
+    assert loss.reason.endswith("while the broker could not be reached")
+    before = len(scene.published)
+    scene.step(8.25, Back())
+    assert before + 1 == len(scene.published)
+
+
+def test_settings_name_all_their_problems_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        NeliSettings(name="", layout=Layout(), term_base=-1, roles=-1, drain_timeout=-1.0)
+    assert 4 == len(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"), [({"guarantee": "both"}, "choose"), ({"groups": 0}, "at least 1")], ids=str
+)
+def test_settings_that_nothing_can_be_said_of_come_first(told: dict[str, object], wanted: str) -> None:
+    with pytest.raises(ConfigError, match=wanted):
+        neli_settings(**told)
+
+
+def test_settings_without_times_are_sound_under_both_guarantees() -> None:
+    """T of two sessions, or of a half."""
+    times = [NeliSettings(name="a", layout=LAYOUT, guarantee=guarantee) for guarantee in ("available", "exclusive")]
+    assert [12.0, 3.0] == [settings.t for settings in times]
