@@ -1,0 +1,419 @@
+"""Fast NELI: the behaviour that goNELI documents, and none of the faults that its source shows.
+
+| documented by goNELI | tests |
+| --- | --- |
+| Barrier: LeaderAcquired, LeaderRevoked, LeaderFenced | `test_acquired_`, `test_revoked_`, `test_fenced_` |
+| "again receive a heartbeat, allowing it to resume the leader role" | `test_resumes_` |
+| the owner publishes heartbeats, others do not; the heartbeat's form | `test_heartbeats_` |
+| Pulse answers at once if it leads; only fatal errors leave it | `test_pulse_`: the machine's half of it |
+| Background runs a task while its member leads | as Pulse: the calls are the member's |
+| Close, and Await of the end | `test_close_` |
+| Configuration: names and defaults | `test_settings_` |
+
+| fault of goNELI's source | test |
+| --- | --- |
+| `time.Now().UnixNano()` is subtracted: the wall clock may be set | `test_fault_wall_clock_arithmetic` |
+| `lastReceived` is set by whatever message came | `test_fault_any_message_taken_for_ones_own_heartbeat` |
+| `lastReceived` is the time of receipt | `test_fault_freshness_counted_from_receipt` |
+| `onAssigned` sets `isLeader` | `test_fault_leading_before_anything_was_heard` |
+| `isLeader` is cleared by the next poll only | `test_fault_a_stored_flag_that_stays_true_while_a_thread_hangs` |
+| `onRevoked` calls the barrier, fenced or not | `test_fault_revoked_reported_after_fenced` |
+"""
+
+from math import inf
+from random import Random
+
+import pytest
+
+from neli_router.consumer_group.events import Away, Back, Broken, BrokerEffect, GiveBack, LeaveGroup, Message, Received
+from neli_router.consumer_group.fast_neli import HEARTBEATS_MAX, FastNeli
+from neli_router.consumer_group.settings import FastNeliSettings
+from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable
+from neli_router.keyspace import Layout
+from neli_router.protocol import Acquired, Close, Fenced, Released, Revoked, Stopped
+from tests.consumer_group.scenes import LAYOUT, WALL, Scene, fenced
+
+FAST = FastNeliSettings(name="a", layout=LAYOUT)
+GONELI = FastNeliSettings(name="a", layout=Layout(slots=16, partitions=1), goneli=True, group="prices")
+
+
+class FastScene(Scene[FastNeli]):
+    def __init__(
+        self, settings: FastNeliSettings = FAST, *, confirms: bool = True, partitions: int | None = None
+    ) -> None:
+        size = settings.layout.partitions if partitions is None else partitions
+        machine = FastNeli(settings, size, 0.0, wall_nanoseconds=int(WALL) * 10**9, rng=Random(7))
+        super().__init__(machine, confirms=confirms)
+
+    def returns(self, now: float, *, sent: int = -1, wall: float | None = None) -> list[BrokerEffect]:
+        """The last heartbeat that it sent, or an older one, comes back in all partitions that it was sent to."""
+        _, bodies = self.published[sent]
+        self.offset += 1
+        messages = [Message(i, self.offset, None, body) for i, body in bodies.items()]
+        return self.step(now, Received(messages, WALL + now if wall is None else wall))
+
+
+def leader(*partitions: int, settings: FastNeliSettings = FAST) -> FastScene:
+    """These were given to it at 0, and led from then on: the first heartbeat came back at once."""
+    scene = FastScene(settings)
+    scene.given(0.0, *partitions)
+    scene.returns(0.0)
+    assert sorted(partitions) == scene.leads(0.0)
+    return scene
+
+
+# Barrier
+
+
+def test_acquired_when_a_heartbeat_that_was_sent_since_the_assignment_comes_back() -> None:
+    scene = FastScene()
+    assert [] == scene.given(0.0, 1, 3)
+    assert [1, 3] == list(scene.published[0][1])
+    assert [Acquired({1: 10, 3: 10})] == scene.returns(0.125)
+
+
+def test_acquired_is_not_for_a_heartbeat_of_an_earlier_assignment() -> None:
+    scene = leader(1)
+    scene.lost(1.0, 1)
+    scene.given(1.0, 1)
+    assert [] == scene.returns(1.1, sent=-2)
+    assert [Acquired({1: 12})] == scene.returns(1.2)
+
+
+def test_acquired_for_any_number_of_partitions_each_in_its_own_time() -> None:
+    scene = leader(0)
+    scene.given(1.0, 2)
+    assert [Acquired({2: 11})] == scene.returns(1.1)
+    assert {0: 10, 2: 11} == scene.machine.leading
+
+
+def test_revoked_waits_for_the_program_and_only_then_another_can_lead() -> None:
+    """ "The application may block the Barrier callback until it wraps up any in-flight activity." """
+    scene = leader(1)
+    assert [Revoked({1: 10})] == scene.asked_back(1.0, 1)
+    scene.returns(1.0)
+    assert [1] == scene.leads(5.9)
+    assert [GiveBack([1])] == scene.step(5.9, Released({1: 10}))
+    assert [] == scene.leads(5.9)
+
+
+def test_revoked_ends_in_fenced_if_the_program_does_not_finish() -> None:
+    scene = leader(1, settings=FastNeliSettings(name="a", layout=LAYOUT, drain_timeout=2.0))
+    scene.asked_back(1.0, 1)
+    scene.returns(2.0)
+    loss, back = scene.step(3.0)
+    assert Fenced({1: 10}, "the program did not finish within drain_timeout=2 s") == loss
+    assert GiveBack([1]) == back
+
+
+def test_fenced_after_a_heartbeat_timeout_without_a_heartbeat() -> None:
+    scene = leader(1)
+    assert [] == scene.step(4.9)
+    (loss,) = scene.step(5.0)
+    assert Fenced({1: 10}, "no heartbeat of this member came back that was sent within 5 s") == loss
+
+
+def test_fenced_does_not_keep_the_broker_waiting() -> None:
+    """ "Blocking in the Barrier callback will not prevent a new leader from being elected." """
+    scene = leader(1)
+    scene.step(5.0)
+    assert [GiveBack([1])] == scene.asked_back(5.5, 1)
+
+
+def test_fenced_at_once_when_the_broker_took_the_partition() -> None:
+    assert [1] == fenced(leader(1).lost(1.0, 1))
+
+
+def test_resumes_when_a_heartbeat_returns_while_it_is_still_the_assignee() -> None:
+    """A later tenure, and a term that is higher: another may have led meanwhile."""
+    scene = leader(1)
+    scene.step(5.0)
+    assert [Acquired({1: 11})] == scene.returns(5.1)
+
+
+def test_resumes_nothing_that_was_reassigned_meanwhile() -> None:
+    scene = leader(1)
+    scene.step(5.0)
+    scene.lost(5.0, 1)
+    assert [] == scene.returns(5.1)
+
+
+def test_resumes_only_with_the_word_of_the_group() -> None:
+    """A process that was stopped for longer than a session wakes up, and Kafka lets it fetch what it sends itself."""
+    scene = leader(1)
+    scene.step(60.0)
+    scene.confirms = False
+    assert [] == scene.returns(60.1)
+    assert [] == scene.leads(60.1)
+    assert [] == scene.lost(60.2, 1)  # The group refused, and the consumer hears why.
+
+
+# Heartbeats
+
+
+def test_heartbeats_are_sent_by_owners_and_to_their_partitions_only() -> None:
+    scene = FastScene()
+    scene.step(0.0)
+    scene.step(1.0)
+    assert [] == scene.published
+    scene.given(1.5, 2, 0)
+    scene.step(1.75)
+    assert [[0, 2], [0, 2]] == [list(bodies) for _, bodies in scene.published]
+
+
+def test_heartbeats_are_what_gonelis_are() -> None:
+    scene = leader(1)
+    scene.step(0.5)
+    assert [{1: b"1700000000000000000%a"}, {1: b"1700000000500000000%a"}] == [bodies for _, bodies in scene.published]
+
+
+def test_heartbeats_are_never_alike() -> None:
+    """Two at one time, because two partitions were given one after another."""
+    scene = FastScene()
+    scene.given(0.0, 1)
+    scene.given(0.0, 2)
+    (_, first), (_, second) = scene.published
+    assert len({first[1], second[1]}) == 2
+
+
+def test_heartbeats_are_sent_each_minimum_poll_interval() -> None:
+    scene = FastScene()
+    scene.given(0.0, 1)
+    for _ in range(3):
+        scene.step(scene.machine.deadline)
+    assert [0.0, 0.1, 0.2, pytest.approx(0.3)] == [now for now, _ in scene.published]
+
+
+def test_heartbeats_that_are_remembered_have_a_bound() -> None:
+    scene = leader(1)
+    for number in range(HEARTBEATS_MAX + 10):
+        scene.step(0.25 + number / 4)
+    assert HEARTBEATS_MAX == len(scene.machine._sent)
+
+
+def test_heartbeats_of_a_stranger_make_a_leader_ask_the_group_and_cost_it_nothing() -> None:
+    scene = leader(1)
+    scene.step(1.0)
+    assert [] == scene.message(1.1, 1, body=b"5%b")
+    assert [{1: 10}] * 2 == scene.asked
+    scene.returns(1.2)
+    assert [1] == scene.leads(5.9)
+
+
+def test_heartbeats_of_a_successor_end_a_zombie_that_the_group_does_not_confirm() -> None:
+    """It fetches on, and hears itself; but its own heartbeats count no more."""
+    scene = leader(1)
+    scene.confirms = False
+    scene.message(1.0, 1, body=b"5%b")
+    for now in (1.0, 2.0, 3.0, 4.0):
+        scene.step(now)
+        scene.returns(now)
+    assert [1] == fenced(scene.step(5.0))
+
+
+def test_heartbeats_of_strangers_cost_one_question_a_beat_at_most() -> None:
+    scene = leader(1)
+    for number in range(100):
+        scene.message(1.0 + number / 1000, 1, body=b"5%b")
+    assert len(scene.asked) <= 3
+
+
+# Pulse, Background
+
+
+def test_pulse_is_answered_at_once_by_a_leader() -> None:
+    """All that it takes is the standing: no poll, and no step."""
+    scene = leader(1)
+    assert (5.0, -inf) == (scene.machine.standing.end(1, 10), scene.machine.standing.end(1, 9))
+
+
+@pytest.mark.parametrize("event", [Away(), Back()], ids=["away", "back"])
+def test_pulse_goes_on_over_faults_that_may_heal(event: Away | Back) -> None:
+    scene = leader(1)
+    assert [] == scene.step(1.0, event)
+    assert [1] == scene.leads(1.0)
+
+
+def test_pulse_ends_by_a_fatal_error_with_that_error() -> None:
+    error = LedgerUnusable("a topic was wanted", "it was deleted", "make it")
+    loss, end = leader(1).step(1.0, Broken(error))
+    assert ([1], Stopped(error)) == (fenced([loss]), end)
+
+
+# Close, Await
+
+
+def test_close_lets_the_program_finish_gives_back_and_ends() -> None:
+    """What goNELI's Await waits for is the last effect."""
+    scene = leader(1)
+    assert [Revoked({1: 10})] == scene.step(1.0, Close())
+    assert [LeaveGroup(), Stopped(None)] == scene.step(2.0, Released({1: 10}))
+
+
+def test_close_of_one_that_does_not_lead_ends_at_once() -> None:
+    assert [LeaveGroup(), Stopped(None)] == FastScene().step(0.0, Close())
+
+
+def test_close_takes_on_nothing_new() -> None:
+    scene = leader(1)
+    scene.step(1.0, Close())
+    scene.given(1.5, 2)
+    assert [] == scene.returns(1.6)
+
+
+# Configuration
+
+
+def test_settings_have_gonelis_names_and_defaults() -> None:
+    assert (0.1, 5.0, 15.0, "prices.neli") == (
+        GONELI.min_poll_interval,
+        GONELI.heartbeat_timeout,
+        GONELI.session_timeout,
+        GONELI.leader_topic,
+    )
+
+
+def test_settings_of_another_topic_than_the_groups_stand() -> None:
+    assert "elect" == FastNeliSettings(name="a", layout=LAYOUT, group="prices", topic="elect").leader_topic
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        (
+            {"heartbeat_timeout": 5.0, "session": 14.0},
+            (
+                "heartbeat_timeout=5 must be at most a third of session=14, so that a leader that is cut off stops "
+                "well before the broker gives its partitions away: lower it to 4.66667 or raise session to 15"
+            ),
+        ),
+        (
+            {"group_heartbeat": 10.0},
+            (
+                "heartbeat_timeout=5 plus group_heartbeat=10 must be less than session=15, or two members can lead at "
+                "once: lower group_heartbeat to under 10"
+            ),
+        ),
+        (
+            {"min_poll_interval": 2.0},
+            (
+                "min_poll_interval=2 must be above 0 and at most a third of heartbeat_timeout=5, or one lost heartbeat "
+                "would look like silence: lower it to 1.66667 or raise heartbeat_timeout to 6"
+            ),
+        ),
+        (
+            {"heartbeat_timeout": True},
+            "heartbeat_timeout=True must be a number of seconds: correct it",
+        ),
+        (
+            {"name": "a%b"},
+            "the name 'a%b' must have no %, which ends the time in a heartbeat: choose another",
+        ),
+        (
+            {"group": "prices of today"},
+            "group='prices of today' must have only letters, digits, '.', '_' and '-': choose another",
+        ),
+        (
+            {"goneli": True},
+            (
+                "goneli=True needs a layout of one partition, got 4: goNELI leads partition 0 and no other, so every "
+                "role is its leader's"
+            ),
+        ),
+        (
+            {"goneli": True, "layout": Layout(slots=4, partitions=1), "session": 20.0},
+            (
+                "session=20 must be three times heartbeat_timeout=5 with goneli=True, because goNELI knows no other: "
+                "leave session out"
+            ),
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(list(value)),
+)
+def test_settings_that_contradict_each_other_are_refused_in_words(told: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        FastNeliSettings(**{"name": "a", "layout": LAYOUT, **told})  # type: ignore[arg-type]
+    assert (problem,) == caught.value.problems
+
+
+def test_settings_for_gonelis_groups_lead_partition_zero_of_any_topic_and_no_other() -> None:
+    scene = FastScene(GONELI, partitions=3)
+    scene.given(0.0, 0, 1, 2)
+    assert [[0]] == [list(bodies) for _, bodies in scene.published]
+    assert [] == scene.message(0.05, 2, body=b"5%a")
+    assert [Acquired({0: 11})] == scene.returns(0.1)
+    assert [GiveBack([1, 2]), Revoked({0: 11})] == scene.asked_back(1.0, 0, 1, 2)
+
+
+def test_settings_with_another_number_of_partitions_than_the_topic_are_refused() -> None:
+    with pytest.raises(GroupMismatch):
+        FastScene(partitions=3)
+
+
+# The faults of goNELI's source
+
+
+def test_fault_wall_clock_arithmetic() -> None:
+    """The clock of the day is set an hour back and a day ahead: neither lengthens a tenure nor ends it."""
+    scene = leader(1)
+    scene.step(1.0)
+    scene.returns(1.1, wall=WALL - 3600)
+    scene.step(2.0)
+    scene.returns(2.1, wall=WALL + 86400)
+    assert [1] == scene.leads(6.9)
+    assert [] == scene.leads(7.0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, b"", b"x", b"1%", b"%a", b"x%a", b"1700000000000000001%a", b"1700000001000000000%b", b"9" * 99 + b"%a"],
+    ids=repr,
+)
+def test_fault_any_message_taken_for_ones_own_heartbeat(body: bytes | None) -> None:
+    """Of another writer, of a namesake, or of no one that sends heartbeats."""
+    scene = FastScene()
+    scene.given(0.0, 1)
+    assert [] == scene.message(0.5, 1, body=body)
+    scene.returns(0.5)
+    scene.message(4.0, 1, body=body)
+    assert [1] == scene.leads(5.4)
+    assert [] == scene.leads(5.5)
+
+
+def test_fault_freshness_counted_from_receipt() -> None:
+    """A heartbeat that waited in a buffer re-crowned a fenced leader."""
+    scene = leader(1)
+    scene.step(1.0)
+    assert [1] == fenced(scene.step(5.0))
+    assert [] == scene.returns(6.0, sent=1)  # Sent at 1, received at 6.
+    assert [] == scene.leads(6.0)
+
+
+def test_fault_a_late_heartbeat_does_not_hide_the_silence_before_it() -> None:
+    """A leader that was paused for longer than the timeout says so before it leads again."""
+    scene = leader(1)
+    scene.step(4.0)
+    assert [Fenced, Acquired] == [type(effect) for effect in scene.returns(6.0)]
+
+
+def test_fault_leading_before_anything_was_heard() -> None:
+    """An assignment alone led, and so did one on the far side of a network that was cut."""
+    scene = FastScene()
+    assert [] == scene.given(0.0, 0)
+    assert [] == scene.leads(0.0)
+    assert [] == scene.step(4.0)
+
+
+def test_fault_a_stored_flag_that_stays_true_while_a_thread_hangs() -> None:
+    """No step is taken, and the answer ends all the same."""
+    machine = leader(1).machine
+    assert ({1: 10}, {}) == (machine.tenures(4.9), machine.tenures(5.0))
+    assert 5.0 == machine.standing.end(1, 10)
+
+
+def test_fault_revoked_reported_after_fenced() -> None:
+    """A fenced leader has stopped. There is nothing left that it could finish."""
+    scene = leader(1)
+    assert [1] == fenced(scene.step(5.0))
+    assert [GiveBack([1])] == scene.asked_back(6.0, 1)
+    assert [] == scene.lost(7.0, 1)
