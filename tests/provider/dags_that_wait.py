@@ -18,12 +18,12 @@ IN_TRIGGERER: dict[str, Any] = {"start_from_trigger": True, "pool": "no_slots"}
 GIVEN: dict[str, Any] = {"start_date": START, "schedule": None, "default_args": {"neli_conn_id": HOST}}
 
 # Airflow's scheduler now and then takes a task that was deferred, and is resumed at once, for one that was killed.
-ON_WORKER: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+ON_WORKER: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=15)}
 
 with DAG("waits", params={"role": "nightly", "expect": "b"}, **GIVEN):
     here = LeaderSensor(task_id="here", role=ROLE, **IN_TRIGGERER)
 
-    @task(retries=3, retry_delay=timedelta(seconds=1))
+    @task(retries=3, retry_delay=timedelta(seconds=15))
     def below(in_triggerer: object, on_worker: object) -> list[object]:
         """Both kinds of result, as a task reads them."""
         return [leader_from(in_triggerer), leader_from(on_worker)["leader"]]
@@ -42,7 +42,8 @@ with DAG("gated", **GIVEN):
     LeaderGate(task_id="gate", role=ROLE, pool="no_slots") >> work()
 
 with DAG("in_vain", params={"nothing": "", "role": "7" * 19}, **GIVEN):
-    late: dict[str, Any] = {"role": ROLE, "expect": "nobody", "timeout": 6, **IN_TRIGGERER}
+    # Time for their triggers to begin: without one, Airflow itself ends such a task after its time, and takes a worker.
+    late: dict[str, Any] = {"role": ROLE, "expect": "nobody", "timeout": 30, **IN_TRIGGERER}
     LeaderSensor(task_id="late", **late)
     LeaderSensor(task_id="softly_late", soft_fail=True, **late)
     LeaderSensor(task_id="unnamed", role="{{ params.nothing }}", **IN_TRIGGERER)
@@ -51,7 +52,7 @@ with DAG("in_vain", params={"nothing": "", "role": "7" * 19}, **GIVEN):
     LeaderSensor(task_id="nowhere", role=ROLE, **{**IN_TRIGGERER, "neli_conn_id": "nowhere"})
     away: dict[str, Any] = {"role": ROLE, **IN_TRIGGERER, "neli_conn_id": "host_that_is_away"}
     LeaderSensor(task_id="away", when_away="fail", **away)
-    LeaderSensor(task_id="away_for_long", timeout=6, **away)
+    LeaderSensor(task_id="away_for_long", timeout=30, **away)
     LeaderGate(task_id="closed", when_not_leading="fail", role=ROLE, expect="nobody", pool="no_slots")
 
 with DAG("of_partition", **{**GIVEN, "schedule": PartitionedAtRuntime()}):

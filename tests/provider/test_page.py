@@ -39,11 +39,12 @@ member.close()
 """
 
 DAG = """
+from datetime import timedelta
 from airflow.sdk import DAG, task
 from airflow_provider.operators.neli import LeaderGate, LeaderShortCircuitOperator
 from airflow_provider.sensors.neli import LeaderSensor
 
-with DAG("links_to_the_page"):
+with DAG("links_to_the_page", default_args={"retries": 3, "retry_delay": timedelta(seconds=15)}):
     LeaderGate(task_id="gate", role="nightly")
     LeaderGate(task_id="skipping_gate", role="nightly", expect="b")
     LeaderSensor(task_id="sensor", role="nightly")
@@ -86,7 +87,7 @@ def other(airflow: Airflow) -> Iterator["subprocess.Popen[bytes]"]:
 @pytest.fixture(name="stranger")
 def _stranger(installation: Airflow) -> Iterator[httpx.Client]:
     """Asks without a login."""
-    with httpx.Client(base_url=installation.url, timeout=60.0, trust_env=False) as client:
+    with httpx.Client(base_url=installation.url, timeout=300.0, trust_env=False) as client:
         yield client
 
 
@@ -96,7 +97,7 @@ def _viewer(installation: Airflow) -> Iterator[httpx.Client]:
     api = installation.as_user("viewer")
     headers = {"Authorization": f"Bearer {api.token}"}
     api.close()
-    with httpx.Client(base_url=installation.url, timeout=60.0, trust_env=False, headers=headers) as client:
+    with httpx.Client(base_url=installation.url, timeout=300.0, trust_env=False, headers=headers) as client:
         yield client
 
 
