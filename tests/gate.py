@@ -77,7 +77,16 @@ STAGES = (
     Stage(
         "spark",
         "spark and not airflow",
-        ("-n", str(os.cpu_count() or 1), "--dist", "loadfile", "--no-loadscope-reorder", WITHOUT_AIRFLOW),
+        # Programs that start Spark wait for cores more than others do.
+        (
+            "-n",
+            str(os.cpu_count() or 1),
+            "--dist",
+            "loadfile",
+            "--no-loadscope-reorder",
+            "--timeout=1200",
+            WITHOUT_AIRFLOW,
+        ),
     ),
     # An installation is five processes and a gigabyte, and its tests share it: a second worker would start another.
     Stage("airflow", "airflow", ()),

@@ -20,7 +20,9 @@ from neli_router.settings.reload import Reload
 
 __all__ = ["LEASE", "PATIENCE", "STEADY", "TOKEN", "Events", "Running", "configured", "running", "until"]
 
-PATIENCE = 60.0
+PATIENCE = 180.0
+"""Seconds for what comes at once, and after minutes where other programs have all cores."""
+
 LEASE = 0.4
 STEADY = 2.0
 """A lease for tests that expect an exact course: one of 0.4 s is lost now and then while other tests take all cores."""

@@ -17,13 +17,17 @@ from tests.provider.given import spelled
 __all__ = ["PARTITIONS", "AgentProcess", "agents", "leader_of"]
 
 PARTITIONS = 8
+
+LEASE = 5.0
+"""Seconds. A busy machine may give an agent no core for as long as a shorter lease lasts, and it is lost by that."""
+
 SERVE = "from neli_router.cli import main; main()"
 
 
 class AgentProcess(Closing):
     """`neli agent`, in a process group of its own."""
 
-    def __init__(self, name: str, folder: Path, *, lease: float = 1.0, drain_timeout: float = 5.0) -> None:
+    def __init__(self, name: str, folder: Path, *, lease: float = LEASE, drain_timeout: float = 5.0) -> None:
         self.name, self.socket, self.log = name, folder / f"{name}.sock", folder / f"{name}.log"
         self._options = {
             "--ledger": f"sqlite://{folder}/ledger.db",
@@ -59,7 +63,11 @@ class AgentProcess(Closing):
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        until(self._is_member, f"the membership of {name_of(self)}")
+        try:
+            until(self._is_member, f"the membership of {name_of(self)}")
+        except BaseException:
+            self.close()  # Else it would live on after the test, and the tests after it would have one core less.
+            raise
 
     def kill(self) -> None:
         """As if the host had lost its power."""
@@ -88,7 +96,7 @@ def name_of(agent: AgentProcess) -> str:
 
 
 @contextmanager
-def agents(folder: Path, *names: str, lease: float = 1.0, drain_timeout: float = 5.0) -> Iterator[list[AgentProcess]]:
+def agents(folder: Path, *names: str, lease: float = LEASE, drain_timeout: float = 5.0) -> Iterator[list[AgentProcess]]:
     """So many of them, when each partition is led by the member that is to lead it."""
     with ExitStack() as stack:
         all_of_them = [

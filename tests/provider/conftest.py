@@ -10,6 +10,7 @@ takes seconds, and it takes logging in hand. The folder cannot be called as Airf
 it, pytest would import Airflow first.
 """
 
+import logging
 import os
 import re
 import tempfile
@@ -23,12 +24,16 @@ import pytest
 _home = tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True)
 HOME = Path(_home.name)
 
-LEASE = 3.0
+LEASE = 8.0
 """Seconds. Importing Airflow, in this process, holds up the agent's threads for longer than a short lease lasts."""
+
+LEASE_OF_ONE = 20.0
+"""Seconds, for the agent whose tasks run in this process, as Spark's start does: that holds up its threads for longer
+still. It begins to lead after as long, once in a session, because no lease of another member's is left then."""
 
 HERE = Path(__file__).parent
 
-TEST_MAX = 900.0
+TEST_MAX = 1800.0
 """Seconds. Only a test that hangs meets it."""
 
 BUNDLE = "dags-folder"
@@ -61,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_MAX))
 
 
+def pytest_unconfigure() -> None:
+    """Take away the handler that Airflow's import gave to the root logger. It writes to a stream of pytest's, which is
+    closed by now, and Spark's connection to Java logs its end when Python ends."""
+    logging.getLogger().handlers.clear()
+
+
 @pytest.fixture(scope="session")
 def airflow_home() -> Path:
     """The home of this session's Airflow, with its metadata database migrated."""
@@ -76,12 +87,12 @@ def airflow_home() -> Path:
     return HOME
 
 
-@pytest.fixture(name="agent", scope="module")
+@pytest.fixture(name="agent", scope="session")
 def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """An agent that is alone in its group, of eight partitions, so it leads them all. On both kinds of socket."""
     folder = tmp_path_factory.mktemp("agent")
     options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
-    with running(configured(folder, lease=LEASE), options) as agent:
+    with running(configured(folder, lease=LEASE_OF_ONE), options) as agent:
         agent.await_ready()
         yield agent
 

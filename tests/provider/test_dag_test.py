@@ -14,7 +14,7 @@ def test_a_task_asks_the_agent_of_its_host(dag_test: DagTest) -> None:
 
         @task
         def ask() -> str:
-            with NeliHook() as hook, hook.leading("nightly", timeout=30.0) as lease:
+            with NeliHook() as hook, hook.leading("nightly", timeout=300.0) as lease:
                 return f"{hook.owner_of_role('nightly').name} {lease.term > 0}"
 
         ask()

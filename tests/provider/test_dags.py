@@ -81,7 +81,7 @@ def test_events_of_one_task_become_one_run_for_each_partition(installation: Airf
     shutil.copy(DAGS / "prices_by_partition.py", installation.dags)
     api.await_dag("ticks_arrive", "prices_by_partition", "prices_are_published")
     api.trigger("ticks_arrive")
-    until(lambda: api.runs("prices_are_published"), "the roll-up", patience=240.0)
+    until(lambda: api.runs("prices_are_published"), "the roll-up", patience=900.0)
     (rolled,) = api.runs("prices_are_published")
     assert "success" == api.await_run("prices_are_published", rolled["dag_run_id"])
     runs = api.runs("prices_by_partition")

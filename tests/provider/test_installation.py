@@ -15,7 +15,7 @@ from airflow_provider.hooks.neli import NeliHook
 with DAG("asks_the_agent"):
     @task
     def ask():
-        with NeliHook() as hook, hook.leading("nightly", timeout=60.0) as lease:
+        with NeliHook() as hook, hook.leading("nightly", timeout=300.0) as lease:
             return [hook.member(), lease.partition]
     ask()
 """

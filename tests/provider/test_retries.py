@@ -11,7 +11,7 @@ from airflow_provider.exceptions import LeadershipEnding, LeadershipLost, NotLea
 from airflow_provider.retries import LeadershipRetryPolicy
 from neli_router.errors import LeaseLost, NeliError, NotLeading
 from neli_router.fence import Refused
-from tests.provider.conftest import LEASE
+from tests.provider.conftest import LEASE_OF_ONE
 from tests.provider.given import spelled
 
 pytestmark = pytest.mark.airflow
@@ -32,9 +32,12 @@ def raised(error: Error, cause: BaseException) -> Error:
 @pytest.mark.usefixtures("neli_default")
 def test_a_lost_lease_is_retried_after_as_long_as_a_takeover_takes(kind: type[NeliError]) -> None:
     decision = LeadershipRetryPolicy().evaluate(kind(*PARTS), 1, 3)
-    assert (RetryAction.RETRY, timedelta(seconds=2 * LEASE)) == (decision.action, decision.retry_delay)
+    assert (RetryAction.RETRY, timedelta(seconds=2 * LEASE_OF_ONE)) == (decision.action, decision.retry_delay)
     assert decision.reason is not None
-    assert f"tried again in {2 * LEASE:g} s, as a takeover takes at a lease of {LEASE:g} s: " in decision.reason
+    assert (
+        f"tried again in {2 * LEASE_OF_ONE:g} s, as a takeover takes at a lease of {LEASE_OF_ONE:g} s: "
+        in decision.reason
+    )
     assert "it was lost: b leads" in decision.reason
 
 

@@ -35,7 +35,7 @@ def play(story: Callable[[Triggerer], Awaitable[None]]) -> None:
 @contextmanager
 def member(folder: Path, name: str) -> Iterator[Running]:
     """An agent of `name`, on the ledger in `folder`; with a lease that a busy machine keeps."""
-    with running(configured(folder, name, lease=2.0), AgentOptions(socket=f"{folder}/{name}.sock")) as agent:
+    with running(configured(folder, name, lease=5.0), AgentOptions(socket=f"{folder}/{name}.sock")) as agent:
         agent.await_ready()
         yield agent
 

@@ -19,14 +19,14 @@ from neli_router import fence
 from tests.provider.hosts import Host, hosts
 from tests.servers.airflow import until
 
-pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(3600)]
 
 ROLE = 3
 
-LEASE = 6.0
+LEASE = 8.0
 """Seconds. One that is kept while tasks start on both hosts, which takes all cores, and that a test can wait out."""
 
-PATIENCE = 300.0
+PATIENCE = 600.0
 
 DAGS = """
 import os, socket, sqlite3, time

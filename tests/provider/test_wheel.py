@@ -23,7 +23,7 @@ from tests.provider.test_provider_info import ROOT, modules
 
 pytestmark = pytest.mark.airflow
 
-PATIENCE = 300.0
+PATIENCE = 900.0
 """Seconds for a command of Airflow. On an idle machine it takes three."""
 
 IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"

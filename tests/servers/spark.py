@@ -33,7 +33,7 @@ HOSTS = ("127.0.0.1", "localhost")
 MEMORY = "512m"
 """Of a worker, and so of its executor. Spark refuses less than 450 MB."""
 
-START_MAX = 240.0
+START_MAX = 600.0
 PAUSE = 0.1
 
 

@@ -25,7 +25,7 @@ from pyspark.sql import Row, SparkSession
 from neli_router.fence import Refused
 from neli_router.spark import SqlReceiver, session
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 PARTITIONS = 8
 ROWS = 4000
 

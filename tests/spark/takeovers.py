@@ -40,9 +40,9 @@ __all__ = ["LEASE", "Outcome", "play", "play_on_cluster"]
 
 AIMED = Path(__file__).with_name("aimed_job.py")
 PARTITIONS, INTERVALS, HALF, SECONDS = 12, 12, 6, 60
-LEASE = 2.0
+LEASE = 4.0
 LOOK_EVERY = 0.05
-PATIENCE = 240.0
+PATIENCE = 600.0
 """Seconds for each act. Starting a JVM takes most of it, on a machine that does other things as well."""
 
 

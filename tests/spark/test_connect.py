@@ -9,9 +9,9 @@ import pytest
 
 import neli_router
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
-SECONDS_MAX = 880.0
+SECONDS_MAX = 1780.0
 
 PROGRAM = """
 import random, sys, threading

@@ -15,7 +15,7 @@ TICKS = int(os.environ.get("NELI_TEST_TICKS", "60000"))
 
 @pytest.mark.spark
 @pytest.mark.process
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_every_tick_lands_once_while_drivers_are_killed_in_their_commit_stopped_past_their_lease_and_killed(
     tmp_path: Path,
 ) -> None:
@@ -33,7 +33,7 @@ def test_every_tick_lands_once_while_drivers_are_killed_in_their_commit_stopped_
 
 @pytest.mark.spark
 @pytest.mark.process
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_every_tick_lands_once_when_an_executor_of_the_cluster_is_killed_in_mid_run(tmp_path: Path) -> None:
     with Spark.started(workers=2) as cluster:
         outcome = play_on_cluster(tmp_path, cluster, TICKS)

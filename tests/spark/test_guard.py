@@ -31,8 +31,8 @@ from tests.agent.running import PARTITIONS, PATIENCE, Running, configured, runni
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-START_MAX = 180.0
-LEASE = 3.0
+START_MAX = 600.0
+LEASE = 5.0
 """Of the groups here: Spark keeps both cores busy for a second now and then, and shorter leases would be lost by it."""
 
 ROLE = 3

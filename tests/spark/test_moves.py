@@ -38,7 +38,9 @@ from tests.agent.running import PATIENCE, configured, running, until
 pytestmark = pytest.mark.spark
 
 LAYOUT = Layout(partitions=4)
-LEASE = 3.0
+LEASE = 5.0
+"""Seconds. Spark keeps both cores busy for seconds now and then, and shorter leases would be lost by it."""
+
 SECONDS, INTERVALS, TICKS = 60, 4, 2000
 DRAIN_TIMEOUTS = {"patient": 120.0, "hasty": 0.3}
 OTHER = {"patient": "hasty", "hasty": "patient"}

@@ -35,7 +35,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
 
 
 def said(home: str | None, *arguments: str) -> str:
-    done = subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, timeout=600, check=True)
     return done.stdout + done.stderr
 
 
@@ -97,7 +97,7 @@ def test_a_shell_learns_the_java_home(bare: Mapping[str, str]) -> None:
         env={**bare, "PYTHONPATH": str(root), "JAVA_HOME": "/nowhere"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert (1, "") == (done.returncode, done.stdout)
@@ -257,7 +257,7 @@ def asked(folder: Path, *question: str) -> str:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert 0 == done.returncode, done.stderr

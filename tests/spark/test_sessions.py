@@ -17,7 +17,7 @@ import neli_router.spark
 from neli_router.spark import session
 
 ROOT = Path(neli_router.spark.__file__).parents[2]
-START_MAX = 120.0
+START_MAX = 600.0
 
 JOB = """
 import json, os, sys

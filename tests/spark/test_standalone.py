@@ -23,10 +23,10 @@ from tests.servers.spark import Spark
 from tests.spark.prices_job import PARTITIONS, ROWS
 from tests.spark.twice_job import ROWS as TWICE
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgresql, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgresql, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
+PATIENCE = 600.0
 ALL = list(range(PARTITIONS))
 
 

@@ -24,7 +24,7 @@ from pyspark.sql import Row, SparkSession
 
 from neli_router.spark import RedisReceiver, SqlReceiver, session
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 PARTITIONS = 8
 ROWS = 800
 TERMS = {partition: 100 + partition for partition in range(PARTITIONS)}
