@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
 
 __all__ = [
+    "Seconds",
     "agent_options",
     "asking",
     "close_with_reader",
@@ -134,6 +136,16 @@ def key_of(given: str | bytes) -> Key:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
+
+
+class Seconds(click.FloatRange):
+    """A number within bounds. `nan` is within all of them by itself, because it compares with nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if isnan(number):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return number
 
 
 def not_empty(ctx: click.Context, parameter: click.Parameter, given: str) -> str:

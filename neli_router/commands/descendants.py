@@ -130,6 +130,12 @@ class Descendants:
         living = [pid for pid in _walk(os.getpid()) if not _is_zombie(pid)]
         return [_described(pid) for pid in living] if self._refused.issuperset(living) else []
 
+    def living(self) -> list[str]:
+        """All of them in words, at most NAMED_MAX and how many more."""
+        living = [pid for pid in _walk(os.getpid()) if not _is_zombie(pid)]
+        more = [f"and {len(living) - NAMED_MAX} more"] if len(living) > NAMED_MAX else []
+        return [f"{pid} {_described(pid).name}" for pid in living[:NAMED_MAX]] + more
+
 
 def become_subreaper() -> None:
     """From now on, orphans beneath this process become its children."""

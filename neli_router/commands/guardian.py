@@ -269,6 +269,7 @@ class _GuardianLoop:
     def run(self) -> NoReturn:
         # Of its own session, so that a signal from a terminal or a shell to the group of `neli run` does not reach us.
         os.setsid()
+        self._ignored = {number for number in _STOPPING if signal.getsignal(number) is signal.SIG_IGN}
         for number in _STOPPING:
             signal.signal(number, signal.SIG_IGN)
         waking, wake = os.pipe()
@@ -348,7 +349,8 @@ class _GuardianLoop:
         if not allow_new_privileges:
             prctl(_NO_NEW_PRIVS, 1)
         for number in _STOPPING:
-            signal.signal(number, signal.SIG_DFL)
+            if number not in self._ignored:
+                signal.signal(number, signal.SIG_DFL)
         # Here, because the guardian may be killed before it runs again, and then `neli run` must know the group.
         self._say(started=os.getpid())
 
@@ -384,7 +386,10 @@ class _GuardianLoop:
         assert self._process is not None, "it was started"
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._leader_lives = False
-        self._say(ended=self._process.returncode, killed=self._killing)
+        # Of a command that was not told to end. Its processes end in any order if it was.
+        behind = [] if self._killing or self._kill_at < inf else self._descendants.living()
+        said: dict[str, Any] = {"behind": behind} if behind else {}
+        self._say(ended=self._process.returncode, killed=self._killing, **said)
         # Its children may go on working for a role that is about to be another's.
         self._killing = True
 

@@ -27,6 +27,7 @@ from typing import Any, Self, TypeVar
 
 import click
 
+from neli_router.commands.conventions import Seconds
 from neli_router.errors import plain
 from neli_router.exit_codes import EXIT_INTERRUPTED
 
@@ -48,7 +49,7 @@ def hook_options(command: Command) -> Command:
     for option in (
         click.option(
             "--exec-timeout",
-            type=click.FloatRange(min=0.1, max=3600.0),
+            type=Seconds(min=0.1, max=3600.0),
             default=TIMEOUT,
             show_default=True,
             metavar="SECONDS",

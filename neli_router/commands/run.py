@@ -6,7 +6,8 @@
      | '---- with --keep ----'--fenced, or the lease is almost over: SIGKILL--> 75
      '--not led within --wait: the command was not started--> 69
 
-It never waits in silence: it says who leads the role, and again when that changes.
+It never waits in silence: it says who leads the role, and again when that changes; and that COMMAND has not ended yet,
+though it was told to.
 
 The role is given back only when nothing of the command is left. So two hosts never run it at once, not even when it is
 slow to stop or left children behind. A guardian does the killing, also when this process was killed or stopped, and
@@ -20,11 +21,12 @@ another host would run COMMAND beside it. Once the role is lost, there is nothin
 import contextlib
 import os
 import select
+import shlex
 import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from errno import ENOENT
+from errno import ENOENT, ENOEXEC
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neli_router.clock import host_clock
-from neli_router.commands.conventions import agent_options, asking, complain, not_empty, role_given
+from neli_router.commands.conventions import Seconds, agent_options, asking, complain, not_empty, role_given
 from neli_router.commands.descendants import told_left
 from neli_router.commands.guardian import Guardian, guardian
 from neli_router.errors import NeliError, NoAgent, plain
@@ -61,6 +63,16 @@ WAIT_MAX = 3600.0
 MOVES_ASKED = 1000
 """The latest moves, among which the one that is waited for may be."""
 
+TOLD_AFTER = 1.0
+"""Seconds that a command may take to end, after a signal, before a line says how long it has. Most need less."""
+
+NOT_STARTED = {
+    ENOENT: "is there, but the interpreter that its first line names is not: correct that line, which may end with CR",
+    ENOEXEC: "is no program for this machine, and its first line names no interpreter: begin it with one, such as "
+    "#!/bin/sh",
+}
+"""The remedy for what the kernel says of a file that may be executed."""
+
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -68,7 +80,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 @click.option("--role", required=True, metavar="R", callback=not_empty, help="The role to lead: a number or a name.")
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     metavar="SECONDS",
     help="Seconds that COMMAND has to stop after SIGTERM.  [default: the group's drain timeout]",
 )
@@ -80,7 +92,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 @click.option(
     "--wait",
     "patience",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     metavar="SECONDS",
     help="How long to wait for the role, each time.  [default: for as long as it takes]",
 )
@@ -125,8 +137,10 @@ def run_command(
     could not be ended by another user. With --allow-new-privileges they work, and if one of them cannot be ended,
     `neli run` says which, and waits for it while the role is held here.
 
-    SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group, which has the grace to end. COMMAND has no
-    controlling terminal.
+    SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group, which has the grace to end; a second SIGINT (Ctrl-C)
+    kills it at once. Those that are ignored when this starts, as SIGHUP is under nohup, stay so for COMMAND, too.
+
+    COMMAND has no controlling terminal, and must stay in the foreground: one that makes itself a daemon is ended.
 
     \b
     Examples:
@@ -179,12 +193,15 @@ class _Run:
         self._signals: list[int] = []
         self._was_reached = False
         self._shared: object = None
+        self._failed = ""
+        """Why the command was killed, if the role was not lost."""
         self._waking, self._wake = os.pipe()
         os.set_blocking(self._waking, False)
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for number in PASSED_ON:
-            signal.signal(number, lambda number, _: self._signals.append(number))
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP, and means it.
+                signal.signal(number, lambda number, _: self._signals.append(number))
 
     def run(self, *, keep: bool) -> int:
 
@@ -247,15 +264,21 @@ class _Run:
     def _guarded(self, block: "LeadingBlock[AgentLease]") -> int:
         hold, guard = block.hold, self._guard
         until, stopping, status = hold.end, False, 0
-        lost, is_stuck = "", False
+        lost, is_stuck, was_killed, tell_at = "", False, False, inf
         self._share(block)
         environment = self._environment(hold)
         guard.start(self._command, environment, until=until, allow_new_privileges=self.allow_new_privileges)
         while True:
             self._share(block)
             if self._signals and not (stopping or lost):
-                stopping = True
+                stopping, tell_at = True, host_clock() + TOLD_AFTER
                 guard.finish(self._signals[0], self._patience(hold))
+            elif stopping and not was_killed and self._signals.count(signal.SIGINT) > 1:
+                was_killed = True
+                guard.kill()
+            elif host_clock() >= tell_at:
+                tell_at = inf
+                self._tell_grace(hold)
             if hold.remaining() <= 0:
                 if lost != "killed":
                     lost = "killed"
@@ -269,7 +292,7 @@ class _Run:
                 guard.extend(until)
             if is_stuck and hold.remaining() <= 0:
                 return EXIT_NOT_ENDED
-            self._sleep(min(hold.remaining() or WAIT_MAX, guard.patience()), guard)
+            self._sleep(min(hold.remaining() or WAIT_MAX, guard.patience(), max(0.0, tell_at - host_clock())), guard)
             for said in self._heard():
                 if "failed" in said:
                     return self._cannot_start(said)
@@ -277,8 +300,14 @@ class _Run:
                     is_stuck = True
                     self._complain_of(said["left"])
                 if "ended" in said:
-                    status = said["ended"]
+                    status, tell_at = said["ended"], inf
+                    if stopping and said["killed"] and not was_killed:
+                        click.echo("neli run: the command did not end in time, and was killed", err=True)
+                    if lost == "asked to stop" and said["killed"]:
+                        lost = "asked to stop, and killed when its time was over"
                     lost = lost or ("killed" if said["killed"] and not stopping else "")
+                    if behind := said.get("behind"):
+                        self._tell_behind(behind)
                 if "gone" in said:
                     return self._code(hold, status, lost, stopping=stopping)
 
@@ -297,6 +326,7 @@ class _Run:
         else:
             if self._guard.patience():
                 return []
+        self._failed = "its guardian was killed, or did not run"
         if left := self._guard.avenge():
             self._complain_of(left)
             raise SystemExit(EXIT_NOT_ENDED)
@@ -309,9 +339,29 @@ class _Run:
             err=True,
         )
 
+    def _tell_grace(self, hold: "Hold") -> None:
+        number = signal.Signals(self._signals[0])
+        more = ", and another one kills it at once" if number == signal.SIGINT else ""
+        click.echo(
+            f"neli run: the command was told to end by {number.name}, and has {self._patience(hold):g} s for it{more}",
+            err=True,
+        )
+
+    def _tell_behind(self, behind: Sequence[str]) -> None:
+        click.echo(
+            f"neli run: the command ended, and so what it left behind is ended, too ({', '.join(behind)}): "
+            "if that was to go on, let the command stay in the foreground",
+            err=True,
+        )
+
     def _code(self, hold: "Hold", status: int, lost: str, *, stopping: bool) -> int:
         if stopping:
             return 128 + self._signals[0]
+        if lost and self._failed and hold.remaining() > 0:
+            click.echo(
+                f"neli run: the command was killed ({self._failed}), and role {self._spelled} given back", err=True
+            )
+            return EXIT_LOST
         if lost:
             why = hold.why or "the lease ran out without being renewed"
             click.echo(f"neli run: role {self._spelled} was lost ({why}), and the command {lost}", err=True)
@@ -319,7 +369,11 @@ class _Run:
         return status if status >= 0 else 128 - status
 
     def _cannot_start(self, said: Mapping[str, Any]) -> int:
-        click.echo(f"Error: {self._command[0]} cannot be started: {said['why']}", err=True)
+        command = self._command[0]
+        if code := _missing(command):  # It went while the role was waited for.
+            return code
+        found = NOT_STARTED.get(said["failed"], f"cannot be started: {said['why']}")
+        click.echo(f"Error: a command was wanted, but {plain(command)} {found}", err=True)
         return EXIT_CANNOT_START if said["failed"] == ENOENT else EXIT_NOT_EXECUTABLE
 
     def _environment(self, hold: "Hold") -> dict[str, str]:
@@ -357,5 +411,8 @@ def _missing(command: str) -> int:
         return 0
     is_there = "/" in command and Path(command).exists()
     what = "is no file that may be executed" if is_there else "was not found"
-    click.echo(f"Error: a command was wanted, but {command} {what}: check its path and its mode", err=True)
+    remedy = "check its path and its mode"
+    if not is_there and len(command.split()) > 1:
+        remedy = f"if it is a line for the shell, write sh -c {shlex.quote(plain(command))}"
+    click.echo(f"Error: a command was wanted, but {plain(command)} {what}: {remedy}", err=True)
     return EXIT_NOT_EXECUTABLE if is_there else EXIT_CANNOT_START

@@ -1,6 +1,7 @@
 """`neli run`: real commands in real process groups, and that nothing of them outlives the role."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,13 +21,15 @@ from neli_router.processes.group import send_at_rest
 from tests.agent.stand_in import StandIn, eventually, standing_in
 
 RUN = """
-import os, sys
+import os, signal, sys
 import encodings.idna, httpcore, stringprep, neli_router.agent.client.client
 from neli_router.commands.run import run_command
 if user := int(sys.argv.pop(1)):  # Not before: another user may not read the folder of this Python.
     os.setgid(user)
     os.setgroups([])
     os.setuid(user)
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # These tests may run in the background of a shell, which ignores it.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv.pop(1) == "ignore" else signal.SIG_DFL)
 run_command(prog_name="neli run")
 """
 
@@ -50,12 +53,15 @@ class Runs:
         self.agent, self.address, self.folder = agent, address, folder
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, *command: str, options: tuple[str, ...] = (), user: int = 0) -> "subprocess.Popen[str]":
+    def start(
+        self, *command: str, options: tuple[str, ...] = (), user: int = 0, nohup: bool = False
+    ) -> "subprocess.Popen[str]":
         arguments = ("--role", "nightly", "--agent", self.address, *options, "--", *command)
         process = subprocess.Popen(
-            [sys.executable, "-c", RUN, str(user), *arguments],
+            [sys.executable, "-c", RUN, str(user), "ignore" if nohup else "heed", *arguments],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -63,8 +69,9 @@ class Runs:
         self.started.append(process)
         return process
 
-    def end(self, process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-        out, error = process.communicate(timeout=60)
+    def end(self, process: "subprocess.Popen[str]", *, said: str = "") -> tuple[int, str, str]:
+        """`said` to it before."""
+        out, error = process.communicate(said, timeout=60)
         return process.returncode, out, error
 
     def await_line(self, process: "subprocess.Popen[str]", part: str) -> None:
@@ -149,11 +156,70 @@ def test_a_command_that_is_not_there_is_said_before_the_role_is_waited_for(runs:
     (runs.folder / "plain").write_text("")
     code, _, error = runs.end(runs.start("./plain"))
     assert (126, True) == (code, "may be executed" in error)
-    (runs.folder / "odd").write_text("neither a script nor a program")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "found"),
+    [
+        ("neither a script nor a program", 126, "its first line names no interpreter: begin it with one, such as"),
+        ("#!/bin/sh\r\necho\r\n", 127, "is there, but the interpreter that its first line names is not"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_told_with_the_remedy(runs: Runs, text: str, code: int, found: str) -> None:
+    (runs.folder / "odd").write_bytes(text.encode())
     (runs.folder / "odd").chmod(0o755)
     runs.agent.leads()
-    code, _, error = runs.end(runs.start("./odd"))
-    assert (126, True) == (code, "cannot be started" in error)
+    expected = f"Error: a command was wanted, but ./odd .*{found}.*\n"
+    ended, _, error = runs.end(runs.start("./odd"))
+    assert (code, True) == (ended, re.fullmatch(expected, error) is not None), error
+
+
+def test_a_command_that_makes_itself_a_daemon_is_ended_and_that_is_said(runs: Runs) -> None:
+    runs.agent.leads()
+    script = "setsid sleep 100 > /dev/null 2>&1 & until grep -q sleep /proc/$!/comm; do :; done; echo $! > pids"
+    code, _, error = runs.end(runs.start("sh", "-c", script))
+    (pid,) = runs.pids(1)
+    assert (0, False) == (code, lives(pid))
+    assert f"so what it left behind is ended, too ({pid} sleep): if that was to go on, let the command stay in" in error
+
+
+def test_a_signal_that_is_ignored_from_the_beginning_stays_so(runs: Runs) -> None:
+    """As `nohup` has it, for this process and for the command."""
+    runs.agent.leads()
+    process = runs.start("sh", "-c", "kill -HUP $$; echo $$ > pids; read -r line; kill -HUP $$; echo $line", nohup=True)
+    runs.pids(1)
+    process.send_signal(signal.SIGHUP)
+    assert (0, "heard\n", "") == runs.end(process, said="heard\n")
+
+
+def test_a_command_that_does_not_end_is_told_of_and_a_second_interrupt_kills_it(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start("bash", "-c", STUBBORN, options=("--grace", "3600"))
+    pids = runs.pids(2)
+    process.send_signal(signal.SIGINT)
+    runs.await_line(process, "was told to end by SIGINT, and has 3600 s for it, and another one kills it at once")
+    process.send_signal(signal.SIGINT)
+    assert 128 + signal.SIGINT == runs.end(process)[0]
+    assert [False, False] == [lives(pid) for pid in pids]
+
+
+def test_a_command_that_is_killed_when_its_grace_is_over_is_said_to_be(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start("bash", "-c", STUBBORN, options=("--grace", "0.1"))
+    runs.pids(2)
+    process.terminate()
+    code, _, error = runs.end(process)
+    assert (128 + signal.SIGTERM, "neli run: the command did not end in time, and was killed\n") == (code, error)
+
+
+def test_a_killed_guardian_is_told_as_the_cause(runs: Runs) -> None:
+    runs.agent.leads()
+    process = runs.start("bash", "-c", "echo $$ > pids; exec sleep 100")
+    runs.pids(1)
+    (guardian,) = children(process.pid)
+    os.kill(guardian, signal.SIGKILL)
+    code, _, error = runs.end(process)
+    assert (75, True) == (code, "the command was killed (its guardian was killed, or did not run), and role" in error)
 
 
 def test_without_an_agent_it_says_so(tmp_path: Path) -> None:

@@ -66,6 +66,16 @@ COMMANDS = [
     ("run --role r --wait 5 --no-wait -- true", 2, "either --wait or --no-wait was wanted, but both were given"),
     ("run --role r -- no-such-command", 127, "no-such-command was not found"),
     ("run --role r -- ./profile.json", 126, "is no file that may be executed: check its path and its mode"),
+    (
+        "run --role r -- 'sleep 1; date'",
+        127,
+        "was not found: if it is a line for the shell, write sh -c 'sleep 1; date'",
+    ),
+    ("run --role r -- 'no\nsuch\x1b[31m'", 127, "but no\\nsuch\\x1b[31m was not found"),
+    ("run --role r -- ./folder", 126, "is no file that may be executed"),
+    ("run --role r --grace nan -- true", 2, "'nan' is no number of seconds"),
+    ("run --role r --wait nan -- true", 2, "'nan' is no number of seconds"),
+    ("run --role r --grace -1 -- true", 2, "-1.0 is not in the range x>=0"),
     ("run --role r -- true", 4, "start one with `neli agent`"),
     # The agent: the address of its ledger
     ("agent --ledger nonsense", 2, "does not say what kind of ledger it is: write sqlite:///var/lib/jobs/ledger.db"),
