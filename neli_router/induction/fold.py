@@ -155,6 +155,8 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
         return state
     if not record.versions[0] <= state.version <= record.versions[1]:
         return state
+    if record.at > offset:
+        return state  # The writer had read records that this ledger lost: it may have died since, and been followed.
     older = state.holder(record.name)
     if older is not None and older.joined >= record.at:
         return state  # The writer had not read the Join that it would replace: it may be the older of the two.

@@ -113,7 +113,8 @@ class Join(_Record, frozen=True, kw_only=True):
     """`by` becomes a member called `name`; an older incarnation of that name is expired in the same record.
 
     `at` is how far the writer had read. A Join whose writer had not yet read the Join that it would replace is void:
-    it may have been in flight since before its own process died. `versions` is the range of folds the writer knows.
+    it may have been in flight since before its own process died. So is one whose writer had read beyond its own place:
+    it was meant for a ledger that has lost records since. `versions` is the range of folds the writer knows.
     """
 
     name: Name

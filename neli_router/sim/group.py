@@ -9,6 +9,10 @@ reaches them: only fencing helps. So from then on, for `DOUBT` leases, two may a
 differ. After that time the first rule holds again among all that go on, and those that act hold one state. A process
 that stopped says why: LedgerRewound or Diverged, and nothing else.
 
+A newer process is never replaced by one that was dead before it began. A loss of records bounds that, too: a Join whose
+writer had read what was lost, and that comes when the ledger has grown as long again, looks like that of a newer one.
+Then the newer process ends by Replaced, and the dead one is expired: a gap, and no overlap.
+
 Nothing that a member keeps may grow with the age of the ledger. So every container below a pump is found and measured,
 also one that is added tomorrow. None may hold more than a group has partitions, names or remembered incarnations, but
 for the few that have a bound of their own. A run takes hundreds of Beats: a container that keeps an item for each of
@@ -67,6 +71,8 @@ class SimulatedGroup:
         self.names: dict[str, str] = {}
         """Incarnation -> a name for people."""
         self.doubt_until = -inf
+        self.lost_from = inf
+        """Where the ledger went on when it had lost records: who had read further had read some of them."""
         self.healed_at = 0.0
         self.calm = False
         """Whether nothing may change any more."""
@@ -131,6 +137,7 @@ class SimulatedGroup:
         """The ledger loses all records but the first `keep`."""
         self.counts["rewound"] += 1
         self.log.rewind(keep)
+        self.lost_from = self.log.next_offset
         self.referee.rewind(keep, self.log.offsets)
         self.acting.forget()
         self.acting.lenient = True
@@ -164,6 +171,9 @@ class SimulatedGroup:
             if not isinstance(machine, Induction) or machine.phase is not Phase.MEMBER:
                 return False
             if machine.finishing or machine.tenure.sent < process.clock.at(self.healed_at):
+                return False
+            # Under `available` it acts on, and is yet to repeat a Handover that was lost.
+            if any(machine.tenure.given.get(i) == term for i, term in process.standing.terms.items()):
                 return False
             led.update({i: term for i, term in standing.terms.items() if now < standing.end(i, term)})
         return led == dict(enumerate(state.terms))
@@ -270,7 +280,8 @@ class SimulatedGroup:
                 "nobody_is_expired_without_cause",
                 f"{self.names[incarnation]} lives and was heard in time, and {self.names.get(record.by)} expired it",
             )
-        if isinstance(record, Join) and by is not None and by.ended_at < victim.started_at:
+        looks_newer = isinstance(record, Join) and self.lost_from < record.at < self.referee.state.at
+        if isinstance(record, Join) and by is not None and by.ended_at < victim.started_at and not looks_newer:
             raise Violation("the_newer_wins", f"{by.label} was dead before {victim.label} began, and replaced it")
 
     def _require_cause(self, process: Process, error: NeliError | None) -> None:

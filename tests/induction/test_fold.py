@@ -188,8 +188,9 @@ def test_what_the_newer_self_is_not_to_have_goes_to_its_target_at_once() -> None
     assert (1, 3) == (owners(state).count("c"), owners(state).count("b"))
 
 
-@pytest.mark.parametrize(("at", "seated"), [(0, "a"), (1, "a"), (2, "c"), (9, "c")])
+@pytest.mark.parametrize(("at", "seated"), [(0, "a"), (1, "a"), (2, "c"), (3, "a"), (9, "a")])
 def test_a_join_counts_only_if_its_writer_had_read_the_join_that_it_replaces(at: int, seated: str) -> None:
+    """And none beyond its own place: the writer had read records that this ledger lost."""
     assert [seated] == list(founded(join("a", "x"), join("c", "x", at=at)).seats)
 
 

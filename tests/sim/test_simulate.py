@@ -193,6 +193,19 @@ def test_every_promise_is_held_in_the_first_seeds() -> None:
     assert [] == [str(run(seed).violation) for seed in SEEDS if run(seed).violation is not None]
 
 
+FELL: list[tuple[int, Guarantee, Weather]] = [
+    # A Join of a dead process, in flight over the loss of records, replaced its follower.
+    (0x10D, "available", "rewound"),
+    # At peace, for all to see; and a Handover that was lost had yet to be repeated.
+    (0x2E3, "available", "foul"),
+]
+
+
+@pytest.mark.parametrize(("seed", "guarantee", "weather"), FELL)
+def test_a_seed_that_fell_once_stands(seed: int, guarantee: Guarantee, weather: Weather) -> None:
+    assert None is run(seed, guarantee, weather).violation
+
+
 def test_every_fault_has_its_method_and_is_struck_within_a_few_seeds() -> None:
     world = World(1)
     options = drawn(1)
