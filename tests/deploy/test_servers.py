@@ -28,19 +28,25 @@ CUSTOMER = "customer-7"
 
 
 @contextmanager
-def server(ledger: str, name: str, folder: Path, *, app: str = "orders:app") -> Iterator[subprocess.Popen[bytes]]:
+def server(
+    ledger: str, name: str, folder: Path, *, app: str = "orders:app", workers: int = 1
+) -> Iterator[subprocess.Popen[bytes]]:
     port = free_port()
     told = {"NELI_LEDGER": ledger, "POD_NAME": name, "POD_IP": "127.0.0.1", "PORT": str(port), "NELI_LEASE": "2"}
     command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", str(workers)]
     path = os.pathsep.join([str(folder), str(FOLDER)])
     with (
         (folder / f"{name}.log").open("wb") as log,
-        subprocess.Popen(command, env={**os.environ, **told, "PYTHONPATH": path}, stdout=log, stderr=log) as process,
+        subprocess.Popen(
+            command, env={**os.environ, **told, "PYTHONPATH": path}, stdout=log, stderr=log, process_group=0
+        ) as process,
     ):
         try:
             yield process
         finally:
-            process.kill()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # With its workers.
 
 
 def until(holds: Callable[[], object], what: str) -> None:
@@ -128,3 +134,26 @@ def test_a_member_that_is_closed_only_at_the_end_of_a_lifespan_is_named_and_cann
     with told_to_end_at_work(tmp_path, "naive:app", 2 * PATIENCE) as (router, owner, _):
         until(lambda: asked(router) == "refused", "an owner that is named, and cannot be reached")
         assert owner.poll() is None
+
+
+@pytest.mark.process
+def test_a_client_of_the_owner_is_served_by_any_worker_that_shares_its_port(tmp_path: Path) -> None:
+    """Such a worker sends it to the address that it has just asked."""
+    (tmp_path / "shared.py").write_text(
+        'import os\nos.environ["POD_NAME"] += f"-{os.getpid()}"\nimport orders\napp = orders.app\n', encoding="utf-8"
+    )
+    ledger = f"sqlite://{tmp_path}/ledger.db"
+    with ExitStack() as stack:
+        stack.enter_context(server(ledger, "a", tmp_path, app="shared:app", workers=2))
+        until((tmp_path / "ledger.db").exists, "a ledger")
+        router = stack.enter_context(Router(ledger, timeout=PATIENCE))
+        until(lambda: len(owners(router)) == 2, "two workers that own")
+        address = f"http://{router.owner(CUSTOMER).address}/orders/{CUSTOMER}"
+        found: set[tuple[int, str]] = set()
+
+        def both_answered() -> bool:
+            answer = httpx.get(address, timeout=PATIENCE)  # On a connection of its own.
+            found.add((answer.status_code, answer.headers.get("location", "")))
+            return {(200, ""), (307, address)} <= found
+
+        until(both_answered, "an answer of each worker")
