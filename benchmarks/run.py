@@ -4,11 +4,11 @@
     COMMAND: a dozen processes, two of which leave its group; all ignore SIGTERM, and all hold one lock of the kernel
 
 A process that gets the lock knows that all of them are gone, however deep they hid. The agent's own log says when its
-member was fenced, by the same clock.
+member was fenced, or was to hand over, by the same clock.
 
-    gone_ms_max          from Fenced until the last process is gone; negative if that was before, which it may be
-                         because a client counts the lease from before it asked
-    gone_ms_max@cut      the ledger takes no more records, so the lease runs out
+    gone_ms_max          from the end of its time until the last process is gone; negative if that was before, as it
+                         should be: killing begins a margin earlier
+    gone_ms_max@cut      the ledger takes no more records, so the lease runs out, and the log says Fenced
     gone_ms_max@overdue  the role was to go elsewhere, and the command did not end within the drain timeout
     elsewhere_leases_p95 from kill -9 of the agent and of `neli run` until COMMAND has begun on the other host, over
                          the lease
@@ -103,11 +103,11 @@ class Host:
         self._agent = self._run = None
         return killed_at
 
-    def fenced_since(self, when: float) -> float | None:
-        """When the agent's member was fenced, by its log."""
+    def noted_since(self, event: str, when: float) -> float | None:
+        """When the agent noted `event` in its log."""
         for line in self._log.read_text().splitlines():
             noted = json.loads(line) if line.startswith("{") else {}
-            if noted.get("event") == "leader.fenced":
+            if noted.get("event") == event:
                 at = datetime.fromisoformat(noted["time"]).timestamp()
                 if at >= when:
                     return at
@@ -175,28 +175,29 @@ def _cut(folder: Path, hosts: Sequence[Host], lease: float) -> float:
     writer = sqlite3.connect(folder / "ledger.db", isolation_level=None, timeout=PATIENCE)
     try:
         writer.execute("BEGIN IMMEDIATE")
+        cut_at = time.time()  # Not from before it: on a busy machine, others may have written until then.
         gone_at = _await_gone(folder)
-        time.sleep(max(0.0, started_at + 1.2 * lease - time.time()))
+        time.sleep(max(0.0, cut_at + 1.2 * lease - time.time()))
         writer.execute("ROLLBACK")
     finally:
         writer.close()
-    fenced_at = _until(lambda: hosts[0].fenced_since(started_at), "Fenced")
+    fenced_at = _until(lambda: hosts[0].noted_since("leader.fenced", started_at), "Fenced")
     _until(lambda: _count(folder / "begun") > count, "the command once more")
     return gone_at - fenced_at
 
 
 def _overdue(folder: Path, hosts: Sequence[Host]) -> float:
-    """The role is to go to a host that runs nothing; seconds from Fenced until the command is gone."""
+    """The role is to go to a host that runs nothing; seconds from the drain timeout until the command is gone."""
     _settle(folder, hosts, hosts[0])
     started_at, count = time.time(), _count(folder / "begun")
     with Client(hosts[1].socket) as client:
         client.pin(ROLE, hosts[1].name)
     gone_at = _await_gone(folder)
-    fenced_at = _until(lambda: hosts[0].fenced_since(started_at), "Fenced")
+    revoked_at = _until(lambda: hosts[0].noted_since("leader.revoked", started_at), "Revoked")
     with Client(hosts[0].socket) as client:
         client.pin(ROLE, hosts[0].name)
     _until(lambda: _count(folder / "begun") > count, "the command once more")
-    return gone_at - fenced_at
+    return gone_at - (revoked_at + DRAIN_TIMEOUT)
 
 
 def _elsewhere(folder: Path, hosts: Sequence[Host]) -> float:

@@ -192,6 +192,8 @@ class _Run:
         self.allow_new_privileges = self.pass_token = False
         self._signals: list[int] = []
         self._was_reached = False
+        self._lease_end = -inf
+        """Of the last command that was killed because its lease was not renewed. Until then, a margin is left."""
         self._shared: object = None
         self._failed = ""
         """Why the command was killed, if the role was not lost."""
@@ -217,6 +219,9 @@ class _Run:
                 code = 128 + self._signals[0] if self._signals else EXIT_LOST
             if code != EXIT_LOST or not keep or self._guard.is_gone:  # Another cannot be forked: there are threads now.
                 return code
+            # In the margin, the agent still leads. A command that began there would be killed at once.
+            while not self._signals and (left := self._lease_end - host_clock()) > 0:
+                self._sleep(left)
 
     def _once(self) -> int:
         """Wait for the role and run the command once."""
@@ -309,6 +314,7 @@ class _Run:
                     if behind := said.get("behind"):
                         self._tell_behind(behind)
                 if "gone" in said:
+                    self._lease_end = until if lost == "killed" and hold.remaining() > 0 else -inf
                     return self._code(hold, status, lost, stopping=stopping)
 
     def _share(self, block: "LeadingBlock[AgentLease]") -> None:

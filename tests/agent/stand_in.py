@@ -60,6 +60,8 @@ class StandIn:
         self.loads: list[LoadAsked] = []
         self.balance = (1.5, 1.02, 0.5)
         self.lease = LeaseView(0, False, "alpha", why="beta leads it")
+        self.lease_ends: float | None = None
+        """On `time.monotonic`: then the rest of the lease grows shorter, as that of a real one does."""
         self.share = ShareView("alpha", why="beta leads them")
         self.history = [FOUNDED]
         self.token = ""
@@ -112,7 +114,9 @@ class StandIn:
                 asked = msgspec.json.decode(await request.body(), type=OwnersAsked)
                 return _json(OwnersView([_owner(key) for key in [*asked.keys, *asked.keys64]], 9, 0.1))
             case "lease":
-                return _json(self.lease)
+                ends = self.lease_ends
+                left = self.lease.remaining if ends is None else max(0.0, ends - monotonic())
+                return _json(msgspec.structs.replace(self.lease, remaining=left))
             case "leadership/events":
                 return StreamingResponse(self._events(self._leadership), media_type="text/event-stream")
             case "share":

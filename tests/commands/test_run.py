@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -404,6 +405,22 @@ def test_with_keep_it_waits_for_the_role_again(runs: Runs) -> None:
     eventually(lambda: runs.agent.requests.count("/v1/leadership/events") == 2)
     runs.agent.leads(term=8)
     assert 4 == len(runs.pids(4))
+    process.terminate()
+    assert 128 + signal.SIGTERM == runs.end(process)[0]
+
+
+def test_with_keep_nothing_begins_in_what_is_left_of_a_lease_that_a_command_was_killed_for(runs: Runs) -> None:
+    runs.agent.lease_ends = time.monotonic() + FIRST
+    runs.agent.leads(remaining=FIRST)
+    process = runs.start("bash", "-c", STUBBORN, options=("--keep",))
+    first = runs.pids(2)
+    eventually(lambda: not any(map(lives, first)))
+    # The lease is not over yet: the command is killed a margin before.
+    eventually(lambda: time.monotonic() > (runs.agent.lease_ends or 0.0))
+    assert first == runs.pids(2)
+    runs.agent.lease_ends = None
+    runs.agent.leads(term=8)
+    runs.pids(4)
     process.terminate()
     assert 128 + signal.SIGTERM == runs.end(process)[0]
 
