@@ -261,8 +261,7 @@ class Contender(ABC):
         if unknown := sorted(set(partitions) - self._held.keys()):
             effects.append(GiveBack(unknown))  # The broker waits for an answer, whatever it asked for.
         for i in self._held.keys() & set(partitions):
-            held = self._held[i]
-            held.asked_back, held.proposed = True, None
+            self._held[i].asked_back = True
             if i not in self._belief.leading:
                 self._tenures.pop(i, None)  # Or the program would be told to begin what it has to end.
 
@@ -364,6 +363,8 @@ class Contender(ABC):
         if not self._left:
             self._left = True
             self._held.clear()
+            if self._group.exclusive:
+                self._tenures.clear()  # They were in their grace: the program never heard of them.
             effects.append(LeaveGroup())
 
     def _fail(self, error: NeliError, now: float, effects: list[BrokerEffect]) -> None:

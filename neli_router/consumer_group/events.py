@@ -66,7 +66,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class AskedBack:
-    """The broker wants these back, and waits for `GiveBack` until its patience ends. Then it says Lost."""
+    """The broker wants these back, and waits for `GiveBack` until its patience ends. Lost comes before it has them."""
 
     partitions: Sequence[int]
 

@@ -55,6 +55,9 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     that it ever had, so that no fence refuses the new terms."""
     session: float | None = None
     """How long the broker waits for a silent consumer: `session.timeout.ms` in Kafka."""
+    group_heartbeat: float | None = None
+    """How often the client library tells the broker that it lives: `heartbeat.interval.ms` in Kafka. None is a tenth of
+    the session, as in the paper's advice."""
     roles: int | None = None
     members: int | None = None
     assignor: str | None = None
@@ -66,7 +69,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
 
     # Each protocol has these
 
-    times: ClassVar[tuple[str, ...]] = ("drain_timeout", "session_timeout")
+    times: ClassVar[tuple[str, ...]] = ("drain_timeout", "session_timeout", "group_heartbeat_every")
 
     @property
     def exclusive(self) -> bool:
@@ -75,6 +78,10 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     @property
     def session_timeout(self) -> float:
         return SESSION if self.session is None else self.session
+
+    @property
+    def group_heartbeat_every(self) -> float:
+        return self.session_timeout / 10 if self.group_heartbeat is None else self.group_heartbeat
 
     @property
     def beat_every(self) -> float:
@@ -159,6 +166,12 @@ class NeliSettings(GroupSettings, frozen=True, kw_only=True):
 
     def advice(self) -> Iterator[Notice]:
         yield from super().advice()
+        if self.session_timeout > SESSION:
+            remedy = "lower session, and group.min.session.timeout.ms of the brokers, as far as the group settles"
+            yield _advice("a member that dies is missed for a session", remedy, session=self.session_timeout)
+        if self.session_timeout < SESSION:
+            remedy = "set group.min.session.timeout.ms of the brokers to the session or less"
+            yield _advice("brokers refuse so short a session by default", remedy, session=self.session_timeout)
         if self.groups > 1:
             remedy = "give each group a topic of its own, so that they do not fail together"
             yield _advice("the topic is shared", remedy, groups=self.groups)
@@ -199,9 +212,6 @@ class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
     """HeartbeatTimeout: how long a leader leads without hearing itself. Shorter leaves shorter gaps and fences more."""
     min_poll_interval: float = 0.1
     """MinPollInterval: seconds between heartbeats. goNELI sends one at each poll."""
-    group_heartbeat: float | None = None
-    """`heartbeat.interval.ms`: how often the client library tells the broker that it lives; None is a tenth of the
-    session."""
     goneli: bool = False
     """Be one of a group of goNELI: lead partition 0 and no other, and send what goNELI sends."""
     group: str | None = None
@@ -209,10 +219,7 @@ class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
     topic: str | None = None
     """LeaderTopic; None is the group's name with `.neli` after it."""
 
-    times: ClassVar[tuple[str, ...]] = (
-        *(*GroupSettings.times, "heartbeat_timeout", "min_poll_interval"),
-        "group_heartbeat_every",
-    )
+    times: ClassVar[tuple[str, ...]] = (*GroupSettings.times, "heartbeat_timeout", "min_poll_interval")
 
     @property
     def session_timeout(self) -> float:
@@ -221,10 +228,6 @@ class FastNeliSettings(GroupSettings, frozen=True, kw_only=True):
     @property
     def beat_every(self) -> float:
         return self.min_poll_interval
-
-    @property
-    def group_heartbeat_every(self) -> float:
-        return self.session_timeout / 10 if self.group_heartbeat is None else self.group_heartbeat
 
     @property
     def leader_topic(self) -> str | None:

@@ -1,7 +1,8 @@
 """A member on stage, and the broker's side of it by hand.
 
-The group confirms each question at once, unless the scene says `confirms=False`. Of the effects, a scene gives those
-that matter to a program, to the group and to operators; what was published is kept in `published`.
+The group confirms each question at once, unless the scene says `confirms=False`. Of the effects, a scene gives
+those that matter to a program, to the group and to operators. What was published is kept in `published`, and advice in
+`advice`.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from neli_router.consumer_group.events import (
 from neli_router.consumer_group.neli import Neli
 from neli_router.consumer_group.settings import NeliSettings
 from neli_router.keyspace import Layout
-from neli_router.protocol import TICK, Fenced
+from neli_router.protocol import TICK, Fenced, Notice
 
 __all__ = ["LAYOUT", "WALL", "NeliScene", "Scene", "fenced", "neli_settings"]
 
@@ -43,6 +44,7 @@ class Scene(Generic[Driven]):
         self.confirms = confirms
         self.published: list[tuple[float, dict[int, bytes | None]]] = []
         self.asked: list[dict[int, int]] = []
+        self.advice: list[Notice] = []
         self.offset = 9
 
     def step(self, now: float, event: BrokerInput = TICK) -> list[BrokerEffect]:
@@ -55,6 +57,8 @@ class Scene(Generic[Driven]):
                     self.asked.append(dict(offsets))
                     if self.confirms:
                         told += self.step(now, Confirmed(offsets))
+                case Notice("group.advice"):
+                    self.advice.append(effect)
                 case _:
                     told.append(effect)
         return told

@@ -240,9 +240,9 @@ def test_threshold_leaves_room_for_a_lost_message() -> None:
 
 def advice(**told: object) -> list[object]:
     """The advice that a member with these settings logs in its first step."""
-    effects = NeliScene(neli_settings(threshold=30.0, **told)).step(0.0)
-    assert all(isinstance(effect, Notice) and effect.event == "group.advice" for effect in effects)
-    return [effect.fields["found"] for effect in effects if isinstance(effect, Notice)]
+    scene = NeliScene(neli_settings(**{"threshold": 30.0, "session": 6.0, **told}))
+    assert [] == scene.step(0.0)
+    return [notice.fields["found"] for notice in scene.advice]
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,14 @@ def advice(**told: object) -> list[object]:
         ({"members": 5}, "members stay idle"),
         ({"members": 0}, "far more partitions than members"),
         ({"session": 0.5}, "sessions this short were seen to flap"),
+        ({"session": 5.0}, "brokers refuse so short a session by default"),
+        ({"session": 10.0}, "a member that dies is missed for a session"),
         ({"groups": 2}, "the topic is shared"),
     ],
     ids=str,
 )
 def test_advice_on_sizes_is_a_warning_and_no_error(told: dict[str, object], found: str) -> None:
-    assert [found] == advice(**told)
+    assert found in advice(**told)
 
 
 def test_advice_that_is_followed_is_not_repeated() -> None:
@@ -267,8 +269,10 @@ def test_advice_that_is_followed_is_not_repeated() -> None:
 
 
 def test_advice_comes_once() -> None:
-    scene = NeliScene(neli_settings(roles=0))
-    assert [1, 0] == [len(scene.step(0.0)), len(scene.step(1.0))]
+    scene = NeliScene(neli_settings(session=6.0, roles=0))
+    scene.step(0.0)
+    scene.step(1.0)
+    assert 1 == len(scene.advice)
 
 
 # Topic reuse for independent role-process assignments
@@ -384,10 +388,10 @@ def test_exclusive_transition_takes_two_t_at_the_worst() -> None:
 
 @pytest.mark.parametrize("given_at", [0.1, 1.0, 2.0, 3.9])
 def test_exclusive_grace_keeps_two_apart_however_soon_the_broker_gave_the_partition_away(given_at: float) -> None:
-    """And however the clocks of the two stand to the broker's, within e: the old one's is e behind."""
+    """Also if the old one's clock is e behind: a message of 0 that it takes from a buffer at 0.5 looks new to it."""
     old, new = exclusive(), exclusive()
     old.given(-10.0, 1)
-    old.message(0.0, 1, age=-0.5)
+    old.message(0.5, 1, age=0.0)
     new.given(given_at, 1)
     for tenth in range(1, 100):
         new.message(given_at + tenth / 10, 1, age=0.5)
@@ -477,6 +481,20 @@ def test_a_question_that_was_lost_is_asked_again_at_each_beat() -> None:
     assert 2.0 == scene.machine.deadline
     scene.step(2.0)
     assert [{1: 10}] * 2 == scene.asked
+
+
+def test_a_question_whose_message_is_too_old_is_not_asked_again_and_its_answer_begins_nothing() -> None:
+    scene = NeliScene(AVAILABLE, confirms=False)
+    scene.given(0.0, 1)
+    scene.message(1.0, 1)
+    scene.step(30.9)
+    questions = len(scene.asked)
+    scene.step(31.0)
+    scene.step(40.0)
+    assert questions == len(scene.asked)
+    assert [] == scene.confirmed(41.0)
+    scene.message(42.0, 1)
+    assert [Acquired({1: 11})] == scene.confirmed(42.0)
 
 
 def test_an_answer_that_comes_after_a_loss_begins_nothing() -> None:
@@ -592,6 +610,14 @@ def test_available_member_that_closes_leaves_at_once_and_leads_on_until_t_has_pa
     assert [LeaveGroup()] == scene.step(2.0, Close())
     assert 31.0 == scene.machine.deadline
     assert [Revoked({1: 10}), Stopped(None)] == scene.step(31.0)
+
+
+def test_exclusive_member_that_closes_in_its_grace_leads_nothing_when_that_is_over() -> None:
+    scene = exclusive()
+    scene.given(0.0, 1)
+    scene.message(4.0, 1)
+    assert [LeaveGroup(), Stopped(None)] == scene.step(4.25, Close())
+    assert [] == scene.leads(4.5)
 
 
 @pytest.mark.parametrize("settings", [AVAILABLE, EXCLUSIVE], ids=["available", "exclusive"])
