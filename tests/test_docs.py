@@ -51,7 +51,7 @@ PAGES = {
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"(?<![\w+])(?:kafka|rediss?(?:\+\w+)?|sqlite):[^\s`\"')|]+")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 PYTHON_BLOCKS = {
     "README.md": 3,

@@ -26,7 +26,7 @@ NAMES = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel
 
 MEMBERS_MAX = len(NAMES)
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """How long the story waits for anything, in seconds, on top of as many leases as a takeover may take. It ends a story
 that went wrong for good; how long something may rightly take is for the checks to say."""
 

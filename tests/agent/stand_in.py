@@ -46,9 +46,9 @@ from neli_router.agent.wire import (
     WishView,
 )
 
-__all__ = ["FOUNDED", "StandIn", "eventually", "standing_in", "whenever"]
+__all__ = ["FOUNDED", "PATIENCE", "StandIn", "eventually", "standing_in", "whenever"]
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class StandIn:

@@ -85,7 +85,7 @@ class Writes(NamedTuple):
 
 
 def writes_in(path: Path) -> Writes:
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(path, timeout=60)) as connection:  # Members may be writing.
         rows = connection.execute("SELECT partition, term, process FROM writes ORDER BY place").fetchall()
         refusals = connection.execute("SELECT process, partition, term FROM refusals ORDER BY place").fetchall()
     by_partition: dict[int, list[tuple[int, str]]] = defaultdict(list)

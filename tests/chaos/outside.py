@@ -18,7 +18,7 @@ __all__ = ["Outside"]
 EVERY = 0.05
 """Seconds between two records. Members log each record that is none, so a flood would measure only that."""
 
-ACCEPT_MAX = 60.0
+ACCEPT_MAX = 180.0
 
 
 class Outside(Closing):

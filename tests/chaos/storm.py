@@ -30,9 +30,12 @@ __all__ = ["Injected", "Storm", "led_from"]
 OUT_MAX = 2
 """Of five: others must be there to take over, or nothing would ever be taken over."""
 
-LATE_MAX = 60.0
+LATE_MAX = 180.0
 """Seconds by which a storm may last longer, until it has met every kind of fault: brokers that come back slowly hold up
-the cards that wait for them."""
+the cards that wait for them. And until there was something to see."""
+
+ASK_EVERY = 2.0
+"""Seconds between two questions whether there was. Each judges all notes."""
 
 LOOK_EVERY = 0.03
 """Between two looks at notes, and at what is due."""
@@ -80,15 +83,22 @@ class Storm:
         self._order = count()  # Two things due at one time are done in the order they were drawn.
         self._began_at = 0.0
 
-    def run(self, seconds: float) -> None:
-        """Start the group, let things happen for `seconds`, then let it settle and leave, which must succeed."""
+    def run(self, seconds: float, seen: Callable[[], object]) -> None:
+        """Start the group, let things happen for `seconds`, and on until it has `seen` something; then let it settle
+        and leave, which must succeed."""
         for name in self._names:
             self.start(name)
         self._group.settle()
         self._began_at = host_clock()
         strike_at = self._began_at + self._pause()
+        end = self._began_at + seconds
+        give_up_at = end + LATE_MAX
         try:
-            while (now := host_clock()) < self._began_at + seconds + (LATE_MAX if self._unmet else 0.0):
+            while (now := host_clock()) < give_up_at:
+                if now >= end:
+                    if not self._unmet and seen():
+                        break
+                    end = now + ASK_EVERY
                 if now >= strike_at:
                     self._strike()
                     strike_at = host_clock() + self._pause()

@@ -24,7 +24,7 @@ AVAILABLE_FAULTS = ("stop", "cut off", "deaf", "kill")
 
 LEADER_KILLS = 2
 
-pytestmark = [pytest.mark.kafka, pytest.mark.process, pytest.mark.timeout(SECONDS * 1.5 + 400)]
+pytestmark = [pytest.mark.kafka, pytest.mark.process, pytest.mark.timeout(SECONDS * 1.5 + 900)]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.conftest import require
 
 FAULTS = [kind for kind in (*MEMBER_FAULTS, *LEADER_FAULTS) if kind not in SEVERAL]
 
-pytestmark = [pytest.mark.redis, pytest.mark.process, pytest.mark.timeout(SECONDS * 1.5 + 200)]
+pytestmark = [pytest.mark.redis, pytest.mark.process, pytest.mark.timeout(SECONDS * 1.5 + 900)]
 
 
 @pytest.fixture

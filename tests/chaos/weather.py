@@ -59,7 +59,8 @@ class Run(NamedTuple):
 def weather(
     cluster: Cluster, folder: Path, guarantee: str, kinds: Sequence[str], seconds: float, **options: Any
 ) -> Run:
-    """Let a group live through a storm of these faults, with this guarantee and for so long."""
+    """Let a group live through a storm of these faults, with this guarantee, for so long, and on until it was seen what
+    the guarantee is about: takeovers, or overlaps and writes that the fence refuses."""
     kinds = [kind for kind in kinds if kind != "clock" or not WallClock.missing()]
     say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
     clock = WallClock(folder) if "clock" in kinds else None
@@ -68,10 +69,17 @@ def weather(
     program = ("tests.chaos.fenced", str(fence))
     options |= {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
     ledger = cluster.ledger(name)
+
+    def seen() -> bool:
+        verdict, writes = group.verdict(), writes_in(fence)
+        if guarantee == "available":
+            return bool(verdict.overlaps and writes.refusals)
+        return len(verdict.processes) == PARTITIONS and verdict.takeovers > 0 and writes.written > 100 * PARTITIONS
+
     with ProcessGroup(folder, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, program=program, **options) as group:
         storm = Storm(cluster, group, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clock)
         with LedgerCopy(ledger) as copy:
-            storm.run(seconds)
+            storm.run(seconds, seen)
     verdict = group.verdict()
     noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
     run = Run(verdict, history_of(copy.close()), storm, noted, writes_in(fence))

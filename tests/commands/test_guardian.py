@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.commands.guardian import margin_of
-from tests.agent.stand_in import eventually
+from tests.agent.stand_in import PATIENCE, eventually
 from tests.commands.test_run import STUBBORN, lives
 
 PREAMBLE = """
@@ -64,7 +64,7 @@ def play(folder: Path, story: str, *arguments: str) -> "subprocess.CompletedProc
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -19,7 +19,7 @@ from neli_router.commands.descendants import children
 from neli_router.commands.guardian import margin_of
 from neli_router.errors import NoAgent
 from neli_router.processes.group import send_at_rest
-from tests.agent.stand_in import StandIn, eventually, standing_in
+from tests.agent.stand_in import PATIENCE, StandIn, eventually, standing_in
 
 RUN = """
 import os, signal, sys
@@ -72,7 +72,7 @@ class Runs:
 
     def end(self, process: "subprocess.Popen[str]", *, said: str = "") -> tuple[int, str, str]:
         """`said` to it before."""
-        out, error = process.communicate(said, timeout=60)
+        out, error = process.communicate(said, timeout=PATIENCE)
         return process.returncode, out, error
 
     def await_line(self, process: "subprocess.Popen[str]", part: str) -> None:
@@ -555,7 +555,7 @@ def test_when_an_agent_ends_in_any_way_the_command_ends_here_and_only_then_begin
     assert not any(map(lives, gone))
     assert not (tmp_path / "overlap").exists()
     assert first.run is not None
-    assert 75 == first.run.wait(60)
+    assert 75 == first.run.wait(PATIENCE)
     terms = [int(host.mark.read_text().split()[1]) for host in hosts]
     assert terms[0] < terms[1]
 
@@ -585,7 +585,7 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
             host.start()
         eventually(lambda: any(host.pids for host in hosts))
         first, second = hosts if hosts[0].pids else hosts[::-1]
-        with Client(second.socket, timeout=60) as client:
+        with Client(second.socket, timeout=PATIENCE) as client:
             assert first.run is not None
             stopped += children(first.run.pid)
             (guardian,) = stopped
@@ -631,7 +631,7 @@ def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(
     first, second = (Host(tmp_path, name, lease=GRACE / 2, drain_timeout=drain_timeout) for name in ("alpha", "beta"))
     try:
         eventually(lambda: all(host.is_settled() for host in (first, second)))
-        with Client(second.socket, timeout=60) as client:
+        with Client(second.socket, timeout=PATIENCE) as client:
             client.drain(second.name)
             first.start(*options)
             eventually(lambda: first.pids)
@@ -641,7 +641,7 @@ def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(
             client.drain(first.name)
             second.start(*options)
             assert first.run is not None
-            assert 75 == first.run.wait(60)
+            assert 75 == first.run.wait(PATIENCE)
             assert host_clock() - began_at >= least
         assert not any(map(lives, gone))
         eventually(lambda: second.pids)

@@ -16,7 +16,7 @@ from neli_router import demo
 from neli_router.demo.scene import Run, Scene, StoryEvent, Unfinished
 from neli_router.processes.group import ProcessGroup
 
-WAIT_MAX = 120.0
+WAIT_MAX = 300.0
 """For a host that is busy with something else."""
 
 LONG = 1.5

@@ -23,7 +23,7 @@ from neli_router.errors import NoOwner
 from tests.servers.process import free_port
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
-PATIENCE = 60.0
+PATIENCE = 180.0
 CUSTOMER = "customer-7"
 
 

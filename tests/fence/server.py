@@ -22,7 +22,7 @@ import pytest
 
 __all__ = ["PATIENCE", "postgresql"]
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 @contextmanager

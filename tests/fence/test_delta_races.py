@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(neli_router.__file__).parents[1]
 LAYOUT = Layout(partitions=8)
 SCHEMA = pa.schema([("writer", pa.string()), ("term", pa.int64()), ("batch", pa.int64())])
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 RACERS, BATCHES, PARTITIONS = 3, 16, 2
 """6 processes and 160 batches held, too, with 7762 terms drawn. These take a few seconds."""

@@ -26,7 +26,7 @@ from neli_router import fence
 from neli_router.fence import FenceMisused, Refused, asynchronous
 
 ROOT = Path(neli_router.__file__).parents[1]
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 ZOMBIE = """
 import sqlite3, sys

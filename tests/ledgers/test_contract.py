@@ -27,7 +27,7 @@ from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import READ_MAX, Entry, Ledger, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which something that must happen has failed to. Never waited for when all is well."""
 
 ROOT = Path(neli_router.__file__).parents[1]

@@ -42,7 +42,7 @@ from tests.servers.kafka import Kafka, missing
 
 pytestmark = pytest.mark.kafka
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which something that must happen has failed to. Never waited for when all is well."""
 
 

@@ -41,7 +41,7 @@ from neli_router.ledgers.redis.faults import explain
 from neli_router.ledgers.redis.link import Command, Link
 from neli_router.ledgers.redis.reader import BLOCK_MAX
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 QUESTIONS = 12
 """Of an idle reader: the first wait for some milliseconds in Redis, the last for as long as a question may."""

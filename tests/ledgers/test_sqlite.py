@@ -38,7 +38,7 @@ from neli_router.ledgers.sqlite import file as sqlite_file
 from neli_router.ledgers.sqlite.ledger import CHECKPOINT_EVERY, TRIM_MAX, SqliteLedger
 
 ROOT = Path(neli_router.__file__).parents[1]
-PATIENCE = 60.0
+PATIENCE = 180.0
 MIB = 2**20
 
 PREAMBLE = """

@@ -27,7 +27,7 @@ from neli_router.member.member import Member
 from neli_router.protocol import BEATS_PER_LEASE, Acquired, Event, Revoked
 from neli_router.testing import Group
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 @pytest.fixture(name="group")

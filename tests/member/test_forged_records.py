@@ -26,7 +26,7 @@ LEASE = 5.0
 
 NAMES = ("a", "b", "c")
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def wait_for(holds: Callable[[], object]) -> None:

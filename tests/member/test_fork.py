@@ -21,7 +21,7 @@ from neli_router.member.member import Member
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Newer Pythons warn of what we test here.
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 @pytest.fixture(name="config", params=["memory", "sqlite"])

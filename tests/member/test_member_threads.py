@@ -38,7 +38,7 @@ from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds to wait for what must come; a machine that is busy may take its time."""
 
 

@@ -49,7 +49,7 @@ from neli_router.ownership.redis_layout import news
 
 pytestmark = pytest.mark.redis
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 LAYOUT = Layout(slots=64, partitions=8)
 ALL = range(LAYOUT.partitions)
 

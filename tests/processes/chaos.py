@@ -17,12 +17,19 @@ from itertools import count
 
 from neli_router.clock import host_clock
 from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.processes.referee import Verdict
 from neli_router.processes.worker import EXIT_REPLACED
 
 __all__ = ["Chaos"]
 
 OUT_MAX = 2
 """Of five: others must be there to take over, or nothing would ever be taken over."""
+
+LATE_MAX = 180.0
+"""Seconds by which chaos may last longer, until there was something to see: on a busy machine little happens."""
+
+ASK_EVERY = 2.0
+"""Seconds between two questions whether there was. Each judges all notes."""
 
 LOOK_EVERY = 0.01
 """Between two looks at notes, and at what is due."""
@@ -42,14 +49,20 @@ class Chaos:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()  # Two things due at one time are done in the order they were drawn.
 
-    def run(self, seconds: float) -> None:
-        """Start the group, let things happen for `seconds`, then let it settle and leave, which must succeed."""
+    def run(self, seconds: float, seen: Callable[[Verdict], object]) -> None:
+        """Start the group, let things happen for `seconds`, and on until the verdict has `seen` something; then let it
+        settle and leave, which must succeed."""
         self._present = {name: self._group.start(name) for name in self._names}
         self._group.settle()
         end = host_clock() + seconds
+        give_up_at = end + LATE_MAX
         self._later(self._rng.expovariate(1 / self._lease), self._strike)
-        while host_clock() < end:
-            self._look()
+        while True:
+            while host_clock() < end:
+                self._look()
+            if end >= give_up_at or seen(self._group.verdict()):
+                break
+            end = min(host_clock() + ASK_EVERY, give_up_at)
         while self._out:  # What is stopped goes on, and what was killed comes back.
             self._look(strikes=False)
         self._group.settle()

@@ -19,7 +19,7 @@ __all__ = ["LedgerCopy"]
 LOOK_EVERY = 0.5
 """The longest wait for a record, and so for the end."""
 
-END_MAX = 60.0
+END_MAX = 180.0
 """Seconds that the opening and `close` wait for a ledger which cannot be read."""
 
 RETRY_EVERY = 0.05

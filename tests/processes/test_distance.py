@@ -20,7 +20,7 @@ from neli_router.status.inspection import Inspection
 from tests.processes.ledger_copy import LedgerCopy
 from tests.processes.slow_worker import DistantLedger
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.process
 
 LEASE = 1.5
 PARTITIONS = 8

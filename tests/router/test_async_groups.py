@@ -18,7 +18,7 @@ from neli_router.router.groups import Groups, SharedHost
 from neli_router.router.watch import Change
 from tests.groups import log_of, named, static
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def run(act: Coroutine[None, None, None]) -> None:

@@ -22,7 +22,7 @@ from neli_router.router.watch import Change
 
 LAYOUT = Layout(slots=64, partitions=4)
 GENESIS = Genesis(by="x", layout=LAYOUT, lease=3600.0, guarantee="exclusive", base=1_000, version=1)
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def join(name: str) -> Join:

@@ -34,7 +34,7 @@ from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
 from tests.groups import log_of, named, records_of, static
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class Flaky(MemoryLedger):

@@ -20,7 +20,7 @@ from tests.servers.process import ServerProcess, free_port
 
 __all__ = ["Etcd", "missing"]
 
-START_MAX = 60.0
+START_MAX = 180.0
 PAUSE = 0.02
 
 ELECTION_MS = 500

@@ -32,7 +32,7 @@ __all__ = ["DURABLE", "Redis", "Sentinel", "missing"]
 DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always"}
 """Settings with which a server that is killed has lost nothing that it acknowledged."""
 
-START_MAX = 60.0
+START_MAX = 180.0
 PAUSE = 0.005
 
 

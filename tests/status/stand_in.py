@@ -39,7 +39,7 @@ __all__ = ["TOKEN", "StandIn", "after_takeover", "group"]
 
 TOKEN = "a-token-for-tests"  # noqa: S105 (it opens nothing)
 BASE = 1_760_000_000_000_000
-START_MAX = 60.0
+START_MAX = 180.0
 EVERY = 1.0
 WISHES = ("drain", "undrain", "pin", "unpin", "weigh")
 ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
