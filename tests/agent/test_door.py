@@ -346,6 +346,24 @@ def test_a_door_that_dies_is_started_again_and_the_lease_is_kept(
     assert fenced == agent.agent.snapshot().fenced
 
 
+def test_a_door_that_is_stopped_is_told_of_and_so_is_its_return(
+    agent: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neli_router.agent.server.door_process.SILENT_AFTER", 2.0)
+    was = door(agent)
+    os.kill(was, signal.SIGKILL)  # The next one is watched from its beginning by that measure.
+    until(lambda: door(agent) != was, "another door")
+    pid = door(agent)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: f"agent.door_silent pid={pid}" in caplog.text, "the silence")
+        assert agent.is_ready()
+        caplog.clear()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: f"agent.door_heard pid={pid}" in caplog.text, "the door's return")
+
+
 def test_signals_that_go_to_every_process_are_the_agents(unfenced: Running) -> None:
     assert b" 200 OK" in asked(unfenced, "/health")  # It has begun, so it has made its choice of signals.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

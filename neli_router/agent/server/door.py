@@ -86,6 +86,9 @@ PLACES_MAX = 4
 
 OPEN_FOLDER = "/assets/"
 
+ALIVE = b"."
+"""Said to the agent now and then. A connection that is handed over comes with such a byte, too."""
+
 
 class DoorSettings(msgspec.Struct, frozen=True):
     """All that a door knows, as one line of JSON."""
@@ -296,6 +299,8 @@ async def _serve(lines: "_Lines", listener: socket.socket, settings: DoorSetting
 
     def sweep() -> None:
         door.traffic.sweep(loop.time())
+        with contextlib.suppress(OSError):  # The agent reads nothing now, so it knows no better.
+            lines.control.send(ALIVE)
         loop.call_later(SWEEP_EVERY, sweep)
 
     lines.control.settimeout(0)

@@ -9,7 +9,9 @@ The listening socket stays the agent's. While there is no door, clients wait in 
 can take the port. The member goes on meanwhile: it needs no port. Leases of programs that came over TCP end with their
 connections, as if the network had broken.
 
-The door's standard error comes into the agent's log, line by line.
+A door that is stopped, or gets no processor, keeps its control socket open and answers nobody. It says now and then
+that it runs, so its silence comes into the log. It is not killed for that: on a busy machine, another start is the last
+thing that helps. Its standard error comes into the log, too, line by line.
 """
 
 import asyncio
@@ -37,6 +39,9 @@ PAUSE_MIN, PAUSE_MAX = 0.1, 30.0
 HANDED_MAX = 64
 """Connections that are taken from the door before others have their turn."""
 
+SILENT_AFTER = 10.0
+"""Seconds. A door says something each second, and a busy machine may let it wait for some."""
+
 LINE_MAX = 1000
 """Characters of its standard error that make a line of the log."""
 
@@ -52,7 +57,7 @@ class DoorProcess:
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._gone = asyncio.Event()
-        self._is_ending = False
+        self._is_ending = self._was_heard = False
         self._keeping: asyncio.Task[None] | None = None
 
     @property
@@ -97,7 +102,7 @@ class DoorProcess:
             except OSError as error:
                 why = error.strerror
             else:
-                await self._gone.wait()
+                await self._watch()
                 why = f"exit code {await self._reap()}"
             if self._is_ending:
                 return
@@ -105,6 +110,31 @@ class DoorProcess:
             log.warning("agent.door_ended", why=why, again_in=f"{pause:g} s", lost="connections over TCP")
             await asyncio.sleep(pause)
             pause = min(PAUSE_MAX, 2 * pause)
+
+    async def _watch(self) -> None:
+        """Until it is gone, say when it falls silent, and when it is heard again."""
+        was_silent = False
+        while True:
+            self._was_heard = False
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), SILENT_AFTER)
+            if self._gone.is_set():
+                return
+            if self._was_heard == was_silent:
+                was_silent = not was_silent
+                self._tell_silence(is_over=not was_silent)
+
+    def _tell_silence(self, *, is_over: bool) -> None:
+        if is_over:
+            logs.logger().warning("agent.door_heard", pid=self.pid)
+            return
+        logs.logger().warning(
+            "agent.door_silent",
+            pid=self.pid,
+            silent_for=f"{SILENT_AFTER:g} s",
+            lost="answers over TCP, and not those over the own socket",
+            remedy="see whether that process was stopped, or the machine has no time for it",
+        )
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -143,6 +173,7 @@ class DoorProcess:
                 return
             except OSError:
                 said, handed = b"", []
+            self._was_heard = True
             for descriptor in handed:
                 self._admit(socket.socket(fileno=descriptor))
             if not said:
