@@ -42,8 +42,9 @@ class Place:
 
 @pytest.fixture(name="place", scope="module")
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    # A long drain: a handover must wait for the switch, and not run out of patience on a busy machine.
-    with agents(tmp_path_factory.mktemp("switch"), "a", "b", lease=5.0, drain_timeout=60.0) as both:
+    # A long drain: a handover must wait for the switch, and not run out of patience on a busy machine. And a lease that
+    # is kept there: one that is lost by the way makes the switch act once more.
+    with agents(tmp_path_factory.mktemp("switch"), "a", "b", lease=8.0, drain_timeout=120.0) as both:
         yield Place(both)
 
 

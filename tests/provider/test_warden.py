@@ -38,8 +38,11 @@ TURNS = 5
 
 
 @pytest.fixture(name="task")
-def _task(tmp_path: Path, neli_default: str, monkeypatch: pytest.MonkeyPatch) -> "subprocess.Popen[bytes]":
-    """A task whose job is at work."""
+def _task(
+    tmp_path: Path, agent: Running, neli_default: str, monkeypatch: pytest.MonkeyPatch
+) -> "subprocess.Popen[bytes]":
+    """A task whose job is at work. It alone holds something of the agent, which other tests have used before."""
+    until(lambda: streams(agent) == 0, "the end of all other streams")
     program = tmp_path / "spark-submit"
     program.write_text(f"#!/usr/bin/env bash\n{STUBBORN}", encoding="utf-8")
     program.chmod(0o755)
