@@ -42,8 +42,7 @@ with DAG("gated", **GIVEN):
     LeaderGate(task_id="gate", role=ROLE, pool="no_slots") >> work()
 
 with DAG("in_vain", params={"nothing": "", "role": "7" * 19}, **GIVEN):
-    # Time for their triggers to begin: without one, Airflow itself ends such a task after its time, and takes a worker.
-    late: dict[str, Any] = {"role": ROLE, "expect": "nobody", "timeout": 30, **IN_TRIGGERER}
+    late: dict[str, Any] = {"role": ROLE, "expect": "nobody", "timeout": 6, **IN_TRIGGERER}
     LeaderSensor(task_id="late", **late)
     LeaderSensor(task_id="softly_late", soft_fail=True, **late)
     LeaderSensor(task_id="unnamed", role="{{ params.nothing }}", **IN_TRIGGERER)
@@ -52,7 +51,7 @@ with DAG("in_vain", params={"nothing": "", "role": "7" * 19}, **GIVEN):
     LeaderSensor(task_id="nowhere", role=ROLE, **{**IN_TRIGGERER, "neli_conn_id": "nowhere"})
     away: dict[str, Any] = {"role": ROLE, **IN_TRIGGERER, "neli_conn_id": "host_that_is_away"}
     LeaderSensor(task_id="away", when_away="fail", **away)
-    LeaderSensor(task_id="away_for_long", timeout=30, **away)
+    LeaderSensor(task_id="away_for_long", timeout=6, **away)
     LeaderGate(task_id="closed", when_not_leading="fail", role=ROLE, expect="nobody", pool="no_slots")
 
 with DAG("of_partition", **{**GIVEN, "schedule": PartitionedAtRuntime()}):

@@ -13,7 +13,7 @@ from airflow.triggers.base import TaskFailedEvent, TaskSkippedEvent, TaskSuccess
 from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.partitions import spelled_layout
 from airflow_provider.subscription import Subscription, current
-from airflow_provider.triggers.neli import LeaderTrigger, OwnershipTrigger
+from airflow_provider.triggers.neli import EARLY, LeaderTrigger, OwnershipTrigger
 from neli_router.errors import BadKey
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
@@ -189,6 +189,16 @@ def test_a_task_ends_before_its_own_deadline(agent: Running, neli_default: str) 
         assert [TaskFailedEvent, TaskSkippedEvent] == [type(await one.event(task)) for task in tasks]
 
     play(story)
+
+
+def test_a_trigger_that_ends_its_task_gives_up_before_airflow_does() -> None:
+    trigger = LeaderTrigger(role=1, ends_task=True)
+    trigger.trigger_id = 7
+    for seconds, at_most in ((60, 60 - EARLY), (EARLY, EARLY / 2), (-60, 0.0)):
+        vars(trigger)["timeout_after"] = datetime.now(UTC) + timedelta(seconds=seconds)
+        patience = trigger._patience()
+        assert patience is not None
+        assert 0 <= patience <= at_most
 
 
 def test_a_source_that_is_away_fails_only_who_wants_that(tmp_path: Path, second: str) -> None:

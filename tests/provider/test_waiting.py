@@ -138,13 +138,6 @@ def _place(installation: Airflow, tmp_path_factory: pytest.TempPathFactory) -> I
             api.pause(dag_id, paused=True)
 
 
-@pytest.fixture(name="vain", scope="module")
-def _vain(place: HostThatWaits) -> str:
-    """A run whose tasks wait half a minute for nothing, while other tests do their work."""
-    return place.api.trigger("in_vain")
-
-
-@pytest.mark.usefixtures("vain")
 def test_tasks_begin_and_end_in_the_triggerer_over_one_stream(place: HostThatWaits) -> None:
     place.give("a")
     waits = place.api.trigger("waits")
@@ -164,25 +157,6 @@ def test_tasks_begin_and_end_in_the_triggerer_over_one_stream(place: HostThatWai
     place.require_success("gated", here)
     assert {"gate": "success", "work": "success"} == place.api.states("gated", here)
     place.require_no_worker("gated", here)
-
-
-def test_what_waits_in_vain_ends_in_the_triggerer_and_says_why(place: HostThatWaits, vain: str) -> None:
-    assert "failed" == place.api.await_run("in_vain", vain, patience=PATIENCE)
-    why = {
-        "late": "the task's time is over",
-        "softly_late": "the task's time is over",
-        "unnamed": "a template gave an empty text",
-        "too_long": "this number has 19 characters",
-        "of_no_partition": "a template gave an empty text",
-        "nowhere": "airflow connections add nowhere",
-        "away": "there is no socket",
-        "away_for_long": "there is no socket",
-        "closed": "led by 'nobody' was wanted, but",
-    }
-    assert {**dict.fromkeys(why, "failed"), "softly_late": "skipped"} == place.api.states("in_vain", vain)
-    place.require_no_worker("in_vain", vain)
-    for task, words in why.items():
-        assert words in place.api.log("in_vain", vain, task), task
 
 
 def test_a_killed_triggerer_loses_and_doubles_nothing(place: HostThatWaits) -> None:
@@ -206,6 +180,26 @@ def test_a_killed_triggerer_loses_and_doubles_nothing(place: HostThatWaits) -> N
     assert {1} == set(told.values())
     until(lambda: place.consumed().total() >= told.total(), "a run for each event", patience=PATIENCE)
     assert told == place.consumed()
+
+
+def test_what_waits_in_vain_ends_in_the_triggerer_and_says_why(place: HostThatWaits) -> None:
+    run = place.api.trigger("in_vain")
+    assert "failed" == place.api.await_run("in_vain", run, patience=PATIENCE)
+    why = {
+        "late": "the task's time is over",
+        "softly_late": "the task's time is over",
+        "unnamed": "a template gave an empty text",
+        "too_long": "this number has 19 characters",
+        "of_no_partition": "a template gave an empty text",
+        "nowhere": "airflow connections add nowhere",
+        "away": "there is no socket",
+        "away_for_long": "there is no socket",
+        "closed": "led by 'nobody' was wanted, but",
+    }
+    assert {**dict.fromkeys(why, "failed"), "softly_late": "skipped"} == place.api.states("in_vain", run)
+    place.require_no_worker("in_vain", run)
+    for task, words in why.items():
+        assert words in place.api.log("in_vain", run, task), task
 
 
 def test_a_role_is_by_default_the_partition_key_of_the_run(place: HostThatWaits) -> None:

@@ -46,6 +46,9 @@ SETTINGS: Mapping[str, str] = {
     # How soon the triggers of a triggerer that was killed are another's; 30 seconds by default.
     "TRIGGERER__JOB_HEARTBEAT_SEC": "1",
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+    # Never: the scheduler gives a deferred task whose time is over to a worker, if its trigger has not ended it before.
+    # A triggerer that gets no core for that long begins with the trigger too late.
+    "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "86400",
 }
 
 ROLES = {"admin": "admin", "viewer": "viewer", "neli": "user"}
