@@ -102,7 +102,11 @@ ROOMS = (
         imports=(*GROUND, "config", "induction", "ledgers.base", "member", "ownership", "pump", "router"),
         packages=frozenset({"structlog"}),
     ),
-    Room(("sim",), imports=(*BASE, "induction", "ledgers.base", "pump", "sim"), packages=frozenset({"msgspec"})),
+    Room(
+        ("sim",),
+        imports=(*BASE, "consumer_group", "induction", "ledgers.base", "pump", "sim"),
+        packages=frozenset({"msgspec"}),
+    ),
     # A group in memory, so it needs that one driver.
     Room(
         ("testing",),

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import cast, get_args
@@ -21,6 +22,8 @@ import click
 from neli_router import demo
 from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.protocol import Guarantee
+from neli_router.sim.consumers.options import BorrowedProtocol, ConsumerWeather
+from neli_router.sim.consumers.simulate import ConsumerOutcome, simulate_consumers
 from neli_router.sim.explore import Report, explore, transcript
 from neli_router.sim.miniature import Bounds
 from neli_router.sim.options import Weather
@@ -39,6 +42,12 @@ PROFILES = {
 }
 """`test` is complete within minutes. `full` takes under two hours; its last, three incarnations, goes as far as it
 comes in twelve million worlds, which is what fits into eight gigabytes."""
+
+WEATHERS: dict[str, tuple[str, ...]] = {
+    "induction": get_args(Weather),
+    **dict.fromkeys(get_args(BorrowedProtocol), get_args(ConsumerWeather)),
+}
+"""Protocol -> the kinds of faults that its runs know."""
 
 CHUNK = 5
 """Seeds a process takes at a time: enough to make up for handing them over, few enough for a progress that moves."""
@@ -121,31 +130,44 @@ def _explore(bounds: Bounds) -> Report:
 @click.option("--seed", "first", type=str, help="Run this one seed (0x5eed or 24301) and print what happened.")
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many seeds to run.")
 @click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="The first of them.")
+@click.option(
+    "--protocol", type=click.Choice(list(WEATHERS)), default="induction", show_default=True, help="What the groups run."
+)
 @click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="Only groups with this one.")
-@click.option("--weather", type=click.Choice(get_args(Weather)), help="Only runs under this kind of faults.")
+@click.option(
+    "--weather",
+    type=click.Choice(list(dict.fromkeys(weather for known in WEATHERS.values() for weather in known))),
+    help="Only runs under this kind of faults.",
+)
 @click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes to use; all cores unless told."
 )
 def simulate_command(
-    first: str | None, seeds: int, start: int, guarantee: str | None, weather: str | None, jobs: int
+    first: str | None, seeds: int, start: int, protocol: str, guarantee: str | None, weather: str | None, jobs: int
 ) -> None:
     """Run whole groups under faults in virtual time, and check every promise after every step.
 
     A seed decides everything about its run, and the same seed is the same run anywhere. When a promise is broken,
     prints the run's options and its last events, and exits with 1.
     """
+    if weather is not None and weather not in WEATHERS[protocol]:
+        known = ", ".join(WEATHERS[protocol])
+        raise click.BadParameter(f"{protocol} knows {known}, and not {weather}", param_hint="--weather")
+    if protocol == "fast-neli" and guarantee == "available":
+        raise click.BadParameter("fast-neli is exclusive, as goNELI is", param_hint="--guarantee")
+    asked = _Asked(protocol, guarantee, weather)
     if first is not None:
-        result = _run_one(_seed(first), guarantee, weather)
+        result = asked.run(_seed(first))
         click.echo(_summary(result))
         if result.violation is not None:
-            _show(result, forced=guarantee is not None or weather is not None)
+            _show(result, asked)
             raise SystemExit(EXIT_BROKEN)
         return
     progress, started, done = _Progress(), monotonic(), 0
     counts: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
         chunks = [range(at, min(at + CHUNK, start + seeds)) for at in range(start, start + seeds, CHUNK)]
-        futures = [pool.submit(_run_some, chunk, guarantee, weather) for chunk in chunks]
+        futures = [pool.submit(asked.run_some, chunk) for chunk in chunks]
         for future in as_completed(futures):
             for result in future.result():
                 done += 1
@@ -153,7 +175,7 @@ def simulate_command(
                 if result.violation is not None:
                     pool.shutdown(wait=False, cancel_futures=True)
                     progress.end()
-                    _show(result, forced=guarantee is not None or weather is not None)
+                    _show(result, asked)
                     raise SystemExit(EXIT_BROKEN)
             progress.tell(f"{done} of {seeds} seeds")
     progress.end()
@@ -173,26 +195,40 @@ def _seed(text: str) -> int:
     return seed
 
 
-def _run_one(seed: int, guarantee: str | None, weather: str | None) -> Result:
-    # Click has checked both words already.
-    return simulate(seed, guarantee=cast(Guarantee | None, guarantee), weather=cast(Weather | None, weather))
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The kind of runs that were asked for. Click has checked all of its words already."""
+
+    protocol: str
+    guarantee: str | None
+    weather: str | None
+
+    def run(self, seed: int) -> Result | ConsumerOutcome:
+        guarantee = cast(Guarantee | None, self.guarantee)
+        if self.protocol == "induction":
+            return simulate(seed, guarantee=guarantee, weather=cast(Weather | None, self.weather))
+        protocol, weather = cast(BorrowedProtocol, self.protocol), cast(ConsumerWeather | None, self.weather)
+        return simulate_consumers(seed, protocol=protocol, guarantee=guarantee, weather=weather)
+
+    def run_some(self, seeds: range) -> list[Result | ConsumerOutcome]:
+        return [self.run(seed) for seed in seeds]
 
 
-def _run_some(seeds: range, guarantee: str | None, weather: str | None) -> list[Result]:
-    return [_run_one(seed, guarantee, weather) for seed in seeds]
-
-
-def _show(result: Result, *, forced: bool) -> None:
+def _show(result: Result | ConsumerOutcome, asked: _Asked) -> None:
     click.echo(result.transcript)
     click.echo(str(result.options))
     # The options that force a kind of run are part of what the seed means.
-    flags = f"--guarantee {result.options.guarantee} --weather {result.options.weather}" if forced else ""
-    replay = f"neli simulate --seed {result.seed:#x} {flags}".rstrip()
-    click.echo(f"FAIL {result.violation} at t={result.time:.3f}; replay: {replay}")
+    flags = [f"--seed {result.seed:#x}"]
+    if asked.protocol != "induction":
+        flags.append(f"--protocol {asked.protocol}")
+    if asked.guarantee is not None or asked.weather is not None:
+        flags += [f"--guarantee {result.options.guarantee}", f"--weather {result.options.weather}"]
+    click.echo(f"FAIL {result.violation} at t={result.time:.3f}; replay: neli simulate {' '.join(flags)}")
 
 
-def _summary(result: Result) -> str:
-    verdict = "FAIL" if result.violation is not None else f"healed after {result.converged_after:.1f} leases"
+def _summary(result: Result | ConsumerOutcome) -> str:
+    unit = "leases" if isinstance(result, Result) else "sessions"
+    verdict = "FAIL" if result.violation is not None else f"healed after {result.converged_after:.1f} {unit}"
     return f"seed={result.seed:#x} trace={result.trace}: {verdict}\n{result.options}"
 
 

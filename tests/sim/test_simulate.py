@@ -305,7 +305,7 @@ def test_many_seeds_end_with_a_verdict_and_with_what_was_counted() -> None:
         (("--start", "-1"), "-1 is not in the range x>=0"),
         (("--jobs", "0"), "0 is not in the range x>=1"),
         (("--guarantee", "both"), "'both' is not one of 'exclusive', 'available'"),
-        (("--weather", "sunny"), "'sunny' is not one of 'foul', 'fair', 'slow', 'rewound'"),
+        (("--weather", "sunny"), "'sunny' is not one of 'foul', 'fair', 'slow', 'rewound', 'beyond'"),
         (("--see", "1"), "No such option"),
         (("5",), "Got unexpected extra argument (5)"),
     ],
