@@ -83,8 +83,9 @@ class Received:
     """The next messages of the partitions given, in the order of each.
 
     The time of the step is just *after* they were taken from the client library, where they may have waited. `wall` is
-    this host's clock of the day at that time, in seconds since 1970: comparable with the broker's as far as both are
-    kept in step.
+    this host's clock of the day, in seconds since 1970: comparable with the broker's as far as both are kept in step.
+    It is read *after* the time of the step. A process may stand still between the two: then a message seems older than
+    it is, and a leader ends too soon. The other way round it would seem younger, and two could lead.
     """
 
     messages: Sequence[Message]
