@@ -29,7 +29,8 @@ def test_java_is_ended_with_the_role_and_the_retry_counts_where_it_is_led(
     at_work = threading.Event()
     told: dict[str, Any] = {}
     settings = {"spark.driver.memory": "512m", "spark.master": "local[1]", "spark.ui.enabled": "false"}
-    with agents(tmp_path, "a", "b", lease=5.0, drain_timeout=0.3) as group:
+    # A lease that outlasts the start of Spark, which takes all cores.
+    with agents(tmp_path, "a", "b", lease=12.0, drain_timeout=0.3) as group:
         here = leader_of(ROLE, group)
         (other,) = (agent for agent in group if agent is not here)
         monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", here.connection)
