@@ -54,7 +54,7 @@ IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash",
 
 OPTIONAL = (
     *("agent.server.server", "columns", "fence.delta", "ledgers.kafka.ledger", "ledgers.redis.ledger"),
-    *("ownership.redis", "pipeline", "spark"),
+    *("ownership.redis", "pipeline", "spark", "subscriptions.kafka.subscription"),
 )
 """Modules that need a package which a user may not have. They are imported inside functions only."""
 
@@ -82,6 +82,13 @@ ROOMS = (
         ("ledgers",),
         imports=(*GROUND, "ledgers"),
         packages=frozenset({"confluent_kafka", "redis"}),  # One each; OPTIONAL keeps them out of everybody else's way.
+    ),
+    Room(("subscriptions.base",), imports=("consumer_group.events",)),
+    # Its addresses, errors and topics are those of a ledger in Kafka.
+    Room(
+        ("subscriptions",),
+        imports=(*GROUND, "consumer_group.events", "ledgers.base", "ledgers.kafka", "subscriptions"),
+        packages=frozenset({"confluent_kafka"}),
     ),
     Room(("ownership",), imports=(*GROUND, "ledgers", "ownership"), packages=frozenset({"redis"})),
     Room(("config",), imports=(*GROUND, "ledgers", "ownership")),

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from tests.servers import redis as redis_servers
-from tests.servers.kafka import Kafka, missing
+from tests.servers.kafka import SHORT_GROUPS, Kafka, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def kafka() -> Iterator[str]:
         yield there
         return
     require(missing())
-    with Kafka.started() as brokers:
+    with Kafka.started(settings=SHORT_GROUPS) as brokers:
         yield brokers.bootstrap
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.servers.jars import KAFKA as JARS
 from tests.servers.process import ServerProcess, free_port, until_asked_to_end
 
-__all__ = ["VERSION", "Kafka", "Node", "missing"]
+__all__ = ["SHORT_GROUPS", "VERSION", "Kafka", "Node", "missing"]
 
 VERSION = JARS.version
 
@@ -194,6 +194,16 @@ SHORT_SESSIONS: dict[str, object] = {
     "offsets.topic.num.partitions": 1,
 }
 """By default a dead broker is noticed after nine seconds."""
+
+
+SHORT_GROUPS: dict[str, object] = {
+    "group.min.session.timeout.ms": 1000,
+    "group.consumer.min.session.timeout.ms": 1000,
+    "group.consumer.session.timeout.ms": 6000,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 100,
+}
+"""For consumer groups: by default a member of the newer protocol learns of a change after five seconds."""
 
 
 def _guarded(users: dict[str, str]) -> dict[str, object]:

@@ -57,20 +57,20 @@ class KafkaAddress:
 
     servers: str
     group: str
+    topic: str
     replication: int | None = None
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def topic(self) -> str:
-        return f"{self.group}.ledger"
 
     @property
     def public(self) -> str:
         return f"kafka://{self.servers}/{self.group}"
 
 
-def parse(rest: str) -> tuple[KafkaAddress | None, list[str]]:
-    """The address that stands as `rest` behind `kafka:`, or a sentence for each thing that is wrong with it."""
+def parse(rest: str, *, ours: Mapping[str, str] = OURS) -> tuple[KafkaAddress | None, list[str]]:
+    """The address that stands as `rest` behind `kafka:`, or a sentence for each thing that is wrong with it.
+
+    `ours`: the settings that may not be chosen, with the reasons.
+    """
     problems: list[str] = []
     place, _, query = rest.removeprefix("//").partition("?")
     authority, _, group = place.partition("/")
@@ -96,8 +96,8 @@ def parse(rest: str) -> tuple[KafkaAddress | None, list[str]]:
         replication = None
     settings.update(said)
     for setting in settings:
-        if setting in OURS:
-            problems.append(f"the setting {setting} is not to be chosen: {OURS[setting]}")
+        if setting in ours:
+            problems.append(f"the setting {setting} is not to be chosen: {ours[setting]}")
         elif setting not in said and not NAME.fullmatch(setting):
             problems.append(f"{setting!r:.60} is no setting of librdkafka: its names are lower-case words with dots")
     for number, part in enumerate(query.split("&") if query else (), start=1):
@@ -111,7 +111,8 @@ def parse(rest: str) -> tuple[KafkaAddress | None, list[str]]:
     if problems:
         return None, problems
     client = {"bootstrap.servers": servers, **settings}
-    return KafkaAddress(servers, group, int(replication) if replication else None, client), []
+    topic = f"{group}.ledger"
+    return KafkaAddress(servers, group, topic, int(replication) if replication else None, client), []
 
 
 def _regular(path: str, flags: int) -> int:

@@ -25,39 +25,23 @@ same in both cases. Whether the record stands in the log after all is not known;
 """
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
 
-from neli_router.errors import LedgerUnavailable
 from neli_router.ledgers.base import Entry, Promise, require_not_closed, require_own_process
 from neli_router.ledgers.kafka.address import KafkaAddress
-from neli_router.ledgers.kafka.faults import DENIED, REFUSED, SILENT, TOO_LONG, explain, is_fatal
+from neli_router.ledgers.kafka.clients import COMMON, asking
+from neli_router.ledgers.kafka.faults import DENIED, TOO_LONG, explain, is_fatal
 from neli_router.ledgers.kafka.prober import LOOK_MAX
 from neli_router.ledgers.kafka.reader import KafkaReader
-from neli_router.ledgers.kafka.topic import ASK_MAX, Questions, drop_topic, require_topic
+from neli_router.ledgers.kafka.topic import Questions, drop_topic, require_topic
 from neli_router.protocol import RECORD_MAX
 
 __all__ = ["KafkaLedger", "delete_topic"]
-
-COMMON: Mapping[str, Any] = {
-    "allow.auto.create.topics": False,  # A topic that was deleted must not come back with a broker's defaults.
-    "reconnect.backoff.ms": 20,
-    "reconnect.backoff.max.ms": 500,
-    "topic.metadata.refresh.fast.interval.ms": 50,  # A partition's new leader is asked for this often,
-    "topic.metadata.refresh.interval.ms": 10_000,  # and even if the old one said nothing.
-    "socket.timeout.ms": 3000,  # A broker that is frozen, not dead, is given up after this. By default it is a minute.
-    "log_level": 0,
-    **SILENT,
-}
-
-LOOK_EVERY = 0.25
-"""Seconds of one look for a broker, between which the client's complaints are heard."""
 
 QUEUE_MAX = 100_000
 """Records that may wait for a broker. They are dropped after `patience`, so it only bounds the memory."""
@@ -84,7 +68,7 @@ class KafkaLedger:
         self._high = 0
         self._trim_refused: KafkaError | None = None
         settings = {**COMMON, **address.client}
-        with _admin(address, "the opening") as admin:
+        with asking(address, "the opening") as admin:
             self._setup = require_topic(admin, address, create=create)
             self._questions = Questions(admin, address.topic, self._setup.identity)
             self._writer = _KafkaWriter(address, settings, patience=patience)
@@ -236,53 +220,8 @@ class _KafkaWriter:
             self._offsets.append(offset)
 
 
-@contextmanager
-def _admin(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
-    """A client that asks about topics. Its errors come out as LedgerError."""
-    refused: KafkaError | None = None
-    away: KafkaError | None = None
-    all_away = False
-
-    def complained(error: KafkaError) -> None:
-        nonlocal refused, away, all_away
-        if error.code() in REFUSED:
-            refused = error
-        elif error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - its public name.
-            all_away = True
-        else:
-            away = error
-
-    def find() -> None:
-        """Wait until a broker answers. Raises KafkaException, with the reason, as soon as none can be reached."""
-        give_up_at = time.monotonic() + ASK_MAX
-        while True:
-            try:
-                admin.list_topics(address.topic, timeout=LOOK_EVERY)
-            except KafkaException as error:
-                admin.poll(0)
-                if all_away or refused is not None or time.monotonic() >= give_up_at:
-                    # Its own error names no reason, such as a connection that was refused.
-                    raise KafkaException(refused or away or error.args[0]) from error
-            else:
-                return
-
-    try:
-        admin = AdminClient({**COMMON, **address.client, "error_cb": complained})  # type: ignore[dict-item]
-        find()
-        try:
-            yield admin
-        except LedgerUnavailable as error:
-            admin.poll(0)
-            if refused is None:
-                raise
-            # Without this, a client with a wrong password would see only a time-out.
-            raise explain(refused, address, purpose) from error
-    except KafkaException as error:
-        raise explain(error.args[0], address, purpose) from error
-
-
 def delete_topic(address: KafkaAddress) -> str:
     """Delete the group's topic with all its records, and return its name. Raises LedgerError."""
-    with _admin(address, "the deletion") as admin:
+    with asking(address, "the deletion") as admin:
         drop_topic(admin, address)
     return address.topic

@@ -36,7 +36,18 @@ from neli_router.ledgers.kafka.address import KafkaAddress
 from neli_router.ledgers.kafka.faults import UNKNOWN, answer, explain
 from neli_router.protocol import RECORD_MAX
 
-__all__ = ["ASK_MAX", "Questions", "TopicSetup", "drop_topic", "once_known", "require_topic"]
+__all__ = [
+    "ASK_MAX",
+    "IN_SYNC",
+    "Questions",
+    "TopicSetup",
+    "drop_topic",
+    "found_or_made",
+    "once_known",
+    "require_topic",
+    "settings_of",
+    "topic_id",
+]
 
 Answer = TypeVar("Answer")
 
@@ -80,22 +91,14 @@ def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Topi
     """The set-up of the topic, which is made first if need be and allowed. Raises LedgerUnavailable or
     LedgerUnusable."""
     try:
-        try:
-            replicas = _replicas(admin, at)
-        except KafkaException as error:
-            if error.args[0].code() not in UNKNOWN:
-                raise
-            if not create:
-                raise _missing(at, "it is not to be made here") from error
-            _make(admin, at)
-            replicas = once_known(lambda: _replicas(admin, at))
+        replicas = found_or_made(admin, at, create=create)
         if len(replicas) != 1:
             raise LedgerUnusable(
                 f"the topic {at.topic} with one partition was wanted",
                 f"{at.public} has it with {len(replicas)}, and there is no order among them",
                 "choose another group name, or make the topic anew with one partition",
             )
-        identity = once_known(lambda: _topic_id(admin, at.topic))
+        identity = once_known(lambda: topic_id(admin, at.topic))
     except KafkaException as error:
         raise explain(error.args[0], at, f"the topic {at.topic}") from error
     doubts = _doubts(admin, at, replicas[0])
@@ -104,7 +107,7 @@ def require_topic(admin: AdminClient, at: KafkaAddress, *, create: bool) -> Topi
     return TopicSetup(identity, frozenset(promises), tuple(doubt.sentence for doubt in doubts))
 
 
-def _topic_id(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> str:
+def topic_id(admin: AdminClient, topic: str, timeout: float = ASK_MAX) -> str:
     """Which topic of that name it is: one made anew has another. Raises KafkaException."""
     (asked,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout).values()
     return str(answer(asked, timeout).topic_id)
@@ -137,6 +140,86 @@ def once_known(ask: Callable[[], Answer]) -> Answer:
         time.sleep(KNOWN_EVERY)
 
 
+def found_or_made(
+    admin: AdminClient,
+    at: KafkaAddress,
+    *,
+    create: bool,
+    partitions: int = 1,
+    settings: Mapping[str, str] = MADE_WITH,
+) -> list[int]:
+    """How many replicas each partition of the topic has, which is made with these settings if need be and allowed.
+
+    Raises LedgerError or KafkaException.
+    """
+    try:
+        return _replicas(admin, at)
+    except KafkaException as error:
+        if error.args[0].code() not in UNKNOWN:
+            raise
+        if not create:
+            raise _missing(at, "it is not to be made here", partitions, settings) from error
+        _make(admin, at, partitions, settings)
+        return once_known(lambda: _replicas(admin, at))
+
+
+def _replicas(admin: AdminClient, at: KafkaAddress) -> list[int]:
+    """The number of replicas of each partition."""
+    found = admin.list_topics(at.topic, timeout=ASK_MAX).topics[at.topic]
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return [len(partition.replicas) for partition in found.partitions.values()]
+
+
+def _make(admin: AdminClient, at: KafkaAddress, partitions: int, settings: Mapping[str, str]) -> None:
+    brokers = len(admin.list_topics(at.topic, timeout=ASK_MAX).brokers)
+    replication = at.replication or min(REPLICATION, brokers)
+    config = {**settings, "min.insync.replicas": str(min(IN_SYNC, max(1, replication - 1)))}
+    (made,) = admin.create_topics(
+        [NewTopic(at.topic, partitions, replication, config=config)], request_timeout=ASK_MAX
+    ).values()
+    try:
+        answer(made, ASK_MAX)
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise _missing(at, "this user may not make it", partitions, settings) from error
+        if code == KafkaError.INVALID_REPLICATION_FACTOR:
+            raise LedgerUnusable(
+                f"the topic {at.topic} with {replication} replicas was wanted",
+                f"there are {brokers} brokers",
+                "start more brokers, or say ?replication= in the address",
+            ) from error
+        if code != KafkaError.TOPIC_ALREADY_EXISTS:  # Another member was quicker, with the same settings.
+            raise
+
+
+def _missing(at: KafkaAddress, why: str, partitions: int, settings: Mapping[str, str]) -> LedgerError:
+    config = " ".join(f"--config {name}={value}" for name, value in settings.items())
+    return LedgerMissing(
+        f"the topic {at.topic} was wanted",
+        f"{at.public} has none, and {why}",
+        f"kafka-topics.sh --bootstrap-server {at.servers} --create --topic {at.topic} --partitions {partitions} "
+        f"--replication-factor {at.replication or REPLICATION} --config min.insync.replicas={IN_SYNC} {config}",
+    )
+
+
+def settings_of(admin: AdminClient, at: KafkaAddress) -> dict[str, Any] | None:
+    """The settings of the topic, or None if this user may not see them. Raises LedgerError."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, at.topic)
+
+    def ask() -> dict[str, Any]:
+        (asked,) = admin.describe_configs([resource], request_timeout=ASK_MAX).values()
+        return {name: entry.value for name, entry in answer(asked, ASK_MAX).items()}
+
+    try:
+        return once_known(ask)
+    except KafkaException as error:
+        if error.args[0].code() not in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}:
+            raise explain(error.args[0], at, f"the settings of {at.topic}") from error
+        return None
+
+
 class Questions:
     """About the one partition of `topic`. Each call may come from any thread, and raises KafkaException."""
 
@@ -157,7 +240,7 @@ class Questions:
 
     def changed_identity(self, timeout: float) -> str:
         """How the topic is another one than the one that was opened, or nothing."""
-        now = _topic_id(self._admin, self._topic, timeout)
+        now = topic_id(self._admin, self._topic, timeout)
         return "" if now == self._identity else f"the topic was deleted and made anew ({self._identity} became {now})"
 
     def drop(self, before: int, done: Callable[[Future[object]], None]) -> None:
@@ -178,59 +261,9 @@ class _Doubt(NamedTuple):
     risky: bool
 
 
-def _replicas(admin: AdminClient, at: KafkaAddress) -> list[int]:
-    """The number of replicas of each partition."""
-    found = admin.list_topics(at.topic, timeout=ASK_MAX).topics[at.topic]
-    if found.error is not None:
-        raise KafkaException(found.error)
-    return [len(partition.replicas) for partition in found.partitions.values()]
-
-
-def _make(admin: AdminClient, at: KafkaAddress) -> None:
-    brokers = len(admin.list_topics(at.topic, timeout=ASK_MAX).brokers)
-    replication = at.replication or min(REPLICATION, brokers)
-    settings = {**MADE_WITH, "min.insync.replicas": str(min(IN_SYNC, max(1, replication - 1)))}
-    (made,) = admin.create_topics(
-        [NewTopic(at.topic, 1, replication, config=settings)], request_timeout=ASK_MAX
-    ).values()
-    try:
-        answer(made, ASK_MAX)
-    except KafkaException as error:
-        code = error.args[0].code()
-        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise _missing(at, "this user may not make it") from error
-        if code == KafkaError.INVALID_REPLICATION_FACTOR:
-            raise LedgerUnusable(
-                f"the topic {at.topic} with {replication} replicas was wanted",
-                f"there are {brokers} brokers",
-                "start more brokers, or say ?replication= in the address",
-            ) from error
-        if code != KafkaError.TOPIC_ALREADY_EXISTS:  # Another member was quicker, with the same settings.
-            raise
-
-
-def _missing(at: KafkaAddress, why: str) -> LedgerError:
-    settings = " ".join(f"--config {name}={value}" for name, value in MADE_WITH.items())
-    return LedgerMissing(
-        f"the topic {at.topic} was wanted",
-        f"{at.public} has none, and {why}",
-        f"kafka-topics.sh --bootstrap-server {at.servers} --create --topic {at.topic} --partitions 1 "
-        f"--replication-factor {at.replication or REPLICATION} --config min.insync.replicas={IN_SYNC} {settings}",
-    )
-
-
 def _doubts(admin: AdminClient, at: KafkaAddress, replicas: int) -> list[_Doubt]:
-    try:
-        resource = ConfigResource(ConfigResource.Type.TOPIC, at.topic)
-
-        def settings() -> dict[str, Any]:
-            (asked,) = admin.describe_configs([resource], request_timeout=ASK_MAX).values()
-            return {name: entry.value for name, entry in answer(asked, ASK_MAX).items()}
-
-        said = once_known(settings)
-    except KafkaException as error:
-        if error.args[0].code() not in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}:
-            raise explain(error.args[0], at, f"the settings of {at.topic}") from error
+    said = settings_of(admin, at)
+    if said is None:
         unseen = f"the settings of {at.topic} cannot be seen: grant DescribeConfigs on it"
         return [_Doubt(unseen, risky=True)]
     policy = str(said.get("cleanup.policy"))

@@ -1,0 +1,206 @@
+"""One suite for every way to share partitions: the promises that machines rely upon.
+
+    WAYS["range"] ----------+
+    WAYS["consumer"] -------+--> a fresh group for each test --> join() as many subscriptions as the test wants
+    another coordinator ... +
+
+A way joins by adding a function to WAYS that makes a group. Nothing here assumes who is given which partition.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from uuid import uuid4
+
+import pytest
+
+from neli_router.consumer_group.events import AskedBack, Confirmed, Given, Lost
+from neli_router.errors import Closed
+from neli_router.subscriptions.base import GroupSubscription
+from neli_router.subscriptions.kafka.address import parse
+from tests.subscriptions.taking import PATIENCE, Taking, until
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 4
+ALL = set(range(PARTITIONS))
+
+SESSION = 6.0
+"""Seconds: no member of these tests dies, so none is waited for, and a busy machine ends no session."""
+
+Join = Callable[[], GroupSubscription]
+"""One more subscription to the group."""
+
+Server = Callable[[str], str]
+"""The address of a running server, by the name of its fixture."""
+
+
+def in_kafka(way: str) -> Callable[[Server], Join]:
+    def make(server: Server) -> Join:
+        from neli_router.subscriptions.kafka.subscription import KafkaSubscription  # noqa: PLC0415 - as users do.
+
+        address, problems = parse(f"//{server('kafka')}/contract-{uuid4().hex}?partitions={PARTITIONS}&{way}")
+        assert address is not None, problems
+        return lambda: KafkaSubscription(address, session=SESSION, patience=PATIENCE)
+
+    return make
+
+
+WAYS: dict[str, Callable[[Server], Join]] = {
+    "range": in_kafka("partition.assignment.strategy=range"),
+    "roundrobin": in_kafka("partition.assignment.strategy=roundrobin"),
+    "cooperative-sticky": in_kafka("partition.assignment.strategy=cooperative-sticky"),
+    "consumer": in_kafka("group.protocol=consumer"),
+}
+
+
+class Group:
+    """Members that the test closes at its end, if they still are open."""
+
+    def __init__(self, join: Join, stack: ExitStack) -> None:
+        self._join, self._stack = join, stack
+
+    def join(self) -> Taking:
+        return Taking(self._stack.enter_context(closing(self._join())))
+
+    def joined(self, count: int) -> list[Taking]:
+        """So many, who have shared all partitions out among them."""
+        members = [self.join() for _ in range(count)]
+        until(lambda: shared(members), *members)
+        return members
+
+
+def shared(members: list[Taking]) -> bool:
+    each = [member.has for member in members]
+    return all(each) and sum(map(len, each)) == PARTITIONS and set.union(*each) == ALL
+
+
+def heard(body: bytes, by: Taking) -> bool:
+    """Whether it has heard itself. What was published before it begins to read is lost to it."""
+    by.subscription.publish({0: body})
+    return any(message.body == body for message in by.messages)
+
+
+@pytest.fixture(params=WAYS)
+def group(request: pytest.FixtureRequest) -> Iterator[Group]:
+    join = WAYS[request.param](request.getfixturevalue)
+    with ExitStack() as stack:
+        yield Group(join, stack)
+
+
+def test_a_member_alone_is_given_everything_once(group: Group) -> None:
+    (member,) = group.joined(1)
+    assert ALL == member.has
+    assert [] == member.of(AskedBack)
+    assert PARTITIONS == member.subscription.partitions
+
+
+def test_members_of_one_process_share_the_partitions_out(group: Group) -> None:
+    one, other = group.joined(2)
+    assert set() == one.has & other.has
+
+
+def test_a_member_is_asked_before_another_is_given(group: Group) -> None:
+    (first,) = group.joined(1)
+    first.holding = True
+    second = group.join()
+    until(lambda: first.of(AskedBack), first, second)
+    before = len(second.of(Given))
+    for _ in range(25):  # Half a second, in which a broker that does not wait would give them away.
+        first.turn()
+        second.turn()
+    assert (0, before) == (len(second.has), len(second.of(Given)))
+    first.holding = False
+    first.give_back()
+    until(lambda: shared([first, second]), first, second)
+    assert [] == first.of(Lost)
+
+
+def test_a_member_that_closes_leaves_everything_to_others_at_once(group: Group) -> None:
+    one, other = group.joined(2)
+    one.subscription.close()
+    until(lambda: other.has == ALL, other)
+
+
+def test_a_member_that_leaves_the_group_can_still_publish(group: Group) -> None:
+    one, other = group.joined(2)
+    one.subscription.leave()
+    until(lambda: other.has == ALL, other)
+
+    def all_heard() -> bool:
+        one.subscription.publish(dict.fromkeys(ALL, b"still here"))
+        return {message.partition for message in other.messages} == ALL
+
+    until(all_heard, other)
+
+
+def test_messages_arrive_with_the_time_of_the_broker(group: Group) -> None:
+    (member,) = group.joined(1)
+    assert member.subscription.broker_times
+
+    def both_heard() -> bool:
+        member.subscription.publish({0: b"body", 3: None})
+        return {(0, b"body"), (3, None)} <= {(it.partition, it.body) for it in member.messages}
+
+    until(both_heard, member)
+    assert all(abs(time.time() - (it.appended_at or 0.0)) < PATIENCE for it in member.messages)
+    offsets = [it.offset for it in member.messages if it.partition == 0]
+    assert sorted(set(offsets)) == offsets
+
+
+def test_reading_begins_at_the_end(group: Group) -> None:
+    """By offsets, not by bodies: what was under way when its publisher closed may be appended later than that."""
+    (first,) = group.joined(1)
+    until(lambda: heard(b"old", first), first)
+    highest = max(message.offset for message in first.messages)
+    first.subscription.close()
+    second = group.join()
+    until(lambda: second.has == ALL and heard(b"new", second), second)
+    assert highest < min(message.offset for message in second.messages)
+
+
+def test_the_group_confirms_a_member_with_the_offsets_of_the_question(group: Group) -> None:
+    (member,) = group.joined(1)
+    member.subscription.confirm({0: 17, 2: 5})
+    until(lambda: member.of(Confirmed), member)
+    assert [Confirmed({0: 17, 2: 5})] == member.of(Confirmed)
+
+
+def test_an_offset_that_was_confirmed_is_no_place_to_begin(group: Group) -> None:
+    (first,) = group.joined(1)
+    until(lambda: heard(b"old", first), first)
+    first.subscription.confirm(dict.fromkeys(ALL, 0))
+    until(lambda: first.of(Confirmed), first)
+    highest = max(message.offset for message in first.messages)
+    first.subscription.close()
+    second = group.join()
+    until(lambda: second.has == ALL and heard(b"new", second), second)
+    assert highest < min(message.offset for message in second.messages)
+
+
+def test_a_wait_ends_when_it_is_woken(group: Group) -> None:
+    member = group.join()
+    waker = threading.Timer(0.1, member.subscription.wake)
+    waker.start()
+    member.subscription.wait(PATIENCE)
+    member.subscription.wake()
+    member.subscription.wait(PATIENCE)  # Woken before it began.
+    waker.join()
+
+
+def test_a_handle_that_was_closed_says_so(group: Group) -> None:
+    subscription = group.join().subscription
+    subscription.close()
+    subscription.close()
+    subscription.wake()
+    for call in (
+        lambda: subscription.wait(0.0),
+        subscription.take,
+        lambda: subscription.publish({0: None}),
+        lambda: subscription.confirm({0: 1}),
+        lambda: subscription.give_back([0]),
+        subscription.leave,
+    ):
+        with pytest.raises(Closed):
+            call()

@@ -1,0 +1,381 @@
+"""Consumer groups on real brokers: what only Kafka can do to a member, and what is refused with the reason.
+
+tests/subscriptions/test_contract.py    what every way to share partitions keeps
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Self
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from neli_router.consumer_group.events import AskedBack, Away, Back, Confirmed, Lost
+from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, LedgerUnusable, NeliError
+from neli_router.subscriptions.kafka.address import parse
+from neli_router.subscriptions.kafka.subscription import KafkaSubscription
+from tests.conftest import require
+from tests.servers.kafka import SHORT_GROUPS, Kafka, missing
+from tests.subscriptions.taking import PATIENCE, Taking, until
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 4
+ALL = set(range(PARTITIONS))
+SESSION = 6.0
+
+COOPERATIVE = "partition.assignment.strategy=cooperative-sticky"
+EAGER = "partition.assignment.strategy=range,roundrobin"
+BY_BROKER = "group.protocol=consumer"
+
+Join = Callable[..., Taking]
+
+
+def opened(
+    brokers: str, group: str, *options: str, session: float = SESSION, patience: float = PATIENCE, create: bool = True
+) -> KafkaSubscription:
+    address, problems = parse(f"//{brokers}/{group}?{'&'.join(options)}")
+    assert address is not None, problems
+    return KafkaSubscription(address, session=session, patience=patience, create=create)
+
+
+def fresh() -> str:
+    return f"group-{uuid4().hex}"
+
+
+def make(brokers: str, topic: str, *, partitions: int = PARTITIONS, **settings: str) -> None:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=named)])[topic].result(PATIENCE)
+
+
+@pytest.fixture
+def join(kafka: str) -> Iterator[Join]:
+    """One more member of a group of four partitions, closed at the end of the test."""
+    with ExitStack() as stack:
+
+        def make_one(group: str, *options: str, **settings: float) -> Taking:
+            subscription = opened(kafka, group, f"partitions={PARTITIONS}", *options, **settings)  # type: ignore[arg-type]
+            return Taking(stack.enter_context(closing(subscription)))
+
+        yield make_one
+
+
+@contextmanager
+def one_node() -> Iterator[Kafka]:
+    require(missing())
+    with Kafka.started(settings=SHORT_GROUPS) as brokers:
+        yield brokers
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Kafka]:
+    """A broker that tests may freeze and kill."""
+    with one_node() as brokers:
+        yield brokers
+
+
+# How it is set up
+
+
+def test_a_topic_is_made_with_the_times_of_the_broker_and_a_short_memory(kafka: str) -> None:
+    from neli_router.ledgers.kafka.clients import asking  # noqa: PLC0415 - this test alone asks.
+    from neli_router.ledgers.kafka.topic import settings_of  # noqa: PLC0415
+
+    group = fresh()
+    with closing(opened(kafka, group, "partitions=3")) as subscription:
+        assert (3, True) == (subscription.partitions, subscription.broker_times)
+    address, _ = parse(f"//{kafka}/{group}")
+    assert address is not None
+    with asking(address.at, "a look") as admin:
+        said = settings_of(admin, address.at)
+    assert said is not None
+    assert ("LogAppendTime", "600000") == (said["message.timestamp.type"], said["retention.ms"])
+
+
+def test_a_topic_that_is_there_is_taken_as_it_is(kafka: str) -> None:
+    group = fresh()
+    make(kafka, f"{group}.neli", partitions=7)
+    with closing(opened(kafka, group)) as subscription:
+        assert (7, False) == (subscription.partitions, subscription.broker_times)
+        assert any("keeps the writers' times" in doubt for doubt in subscription.doubts)
+
+
+def test_another_number_of_partitions_than_said_is_refused(kafka: str) -> None:
+    group = fresh()
+    make(kafka, f"{group}.neli", partitions=7)
+    with pytest.raises(GroupMismatch, match=r"with 3 partitions was wanted, but it has 7: say \?partitions=7"):
+        opened(kafka, group, "partitions=3")
+
+
+def test_a_topic_that_is_not_to_be_made_is_missing(kafka: str) -> None:
+    with pytest.raises(LedgerMissing, match=r"--partitions 3 .*message.timestamp.type=LogAppendTime"):
+        opened(kafka, fresh(), "partitions=3", create=False)
+
+
+def test_a_compacted_topic_is_refused(kafka: str) -> None:
+    group = fresh()
+    make(kafka, f"{group}.neli", cleanup_policy="compact")
+    with pytest.raises(LedgerUnusable, match="takes no messages without a key"):
+        opened(kafka, group)
+
+
+# What is not safe
+
+
+def test_a_session_under_the_broker_s_minimum_is_refused_and_the_setting_named(join: Join) -> None:
+    member = join(fresh(), session=0.5)
+    until(lambda: member.error, member)
+    assert isinstance(member.error, ConfigError)
+    assert "session=0.5 is refused" in str(member.error)
+    assert "group.min.session.timeout.ms" in str(member.error)
+
+
+def test_a_session_that_the_broker_sets_otherwise_is_refused(kafka: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"session=10 is not what the broker has .* which is 6: .*--entity-type groups"
+    ):
+        opened(kafka, fresh(), BY_BROKER, session=10.0)
+
+
+def test_a_patience_below_the_session_is_refused(kafka: str) -> None:
+    with pytest.raises(ConfigError, match="patience=5 must be at least session=6"):
+        opened(kafka, fresh(), patience=5.0)
+
+
+def test_an_eighth_member_with_a_short_session_is_refused(kafka: str) -> None:
+    group = fresh()
+    with ExitStack() as stack:
+        members = [Taking(stack.enter_context(closing(opened(kafka, group, "partitions=8")))) for _ in range(7)]
+        until(lambda: all(member.has for member in members), *members)
+        with pytest.raises(ConfigError, match="has 7 members already: with 8 it would never settle"):
+            opened(kafka, group, session=0.9)
+
+
+def test_a_short_session_and_an_eager_assignor_are_doubts(join: Join) -> None:
+    (short,) = [it for it in join(fresh(), session=0.9).subscription.doubts if "session" in it]
+    assert "must not grow to 8 members on the classic protocol" in short
+    (eager,) = [it for it in join(fresh(), EAGER).subscription.doubts if "roundrobin" in it]
+    assert "takes all partitions from all members at every change" in eager
+
+
+def test_members_with_two_ways_to_share_are_told_so(join: Join) -> None:
+    group = fresh()
+    first = join(group, COOPERATIVE)
+    until(lambda: first.has == ALL, first)
+    second = join(group, EAGER)
+    until(lambda: second.error, first, second)
+    assert isinstance(second.error, GroupMismatch)
+    assert "range,roundrobin was wanted" in str(second.error)
+    assert ALL == first.has
+
+
+# Changes of the group
+
+
+@pytest.mark.parametrize("way", [COOPERATIVE, BY_BROKER])
+def test_a_change_touches_no_member_that_it_does_not_concern(join: Join, way: str) -> None:
+    group = fresh()
+    members = [join(group, way) for _ in range(3)]
+    until(lambda: all(it.has for it in members) and set.union(*(it.has for it in members)) == ALL, *members)
+    leaver = min(members, key=lambda it: len(it.has))
+    stayers = [it for it in members if it is not leaver]
+    had = [set(it.has) for it in stayers]
+    for it in members:
+        it.news.clear()
+    leaver.subscription.close()
+    until(lambda: set.union(*(it.has for it in stayers)) == ALL, *stayers)
+    assert [[], []] == [it.of(AskedBack) for it in stayers]
+    assert [True, True] == [before <= it.has for before, it in zip(had, stayers, strict=True)]
+
+
+def test_an_eager_assignor_takes_everything_from_everybody(join: Join) -> None:
+    group = fresh()
+    members = [join(group, EAGER) for _ in range(3)]
+    until(lambda: all(it.has for it in members) and set.union(*(it.has for it in members)) == ALL, *members)
+    *stayers, leaver = members
+    had = [set(it.has) for it in stayers]
+    for it in stayers:
+        it.news.clear()
+    leaver.subscription.close()
+    until(lambda: set.union(*(it.has for it in stayers)) == ALL, *stayers)
+    assert had == [set(it.of(AskedBack)[0].partitions) for it in stayers]
+
+
+PAUSED = """
+import json, sys
+from neli_router.subscriptions.kafka.address import parse
+from neli_router.subscriptions.kafka.subscription import KafkaSubscription
+from neli_router.consumer_group.events import AskedBack, Given
+address, _ = parse(sys.argv[1])
+subscription = KafkaSubscription(address, session=6.0, patience=60.0)
+has, told, beat = set(), [], 0
+while True:
+    subscription.wait(0.02)
+    for news in subscription.take():
+        if isinstance(news, Given):
+            has |= set(news.partitions)
+        if isinstance(news, AskedBack):
+            has -= set(news.partitions)
+            subscription.give_back(news.partitions)
+        print(json.dumps([type(news).__name__, sorted(getattr(news, "partitions", []))]), flush=True)
+    beat += 1
+    subscription.publish(dict.fromkeys(range(4), b"beat"))
+    subscription.confirm(dict.fromkeys(has, beat))
+"""
+
+
+class PausedMember:
+    """A member in a process of its own, which tests stop: it tells what it takes."""
+
+    def __init__(self, rest: str) -> None:
+        self.told: list[tuple[str, set[int]]] = []
+        self.process = subprocess.Popen([sys.executable, "-c", PAUSED, rest], stdout=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            name, partitions = json.loads(line)
+            self.told.append((name, set(partitions)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join) -> None:
+    """The process wakes, may go on receiving, and is confirmed nothing until it has heard that it lost all."""
+    group = fresh()
+    with PausedMember(f"//{kafka}/{group}?partitions={PARTITIONS}") as paused:
+        until(lambda: ("Given", ALL) in paused.told and ("Confirmed", set()) in paused.told)
+        os.kill(paused.process.pid, signal.SIGSTOP)
+        other = join(group)
+        until(lambda: other.has == ALL, other)
+        asleep = len(paused.told)
+        os.kill(paused.process.pid, signal.SIGCONT)
+        until(lambda: ("Lost", ALL) in paused.told, other)
+        woken = [name for name, _ in paused.told[asleep:]]
+        # What had been answered before the pause may still come; of what was asked after it, nothing.
+        assert woken[: woken.index("Lost")].count("Confirmed") <= 1
+
+
+@pytest.mark.parametrize("way", [COOPERATIVE, BY_BROKER])
+def test_the_patience_of_the_broker_ends(join: Join, way: str) -> None:
+    group = fresh()
+    first = join(group, way, patience=SESSION)
+    until(lambda: first.has == ALL, first)
+    first.holding = True
+    second = join(group, way)
+    until(lambda: first.of(Lost) and second.has, first, second)
+    assert set(first.of(AskedBack)[0].partitions) == set(first.of(Lost)[0].partitions)
+
+
+def test_a_member_that_takes_nothing_leaves_the_group(join: Join) -> None:
+    """A pump that hangs is found out: events that wait for a session stop the polls, and that ends its membership."""
+    group = fresh()
+    hung = join(group, COOPERATIVE, patience=SESSION)
+    until(lambda: hung.has == ALL, hung)
+    other = join(group, COOPERATIVE)
+    until(lambda: other.has == ALL, other)
+    until(lambda: hung.of(Lost) or hung.of(AskedBack), hung, other)
+
+
+# The topic and the broker
+
+
+def test_a_topic_that_grows_breaks_the_subscription(kafka: str, join: Join) -> None:
+    group = fresh()
+    member = join(group)
+    until(lambda: member.has == ALL, member)
+    topic = f"{group}.neli"
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(PATIENCE)
+    until(lambda: member.error, member)
+    assert isinstance(member.error, GroupMismatch)
+    assert "with 4 partitions was wanted, as at the start, but it has 6 now" in str(member.error)
+    assert ALL >= member.has
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_topic_that_is_deleted_breaks_the_subscription(kafka: str, join: Join, anew: bool) -> None:
+    group = fresh()
+    member = join(group)
+    until(lambda: member.has == ALL, member)
+    topic = f"{group}.neli"
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.delete_topics([topic])[topic].result(PATIENCE)
+    if anew:
+        made(kafka, topic)
+    until(lambda: member.error, member)
+    assert isinstance(member.error, LedgerUnusable)
+    assert "would lower the terms" in str(member.error)
+
+
+def made(kafka: str, topic: str) -> None:
+    """Make it, however long the broker takes to forget the one of that name."""
+
+    def done() -> bool:
+        try:
+            make(kafka, topic)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    until(done)
+
+
+def test_a_broker_that_goes_away_and_comes_back_is_told(node: Kafka) -> None:
+    with closing(opened(node.bootstrap, fresh(), "partitions=4")) as subscription:
+        member = Taking(subscription)
+        until(lambda: member.has == ALL, member)
+        node.nodes[0].freeze()
+        try:
+            until(lambda: member.of(Away), member)
+            member.subscription.confirm({0: 1})
+            assert [] == member.of(Confirmed)
+        finally:
+            node.nodes[0].thaw()
+        until(lambda: member.of(Back), member)
+
+        def heard() -> bool:
+            member.subscription.publish({0: b"back"})
+            return member.has == ALL and any(it.body == b"back" for it in member.messages)
+
+        until(heard, member)
+
+
+def test_a_subscription_closes_although_no_broker_answers(node: Kafka) -> None:
+    subscription = opened(node.bootstrap, fresh(), "partitions=4")
+    member = Taking(subscription)
+    until(lambda: member.has == ALL, member)
+    node.nodes[0].freeze()
+    try:
+        closer = threading.Thread(target=subscription.close)
+        closer.start()
+        closer.join(PATIENCE)
+        assert not closer.is_alive()
+    finally:
+        node.nodes[0].thaw()
+
+
+def test_no_broker_is_an_error_with_the_reason() -> None:
+    with pytest.raises(NeliError, match=r"the opening of kafka://127\.0\.0\.1:1/nowhere was wanted"):
+        opened("127.0.0.1:1", "nowhere")
