@@ -25,8 +25,9 @@ pipeline: $(DEV)/ready ## Three hosts' Spark jobs fill one table, one host is ki
 airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PORT=8081 takes another port)
 	$(DEV)/bin/python -P -m airflow_provider.local $(if $(PORT),--port $(PORT))
 
-fetch: $(DEV)/ready ## Bring the jars of Kafka and ZooKeeper, which tests start (takes Java and Maven)
+fetch: $(DEV)/ready ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go)
 	@$(DEV)/bin/python -m tests.servers.jars
+	@$(DEV)/bin/python -m tests.interop.goneli
 
 test: fetch ## Every test this machine can run: proofs, simulations and killed processes too
 	$(DEV)/bin/python -m tests.gate

@@ -1,0 +1,140 @@
+"""goNELI in a program of ours, built once, and its processes, which tests start, stop and kill.
+
+    go/main.go, go.mod --make fetch: go mod download--> Go's module cache --go build, offline--> .make/goneli/goneli
+                                                                                                      |
+    GoneliMember(...) --starts--> a process <---------------------------------------------------------'
+                          '--acquired, revoked, fenced, closed--> events
+
+Only `make fetch` brings modules, as it does jars; the library that they contain for C is not compiled anew. A build
+after that takes seconds, or none if nothing has changed.
+
+`python -m tests.interop.goneli` is that step of `make fetch`.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple, Self
+
+__all__ = ["GoneliEvent", "GoneliMember", "build", "fetch"]
+
+SOURCE = Path(__file__).with_name("go")
+PROGRAM = Path(__file__).parents[2] / ".make" / "goneli" / "goneli"
+
+BUILD_MAX = 600.0
+"""Seconds. On two idle cores it takes about twenty, the first time; the gate's machine may be busy."""
+
+END_MAX = 60.0
+
+
+class GoneliEvent(NamedTuple):
+    """What a member said of itself. `at` is by the clock of the day of this host."""
+
+    event: str
+    at: float
+
+
+class GoneliMember:
+    """One process, which leaves its group when `leave` is called or the test ends."""
+
+    def __init__(self, brokers: str, group: str, topic: str, name: str, heartbeat_timeout: float) -> None:
+        self.events: list[GoneliEvent] = []
+        milliseconds = str(int(heartbeat_timeout * 1000))
+        self._process = subprocess.Popen(
+            [str(PROGRAM), brokers, group, topic, name, milliseconds],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    @property
+    def leads(self) -> bool:
+        """By what it said last."""
+        said = [event for event, _ in self.events if event in {"acquired", "revoked", "fenced", "closed"}]
+        return bool(said) and said[-1] == "acquired"
+
+    def said(self, event: str) -> bool:
+        return any(it.event == event for it in self.events)
+
+    def leave(self) -> None:
+        """In good order. It says `closed` when it has."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(END_MAX)
+        self._listener.join(END_MAX)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(END_MAX)
+        self._listener.join(END_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            self.events.append(GoneliEvent(said["event"], said["at"]))
+
+
+def build() -> str:
+    """Build the program from what is on this machine. Returns why it cannot be, or nothing."""
+    for needed in ("go", "cc"):
+        if shutil.which(needed) is None:
+            return f"goNELI needs {needed}, which is not installed"
+    PROGRAM.parent.mkdir(parents=True, exist_ok=True)
+    with PROGRAM.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        why = _go("build", "-o", str(PROGRAM), ".", offline=True)
+    return f"goNELI could not be built ({why}): run `make fetch`, which takes a network" if why else ""
+
+
+def fetch() -> str:
+    """Bring the modules, and build. Returns why it could not be done, or nothing."""
+    if shutil.which("go") is None:
+        return "go is not installed"
+    if why := _go("mod", "download", offline=False):
+        return f"Go's modules could not be had: {why}"
+    return build()
+
+
+def _go(*arguments: str, offline: bool) -> str:
+    """Run Go in the folder of the program. Returns the end of its complaint, or nothing."""
+    # A user's flags may forbid what is needed here, or let go.mod be written to.
+    environment = {**os.environ, "CGO_ENABLED": "1", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    done = subprocess.run(
+        ["go", *arguments],  # noqa: S607 - the one that people have.
+        cwd=SOURCE,
+        env={**environment, **({"GOPROXY": "off"} if offline else {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_MAX,
+        check=False,
+    )
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+
+
+def main() -> None:
+    why = fetch()
+    print(f"goNELI: {PROGRAM}" if not why else f"goNELI: its tests are skipped: {why}", flush=True)  # noqa: T201
+    sys.exit(1 if why and os.environ.get("CI") == "true" else 0)
+
+
+if __name__ == "__main__":
+    main()
