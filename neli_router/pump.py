@@ -53,7 +53,7 @@ from neli_router.induction.snapshots import BadSnapshot, restore
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.protocol import RECORD_MAX, TICK, Machine, News, Notice
 
-__all__ = ["FIRST_OFFSET_MAX", "POLL_MAX", "Pump", "Tap", "newest_state"]
+__all__ = ["FIRST_OFFSET_MAX", "POLL_MAX", "Pump", "Tap", "oldest_state"]
 
 POLL_MAX = 0.5
 """The longest wait for a record. Longer saves nothing; shorter notices sooner that a ledger cannot be read."""
@@ -73,7 +73,8 @@ LOOK_REST_MAX = 0.25
 lost acts until it looks."""
 
 SPAN = 20_000
-"""How far before the tip to look for a snapshot at first; more than two intervals, so that one look is enough."""
+"""How far before the tip to look for a snapshot at first; more than two intervals, so that one look is enough. Of a
+ledger that drops nothing, a newcomer reads so much."""
 
 LOOKS_MAX = 64
 """How often to look before giving up for now: farther back each time, and anew when the start moved in between."""
@@ -130,7 +131,7 @@ class Pump(Generic[Driven]):
         self._evidence = Evidence()
         self._doubts = False
         self._looked_from = self._look_at = -inf
-        state = newest_state(ledger)
+        state = oldest_state(ledger)
         ledger.seek(state.at)
         now = clock()
         self.machine = begin(state, now)
@@ -252,7 +253,7 @@ class Pump(Generic[Driven]):
                 assert first is not None, "it was read before"
                 self._ledger.seek(first)
                 return
-            state = newest_state(self._ledger)
+            state = oldest_state(self._ledger)
             self._ledger.seek(state.at)
         except LedgerUnavailable as error:
             self._note_away("read", error)
@@ -293,15 +294,19 @@ def _slices(entries: Sequence[Entry]) -> Iterator[list[tuple[int, Record | None]
         yield records
 
 
-def newest_state(ledger: Ledger) -> State:
-    """The state of the newest snapshot whose records are still retained, or the empty one.
+def oldest_state(ledger: Ledger) -> State:
+    """The state to read on from: the empty one if all records are there, else that of the first snapshot among them.
 
-    Leaves the ledger's position anywhere.
+    Leaves the ledger's position anywhere. The newest snapshot would spare more, but it may be the line of a stranger
+    that nobody has had the time to contradict. Members drop only what a snapshot tells that they agreed with, so the
+    first one that is left is that one.
     """
     span = SPAN
     for _ in range(LOOKS_MAX):
         start, tip = ledger.start(), ledger.tip()
         low = max(start, tip - span)
+        if low <= FIRST_OFFSET_MAX:
+            return State()
         try:
             found, founded, members = _look_through(ledger, low, tip, start)
         except LedgerTrimmed:
@@ -311,8 +316,6 @@ def newest_state(ledger: Ledger) -> State:
         if low > start:
             span *= 8
             continue
-        if start <= FIRST_OFFSET_MAX:
-            return State()
         # A genesis counts for sure if its writer had read all that was dropped and met none before it.
         if members if founded is None else founded.at < start:
             raise LedgerUnusable(
@@ -329,8 +332,7 @@ def newest_state(ledger: Ledger) -> State:
 
 
 def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State | None, Genesis | None, bool]:
-    """The newest good snapshot in [low, tip), the first genesis there, and whether there are members' records."""
-    found: State | None = None
+    """The first good snapshot in [low, tip); before it, the first genesis, and whether there are members' records."""
     founded: Genesis | None = None
     members = False
     position = low
@@ -348,10 +350,10 @@ def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State
             # One that tells of more than stands before it was meant for a ledger that is no more.
             if isinstance(record, Snapshot) and start <= record.upto <= entry.offset:
                 try:
-                    found = restore(record)
+                    return restore(record), founded, members
                 except BadSnapshot:
-                    continue  # An older one, or the records themselves, will do.
-    return found, founded, members
+                    continue  # A later one, or the records themselves, will do.
+    return None, founded, members
 
 
 def _may_matter(entry: Entry, *, members: bool) -> bool:

@@ -39,7 +39,7 @@ from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.base import READ_MAX, Entry, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.protocol import NO_STANDING, TICK, Acquired, Notice, Standing, Stopped
-from neli_router.pump import CHANGES_MAX, POLL_MAX, RETRY_EVERY, SLICE_MAX, SPAN, Pump, newest_state
+from neli_router.pump import CHANGES_MAX, POLL_MAX, RETRY_EVERY, SLICE_MAX, SPAN, Pump, oldest_state
 from tests.induction.scenes import beat, folded, founded, genesis, join
 
 WISH = Drain(by="operator", name="x")
@@ -214,7 +214,7 @@ def test_the_clock_is_read_after_the_ledger() -> None:
 
 
 def test_a_machine_begins_with_the_time_just_after_its_state_was_read() -> None:
-    tape = Tape(genesis(), join("a"))
+    tape = dropped(snapshot("a", BEGUN))
     now = 0.0
 
     def wait() -> None:
@@ -463,7 +463,7 @@ def behind() -> Rig:
     return rig
 
 
-def test_a_machine_that_was_left_behind_restarts_from_the_newest_snapshot() -> None:
+def test_a_machine_that_was_left_behind_restarts_from_a_snapshot() -> None:
     rig = behind().turn()
     state = founded(None, join("a"))
     assert [Restart(state)] == rig.events
@@ -501,21 +501,35 @@ BEGUN = folded(join("a"), beat("a"), state=FIRST)
 
 
 def test_an_empty_ledger_has_said_nothing() -> None:
-    assert State() == newest_state(Tape())
+    assert State() == oldest_state(Tape())
 
 
 def test_a_ledger_without_a_snapshot_is_read_from_its_beginning() -> None:
-    assert State() == newest_state(Tape(genesis(), join("a"), beat("a")))
+    assert State() == oldest_state(Tape(genesis(), join("a"), beat("a")))
 
 
-def test_the_newest_snapshot_counts() -> None:
-    tape = Tape(genesis(), snapshot("a", FIRST), join("a"), beat("a"), snapshot("a", BEGUN), beat("a"))
-    assert BEGUN == newest_state(tape)
+def test_a_ledger_with_all_its_records_is_read_from_its_beginning_whatever_a_snapshot_says() -> None:
+    assert State() == oldest_state(Tape(genesis(), snapshot("a", FIRST), join("a"), snapshot("a", BEGUN)))
+
+
+def dropped(*records: Record | None) -> Tape:
+    """`records` stand behind those of BEGUN, which are no longer there."""
+    tape = Tape(genesis(), join("a"), beat("a"), *records)
+    tape.drop(before=BEGUN.at)
+    return tape
+
+
+def test_the_first_snapshot_that_is_left_counts() -> None:
+    """The members dropped what it tells. The newest may be a line of a stranger."""
+    false = folded(*[None] * 3, state=FIRST)
+    assert BEGUN == oldest_state(dropped(snapshot("a", BEGUN), snapshot("nobody", false)))
 
 
 @pytest.mark.parametrize("state", [FIRST, BEGUN], ids=["the first", "the second"])
 def test_a_pump_reads_on_from_where_the_snapshot_ends(state: State) -> None:
-    rig = Rig(Tape(genesis(), join("a"), beat("a"), beat("a"), snapshot("a", state)))
+    tape = Tape(genesis(), join("a"), beat("a"), beat("a"), snapshot("a", state))
+    tape.drop(before=state.at)
+    rig = Rig(tape)
     assert state == rig.machine.state
     rig.turn()
     (event,) = rig.events
@@ -534,58 +548,52 @@ def _fields(image: Any) -> dict[str, Any]:
     return {name: getattr(image, name) for name in image.__struct_fields__}
 
 
-def test_a_bad_snapshot_is_skipped_for_an_older_one() -> None:
-    tape = Tape(genesis(), snapshot("a", FIRST), join("a"), beat("a"), bad(BEGUN))
-    assert FIRST == newest_state(tape)
-
-
-def test_a_bad_snapshot_is_skipped_for_the_beginning() -> None:
-    assert State() == newest_state(Tape(genesis(), join("a"), beat("a"), bad(BEGUN)))
+def test_a_bad_snapshot_is_skipped_for_a_later_one() -> None:
+    assert BEGUN == oldest_state(dropped(bad(BEGUN), snapshot("a", BEGUN)))
 
 
 def test_a_snapshot_whose_records_are_not_retained_is_skipped() -> None:
     late = folded(None, None, state=BEGUN)
-    tape = Tape(genesis(), join("a"), beat("a"), None, None, snapshot("a", late), snapshot("b", BEGUN))
+    tape = Tape(genesis(), join("a"), beat("a"), None, None, snapshot("b", BEGUN), snapshot("a", late))
     tape.drop(before=5)
-    assert late == newest_state(tape)
+    assert late == oldest_state(tape)
 
 
 def test_a_snapshot_that_tells_of_more_than_stands_before_it_is_skipped() -> None:
     """It was in flight to a ledger that is no more, and a reader that started from it would never read this one."""
     later = folded(*[None] * 50, state=BEGUN)
-    tape = Tape(genesis(), snapshot("a", FIRST), snapshot("a", later))
-    assert FIRST == newest_state(tape)
+    assert BEGUN == oldest_state(dropped(snapshot("a", later), snapshot("a", BEGUN)))
 
 
 def test_a_snapshot_may_tell_of_all_that_stands_before_it() -> None:
-    assert FIRST == newest_state(Tape(genesis(), snapshot("a", FIRST)))
+    assert BEGUN == oldest_state(dropped(snapshot("a", BEGUN)))
 
 
 def test_a_ledger_whose_start_moves_on_at_every_look_is_tried_again_later() -> None:
     """A simulated ledger, rewound to below what had been trimmed, had a member look for ever."""
-    tape = Tape(genesis(), join("a"), *[None] * 200, snapshot("a", FIRST))
+    tape = dropped(*[None] * 200, snapshot("a", FIRST))
     tape.on_read = lambda: tape.drop(before=tape.first + 1)
     with pytest.raises(LedgerUnavailable, match="its start moved on each of 64 times"):
-        newest_state(tape)
+        oldest_state(tape)
 
 
 def test_only_the_end_of_a_long_ledger_is_looked_through() -> None:
     tape = Tape(genesis(), *[None] * (2 * SPAN))
     tape.payloads.append(encode(snapshot("a", folded(*[None] * (2 * SPAN), state=FIRST))))
-    assert 2 * SPAN + 2 == newest_state(tape).at
+    assert 2 * SPAN + 2 == oldest_state(tape).at
     assert SPAN == tape.reads
 
 
 def test_if_there_is_no_snapshot_at_the_end_more_is_looked_through() -> None:
-    tape = Tape(genesis(), snapshot("a", FIRST), *[None] * (2 * SPAN))
-    assert FIRST == newest_state(tape)
-    assert tape.reads > 2 * SPAN
+    tape = dropped(snapshot("a", BEGUN), *[None] * (2 * SPAN))
+    assert BEGUN == oldest_state(tape)
+    assert tape.reads > SPAN
 
 
 def test_a_snapshot_is_found_among_many_records_of_members() -> None:
     """Those are not decoded, once it is known that they are there."""
-    tape = Tape(genesis(), join("a"), *[beat("a")] * 50, snapshot("a", BEGUN), *[beat("a")] * 50)
-    assert BEGUN == newest_state(tape)
+    tape = dropped(*[beat("a")] * 50, snapshot("a", BEGUN), *[beat("a")] * 50)
+    assert BEGUN == oldest_state(tape)
 
 
 @pytest.mark.parametrize(
@@ -600,7 +608,7 @@ def test_a_snapshot_is_found_among_many_records_of_members() -> None:
 )
 def test_a_ledger_whose_beginning_was_dropped_without_a_snapshot_is_refused(records: tuple[Record, ...]) -> None:
     with pytest.raises(LedgerUnusable) as caught:
-        newest_state(Tape(*records, first=7))
+        oldest_state(Tape(*records, first=7))
     assert f"its records from 7 to {7 + len(records)} have neither" in caught.value.found
 
 
@@ -619,7 +627,7 @@ def test_a_ledger_of_which_only_what_is_void_was_dropped_is_read_from_where_it_s
     records: tuple[Record | None, ...],
 ) -> None:
     tape = Tape(*records, first=7)
-    assert State(at=7) == newest_state(tape)
+    assert State(at=7) == oldest_state(tape)
     (event,) = Rig(tape).turn().events
     assert isinstance(event, Read)
     assert len(records) == len(event.entries)
@@ -627,22 +635,23 @@ def test_a_ledger_of_which_only_what_is_void_was_dropped_is_read_from_where_it_s
 
 def test_records_from_before_the_genesis_are_no_reason_to_refuse_a_ledger_from_its_beginning_on() -> None:
     """Written by who did not know yet that the ledger was made anew."""
-    assert State() == newest_state(Tape(beat("z"), beat("z")))
+    assert State() == oldest_state(Tape(beat("z"), beat("z")))
 
 
 def test_a_member_that_trims_between_two_looks_leaves_a_newer_snapshot() -> None:
-    tape = Tape(genesis(), snapshot("a", FIRST), join("a"), beat("a"), snapshot("a", BEGUN))
+    late = folded(None, None, state=BEGUN)
+    tape = dropped(snapshot("a", BEGUN), None, snapshot("a", late))
 
     def trim() -> None:
-        if tape.first == 1:
-            tape.drop(before=4)
+        if tape.first == BEGUN.at:
+            tape.drop(before=late.at)
 
     tape.on_read = trim
-    assert BEGUN == newest_state(tape)
+    assert late == oldest_state(tape)
 
 
 def test_a_ledger_that_cannot_be_read_cannot_be_begun() -> None:
-    tape = Tape(genesis())
+    tape = dropped(snapshot("a", BEGUN))
     tape.fails["read"] = failure(LedgerUnavailable)
     with pytest.raises(LedgerUnavailable):
         Rig(tape)

@@ -6,6 +6,9 @@
 A snapshot says something about the prefix below `upto` and nothing about the place where it stands, so it changes
 nothing in the fold, and its writer need not hurry. Replay starts *at* `upto`: one record further, and the newcomer
 misses one that all others have; one record earlier, and it folds one twice.
+
+Any writer can write a false one. Members compare each with what they folded, and drop records only below one that they
+agree with. So a newcomer starts with the first that is left, and with none where nothing was dropped.
 """
 
 from msgspec.structs import replace

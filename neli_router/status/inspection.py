@@ -25,7 +25,7 @@ from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join,
 from neli_router.induction.suspicion import POWERLESS_LEASES
 from neli_router.ledgers.base import Ledger
 from neli_router.protocol import Settings
-from neli_router.pump import newest_state
+from neli_router.pump import oldest_state
 
 __all__ = ["Inspection"]
 
@@ -72,7 +72,7 @@ class Inspection:
     """Reads `ledger` to its tip, and stays there: the caller reads nothing from it meanwhile. Raises LedgerError."""
 
     def __init__(self, ledger: Ledger) -> None:
-        state = newest_state(ledger)
+        state = oldest_state(ledger)
         self._echoes: dict[str, _Echo] = {}
         ledger.seek(state.at)
         tip = ledger.tip()

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from neli_router import config as configuration
 from neli_router.clock import host_clock
 from neli_router.config import Config
+from neli_router.induction.digest import difference
 from neli_router.induction.fold import State
 from neli_router.induction.records import Beat, Drain, Join, Record, encode
-from neli_router.induction.snapshots import digest_text
+from neli_router.induction.snapshots import digest_text, snapshot
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 
@@ -135,3 +136,17 @@ def test_joins_of_nobody_stop_nobody_nor_one_that_starts_after_all_of_it(group: 
     late = group.join("late")  # It reads all of it before this returns, and would raise what stops it.
     wait_for(lambda: late.state.at >= group.state.at)
     assert [None] * 4 == [member.error for member in group.members]
+
+
+def test_a_newcomer_believes_no_snapshot_that_says_there_is_nobody(group: Attacked) -> None:
+    """With such a table it would not wait, own everything by its own fold, and act beside all others."""
+    nobody_owns = (None,) * len(group.state.owners)
+    empty = replace(group.state, seats={}, last_beats={}, owners=nobody_owns, targets=nobody_owns)
+    false = replace(empty, digest=difference(State(), empty))
+    members = group.members[: len(NAMES)]
+    group.write([snapshot("nobody", false)])
+    newest = group.join("newest")
+    wait_for(lambda: newest.incarnation in newest.state.seats)
+    assert set(NAMES) <= {seat.name for seat in newest.state.seats.values()}
+    assert [None] * len(NAMES) == [member.error for member in members]
+    assert not set(newest.led) & {partition for member in members for partition in member.led}
