@@ -43,7 +43,7 @@ while :; do sleep 0.05; done
 """A command, and a child of it, that ignore every signal that can be ignored."""
 
 
-FIRST = 6.0
+FIRST = 10.0
 """Seconds of a lease that is to end: within them the command must have started, on a busy machine, too."""
 
 
