@@ -34,22 +34,20 @@ from math import inf
 from weakref import WeakSet
 
 from neli_router import protocol
-from neli_router.config import Config, require_promises
+from neli_router.config import Config
 from neli_router.errors import ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
-from neli_router.induction.events import Input, Wish
-from neli_router.induction.fold import State
-from neli_router.induction.machine import Induction
-from neli_router.ledgers.base import Ledger
+from neli_router.induction.events import Wish
 from neli_router.member.barrier import Barrier
 from neli_router.member.failures import defect, forked, handler_failed
+from neli_router.member.footing import Foothold, Footing
 from neli_router.member.journal import Journal
+from neli_router.member.ledger_footing import LedgerFooting
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Loop, Runtime
 from neli_router.member.wishes import CheckedWish, unheard
-from neli_router.protocol import NO_STANDING, Close, Handler, News, Stopped
-from neli_router.pump import Pump, Tap
+from neli_router.protocol import NO_STANDING, Close, Handler, News, Released, Stopped
+from neli_router.pump import Tap
 from neli_router.router.feed import Feed
-from neli_router.router.ledger_reader import LedgerReadings
 
 __all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "START_MAX", "Engine", "WishAttempt"]
 
@@ -93,7 +91,7 @@ class Engine:
             on_event,
             self.membership.changed,
             clock=runtime.clock,
-            release=lambda terms: self.post(protocol.Released(terms)),
+            release=lambda terms: self.post(Released(terms)),
             failed=self._fail,
             lane_name=self.name,
         )
@@ -106,9 +104,7 @@ class Engine:
             # Of its end this member tells itself.
             tell=lambda notice: None if notice.event == "router.stopped" else self.journal.tell(notice),
         )
-        self._readings = LedgerReadings()
-        self._ledger: Ledger | None = None
-        self._pump: Pump[Induction] | None = None
+        self._footing: LedgerFooting | None = None
         self._close: Close | None = None
         self._stopped: Stopped | None = None
         self._watches: tuple[Callable[[float], None], ...] = ()
@@ -158,8 +154,8 @@ class Engine:
 
     def _has_to_read(self) -> bool:
         """Whether the ledger can be read, and was not yet read to its end."""
-        pump, membership = self._pump, self.membership
-        return not (membership.is_over or pump is None or pump.machine.caught_up or membership.obstacle)
+        footing, membership = self._footing, self.membership
+        return not (membership.is_over or footing is None or footing.machine.caught_up or membership.obstacle)
 
     # The loop
 
@@ -168,7 +164,7 @@ class Engine:
         """When to turn, if nothing comes first."""
         if self.membership.is_over:
             return inf
-        return self.runtime.clock() + REOPEN_EVERY if self._pump is None else self._pump.machine.deadline
+        return self.runtime.clock() + REOPEN_EVERY if self._footing is None else self._footing.machine.deadline
 
     def run(self) -> None:
         while not self.membership.is_over:
@@ -180,8 +176,8 @@ class Engine:
         if self.membership.is_over:
             return False
         try:
-            if self._pump is not None:
-                self._pump.turn()
+            if self._footing is not None:
+                self._footing.turn()
             elif not self._try_to_open():
                 self.runtime.pause(REOPEN_EVERY)
         except BaseException as error:
@@ -214,55 +210,37 @@ class Engine:
         self._meet("open", why)
 
     def _open(self) -> None:
-        ledger = self.runtime.ledger(self._config)
-        try:
-            require_promises(self._config, ledger)
-            pump = Pump(
-                ledger,
-                self._begin,
-                clock=self.runtime.clock,
-                pause=self.runtime.pause,
-                publish=self._publish,
-                tell=self._tell,
-                explain=self.barrier.explain,
-                tap=self._tap,
-            )
-        except BaseException:
-            self._let_go(ledger)
-            raise
+        footing = self._footed()
         membership = self.membership
         with membership.changed:
             gone = self._ending
             if not gone:
-                self._ledger, self.feed.address, self._pump, self._tried = ledger, ledger.address, pump, True
+                self._footing, self._tried = footing, True
                 if "open" in self._obstacles:
                     self.journal.note("info", "ledger.available", what="open", ledger=self._config.public_ledger)
                 self._meet("open", "")
         if gone:  # It was closed while the ledger was opened.
-            self._let_go(ledger)
+            self._let_go(footing)
         membership.notify()
 
-    def _begin(self, state: State, now: float) -> Induction:
-        return Induction(self.settings, state, now, base=self.runtime.wall(), rng=self.runtime.rng())
+    def _footed(self) -> LedgerFooting:
+        foothold = Foothold(explain=self.barrier.explain, stepped=self._stepped, tell=self._tell)
+        return LedgerFooting(
+            self._config,
+            self.settings,
+            self.runtime,
+            membership=self.membership,
+            feed=self.feed,
+            tap=self._tap,
+            foothold=foothold,
+        )
 
-    # News from the pump, on its thread
+    # News from the footing, on its thread
 
-    def _publish(self, machine: Induction, now: float) -> None:
-        membership = self.membership
-        membership.standing, membership.incarnation = machine.standing, machine.incarnation
-        membership.is_powerless = machine.is_powerless
-        if membership.state is not machine.state:
-            membership.state, self._moved = machine.state, True
-        if machine.caught_up and self._pump is not None:
-            self.feed.publish(
-                self._readings.of(
-                    machine.state, self.feed.address, read_at=self._pump.fresh_at, heard_at=machine.heard_at
-                )
-            )
+    def _stepped(self, now: float, is_new: bool) -> None:
+        self._moved = self._moved or is_new
         for watch in self._watches:
             watch(now)
-        if membership.watching:
-            membership.notify()
 
     def _tell(self, news: News) -> None:
         self._moved = True
@@ -274,8 +252,8 @@ class Engine:
                 self._meet(str(fields["what"]), str(fields.get("error", "")))
             case Stopped():
                 self._stopped = news
-                if self._ledger is not None:
-                    self._ledger.wake()  # Or the read that follows would wait for records that no machine takes.
+                if self._footing is not None:
+                    self._footing.wake()  # Or the read that follows would wait for records that no machine takes.
             case _:
                 pass  # Other notices are for the journal.
 
@@ -289,10 +267,10 @@ class Engine:
 
     # Requests of the program, from any thread
 
-    def post(self, event: Input) -> None:
+    def post(self, event: Released | Close | Wish) -> None:
         """Let the protocol take `event` soon, if it has begun."""
-        if not self.membership.is_over and self._pump is not None:
-            self._pump.post(event)
+        if not self.membership.is_over and self._footing is not None:
+            self._footing.post(event)
 
     @contextmanager
     def wishing(self, wish: CheckedWish, timeout: float) -> "Iterator[WishAttempt]":
@@ -359,7 +337,7 @@ class Engine:
     def _end(self, error: BaseException | None, *, unless_pumping: bool = False) -> None:
         membership, error = self.membership, error or self._failure
         with membership.changed:
-            if self._ending or (unless_pumping and self._pump is not None):
+            if self._ending or (unless_pumping and self._footing is not None):
                 return
             self._ending = True
         membership.standing = NO_STANDING
@@ -376,13 +354,13 @@ class Engine:
             lane.end()
         membership.notify()
         # Last, because a driver may take a while to close, and nobody must wait for that longer than FLUSH_MAX.
-        if self._ledger is not None:
-            self._let_go(self._ledger)
+        if self._footing is not None:
+            self._let_go(self._footing)
         self.journal.lane.end()
 
-    def _let_go(self, ledger: Ledger) -> None:
+    def _let_go(self, footing: Footing) -> None:
         try:
-            ledger.close()
+            footing.close()
         except NeliError as error:
             self.journal.note("warning", "ledger.close_failed", error=str(error))
 

@@ -1,0 +1,100 @@
+"""The footing of a member of an `induction` group: its ledger, and the pump between that and Induction.
+
+    pump --standing, state--> membership: leases and waiting calls
+      |  '---state----------> feed: look-ups
+      '----what was read----> tap
+
+All that the group is and does is in the ledger, so this member's router needs nothing else.
+"""
+
+import contextlib
+
+from neli_router.config import Config, require_promises
+from neli_router.errors import NeliError
+from neli_router.induction.events import Wish
+from neli_router.induction.fold import State
+from neli_router.induction.machine import Induction
+from neli_router.member.footing import Foothold
+from neli_router.member.membership import Membership
+from neli_router.member.runtime import Runtime
+from neli_router.protocol import Close, Released, Settings
+from neli_router.pump import Pump, Tap
+from neli_router.router.feed import Feed
+from neli_router.router.ledger_reader import LedgerReadings
+
+__all__ = ["LedgerFooting"]
+
+
+class LedgerFooting:
+    """A `Footing`, opened. Raises LedgerError and ConfigError."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: Settings,
+        runtime: Runtime,
+        *,
+        membership: Membership,
+        feed: Feed,
+        tap: Tap | None,
+        foothold: Foothold,
+    ) -> None:
+        self._settings, self._runtime, self._membership, self._feed = settings, runtime, membership, feed
+        self._stepped = foothold.stepped
+        self._readings = LedgerReadings()
+        self._pump: Pump[Induction] | None = None
+        self._ledger = runtime.ledger(config)
+        try:
+            require_promises(config, self._ledger)
+            self._pump = Pump(
+                self._ledger,
+                self._begin,
+                clock=runtime.clock,
+                pause=runtime.pause,
+                publish=self._publish,
+                tell=foothold.tell,
+                explain=foothold.explain,
+                tap=tap,
+            )
+        except BaseException:
+            with contextlib.suppress(NeliError):  # The first failure is the one to tell.
+                self.close()
+            raise
+        feed.address = self._ledger.address
+
+    @property
+    def machine(self) -> Induction:
+        return self._opened.machine
+
+    def turn(self) -> None:
+        self._opened.turn()
+
+    def post(self, event: Released | Close | Wish) -> None:
+        self._opened.post(event)
+
+    def wake(self) -> None:
+        self._ledger.wake()
+
+    def close(self) -> None:
+        self._ledger.close()
+
+    def _begin(self, state: State, now: float) -> Induction:
+        runtime = self._runtime
+        return Induction(self._settings, state, now, base=runtime.wall(), rng=runtime.rng())
+
+    def _publish(self, machine: Induction, now: float) -> None:
+        membership, is_new = self._membership, self._membership.state is not machine.state
+        membership.standing, membership.incarnation = machine.standing, machine.incarnation
+        membership.is_powerless = machine.is_powerless
+        membership.state = machine.state
+        if machine.caught_up and self._pump is not None:
+            read_at, heard_at = self._pump.fresh_at, machine.heard_at
+            self._feed.publish(self._readings.of(machine.state, self._feed.address, read_at=read_at, heard_at=heard_at))
+        self._stepped(now, is_new)
+        if membership.watching:
+            membership.notify()
+
+    @property
+    def _opened(self) -> Pump[Induction]:
+        assert self._pump is not None, "it is set when the footing is opened"
+        return self._pump
