@@ -15,20 +15,33 @@ one goes on: the older, unless the newer was told to take the name.
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
-from neli_router.errors import ConfigError
+from neli_router.consumer_group.settings import FastNeliSettings, GroupSettings, NeliSettings
+from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.keyspace import Layout
 from neli_router.ledgers.addresses import needing, open_ledger, owners_problems, problems_of, public_address, unknown
 from neli_router.ledgers.base import Ledger, Promise
 from neli_router.ledgers.redis import address as redis_address
 from neli_router.ownership.base import OwnersSource
 from neli_router.protocol import Guarantee, Settings
+from neli_router.subscriptions.base import GroupSubscription
+from neli_router.subscriptions.kafka import address as group_address
 
-__all__ = ["PROTOCOLS", "Config", "open", "owners_at", "require_promises"]
+__all__ = ["PROTOCOLS", "Config", "open", "owners_at", "owners_of", "require_promises", "subscribe"]
 
-PROTOCOLS = ("induction",)
+PROTOCOLS = ("induction", "neli", "fast-neli")
+"""By the names of DESIGN and the papers. Those after the first borrow a broker's consumer group."""
+
+PROTOCOLS_OWN = float("nan")
+"""Stands for a lease that is not chosen, and for no number: it is looked for as an object."""
+
+LEASES = {"induction": 1.0, "neli": 3.0, "fast-neli": 5.0}
+"""The lease that is not chosen. With a broker's usual sessions, the borrowed ones can have no shorter one."""
+
+AVAILABLE_NELI_LEASE = 12.0
+"""That of `neli` under `available`: the old leader must last until a session of six seconds has ended."""
 
 HOST_MAX = 64
 """Characters of the host's name in a fresh member's name: all that Linux lets a host have."""
@@ -54,10 +67,12 @@ class Config:
     """The share of partitions, against the others' weights; 0 asks for none."""
     zone: str = ""
     layout: Layout = Layout()  # noqa: RUF009 - a value that never changes, like a number.
-    lease: float = 1.0
-    """How long a heartbeat proves anything. Shorter takes over sooner; longer forgives longer pauses of a process."""
+    lease: float = PROTOCOLS_OWN
+    """How long a heartbeat proves anything. Shorter takes over sooner; longer forgives longer pauses of a process. One
+    second for `induction`. It is the paper's T, and goNELI's HeartbeatTimeout, and by default what suits a broker."""
     beat: float | None = None
-    """Seconds between heartbeats; None means a sixth of the lease. Shorter forgives more loss and costs records."""
+    """Seconds between heartbeats; None means a sixth of the lease, or what goNELI does. Shorter forgives more loss, and
+    costs records."""
     guarantee: Guarantee = "exclusive"
     """`exclusive`: at most one acts for a partition, with a short gap. `available`: at least one, with an overlap."""
     delay_max: float | None = None
@@ -67,6 +82,19 @@ class Config:
     snapshot_every: int = 5000
     """Records between snapshots. More makes newcomers start slower; fewer makes the ledger larger."""
     protocol: str = "induction"
+    """`induction`, or one that borrows a consumer group in Kafka: the paper's `neli`, or goNELI's `fast-neli`. Those
+    know what they lead themselves; who leads the rest they learn from `ownership`. See docs/protocols.md."""
+    session: float | None = None
+    """Of a borrowed group: how long the broker waits for a silent consumer. None means what suits the lease."""
+    clock_error: float = 0.5
+    """Of `neli` under `exclusive`: the most that this host's clock of the day and any broker's differ."""
+    groups: int = 1
+    """Of `neli`: how many groups share the topic. Each broadcasts so many times less often."""
+    term_base: int = 0
+    """Of a borrowed group: its terms count from here. One that moves here from another ledger, or whose topic is made
+    anew, gives the highest term that it had."""
+    goneli: bool = False
+    """Of `fast-neli`: share a group with processes that run goNELI."""
     accept_rewinds: bool = False
     """Run an `exclusive` group on a ledger that may lose records it has shown: then two may lead at once."""
     replace: bool = False
@@ -79,6 +107,10 @@ class Config:
     `redis://host:6379/group`, as in `ledgers/redis/address.py`. None tells it nowhere."""
 
     def __post_init__(self) -> None:
+        if self.lease is PROTOCOLS_OWN:
+            is_available_neli = (self.protocol, self.guarantee) == ("neli", "available")
+            lease = AVAILABLE_NELI_LEASE if is_available_neli else LEASES.get(self.protocol, 1.0)
+            object.__setattr__(self, "lease", lease)  # Frozen only from here on.
         if problems := self._problems():
             raise ConfigError(problems)
 
@@ -120,6 +152,15 @@ class Config:
         return _settings(self._values(), name=_fresh_name() if self.name is None else self.name)
 
     @property
+    def borrows_group(self) -> bool:
+        """Whether the protocol is one that borrows a broker's consumer group."""
+        return self.protocol != "induction"
+
+    def group_settings(self) -> NeliSettings | FastNeliSettings:
+        """The settings for the machine of such a protocol; with a fresh name if none was given."""
+        return _group_settings(self._values(), name=_fresh_name() if self.name is None else self.name)
+
+    @property
     def public_ledger(self) -> str:
         """The ledger's address for people: no secrets in it."""
         return public_address(str(self.ledger))
@@ -142,15 +183,22 @@ class Config:
                 if not fits(values[name]):
                     problems.append(f"{name}={values[name]!r:.60} must be {wanted}")
                     values[name] = _STAND_INS[name]  # So that the rest can be checked, too.
-        problems += problems_of(values["ledger"])
+        borrows = values["protocol"] in PROTOCOLS[1:]
+        problems += _group_problems(values["ledger"]) if borrows else problems_of(values["ledger"])
         if values["ownership"] is not None:
             problems += owners_problems("ownership", values["ownership"])
         if values["protocol"] not in PROTOCOLS:
             problems.append(unknown("protocol", values["protocol"], PROTOCOLS))
-        try:
-            _settings(values, name="fresh" if values["name"] is None else values["name"])
-        except ConfigError as error:
-            problems += error.problems
+        name = "fresh" if values["name"] is None else values["name"]
+        times = ("lease", "beat", "delay_max", "drain_timeout")  # Compared below, by the rules of the protocol.
+        own = {field: value for field, value in values.items() if not (borrows and field in times)}
+        for check, given in ((_settings, own), (_group_settings, values))[: 1 + borrows]:
+            try:
+                check(given, name=name)
+            except ConfigError as error:
+                problems += [problem for problem in error.problems if problem not in problems]
+        if values["protocol"] == "fast-neli" and values["guarantee"] != "exclusive":
+            problems.append("guarantee='available' is not of fast-neli, which is exclusive: choose the protocol neli")
         if values["max_age"] == 0:
             problems.append("max_age=0 would make every table too old: give it some seconds, or None for no limit")
         return problems
@@ -158,7 +206,37 @@ class Config:
 
 def open(config: Config, *, create: bool = True) -> Ledger:  # noqa: A001 - `config.open(...)` is how it reads.
     """The ledger of `config`; `create=False` refuses to make one. Raises LedgerUnusable or LedgerUnavailable."""
+    if config.borrows_group:
+        raise BeyondProtocol(
+            f"the ledger of {config.public_ledger} was wanted",
+            f"a group of the protocol {config.protocol!r} has none: its broker shares the partitions out",
+            "ask its members, or the store of owners that they have in common",
+        )
     return open_ledger(config.ledger, create=create, patience=config.lease)
+
+
+def subscribe(config: Config, settings: GroupSettings) -> GroupSubscription:
+    """A consumer in the broker's group of `config`. Raises LedgerUnusable, LedgerUnavailable or GroupMismatch."""
+    address, _ = group_address.parse(config.ledger.partition(":")[2])
+    assert address is not None, "an address with problems was refused"
+    with needing("kafka", "a consumer group in Kafka"):
+        from neli_router.subscriptions.kafka.subscription import KafkaSubscription  # noqa: PLC0415 - it may not be installed.
+    session = settings.session_timeout
+    return KafkaSubscription(
+        replace(address, partitions=address.partitions or config.layout.partitions),
+        session=session,
+        # The broker waits for the program to finish, and a little for us to say so.
+        patience=max(session, config.drain_timeout + session),
+    )
+
+
+def _group_problems(url: object) -> list[str]:
+    """A sentence for each thing that is wrong with the address of a consumer group."""
+    scheme, _, rest = str(url).partition(":")
+    shown = public_address(str(url))
+    if scheme != "kafka":
+        return [f"ledger={shown!r:.200} has no consumer groups to borrow: write kafka://localhost:9092/jobs"]
+    return [f"ledger={shown!r:.200}: {problem}" for problem in group_address.parse(rest)[1]]
 
 
 def owners_at(url: str) -> OwnersSource:
@@ -171,6 +249,17 @@ def owners_at(url: str) -> OwnersSource:
     at, _ = redis_address.parse(scheme, rest)
     assert at is not None, "an address with problems was refused"
     return OwnersSource(at.public, lambda: RedisOwners(at))
+
+
+def owners_of(config: Config) -> OwnersSource:
+    """The store in which the members of a borrowed group tell what they lead. Raises BeyondProtocol if they do not."""
+    if config.ownership is None:
+        raise BeyondProtocol(
+            f"the owners of all partitions of {config.public_ledger} were wanted",
+            f"a member of {config.protocol!r} knows only what it leads itself, and no store of owners is named",
+            "give all members, and this, ownership='redis://host:6379/group', or choose the protocol 'induction'",
+        )
+    return owners_at(config.ownership)
 
 
 def require_promises(config: Config, ledger: Ledger) -> None:
@@ -202,7 +291,9 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         lambda value: value is None or _is_number(value),
         "a number of seconds, or None",
     ),
-    (("accept_rewinds", "replace"), lambda value: isinstance(value, bool), "True or False"),
+    (("session",), lambda value: value is None or _is_number(value), "a number of seconds, or None"),
+    (("clock_error",), _is_number, "a number of seconds, at least 0"),
+    (("accept_rewinds", "replace", "goneli"), lambda value: isinstance(value, bool), "True or False"),
 )
 """Mistakes that a type checker would find in a program, but not in a file, where most configurations come from."""
 
@@ -210,6 +301,18 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 def _settings(values: Mapping[str, Any], *, name: str) -> Settings:
     shared = {field: values[field] for field in Settings.__struct_fields__ if field in values}
     return Settings(**{**shared, "name": name})
+
+
+def _group_settings(values: Mapping[str, Any], *, name: str) -> NeliSettings | FastNeliSettings:
+    """By the names of the papers."""
+    given = {field: values[field] for field in ("layout", "drain_timeout", "term_base", "session")}
+    lease, beat = values["lease"], values["beat"]
+    if values["protocol"] == "neli":
+        given |= {field: values[field] for field in ("guarantee", "clock_error", "groups", "beat")}
+        return NeliSettings(name=name, threshold=lease, **given)
+    if beat is not None:
+        given["min_poll_interval"] = beat
+    return FastNeliSettings(name=name, heartbeat_timeout=lease, goneli=values["goneli"], **given)
 
 
 def _fresh_name() -> str:

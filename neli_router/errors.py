@@ -39,6 +39,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "BadKey",
+    "BeyondProtocol",
     "Closed",
     "ConfigError",
     "Diverged",
@@ -185,6 +186,10 @@ class Closed(NeliError):
 
 class Unsupported(NeliError):
     """This platform cannot keep the promises, so nothing is started on it."""
+
+
+class BeyondProtocol(NeliError):
+    """The group's protocol does not know this, or cannot do it; another can."""
 
 
 class MissingExtra(NeliError, ModuleNotFoundError):

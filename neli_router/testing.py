@@ -35,7 +35,8 @@ from threading import Condition
 from typing import Any
 
 from neli_router.config import Config
-from neli_router.errors import Closed, LedgerUnavailable, NoOwner
+from neli_router.consumer_group.settings import GroupSettings
+from neli_router.errors import BeyondProtocol, Closed, LedgerUnavailable, NoOwner
 from neli_router.induction.observer import Observer
 from neli_router.keyspace import Layout, Role
 from neli_router.ledgers.base import Entry, Ledger
@@ -48,6 +49,7 @@ from neli_router.pump import Pump
 from neli_router.router.feed import Feed
 from neli_router.router.ledger_reader import LedgerReadings
 from neli_router.router.router import Router
+from neli_router.subscriptions.base import GroupSubscription
 
 __all__ = ["Group", "group"]
 
@@ -337,6 +339,13 @@ class _Host:
 
     def rng(self) -> Random:
         return Random(self._group.random.getrandbits(64))
+
+    def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
+        raise BeyondProtocol(
+            "a group in memory was wanted",
+            f"the protocol {config.protocol!r} needs a broker that shares partitions out",
+            "test with protocol='induction', or against a real Kafka",
+        )
 
     def ledger(self, config: Config) -> Ledger:
         connection = _Connection(self._group.log, lambda: self.is_cut or self._group.outage)

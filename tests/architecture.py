@@ -91,7 +91,7 @@ ROOMS = (
         packages=frozenset({"confluent_kafka"}),
     ),
     Room(("ownership",), imports=(*GROUND, "ledgers", "ownership"), packages=frozenset({"redis"})),
-    Room(("config",), imports=(*GROUND, "ledgers", "ownership")),
+    Room(("config",), imports=(*GROUND, "consumer_group.settings", "ledgers", "ownership", "subscriptions")),
     Room(("pump",), imports=(*BASE, "induction", "ledgers.base")),
     # A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
     Room(
@@ -106,7 +106,20 @@ ROOMS = (
     ),
     Room(
         ("member",),
-        imports=(*GROUND, "config", "induction", "ledgers.base", "member", "ownership", "pump", "router"),
+        imports=(
+            *(
+                *GROUND,
+                "config",
+                "consumer_group",
+                "induction",
+                "ledgers.base",
+                "member",
+                "ownership",
+                "pump",
+                "router",
+            ),
+            "subscriptions",
+        ),
         packages=frozenset({"structlog"}),
     ),
     Room(
@@ -117,7 +130,10 @@ ROOMS = (
     # A group in memory, so it needs that one driver.
     Room(
         ("testing",),
-        imports=(*GROUND, "config", "induction", "ledgers.base", "ledgers.memory", "member", "pump", "router"),
+        imports=(
+            *(*GROUND, "config", "consumer_group.settings", "induction", "ledgers.base", "ledgers.memory", "member"),
+            *("pump", "router", "subscriptions.base"),
+        ),
     ),
     # What one group is and did, for people: folded from the records that a member reads anyway.
     Room(("status",), imports=(*GROUND, "induction", "ledgers.base", "pump", "status")),

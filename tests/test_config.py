@@ -55,8 +55,8 @@ def test_all_problems_are_named_at_once() -> None:
         max_age=0,
     )
     known = (
-        "accept_rewinds, address, beat, delay_max, drain_timeout, guarantee, layout, lease, ledger, max_age, name, "
-        "ownership, protocol, replace, snapshot_every, weight, zone"
+        "accept_rewinds, address, beat, clock_error, delay_max, drain_timeout, goneli, groups, guarantee, layout, "
+        "lease, ledger, max_age, name, ownership, protocol, replace, session, snapshot_every, term_base, weight, zone"
     )
     expected = f"""
 leese is no known option: did you mean lease? Choose from {known}
@@ -65,7 +65,7 @@ slots=0 must be a whole number of at least 1
 accept_rewinds='yes' must be True or False
 sqlit is no known kind of ledger: did you mean sqlite? Choose from kafka, memory, redis, redis+sentinel, redis+unix, \
 rediss, rediss+sentinel, sqlite
-induktion is no known protocol: did you mean induction? Choose induction
+induktion is no known protocol: did you mean induction? Choose from fast-neli, induction, neli
 the member's name is empty: give each process a name of its own
 weight=-1 must be a whole number from 0 to 1000000: 1 for an equal share
 beat=2 must be above 0 and at most a quarter of lease=1.0, or one lost beat would look like silence: lower beat to \
@@ -78,7 +78,7 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"protocol": "zookeeper"}, "zookeeper is no known protocol: choose induction"),
+        ({"protocol": "zookeeper"}, "zookeeper is no known protocol: choose from fast-neli, induction, neli"),
         ({"name": "tab\there"}, r"the name must be printable text of at most 256 characters, got 'tab\there'"),
         ({"name": 7}, "name=7 must be text, or None for a fresh one"),
         ({"lease": "1"}, "lease='1' must be a number of seconds, at least 0"),

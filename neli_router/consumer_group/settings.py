@@ -162,7 +162,12 @@ class NeliSettings(GroupSettings, frozen=True, kw_only=True):
     @property
     def beat_every(self) -> float:
         """The paper, "Topic reuse": a second group halves the frequency of both."""
-        return min(self.t / 6 * self.groups, self.t / 3) if self.beat is None else self.beat * self.groups
+        return min(self._proof / 6 * self.groups, self._proof / 3) if self.beat is None else self.beat * self.groups
+
+    @property
+    def _proof(self) -> float:
+        """How long a message surely proves anything: a clock that is e ahead of the broker's takes it for older."""
+        return max(0.0, self.t - self.clock_error) if self.exclusive else self.t
 
     def advice(self) -> Iterator[Notice]:
         yield from super().advice()
@@ -186,11 +191,14 @@ class NeliSettings(GroupSettings, frozen=True, kw_only=True):
 
     def _inequalities(self) -> Iterator[str]:
         t, e, session = self.t, self.clock_error, self.session_timeout
-        if not 0 < self.beat_every <= t / 3:
+        if self.exclusive and t <= e:
+            yield f"T={t:g} must be greater than e={e:g}, or no message proves anything: raise threshold above {e:g}"
+        elif not 0 < self.beat_every <= self._proof / 3:
+            less = f" less e={e:g}" if self.exclusive else ""
             yield (
-                f"beat={self.beat_every:g} (with groups={self.groups}) must be above 0 and at most a third of T={t:g}, "
-                f"or one lost message would look like a lost partition: lower beat to {t / 3 / self.groups:g} "
-                f"or raise threshold to {3 * self.beat_every:g}"
+                f"beat={self.beat_every:g} (with groups={self.groups}) must be above 0 and at most a third of T={t:g}"
+                f"{less}, or one lost message would look like a lost partition: lower beat to "
+                f"{self._proof / 3 / self.groups:g} or raise threshold to {t - self._proof + 3 * self.beat_every:g}"
             )
         if self.exclusive and t + e >= session:
             yield (

@@ -46,7 +46,7 @@ class BaseBackground:
 
     def _look(self, now: float) -> None:
         """Warn, once a run, of one that takes longer than the lease. The engine's thread calls it: ours is busy."""
-        lease = self._engine.settings.lease
+        lease = self._engine.lease
         if now - self._began > lease:
             ran_for, self._began = now - self._began, inf
             self._note("warning", "background.overrun", ran_for=round(ran_for, 3), lease=lease)

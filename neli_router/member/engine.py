@@ -34,20 +34,22 @@ from math import inf
 from weakref import WeakSet
 
 from neli_router import protocol
-from neli_router.config import Config
-from neli_router.errors import ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
+from neli_router.config import Config, owners_of
+from neli_router.errors import BeyondProtocol, ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.induction.events import Wish
 from neli_router.member.barrier import Barrier
 from neli_router.member.failures import defect, forked, handler_failed
 from neli_router.member.footing import Foothold, Footing
+from neli_router.member.group_footing import GroupFooting
 from neli_router.member.journal import Journal
 from neli_router.member.ledger_footing import LedgerFooting
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Loop, Runtime
 from neli_router.member.wishes import CheckedWish, unheard
-from neli_router.protocol import NO_STANDING, Close, Handler, News, Released, Stopped
+from neli_router.protocol import NO_STANDING, Close, Handler, News, Released, Settings, Stopped
 from neli_router.pump import Tap
 from neli_router.router.feed import Feed
+from neli_router.router.owners_reader import OwnersReader
 
 __all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "START_MAX", "Engine", "WishAttempt"]
 
@@ -82,10 +84,11 @@ class Engine:
     def __init__(self, config: Config, on_event: Handler | None, runtime: Runtime, tap: Tap | None = None) -> None:
         if on_event is not None and not callable(on_event):
             raise ConfigError([f"on_event must be a function of one event, got a {type(on_event).__name__}"])
-        self.settings = config.settings()
+        self.settings = config.group_settings() if config.borrows_group else config.settings()
+        self.lease = config.lease
         self.name = f"neli-{self.settings.name}"
         self._config, self.runtime, self._tap = config, runtime, tap
-        self.membership = Membership(self.settings.name, runtime)
+        self.membership = Membership(self.settings.name, runtime, borrows_group=config.borrows_group)
         self.journal = Journal(self.settings.name, f"{self.name}-journal", self.membership.notify)
         self.barrier = self.membership.barrier = Barrier(
             on_event,
@@ -104,7 +107,8 @@ class Engine:
             # Of its end this member tells itself.
             tell=lambda notice: None if notice.event == "router.stopped" else self.journal.tell(notice),
         )
-        self._footing: LedgerFooting | None = None
+        self._footing: Footing | None = None
+        self._owners_reader: OwnersReader | None = None
         self._close: Close | None = None
         self._stopped: Stopped | None = None
         self._watches: tuple[Callable[[float], None], ...] = ()
@@ -117,6 +121,8 @@ class Engine:
         Returns after `timeout` seconds, wherever it has come to.
         """
         _living.add(self)
+        if self._config.borrows_group:
+            self._read_owners()
         try:
             if self.runtime.is_turned:  # Nothing hangs in a test, and none wants its clock to be turned by this.
                 self._try_to_open()
@@ -134,6 +140,15 @@ class Engine:
                 self.ask_close(at_once=True)
             raise
         self._is_left_alone = True
+
+    def _read_owners(self) -> None:
+        """Let the router know what the store of owners tells, because the protocol does not know it."""
+        try:
+            source = owners_of(self._config)
+        except BeyondProtocol as error:
+            self.feed.fail(error)
+        else:
+            self._owners_reader = OwnersReader(self.feed, source, clock=self.runtime.clock)
 
     def _start_loops(self) -> None:
         loops: tuple[Loop, ...] = (*self.barrier.lanes, self.journal.lane, self)
@@ -223,8 +238,12 @@ class Engine:
             self._let_go(footing)
         membership.notify()
 
-    def _footed(self) -> LedgerFooting:
-        foothold = Foothold(explain=self.barrier.explain, stepped=self._stepped, tell=self._tell)
+    def _footed(self) -> Footing:
+        foothold = Foothold(explain=self.barrier.explain, stepped=self._stepped, moved=self._has_moved, tell=self._tell)
+        if not isinstance(self.settings, Settings):
+            return GroupFooting(
+                self._config, self.settings, self.runtime, membership=self.membership, foothold=foothold
+            )
         return LedgerFooting(
             self._config,
             self.settings,
@@ -237,8 +256,10 @@ class Engine:
 
     # News from the footing, on its thread
 
-    def _stepped(self, now: float, is_new: bool) -> None:
-        self._moved = self._moved or is_new
+    def _has_moved(self) -> None:
+        self._moved = True
+
+    def _stepped(self, now: float) -> None:
         for watch in self._watches:
             watch(now)
 
@@ -262,7 +283,7 @@ class Engine:
         others = {key: text for key, text in self._obstacles.items() if key != what}
         self._obstacles = {**others, what: obstacle} if obstacle else others
         self.membership.obstacle = next(iter(self._obstacles.values()), "")
-        if obstacle and what != "append":
+        if obstacle and what != "append" and not self._config.borrows_group:
             self.feed.away(obstacle)
 
     # Requests of the program, from any thread
@@ -276,6 +297,13 @@ class Engine:
     def wishing(self, wish: CheckedWish, timeout: float) -> "Iterator[WishAttempt]":
         """A block that waits for `is_due`, says it, and waits for `is_over`. Raises at its end if that was in vain."""
         self.membership.require_alive()
+        if self._config.borrows_group:
+            raise BeyondProtocol(
+                f"{wish.what} was wanted",
+                f"in a group of the protocol {self._config.protocol!r} the broker shares the partitions out, "
+                "and takes no wishes",
+                "choose the protocol 'induction' for the group",
+            )
         with self.membership.watching_state():
             yield WishAttempt(self, wish, timeout)
         if not wish.shown(self.membership.state):
@@ -353,6 +381,8 @@ class Engine:
         for lane in self.barrier.lanes:
             lane.end()
         membership.notify()
+        if self._owners_reader is not None:
+            self._owners_reader.close(0)
         # Last, because a driver may take a while to close, and nobody must wait for that longer than FLUSH_MAX.
         if self._footing is not None:
             self._let_go(self._footing)

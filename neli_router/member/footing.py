@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from neli_router.induction.events import Wish
 from neli_router.protocol import Close, Machine, News, Released
 
 __all__ = ["Foothold", "Footing"]
@@ -22,9 +23,11 @@ class Foothold:
 
     explain: Callable[[Sequence[object]], None]
     """Gets the effects of a step before the standing says what they come to."""
-    stepped: Callable[[float, bool], None]
+    stepped: Callable[[float], None]
     """Called with the time after each step, when the membership knows what it came to, and before its effects are
-    carried out; and whether others may have something to do now."""
+    carried out."""
+    moved: Callable[[], None]
+    """Called when others may have something to do now that was not told them."""
     tell: Callable[[News], None]
     """Gets what the machine tells its program and its operators."""
 
@@ -39,7 +42,7 @@ class Footing(Protocol):
     def turn(self) -> None:
         """One bounded piece of work."""
 
-    def post(self, event: Released | Close) -> None:
+    def post(self, event: Released | Close | Wish) -> None:
         """Let the machine take `event` soon."""
 
     def wake(self) -> None:

@@ -40,7 +40,7 @@ class LedgerFooting:
         foothold: Foothold,
     ) -> None:
         self._settings, self._runtime, self._membership, self._feed = settings, runtime, membership, feed
-        self._stepped = foothold.stepped
+        self._stepped, self._moved = foothold.stepped, foothold.moved
         self._readings = LedgerReadings()
         self._pump: Pump[Induction] | None = None
         self._ledger = runtime.ledger(config)
@@ -87,10 +87,12 @@ class LedgerFooting:
         membership.standing, membership.incarnation = machine.standing, machine.incarnation
         membership.is_powerless = machine.is_powerless
         membership.state = machine.state
+        if is_new:
+            self._moved()
         if machine.caught_up and self._pump is not None:
             read_at, heard_at = self._pump.fresh_at, machine.heard_at
             self._feed.publish(self._readings.of(machine.state, self._feed.address, read_at=read_at, heard_at=heard_at))
-        self._stepped(now, is_new)
+        self._stepped(now)
         if membership.watching:
             membership.notify()
 

@@ -36,6 +36,7 @@ from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.member.wishes import WISH_MAX, CheckedWish
+from neli_router.ownership.base import Card
 from neli_router.protocol import Handler, Standing
 from neli_router.pump import Tap
 from neli_router.router.router import Router
@@ -305,4 +306,5 @@ def _publisher(config: Config, engine: Engine) -> "Publisher | None":
     from neli_router.member.publisher import Publisher  # noqa: PLC0415 - as above.
 
     name = f"{engine.name}-owners"
-    return Publisher(owners_at(config.ownership).open, engine.settings, engine.membership, engine.journal, name)
+    card = Card(engine.settings.name, config.address, config.weight, config.zone)
+    return Publisher(owners_at(config.ownership).open, config, card, engine.membership, engine.journal, name)

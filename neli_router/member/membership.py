@@ -37,7 +37,7 @@ class Membership:
     barrier: Barrier
     """Set by the engine, which it tells about what is finished."""
 
-    def __init__(self, member: str, runtime: Runtime) -> None:
+    def __init__(self, member: str, runtime: Runtime, *, borrows_group: bool = False) -> None:
         self.member, self.runtime, self.clock = member, runtime, runtime.clock
         self.changed = Changed()
         self.standing: Standing = NO_STANDING
@@ -53,6 +53,7 @@ class Membership:
         """Whether this member's Beats come back too late for it to expire a member that died."""
         self.watching = 0
         """How many callers wait for the state to change, which it does at every record."""
+        self._borrows_group = borrows_group
         self._inside = threading.local()
 
     # Questions
@@ -100,6 +101,8 @@ class Membership:
 
     def why_not(self, partition: int) -> str:
         """Why `partition` is not led."""
+        if self._borrows_group:
+            return _why_not_given(self.barrier.grant(partition), self.obstacle)
         return why_not(self.state, self.incarnation, partition, self.barrier.grant(partition), self.obstacle)
 
     def not_leading(self, partition: int, timeout: float | None) -> NotLeading:
@@ -216,6 +219,15 @@ def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle
     name = "nobody" if owner is None else state.seats[owner].name
     coming = ", and is to give it to this member" if state.targets[partition] == me else ""
     return f"{name} owns it under term {state.terms[partition]}{coming}"
+
+
+def _why_not_given(grant: Grant | None, obstacle: str) -> str:
+    """The same, for a protocol that borrows a consumer group: who leads it instead, the member cannot know."""
+    if obstacle:
+        return f"the broker is out of reach ({obstacle})"
+    if grant is not None and grant.state in _BY_STATE:
+        return _BY_STATE[grant.state]
+    return "the broker gave it to another member, or it is given and no fresh heartbeat of it has come yet"
 
 
 def anew(error: BaseException) -> BaseException:

@@ -20,11 +20,11 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from neli_router.config import Config
 from neli_router.errors import GroupMismatch, LedgerError, NeliError
 from neli_router.member.journal import Journal
 from neli_router.member.membership import Membership
 from neli_router.ownership.base import Card, Claim, Owners, Receipt, Version
-from neli_router.protocol import Settings
 
 __all__ = ["TTL_MIN", "Publisher"]
 
@@ -43,13 +43,19 @@ class Publisher:
     """One member's. Ends by itself when the member does."""
 
     def __init__(
-        self, owners: Callable[[], Owners], settings: Settings, membership: Membership, journal: Journal, name: str
+        self,
+        owners: Callable[[], Owners],
+        config: Config,
+        card: Card,
+        membership: Membership,
+        journal: Journal,
+        name: str,
     ) -> None:
         self.name = name
         self.deadline = float("inf")
-        self._open, self._settings, self._membership, self._journal = owners, settings, membership, journal
-        self._card = Card(settings.name, settings.address, settings.weight, settings.zone)
-        self._ttl = max(TTL_MIN, 3 * settings.lease)
+        self._open, self._card, self._membership, self._journal = owners, card, membership, journal
+        self._layout, self._lease = config.layout, config.lease
+        self._ttl = max(TTL_MIN, 3 * config.lease)
         self._store: Owners | None = None
         self._kicks: SimpleQueue[None] = SimpleQueue()
         """Not an Event: a signal handler that closes a member may interrupt one that is being set, and wait for it."""
@@ -121,7 +127,7 @@ class Publisher:
                 self._whole_at = float("-inf")
                 return 0.0
         if self._fading:
-            return self._settings.lease / 4
+            return self._lease / 4
         return max(0.0, self._renewed_at + every - now) if led else every
 
     def _released(self, led: dict[int, int], now: float) -> dict[int, int]:
@@ -132,7 +138,7 @@ class Publisher:
         return {
             i: self._told[i]
             for i in gone
-            if now - self._fading[i] >= self._settings.lease
+            if now - self._fading[i] >= self._lease
             and not (i < len(state.owners) and state.owners[i] == holder and state.terms[i] == self._told[i])
         }
 
@@ -147,7 +153,7 @@ class Publisher:
     def _say(self, ttl: float, led: dict[int, int], released: dict[int, int]) -> Receipt:
         if self._store is None:
             self._store = self._open()
-        return self._store.publish(self._settings.layout, Claim(self._holder, self._card, ttl, led, released))
+        return self._store.publish(self._layout, Claim(self._holder, self._card, ttl, led, released))
 
     def _complain(self, error: NeliError) -> None:
         if not self._away:  # Once an outage: a line for each failed try would bury the first.

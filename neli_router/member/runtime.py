@@ -21,7 +21,9 @@ from typing import Generic, Protocol, TypeVar
 from neli_router import config as configuration
 from neli_router.clock import host_clock
 from neli_router.config import Config
+from neli_router.consumer_group.settings import GroupSettings
 from neli_router.ledgers.base import Ledger
+from neli_router.subscriptions.base import GroupSubscription
 
 __all__ = ["THREADS", "WAIT_MAX", "Changed", "Lane", "Loop", "Runtime", "Threads"]
 
@@ -91,6 +93,9 @@ class Runtime(Protocol):
     def ledger(self, config: Config) -> Ledger:
         """A handle of the group's ledger."""
 
+    def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
+        """A consumer in the broker's group."""
+
     def start(self, loop: Loop) -> None:
         """Keep `loop` going from now on."""
 
@@ -117,6 +122,9 @@ class Threads:
 
     def ledger(self, config: Config) -> Ledger:
         return configuration.open(config)
+
+    def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
+        return configuration.subscribe(config, settings)
 
     def start(self, loop: Loop) -> None:
         # Daemons, or a program that forgot to close would never end. At its exit, the engine lets its members leave.

@@ -46,7 +46,7 @@ from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
 from neli_router.config import Config
-from neli_router.errors import Closed, ConfigError, NeliError
+from neli_router.errors import BeyondProtocol, Closed, ConfigError, NeliError
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
@@ -78,6 +78,12 @@ class Agent:
     def __init__(self, config: Config, options: AgentOptions, *, reload: Reload | None = None) -> None:
         if not options.socket and options.listen is None:
             raise ConfigError(["the agent would listen nowhere: name a socket, or an address to listen on"])
+        if config.borrows_group:
+            raise BeyondProtocol(
+                f"an agent of {config.public_ledger} was wanted",
+                f"an agent shows the whole group, and a member of {config.protocol!r} knows only what it leads itself",
+                "open a Member in the program, or choose the protocol 'induction'",
+            )
         self.config, self.options = config, options
         self._known_max = 0 if options.listen is None else max(1, min(KNOWN_MAX, descriptors_free() // 4))
         self.chronicle, self.traffic = Chronicle(), AgentTraffic(room_for_connections(self._known_max))

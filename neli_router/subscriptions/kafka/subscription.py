@@ -115,6 +115,7 @@ class KafkaSubscription:
         self._waiting_since = time.monotonic()
         """When the first of the events came, if there are any."""
         self._asked_back: set[int] = set()
+        self._to_confirm: dict[int, int] = {}
         self._woken = self._leaving = self._closed = self._broken = False
         self._consumer_is_dead = False
         """Broken for good, by its own word. The closing of such a one never ends, and keeps a core busy."""
@@ -173,12 +174,8 @@ class KafkaSubscription:
 
     def confirm(self, offsets: Mapping[int, int]) -> None:
         self._require_open()
-        asked = [TopicPartition(self._at.topic, it, BEYOND + offset) for it, offset in offsets.items()]
         with self._changed:
-            # A consumer that has left, or is broken, must not be called any more.
-            if asked and not self._leaving and not self._consumer_is_dead:
-                with suppress(KafkaException):
-                    self._consumer.commit(offsets=asked, asynchronous=True)
+            self._to_confirm.update(offsets)
 
     def give_back(self, partitions: Sequence[int]) -> None:
         self._require_open()
@@ -226,6 +223,7 @@ class KafkaSubscription:
                 if self._leaving:
                     break
             try:
+                self._commit()
                 first = self._consumer.poll(SLICE)
                 if first is not None:
                     self._received([first, *self._consumer.consume(TAKE_MAX - 1, 0)])
@@ -234,6 +232,16 @@ class KafkaSubscription:
                 time.sleep(SLICE)
         if not self._consumer_is_dead:
             self._consumer.close()
+
+    def _commit(self) -> None:
+        """Carry out `confirm`. Here, because the client lets no other thread call it while a poll is under way, and one
+        is nearly always: a thread that asks then may wait for ever."""
+        with self._changed:
+            offsets, self._to_confirm = self._to_confirm, {}
+        if offsets:
+            asked = [TopicPartition(self._at.topic, it, BEYOND + offset) for it, offset in offsets.items()]
+            with suppress(KafkaException):
+                self._consumer.commit(offsets=asked, asynchronous=True)
 
     def _may_poll(self) -> bool:
         """Not while the pump hangs: the brokers must find that out."""

@@ -1,0 +1,84 @@
+"""The footing of a member whose protocol borrows a broker's consumer group: a subscription, and NELI or Fast NELI.
+
+    pump --standing--> membership: leases and waiting calls
+
+Such a member knows what it leads, and not who leads the rest: no record of the group exists. Its router is fed by the
+store of owners, where every member tells what it leads, or by nothing: see `member.py`.
+"""
+
+import contextlib
+from typing import Any
+
+from neli_router.config import Config
+from neli_router.consumer_group.contender import Contender
+from neli_router.consumer_group.fast_neli import FastNeli
+from neli_router.consumer_group.neli import Neli
+from neli_router.consumer_group.settings import FastNeliSettings, NeliSettings
+from neli_router.errors import NeliError
+from neli_router.induction.events import Wish
+from neli_router.member.footing import Foothold
+from neli_router.member.membership import Membership
+from neli_router.member.runtime import Runtime
+from neli_router.protocol import Close, Machine, Notice, Released
+from neli_router.subscriptions.pump import SubscriptionPump
+
+__all__ = ["GroupFooting"]
+
+
+class GroupFooting:
+    """A `Footing`, opened. Raises LedgerError, ConfigError and GroupMismatch."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: NeliSettings | FastNeliSettings,
+        runtime: Runtime,
+        *,
+        membership: Membership,
+        foothold: Foothold,
+    ) -> None:
+        self._membership, self._stepped = membership, foothold.stepped
+        self._subscription = runtime.subscription(config, settings)
+        try:
+            for doubt in self._subscription.doubts:
+                foothold.tell(Notice("group.doubt", {"doubt": doubt}))
+            self._pump = SubscriptionPump(
+                self._subscription,
+                _machine(settings, self._subscription.partitions, runtime),
+                clock=runtime.clock,
+                publish=self._publish,
+                tell=foothold.tell,
+                explain=foothold.explain,
+            )
+        except BaseException:
+            with contextlib.suppress(NeliError):  # The first failure is the one to tell.
+                self.close()
+            raise
+
+    @property
+    def machine(self) -> Machine[Any, Any]:
+        return self._pump.machine
+
+    def turn(self) -> None:
+        self._pump.turn()
+
+    def post(self, event: Released | Close | Wish) -> None:
+        assert not isinstance(event, Wish), "the engine refuses wishes to such a group"
+        self._pump.post(event)
+
+    def wake(self) -> None:
+        self._subscription.wake()
+
+    def close(self) -> None:
+        self._subscription.close()
+
+    def _publish(self, machine: Contender, now: float) -> None:
+        self._membership.standing, self._membership.incarnation = machine.standing, machine.incarnation
+        self._stepped(now)
+
+
+def _machine(settings: NeliSettings | FastNeliSettings, partitions: int, runtime: Runtime) -> Contender:
+    now, rng = runtime.clock(), runtime.rng()
+    if isinstance(settings, NeliSettings):
+        return Neli(settings, partitions, now, rng=rng)
+    return FastNeli(settings, partitions, now, rng=rng, wall_nanoseconds=1000 * runtime.wall())

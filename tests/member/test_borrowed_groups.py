@@ -1,0 +1,155 @@
+"""Members whose protocol borrows a consumer group of a real Kafka, and what such a member can and cannot know."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from neli_router import config as configuration
+from neli_router.agent.server.server import Agent
+from neli_router.config import Config
+from neli_router.errors import BeyondProtocol, ConfigError
+from neli_router.keyspace import Layout
+from neli_router.member.member import Member
+from neli_router.protocol import Acquired, Event, Revoked
+from neli_router.router.router import Router
+from neli_router.settings.agent_options import AgentOptions
+from neli_router.testing import group as group_in_memory
+
+LAYOUT = Layout(slots=64, partitions=4)
+PATIENCE = 60.0
+
+Open = Callable[..., Member]
+
+
+@pytest.fixture(name="config")
+def _config(kafka: str) -> Callable[..., Config]:
+    address = f"kafka://{kafka}/group-{uuid4().hex}"
+
+    def make(protocol: str, **options: Any) -> Config:
+        return Config(address, protocol=protocol, layout=LAYOUT, drain_timeout=5.0, **options)
+
+    return make
+
+
+@pytest.fixture(name="opened")
+def _opened() -> Iterator[Open]:
+    with ExitStack() as stack:
+        yield lambda config, **options: stack.enter_context(Member(config, **options))
+
+
+def eventually(ready: Callable[[], object]) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while not ready():
+        assert time.monotonic() < give_up_at, "it never came to be"
+        time.sleep(0.02)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
+def test_members_share_the_partitions_and_hand_them_over_under_higher_terms(
+    config: Callable[..., Config], opened: Open, protocol: str
+) -> None:
+    told: list[Event] = []
+    first = opened(config(protocol, name="first"), on_event=told.append)
+    eventually(lambda: len(first.led) == 4)
+    before = dict(first.led)
+    second = opened(config(protocol, name="second"))
+    eventually(lambda: len(second.led) == 2)
+    assert not first.led.keys() & second.led.keys()
+    moved = dict(second.led)
+    assert all(term > before[partition] for partition, term in moved.items())
+    assert moved.keys() == {i for event in told if isinstance(event, Revoked) for i in event.partitions}
+    assert "the broker gave it to another member" in first.why_not(next(iter(moved)))
+    with first.leading(next(iter(first.led)), timeout=PATIENCE) as lease:
+        assert 0 < lease.remaining() <= first.engine.lease
+    second.close()
+    eventually(lambda: len(first.led) == 4)
+    assert all(first.led[partition] > term for partition, term in moved.items())
+    assert isinstance(told[-1], Acquired)
+
+
+@pytest.mark.kafka
+@pytest.mark.redis
+def test_routers_learn_who_leads_from_the_store_of_owners(
+    config: Callable[..., Config], opened: Open, redis: str
+) -> None:
+    store = f"{redis}/owners-{uuid4().hex}"
+    given = [config("fast-neli", name=name, address=f"{name}:1", ownership=store) for name in ("first", "second")]
+    members = [opened(one) for one in given]
+    eventually(lambda: [2, 2] == [len(member.led) for member in members])
+    leaders = {i: (member.name, term) for member in members for i, term in member.led.items()}
+    with Router(given[0]) as from_outside:
+        for router in (from_outside, *(member.router for member in members)):
+            eventually(partial(_knows, router, leaders))
+        assert {"first:1", "second:1"} == {from_outside.owner_of_role(role).address for role in range(4)}
+
+
+def _knows(router: Router, leaders: dict[int, tuple[str, int]]) -> bool:
+    try:
+        owners = [router.owner_of_role(role) for role in range(LAYOUT.partitions)]
+    except LookupError:
+        return False
+    return leaders == {owner.partition: (owner.name, owner.term) for owner in owners}
+
+
+@pytest.mark.kafka
+def test_a_member_says_what_its_protocol_cannot_know_or_do(config: Callable[..., Config], opened: Open) -> None:
+    member = opened(config("fast-neli"))
+    with pytest.raises(BeyondProtocol, match="knows only what it leads itself"):
+        member.router.owner("customer-3")
+    for wish in (partial(member.drain, "a"), partial(member.pin, 0, "a"), partial(member.load, {0: 1.0})):
+        with pytest.raises(BeyondProtocol, match="takes no wishes"):
+            wish()
+
+
+def test_what_shows_a_whole_group_refuses_a_protocol_that_does_not_know_it() -> None:
+    config = Config("kafka://127.0.0.1:1/jobs", protocol="neli")
+    with pytest.raises(BeyondProtocol, match="no store of owners is named"):
+        Router(config)
+    with pytest.raises(BeyondProtocol, match="has none"):
+        configuration.open(config)
+    with pytest.raises(BeyondProtocol, match="shows the whole group"):
+        Agent(config, AgentOptions(socket="/nowhere/agent.sock"))
+    with pytest.raises((BeyondProtocol, ConfigError)), group_in_memory("a", protocol="neli"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "lease"),
+    [
+        ("induction", {}, 1.0),
+        ("neli", {}, 3.0),
+        ("neli", {"guarantee": "available"}, 12.0),
+        ("fast-neli", {}, 5.0),
+        ("fast-neli", {"lease": 2.0}, 2.0),
+    ],
+)
+def test_a_lease_that_is_not_chosen_suits_the_protocol(protocol: str, options: dict[str, Any], lease: float) -> None:
+    assert lease == Config("kafka://127.0.0.1:1/jobs", protocol=protocol, **options).lease
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"protocol": "neli", "ledger": "sqlite:/tmp/ledger.db"}, "no consumer groups to borrow"),
+        ({"protocol": "neli", "lease": 7.0}, "must be less than session=6"),
+        ({"protocol": "neli", "guarantee": "available", "lease": 6.0}, "must be greater than session=6"),
+        ({"protocol": "neli", "groups": 0}, "groups=0 must be a whole number of at least 1"),
+        ({"protocol": "neli", "clock_error": "much"}, "clock_error='much' must be a number of seconds"),
+        ({"protocol": "fast-neli", "guarantee": "available"}, "choose the protocol neli"),
+        ({"protocol": "fast-neli", "session": 9.0}, "at most a third of session=9"),
+        ({"protocol": "fast-neli", "goneli": True}, "a layout of one partition"),
+        ({"protocol": "fast-neli", "name": "50%"}, "must have no %"),
+        ({"protocol": "fast-neli", "term_base": -1}, "term_base=-1 must be a whole number"),
+        ({"protocol": "fast_neli"}, "did you mean fast-neli?"),
+    ],
+)
+def test_each_contradiction_is_spelled_out(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(**{"ledger": "kafka://127.0.0.1:1/jobs", **options})
+    assert any(words in problem for problem in caught.value.problems), caught.value.problems
