@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from neli_router.config import Config
 from neli_router.errors import (
     BadKey,
+    BeyondProtocol,
     Closed,
     ConfigError,
     Diverged,
@@ -58,6 +59,7 @@ __all__ = [
     "AsyncRouter",
     "At",
     "BadKey",
+    "BeyondProtocol",
     "Change",
     "Closed",
     "Config",

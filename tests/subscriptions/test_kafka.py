@@ -3,6 +3,7 @@
 tests/subscriptions/test_contract.py    what every way to share partitions keeps
 """
 
+import gc
 import json
 import os
 import signal
@@ -49,6 +50,20 @@ def opened(
 
 def fresh() -> str:
     return f"group-{uuid4().hex}"
+
+
+def test_a_child_of_a_fork_frees_no_client_of_its_parent(kafka: str) -> None:
+    """librdkafka would wait for threads that the child does not have, or crash."""
+    gc.disable()  # What was closed and forgotten is garbage now, which the child is to collect.
+    try:
+        opened(kafka, fresh()).close()
+        child = os.fork()
+        if not child:
+            gc.collect()
+            os._exit(0)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        gc.enable()
 
 
 def make(brokers: str, topic: str, *, partitions: int = PARTITIONS, **settings: str) -> None:

@@ -5,12 +5,17 @@
 
 librdkafka tries again for ever, and its own errors name no reason, such as a wrong password or a connection that was
 refused: those come by a callback. So the callback is heard while a broker is looked for.
+
+In a child of a fork, a client must never be freed: librdkafka then waits for threads that are not there, or crashes. So
+a child keeps the owners of all clients that its parent had, also those that the parent was about to forget.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -20,7 +25,7 @@ from neli_router.ledgers.kafka.address import KafkaAddress
 from neli_router.ledgers.kafka.faults import REFUSED, SILENT, explain
 from neli_router.ledgers.kafka.topic import ASK_MAX
 
-__all__ = ["COMMON", "asking"]
+__all__ = ["COMMON", "asking", "keep_in_children"]
 
 COMMON: Mapping[str, Any] = {
     "allow.auto.create.topics": False,  # A topic that was deleted must not come back with a broker's defaults.
@@ -82,3 +87,16 @@ def asking(address: KafkaAddress, purpose: str) -> Iterator[AdminClient]:
             raise explain(refused, address, purpose) from error
     except KafkaException as error:
         raise explain(error.args[0], address, purpose) from error
+
+
+_owners: WeakSet[Any] = WeakSet()
+_kept: list[Any] = []
+"""In a child: the owners that its parent had."""
+
+
+def keep_in_children(owner: object) -> None:
+    """Never free the clients of `owner` in a child of this process."""
+    _owners.add(owner)
+
+
+os.register_at_fork(after_in_child=lambda: _kept.extend(_owners))

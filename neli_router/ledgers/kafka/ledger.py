@@ -34,7 +34,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from neli_router.ledgers.base import Entry, Promise, require_not_closed, require_own_process
 from neli_router.ledgers.kafka.address import KafkaAddress
-from neli_router.ledgers.kafka.clients import COMMON, asking
+from neli_router.ledgers.kafka.clients import COMMON, asking, keep_in_children
 from neli_router.ledgers.kafka.faults import DENIED, TOO_LONG, explain, is_fatal
 from neli_router.ledgers.kafka.prober import LOOK_MAX
 from neli_router.ledgers.kafka.reader import KafkaReader
@@ -62,6 +62,7 @@ class KafkaLedger:
     """One handle of a group's topic. `patience` is how long a record may wait for a broker, in seconds."""
 
     def __init__(self, address: KafkaAddress, *, create: bool = True, patience: float = 1.0) -> None:
+        keep_in_children(self)
         self._at = address
         self._process = os.getpid()
         self._closed = False

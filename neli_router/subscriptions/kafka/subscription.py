@@ -61,7 +61,7 @@ from neli_router.consumer_group.events import (
 )
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnavailable, LedgerUnusable, NeliError
 from neli_router.ledgers.base import require_not_closed, require_own_process
-from neli_router.ledgers.kafka.clients import COMMON, asking
+from neli_router.ledgers.kafka.clients import COMMON, asking, keep_in_children
 from neli_router.ledgers.kafka.faults import DENIED, explain, is_fatal, told
 from neli_router.subscriptions.base import TAKE_MAX, BrokerNews
 from neli_router.subscriptions.kafka.address import GroupAddress
@@ -103,6 +103,7 @@ class KafkaSubscription:
             raise ConfigError(
                 [f"patience={patience:g} must be at least session={session:g}: Kafka refuses less. Raise patience"]
             )
+        keep_in_children(self)
         self._address, self._at, self._process = address, address.at, os.getpid()
         self._session, self._patience = session, patience
         with asking(self._at, "the opening") as admin:
