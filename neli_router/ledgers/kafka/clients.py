@@ -7,9 +7,10 @@ librdkafka tries again for ever, and its own errors name no reason, such as a wr
 refused: those come by a callback. So the callback is heard while a broker is looked for.
 
 In a child of a fork, a client must never be freed: librdkafka then waits for threads that are not there, or crashes. So
-a child keeps the owners of all clients that its parent had, also those that the parent was about to forget.
+a child keeps the owners of all clients that its parent had, and never collects what was garbage in its parent.
 """
 
+import gc
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -99,4 +100,9 @@ def keep_in_children(owner: object) -> None:
     _owners.add(owner)
 
 
-os.register_at_fork(after_in_child=lambda: _kept.extend(_owners))
+def _keep() -> None:
+    _kept.extend(_owners)
+    gc.freeze()
+
+
+os.register_at_fork(after_in_child=_keep)
