@@ -83,7 +83,7 @@ class Config:
     """Records between snapshots. More makes newcomers start slower; fewer makes the ledger larger."""
     protocol: str = "induction"
     """`induction`, or one that borrows a consumer group in Kafka: the paper's `neli`, or goNELI's `fast-neli`. Those
-    know what they lead themselves; who leads the rest they learn from `ownership`. See docs/protocols.md."""
+    know what they lead themselves; who leads the rest they learn from `ownership`."""
     session: float | None = None
     """Of a borrowed group: how long the broker waits for a silent consumer. None means what suits the lease."""
     clock_error: float = 0.5
@@ -108,9 +108,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.lease is PROTOCOLS_OWN:
-            is_available_neli = (self.protocol, self.guarantee) == ("neli", "available")
-            lease = AVAILABLE_NELI_LEASE if is_available_neli else LEASES.get(self.protocol, 1.0)
-            object.__setattr__(self, "lease", lease)  # Frozen only from here on.
+            object.__setattr__(self, "lease", _own_lease(self._values()))  # Frozen only from here on.
         if problems := self._problems():
             raise ConfigError(problems)
 
@@ -184,6 +182,8 @@ class Config:
                     problems.append(f"{name}={values[name]!r:.60} must be {wanted}")
                     values[name] = _STAND_INS[name]  # So that the rest can be checked, too.
         borrows = values["protocol"] in PROTOCOLS[1:]
+        if values["lease"] is PROTOCOLS_OWN:
+            values["lease"] = _own_lease(values)
         problems += _group_problems(values["ledger"]) if borrows else problems_of(values["ledger"])
         if values["ownership"] is not None:
             problems += owners_problems("ownership", values["ownership"])
@@ -296,6 +296,13 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("accept_rewinds", "replace", "goneli"), lambda value: isinstance(value, bool), "True or False"),
 )
 """Mistakes that a type checker would find in a program, but not in a file, where most configurations come from."""
+
+
+def _own_lease(values: Mapping[str, Any]) -> float:
+    """The lease that suits the protocol."""
+    if (values["protocol"], values["guarantee"]) == ("neli", "available"):
+        return AVAILABLE_NELI_LEASE
+    return next((lease for protocol, lease in LEASES.items() if protocol == values["protocol"]), LEASES["induction"])
 
 
 def _settings(values: Mapping[str, Any], *, name: str) -> Settings:

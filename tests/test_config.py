@@ -115,6 +115,19 @@ def test_one_problem_is_told_in_words_that_help(options: dict[str, object], expe
     assert expected == found[0][: len(expected)]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"protocol": "neli", "ledger": "kafka://h:1/jobs"},
+        {"protocol": "neli", "guarantee": "available", "ledger": "kafka://h:1/jobs"},
+        {"protocol": "fast-neli", "ledger": "kafka://h:1/jobs"},
+    ],
+)
+def test_a_lease_that_is_no_number_is_one_problem_in_each_protocol(options: dict[str, object]) -> None:
+    assert ["lease='long' must be a number of seconds, at least 0"] == problems_of(lease="long", **options)
+
+
 def test_a_mapping_without_a_ledger_is_told_how_to_name_one() -> None:
     with pytest.raises(ConfigError, match="no ledger is named: say where it is, such as ledger='sqlite:"):
         Config.of({"lease": 1.0})

@@ -3,7 +3,7 @@
     pump --standing--> membership: leases and waiting calls
 
 Such a member knows what it leads, and not who leads the rest: no record of the group exists. Its router is fed by the
-store of owners, where every member tells what it leads, or by nothing: see `member.py`.
+store of owners, where every member tells what it leads, or by nothing: see `engine.py`.
 """
 
 import contextlib
