@@ -3,15 +3,21 @@
     proofs     -m exhaustive: the explorer, the simulator, the mutants; computes       one worker a core, niced
     core       needs no server, no browser and no other process: mostly waits          WORKERS at once
     servers    real processes, Kafka, Redis, PostgreSQL, a browser                     WORKERS at once, a file each
-    spark      all that starts Spark: each worker has one JVM for all its tests        one worker a core, a file each
+    spark      all that starts Spark: each worker has one JVM for all its tests        one worker a core, niced
     airflow    all that imports Airflow, or starts installations of it                 one after the other
 
-`python -m tests.gate` runs the proofs in the background, meanwhile the others one by one in the foreground, and then
-waits for the proofs and prints what they said. `python -m tests.gate core` runs only the core. Every test belongs
-to exactly one stage, by its markers. The exit code is 0 if every stage ended with 0.
+    proofs  ------------------------------------------------>
+    core  ------->  servers  ------->  spark  -------->
+                                       airflow  ------------------>
 
-The proofs are niced, so that tests that wait for something in real time get a core first. Each worker starts each
-server that its tests ask for once; the tests of one file share a worker, so that what they share is made once.
+`python -m tests.gate` runs the proofs in the background from the beginning, and Spark beside Airflow, whose tests wait
+for most of their time. It prints what a stage in the background said when that has ended. `python -m tests.gate core`
+runs only the core. Every test belongs to exactly one stage, by its markers. The exit code is 0 if every stage ended
+with 0.
+
+What runs in the background is niced, so that tests that wait for something in real time get a core first. Each worker
+starts each server that its tests ask for once; the tests of one file share a worker, so that what they share is made
+once.
 """
 
 import os
@@ -50,6 +56,8 @@ class Stage:
     name: str
     markers: str
     options: tuple[str, ...]
+    niced: int | None = None
+    """By how much, in the background of the stages after it; None is for a stage that the others wait for."""
 
     def command(self, report: Path, options: Sequence[str]) -> list[str]:
         pytest = [sys.executable, "-m", "pytest", "-q", "-m", self.markers, f"--junitxml={report}"]
@@ -61,6 +69,7 @@ STAGES = (
         "proofs",
         "exhaustive and not spark and not airflow",
         ("-n", str(os.cpu_count() or 1), "--dist", "worksteal", WITHOUT_AIRFLOW),
+        niced=19,
     ),
     Stage(
         "core",
@@ -87,6 +96,7 @@ STAGES = (
             "--timeout=1200",
             WITHOUT_AIRFLOW,
         ),
+        niced=5,
     ),
     # An installation is five processes and a gigabyte, and its tests share it: a second worker would start another.
     Stage("airflow", "airflow", ()),
@@ -96,25 +106,25 @@ STAGES = (
 class Run:
     """One stage under way. In the background, what it says goes to a file until it has ended."""
 
-    def __init__(self, stage: Stage, folder: Path, options: Sequence[str], *, background: bool) -> None:
+    def __init__(self, stage: Stage, folder: Path, options: Sequence[str], *, niced: int | None) -> None:
         self.stage, self._began_at, self.seconds = stage, time.monotonic(), 0.0
         self._report, self._said = folder / f"{stage.name}.xml", folder / f"{stage.name}.log"
         self.code: int | None = None
-        niced = ["nice", "-n", "19"] if background else []
+        command = stage.command(self._report, options)
         with self._said.open("wb") as said:
             # In a session of its own, so that it can be ended with all that it started.
             self._process = subprocess.Popen(
-                [*niced, *stage.command(self._report, options)],
+                command if niced is None else ["nice", "-n", str(niced), *command],
                 stdin=subprocess.DEVNULL,
-                stdout=said if background else None,
-                stderr=subprocess.STDOUT if background else None,
+                stdout=None if niced is None else said,
+                stderr=None if niced is None else subprocess.STDOUT,
                 start_new_session=True,
             )
-        if background:
+        if niced is not None:
             # Linux shares its cores out to sessions first, and looks at niceness only within one: so the session is
             # niced, too. Where that is not so, there is no such file.
             with suppress(OSError):
-                Path(f"/proc/{self._process.pid}/autogroup").write_text("19", encoding="ascii")
+                Path(f"/proc/{self._process.pid}/autogroup").write_text(str(niced), encoding="ascii")
 
     def wait(self) -> None:
         """Until it has ended; at most STAGE_MAX."""
@@ -155,14 +165,13 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
     """Run the stages of these names, all if there are none; `options` are for every pytest."""
     runs: list[Run] = []
     stages = [stage for stage in STAGES if stage.name in names or not names]
-    aside = len(stages) > 1
     with tempfile.TemporaryDirectory(prefix="neli-gate-") as folder:
         try:
             for stage in stages:
-                background = aside and stage.name == "proofs"
-                tell(f"gate: {stage.name} begin{', in the background' if background else ''}")
-                runs.append(Run(stage, Path(folder), options, background=background))
-                if not background:
+                niced = None if stage is stages[-1] else stage.niced
+                tell(f"gate: {stage.name} begin{'' if niced is None else ', in the background'}")
+                runs.append(Run(stage, Path(folder), options, niced=niced))
+                if niced is None:
                     runs[-1].wait()
             for under_way in (it for it in runs if it.code is None):
                 tell(f"gate: waiting for the {under_way.stage.name}")
