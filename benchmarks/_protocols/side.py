@@ -1,0 +1,146 @@
+"""One side: a group of processes of one protocol, at its default times or at the shortest safe ones.
+
+"fast-neli-eager,8" --name--> protocol, partitions, way of sharing them out --> ProcessGroup, and where it appends
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks._peers.ours import ROUNDS_PER_LEASE
+from benchmarks._protocols.goneli import GoneliGroup
+from neli_router.config import Config
+from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.processes.referee import Life, LifePhase
+
+__all__ = ["GONELI", "SIDES", "Found", "Side", "Tenures", "opened_sides"]
+
+SIDES = (
+    "induction,1",
+    "neli,1",
+    "fast-neli,1",
+    "goneli,1",
+    "induction,8",
+    "neli,8",
+    "fast-neli,8",
+    "fast-neli-eager,8",
+)
+
+GONELI = "goneli"
+EAGER = "-eager"
+AS_GONELI = "?partition.assignment.strategy=range,roundrobin"
+
+GONELI_TIMEOUT = 5.0
+"""Seconds: the default of its HeartbeatTimeout. Its session is always three of these."""
+
+SHORTEST: Mapping[str, float] = {"induction": 0.1, "neli": 1.5, "fast-neli": 2.0, GONELI: 2.0}
+"""Leases. That of `induction` is the shortest that the benchmark `failover` tries by default. The others' follow from a
+session of 6 s, the shortest that brokers accept unless they are told to: T of `neli` is three times what clocks may
+differ by, and the heartbeat timeout of the others a third of a session."""
+
+ASK_MAX = 30.0
+
+
+@dataclass(slots=True)
+class Found:
+    """Seconds, and counts by kind of change."""
+
+    takeovers: list[float] = field(default_factory=list)
+    handovers: list[float] = field(default_factory=list)
+    leaderless: list[float] = field(default_factory=list)
+    taken: Counter[str] = field(default_factory=Counter)
+
+
+class Tenures:
+    """Those of one member that is not involved in a change, from before it."""
+
+    def __init__(self, life: Life) -> None:
+        self._life, self._over = life, _begun(life) - _held(life)
+
+    def ended(self) -> int:
+        """How many have ended since, also of those that have begun since."""
+        return len(_begun(self._life) - _held(self._life) - self._over)
+
+
+@dataclass(slots=True)
+class Side:
+    """One group. `consumers` is the broker's consumer group that it borrows; nothing for `induction`."""
+
+    name: str
+    group: ProcessGroup
+    topic: str
+    consumers: str
+    found: Found = field(default_factory=Found)
+
+    @property
+    def lives(self) -> list[Life]:
+        """Of the processes that run."""
+        return [process.life for process in self.group.running.values()]
+
+    def leader(self) -> MemberProcess:
+        """The process that leads partition 0."""
+        return next(process for process in self.group.running.values() if 0 in process.life.held)
+
+    def led(self) -> list[tuple[str, int, int]]:
+        """Processes, partitions and terms."""
+        return sorted((it.label, partition, span.term) for it in self.lives for partition, span in it.held.items())
+
+    def is_shared(self, members: int) -> bool:
+        """Whether so many members lead all partitions, in even shares: some none, if they are more than these."""
+        lives, partitions = self.lives, self.group.partitions
+        shares = [len(life.held) for life in lives]
+        led = {partition for life in lives for partition in life.held}
+        are_members = len(lives) == members and all(life.phase is LifePhase.MEMBER for life in lives)
+        return are_members and sum(shares) == len(led) == partitions and max(shares) - min(shares) <= 1
+
+    def tenures(self, *, but: MemberProcess | None = None) -> list[Tenures]:
+        """Those of all processes that run, `but` of one that is involved in the change."""
+        others = [life for life in self.lives if but is None or life is not but.life]
+        return [Tenures(life) for life in others]
+
+
+def _begun(life: Life) -> set[tuple[int, int]]:
+    return {(span.partition, span.term) for span in life.spans}
+
+
+def _held(life: Life) -> set[tuple[int, int]]:
+    return {(span.partition, span.term) for span in life.held.values()}
+
+
+@contextmanager
+def opened_sides(folder: Path, there: str, names: Sequence[str], *, shortest: bool) -> Iterator[list[Side]]:
+    """The sides of these names at the broker `there`, kafka://HOST:PORT, without any process yet."""
+    with ExitStack() as stack:
+        sides = [_side(folder / name, there, name, shortest=shortest) for name in names]
+        for side in sides:
+            stack.enter_context(side.group)
+        yield sides
+
+
+def _side(folder: Path, there: str, name: str, *, shortest: bool) -> Side:
+    folder.mkdir()
+    row, _, partitions = name.partition(",")
+    protocol, group = row.removesuffix(EAGER), f"{row}-{uuid4().hex}"
+    lease = {"lease": SHORTEST[protocol]} if shortest else {}
+    if protocol == GONELI:
+        return _goneli(folder, there.removeprefix("kafka://"), name, group, **lease)
+    address = f"{there}/{group}{AS_GONELI if row.endswith(EAGER) else ''}"
+    # One broker has one replica, and may lose its tail with its power.
+    options: dict[str, Any] = {"protocol": protocol, "accept_rewinds": True, **lease}
+    pause = Config(address, **options).lease / ROUNDS_PER_LEASE
+    made = ProcessGroup(folder, partitions=int(partitions), pause=pause, ledger=address, **options)
+    borrows = protocol != "induction"
+    return Side(name, made, f"{group}.{'neli' if borrows else 'ledger'}", group if borrows else "")
+
+
+def _goneli(folder: Path, brokers: str, name: str, group: str, *, lease: float = GONELI_TIMEOUT) -> Side:
+    topic = f"{group}.neli"
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(ASK_MAX)  # It makes none.
+    return Side(name, GoneliGroup(folder, brokers, group, topic, heartbeat_timeout=lease), topic, group)

@@ -1,0 +1,132 @@
+"""How soon `induction`, `neli`, `fast-neli` and a real goNELI take over, on one Kafka and by one schedule of faults.
+
+    one broker, and a group of three processes for each row, all of them at once:
+
+    at rest: messages are counted --> one that leads partition 0 is killed -9 --> at rest --> it is started again -.
+                                                                                                                   |
+     .-- at rest <-- one that leads partition 0 leaves in good order <-- at rest <---------------------------------'
+     '--> it is started again --> at rest ...
+
+Each fault comes to all groups at the same random moment, so noise falls on all alike. A group is at rest when as many
+have joined as live, all partitions are led in even shares, and nothing has changed for a second. goNELI leads partition
+0 and no other, so it stands beside groups of one partition; those of eight tell what more of them cost.
+
+Everything is at its default: `induction` has a lease of 1 s; `neli`, exclusive, T = 3 s and a session of 6 s;
+`fast-neli`, as goNELI, a heartbeat timeout of 5 s and a session of 15 s. `fast-neli-eager` shares partitions out as
+goNELI does, by range or roundrobin; the others that borrow a group, by cooperative-sticky. With `--shortest`, each has
+the shortest times that are safe with the broker's own settings, which allow no session under 6 s: `_protocols/side.py`.
+The broker is the same for all, with its own settings but for `group.initial.rebalance.delay.ms`, which is 0.
+
+Each figure has @PROTOCOL,PARTITIONS behind it. All times are by the host's one clock.
+
+    takeover_ms_median, _max    from kill -9 until another acts for the last of the partitions that the dead one led
+    takeover_over_induction     the median over that of `induction` with as many partitions, of the same run
+    handover_ms_median, _max    the same from SIGTERM, or from the end of goNELI's input; handover_over_induction
+    leaderless_ms_median, _max  of a handover, the longest time in which none led one of the partitions
+    taken_from_others           tenures of members not involved that ended in a change, beyond even shares: see
+                                `_protocols/schedule.py`. At a kill, a stop, a start: taken_at_kill, _stop, _start.
+                                A tenure that a busy machine ended is among them
+    overlaps                    pairs that led one partition at once, by the referee of `neli_router/processes`
+    messages_per_second         appended to the group's topic at rest, by its end offsets; messages_over_induction
+    bytes_per_second            their keys and values, without Kafka's own frames around them
+    commits_per_second          appended for the group, at rest, to the broker's own topic of commits
+
+The default takes about eight minutes, `--quick` two.
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from benchmarks import Figures
+from benchmarks._places import place
+from benchmarks._protocols.appended import Appended, appended
+from benchmarks._protocols.schedule import Schedule
+from benchmarks._protocols.side import GONELI, SIDES, Side, opened_sides
+from tests.interop.goneli import build
+
+__all__ = ["run"]
+
+KINDS = ("kill", "stop", "start")
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks protocols", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=10, help="kills, and as many clean stops")
+    parser.add_argument("--members", type=int, default=3, help="processes of each group")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="PROTOCOL,PARTITIONS")
+    parser.add_argument("--shortest", action="store_true", help="the shortest safe times, not the default ones")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for which messages are counted, at rest")
+    parser.add_argument("--seed", type=int, default=1, help="draws when faults come")
+    parser.add_argument("--quick", action="store_true", help="2 kills and 2 clean stops")
+    chosen = parser.parse_args(options)
+    if chosen.members < 2:
+        parser.error(f"--members {chosen.members}: one must survive, so at least 2 are needed")
+    trials = 2 if chosen.quick else max(1, chosen.trials)
+    why_not = build() if any(name.startswith(GONELI) for name in chosen.sides) else ""
+    names = [name for name in dict.fromkeys(chosen.sides) if not (why_not and name.startswith(GONELI))]
+    with place("kafka") as there, tempfile.TemporaryDirectory(prefix="neli-protocols-") as folder:
+        brokers = there.removeprefix("kafka://")
+        with opened_sides(Path(folder), there, names, shortest=chosen.shortest) as sides:
+            schedule = Schedule(sides, brokers, chosen.members, Random(chosen.seed))
+            loads = []
+            with schedule.begun():
+                at_rest = appended(brokers, sides, chosen.seconds)
+                for _ in range(trials):
+                    schedule.round()
+                    loads.append(os.getloadavg()[0])
+            figures = _figures(sides, at_rest)
+    return {
+        **({GONELI: f"not here: {why_not}"} if why_not else {}),
+        **figures,
+        "trials": trials,
+        "members": chosen.members,
+        "settings": "shortest" if chosen.shortest else "default",
+        "load_average_median": median(loads),
+        "load_average_max": max(loads),
+    }
+
+
+def _figures(sides: Sequence[Side], at_rest: Mapping[str, Appended]) -> Figures:
+    of_each = {side.name: _figures_of(side, at_rest[side.name]) for side in sides}
+    for name, figures in of_each.items():
+        reference = of_each.get(f"induction,{name.partition(',')[2]}")
+        if reference is not None and reference is not figures:
+            for figure, of in (
+                ("takeover_over_induction", "takeover_ms_median"),
+                ("handover_over_induction", "handover_ms_median"),
+                ("messages_over_induction", "messages_per_second"),
+            ):
+                figures[figure] = figures[of] / reference[of]
+    order = dict.fromkeys(figure for figures in of_each.values() for figure in figures)
+    by_figure: Figures = {
+        f"{figure}@{name}": figures[figure]
+        for figure in order
+        for name, figures in of_each.items()
+        if figure in figures
+    }
+    return {"overlaps": int(sum(figures["overlaps"] for figures in of_each.values())), **by_figure}
+
+
+def _figures_of(side: Side, at_rest: Appended) -> dict[str, float]:
+    found = side.found
+    times = {"takeover": found.takeovers, "handover": found.handovers, "leaderless": found.leaderless}
+    return {
+        **{
+            f"{name}_ms_{statistic.__name__}": 1e3 * statistic(seconds)
+            for name, seconds in times.items()
+            for statistic in (median, max)
+        },
+        "taken_from_others": found.taken.total(),
+        **{f"taken_at_{kind}": found.taken[kind] for kind in KINDS},
+        "overlaps": len(side.group.verdict().overlaps),
+        "messages_per_second": at_rest.messages,
+        "bytes_per_second": at_rest.size,
+        "commits_per_second": at_rest.commits,
+    }

@@ -1,0 +1,131 @@
+"""The benchmark of the protocols: goNELI's words become claims that the referee knows; who was touched is counted."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import protocols
+from benchmarks._places import place
+from benchmarks._protocols.goneli import GoneliTranslator
+from benchmarks._protocols.side import Tenures, opened_sides
+from neli_router.processes.notes import Acts, Done
+from neli_router.processes.referee import Life, LifePhase, judged
+from tests.conftest import require
+from tests.interop.goneli import build
+from tests.servers import kafka as kafka_servers
+
+AHEAD = -1000.0
+"""The host's clock less that of the day."""
+
+
+def said(event: str, at: float) -> str:
+    return json.dumps({"event": event, "at": at - AHEAD})
+
+
+class Heard:
+    """A process of goNELI, by its lines."""
+
+    def __init__(self, label: str) -> None:
+        self.life, self._translator = Life(label), GoneliTranslator()
+
+    def hear(self, *lines: str, until: float) -> None:
+        for note in self._translator.translated(lines, AHEAD, until):
+            self.life.hear(note)
+
+    @property
+    def spans(self) -> list[tuple[int, float, float, bool]]:
+        return [(span.term, span.since, span.until, span.done) for span in self.life.spans]
+
+
+def test_goneli_leads_from_its_word_until_the_next_and_meanwhile_until_now() -> None:
+    heard = Heard("m1.1")
+    heard.hear(said("started", 10.0), said("acquired", 11.0), until=12.0)
+    assert [(1, 11.0, 12.0, False)] == heard.spans
+    heard.hear(until=14.0)
+    assert [(1, 11.0, 14.0, False)] == heard.spans
+    assert [0] == list(heard.life.held)
+    heard.hear(said("revoked", 13.0), said("acquired", 15.0), until=16.0)
+    assert [(1, 11.0, 13.0, True), (2, 15.0, 16.0, False)] == heard.spans
+
+
+def test_goneli_that_is_fenced_is_done_and_its_later_revoked_says_nothing() -> None:
+    heard = Heard("m1.1")
+    heard.hear(said("acquired", 11.0), said("fenced", 12.0), until=13.0)
+    heard.hear(said("revoked", 14.0), said("closed", 15.0), until=16.0)
+    assert [(1, 11.0, 12.0, True)] == heard.spans
+    assert [] == list(heard.life.held)
+
+
+@pytest.mark.parametrize(("taken_at", "overlaps"), [(12.5, 0), (11.5, 1)], ids=["after the kill", "before it"])
+def test_the_referee_sees_two_of_goneli_that_lead_at_once(taken_at: float, overlaps: int) -> None:
+    killed, other = Heard("m1.1"), Heard("m2.1")
+    killed.hear(said("acquired", 11.0), until=12.0)
+    killed.hear(until=12.0)
+    other.hear(said("acquired", taken_at), until=13.0)
+    assert overlaps == len(judged([killed.life, other.life]).overlaps)
+
+
+def test_tenures_that_ended_are_counted_also_those_that_began_in_between() -> None:
+    life = Life("m1.1")
+    life.hear(Acts(1.0, 2.0, {0: 10, 1: 11}))
+    before = Tenures(life)
+    assert 0 == before.ended()
+    life.hear(Acts(2.0, 3.0, {0: 10, 1: 11}))
+    assert 0 == before.ended()
+    life.hear(Done(3.0, {0: 10}))
+    assert 1 == before.ended()
+    life.hear(Acts(4.0, 5.0, {0: 12, 1: 11}))
+    life.hear(Done(6.0, {0: 12}))
+    assert 2 == before.ended()
+    life.hear(Acts(7.0, 8.0, {0: 13, 1: 11, 2: 14}))
+    assert 2 == before.ended()
+
+
+def test_at_least_two_processes_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        protocols.run(["--members", "1"])
+    assert "one must survive" in capsys.readouterr().err
+
+
+@pytest.fixture(name="there", scope="module")
+def _there() -> Iterator[str]:
+    """A broker, as kafka://HOST:PORT."""
+    require(kafka_servers.missing())
+    with place("kafka") as there:
+        yield there
+
+
+@pytest.mark.kafka
+@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_each_side_has_all_figures_and_none_overlaps(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NELI_TEST_KAFKA", there.removeprefix("kafka://"))
+    sides = ["induction,1", "fast-neli,1"]
+    figures = protocols.run(["--sides", *sides, "--shortest", "--members", "2", "--trials", "1", "--seconds", "1"])
+    assert {"overlaps": 0, "trials": 1, "members": 2, "settings": "shortest"}.items() <= figures.items()
+    statistics = [
+        f"{name}_ms_{which}" for name in ("takeover", "handover", "leaderless") for which in ("median", "max")
+    ]
+    counts = ["taken_from_others", "overlaps", "messages_per_second", "bytes_per_second", "commits_per_second"]
+    for side in sides:
+        assert {f"{name}@{side}" for name in (*statistics, *counts)} <= figures.keys()
+        assert figures[f"messages_per_second@{side}"]
+    assert figures["takeover_over_induction@fast-neli,1"]
+
+
+@pytest.mark.kafka
+@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_a_process_of_goneli_leads_and_leaves_in_good_order(there: str, tmp_path: Path) -> None:
+    require(build())
+    with opened_sides(tmp_path, there, ["goneli,1"], shortest=True) as (side,):
+        member = side.group.start("m1")
+        side.group.wait_until(lambda: side.is_shared(1), "it was to lead")
+        assert member is side.leader()
+        member.ask_to_leave()
+        assert 0 == member.exit_code()
+        side.group.read_notes()
+        assert [LifePhase.LEFT, []] == [member.life.phase, list(member.life.held)]
+        assert [(0, True)] == [(span.partition, span.done) for span in member.life.spans]
