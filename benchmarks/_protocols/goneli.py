@@ -6,12 +6,11 @@
     (still leads, by a look)   until now; a killed one until the kill
     revoked, fenced            done
 
-It tells the clock of the day, which is brought to the host's when a line is read. It leaves in good order when its
-standard input ends, as one does that has called `Close`.
+It tells the host's clock, as our processes do. It leaves in good order when its standard input ends, as one does that
+has called `Close`.
 """
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -33,11 +32,11 @@ class GoneliTranslator:
         self._led_until: float | None = None
         """While it leads, up to when that was noted."""
 
-    def translated(self, lines: Sequence[str], ahead: float, until: float) -> list[Note]:
-        """The notes for these lines. `ahead` is the host's clock less that of the day; a leader leads `until` then."""
+    def translated(self, lines: Sequence[str], until: float) -> list[Note]:
+        """The notes for these lines. One that leads does so `until` then."""
         notes: list[Note] = []
         for said in map(json.loads, lines):
-            at = said["at"] + ahead
+            at = said["at"]
             match said["event"]:
                 case "started":
                     notes.append(Opened(at))
@@ -82,7 +81,7 @@ class GoneliProcess(MemberProcess):
             return []
         has_ended = not self.is_running  # Asked before reading, or its last lines could be missed.
         now = host_clock()
-        notes = self._translator.translated(self._fresh_lines(), now - time.time(), min(now, self._killed_at))
+        notes = self._translator.translated(self._fresh_lines(), min(now, self._killed_at))
         for note in notes:
             self.life.hear(note)
         self.has_ended = has_ended

@@ -16,12 +16,9 @@ from tests.conftest import require
 from tests.interop.goneli import build
 from tests.servers import kafka as kafka_servers
 
-AHEAD = -1000.0
-"""The host's clock less that of the day."""
-
 
 def said(event: str, at: float) -> str:
-    return json.dumps({"event": event, "at": at - AHEAD})
+    return json.dumps({"event": event, "at": at})
 
 
 class Heard:
@@ -31,7 +28,7 @@ class Heard:
         self.life, self._translator = Life(label), GoneliTranslator()
 
     def hear(self, *lines: str, until: float) -> None:
-        for note in self._translator.translated(lines, AHEAD, until):
+        for note in self._translator.translated(lines, until):
             self.life.hear(note)
 
     @property

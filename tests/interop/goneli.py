@@ -18,8 +18,13 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Self
+
+from neli_router.clock import host_clock
+from neli_router.processes.referee import Life, Span
 
 __all__ = ["GoneliEvent", "GoneliMember", "build", "fetch"]
 
@@ -33,20 +38,30 @@ END_MAX = 60.0
 
 
 class GoneliEvent(NamedTuple):
-    """What a member said of itself. `at` is by the clock of the day of this host."""
+    """What a member said of itself, or "killed". `at` is by the host's clock."""
 
     event: str
     at: float
 
 
 class GoneliMember:
-    """One process, which leaves its group when `leave` is called or the test ends."""
+    """One process, which leaves its group when `leave` is called or the test ends. `settings` are of Kafka's client."""
 
-    def __init__(self, brokers: str, group: str, topic: str, name: str, heartbeat_timeout: float) -> None:
-        self.events: list[GoneliEvent] = []
+    def __init__(
+        self,
+        brokers: str,
+        group: str,
+        topic: str,
+        name: str,
+        heartbeat_timeout: float,
+        *,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.name, self.events = name, list[GoneliEvent]()
         milliseconds = str(int(heartbeat_timeout * 1000))
+        words = [f"{setting}={value}" for setting, value in settings.items()]
         self._process = subprocess.Popen(
-            [str(PROGRAM), brokers, group, topic, name, milliseconds],
+            [str(PROGRAM), brokers, group, topic, name, milliseconds, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -57,23 +72,54 @@ class GoneliMember:
     @property
     def leads(self) -> bool:
         """By what it said last."""
-        said = [event for event, _ in self.events if event in {"acquired", "revoked", "fenced", "closed"}]
+        said = [event for event, _ in self.events if event != "started"]
         return bool(said) and said[-1] == "acquired"
+
+    @property
+    def led(self) -> list[tuple[float, float]]:
+        """From when to when it led, each time; until now, if it still does."""
+        return list(self._tenures())
+
+    @property
+    def life(self) -> Life:
+        """The same for the referee. goNELI has no terms, so all are under 0, and nothing can be said of their order."""
+        label = f"{self.name}.1"
+        return Life(label, spans=[Span(label, 0, 0, since, until) for since, until in self.led])
+
+    def _tenures(self) -> Iterator[tuple[float, float]]:
+        since = None
+        for event, at in list(self.events):
+            if event == "acquired":
+                since = at
+            elif since is not None:
+                yield since, at
+                since = None
+        if since is not None:
+            yield since, host_clock()
 
     def said(self, event: str) -> bool:
         return any(it.event == event for it in self.events)
 
     def leave(self) -> None:
         """In good order. It says `closed` when it has."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self.ask_to_leave()
         self._process.wait(END_MAX)
         self._listener.join(END_MAX)
 
+    def ask_to_leave(self) -> None:
+        """Begin to, and do not wait for the end: now and then its library hangs in it, and goNELI waits ten seconds."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     def kill(self) -> None:
+        """With kill -9. If it led, it did so until the kernel says that it is no more."""
+        was_running = self._process.poll() is None
         self._process.kill()
         self._process.wait(END_MAX)
+        ended_at = host_clock()
         self._listener.join(END_MAX)
+        if was_running:
+            self.events.append(GoneliEvent("killed", ended_at))
 
     def __enter__(self) -> Self:
         return self

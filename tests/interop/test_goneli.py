@@ -8,17 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import pairwise
-from uuid import uuid4
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
+from neli_router.clock import host_clock
 from neli_router.consumer_group.events import AskedBack, Confirmed, Given, Lost
 from neli_router.subscriptions.base import GroupSubscription
 from neli_router.subscriptions.kafka.address import parse
 from neli_router.subscriptions.kafka.subscription import KafkaSubscription
-from tests.conftest import require
-from tests.interop.goneli import GoneliMember, build
+from tests.interop.goneli import GoneliMember
 from tests.subscriptions.taking import PATIENCE, Taking, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -33,20 +31,6 @@ BEAT = 0.1
 """Seconds: goNELI's default for its polls, at each of which the owner sends a heartbeat."""
 
 Interval = tuple[float, float]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _built() -> None:
-    require(build())
-
-
-@pytest.fixture
-def group(kafka: str) -> str:
-    """A new group, whose topic is there with one partition: goNELI makes none."""
-    name = f"interop-{uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([NewTopic(f"{name}.neli", 1, 1)])[f"{name}.neli"].result(PATIENCE)
-    return name
 
 
 @pytest.fixture
@@ -98,7 +82,7 @@ class WatchedTaking(Taking):
         for news in self.news[before:]:
             match news:
                 case Given([0]):
-                    self._since = time.time()
+                    self._since = host_clock()
                 case AskedBack([0]):
                     self._ended()
                     self.give_back()
@@ -108,21 +92,8 @@ class WatchedTaking(Taking):
                     pass
 
     def _ended(self) -> None:
-        self.held.append((self._since, time.time()))
+        self.held.append((self._since, host_clock()))
         self._since = 0.0
-
-
-def led(member: GoneliMember) -> list[Interval]:
-    """When it led, by what it said; until now, if it still does."""
-    found: list[Interval] = []
-    since = None
-    for event, at in member.events:
-        if event == "acquired":
-            since = at
-        elif since is not None:
-            found.append((since, at))
-            since = None
-    return [*found, (since, time.time())] if since is not None else found
 
 
 def test_exactly_one_of_both_has_partition_zero(kafka: str, group: str, goneli: Callable[[str], GoneliMember]) -> None:
@@ -139,7 +110,7 @@ def test_exactly_one_of_both_has_partition_zero(kafka: str, group: str, goneli: 
         ours.subscription.close()
         until(lambda: second.leads)
         second.leave()
-    intervals = sorted([*led(first), *led(second), *ours.held])
+    intervals = sorted([*first.led, *second.led, *ours.held])
     assert [] == [(one, other) for one, other in pairwise(intervals) if one[1] > other[0]]
 
 

@@ -1,24 +1,58 @@
 // A member of a group that is goNELI, for tests: it says on standard output what it becomes, one line of JSON each.
 //
-//	goneli BROKERS GROUP TOPIC NAME HEARTBEAT_TIMEOUT_MS --> {"event": "acquired", "at": 12.345}
+//	goneli BROKERS GROUP TOPIC NAME HEARTBEAT_TIMEOUT_MS [SETTING=VALUE ...] --> {"event": "acquired", "at": 12.345}
 //
-// `at` is the host's clock of the day in seconds, which all its processes share. It leaves the group when its standard
-// input ends, as it does when the process that started it dies, and says "closed".
+// `at` is the host's clock in seconds, as neli_router/clock.py reads it: all processes of the host share it. It is read
+// within goNELI's callback, and the line is written before the callback returns, by one unbuffered write. So a leader
+// said "acquired" before its program found that it leads, and "revoked" and "fenced" after it had ceased to.
+//
+// It leaves the group when its standard input ends, as it does when the process that started it dies, and says
+// "closed".
 package main
 
 import (
 	"encoding/json"
 	"io"
+	"math"
 	"os"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/obsidiandynamics/goneli"
 	"github.com/obsidiandynamics/libstdgo/scribe"
 )
 
+const (
+	clockMonotonic    = 1
+	clockMonotonicRaw = 4
+	clockBoottime     = 7
+)
+
+func read(clock uintptr) int64 {
+	var now syscall.Timespec
+	if _, _, failed := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clock, uintptr(unsafe.Pointer(&now)), 0); failed != 0 {
+		panic(failed)
+	}
+	return now.Nano()
+}
+
+// How long the host has been suspended: the least of many readings, because a thread may stand still within one.
+var suspended = func() int64 {
+	least := int64(math.MaxInt64)
+	for i := 0; i < 20; i++ {
+		before := read(clockMonotonic)
+		if most := read(clockBoottime) - before; most < least {
+			least = most
+		}
+	}
+	return least
+}()
+
 func say(event string) {
-	line := map[string]interface{}{"event": event, "at": float64(time.Now().UnixNano()) / 1e9}
+	line := map[string]interface{}{"event": event, "at": float64(read(clockMonotonicRaw)+suspended) / 1e9}
 	if err := json.NewEncoder(os.Stdout).Encode(line); err != nil {
 		os.Exit(1) // The test has ended.
 	}
@@ -43,8 +77,13 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
+	settings := goneli.KafkaConfigMap{"bootstrap.servers": os.Args[1], "log_level": 0}
+	for _, setting := range os.Args[6:] {
+		name, value, _ := strings.Cut(setting, "=")
+		settings[name] = value
+	}
 	member, err := goneli.New(goneli.Config{
-		KafkaConfig:      goneli.KafkaConfigMap{"bootstrap.servers": os.Args[1], "log_level": 0},
+		KafkaConfig:      settings,
 		LeaderGroupID:    os.Args[2],
 		LeaderTopic:      os.Args[3],
 		Name:             os.Args[4],
