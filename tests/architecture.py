@@ -136,7 +136,8 @@ ROOMS = (
         ),
     ),
     # What one group is and did, for people: folded from the records that a member reads anyway.
-    Room(("status",), imports=(*GROUND, "induction", "ledgers.base", "pump", "status")),
+    # A borrowed group has no records: what is known of it, the store of owners says.
+    Room(("status",), imports=(*GROUND, "induction", "ledgers.base", "ownership.base", "pump", "status")),
     # The rows of an audit, as tables of Arrow and Delta.
     Room(("status.audit_table",), imports=(*GROUND, "status"), packages=frozenset({"deltalake", "pyarrow"})),
     Room(("fence",), imports=("errors", "fence")),

@@ -205,6 +205,8 @@ Cause = Literal[
     "unpin",
     "weigh",
     "load",
+    "claim",
+    "release",
     "other",
 ]
 
@@ -240,8 +242,9 @@ class EventView(_View, frozen=True):
     """One cause, and all that moved because of it. One that has grown is told again, with the same `offset`.
 
     `join`, `leave`, `expire` by `by`; `replace`: a newer process took the name; `fence`: it was heard after it was
-    expired or replaced, so it lived on and was fenced; a wish; `handover`: the reason was not read; `other`: the
-    records were not read.
+    expired or replaced, so it lived on and was fenced; a wish; `handover`: the reason was not read; in a borrowed
+    group, which does not tell why, `claim`: `member` leads more, and `release`: it leads less, and no other leads that
+    instead; `other`: the records were not read.
     """
 
     offset: int
@@ -285,6 +288,10 @@ class StatusView(_View, frozen=True):
     led: int = 0
     can_expire: bool = True
     """Whether the agent's member could expire one that dies: not if its own heartbeats come back too late for that."""
+    protocol: str = "induction"
+    """Another one takes no wishes, and has neither handovers that can be seen, nor lags, nor loads."""
+    store: str = ""
+    """Where members and owners were read, if that is not the address of the table: a store of owners."""
 
 
 class WishAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -340,6 +347,7 @@ STATUS_OF: Mapping[str, int] = {
     "NoOwner": 404,
     "TooLarge": 413,
     "NotLeading": 409,
+    "BeyondProtocol": 409,
 }
 """The HTTP status of each kind; 503 for all others, which may heal by themselves."""
 

@@ -66,6 +66,8 @@ SENTENCES: dict[Cause, str] = {
     "unpin": "partition {partition} was unpinned by {by}",
     "weigh": "{member} was weighed by {by}",
     "load": "loads were told by {by}",
+    "claim": "{member} was given more by the broker",
+    "release": "{member} leads less",
     "other": "records were not read",
 }
 

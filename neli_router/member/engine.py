@@ -45,11 +45,11 @@ from neli_router.member.journal import Journal
 from neli_router.member.ledger_footing import LedgerFooting
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Loop, Runtime
-from neli_router.member.wishes import CheckedWish, unheard
+from neli_router.member.wishes import CheckedWish, no_wishes, unheard
 from neli_router.protocol import NO_STANDING, Close, Handler, News, Released, Settings, Stopped
 from neli_router.pump import Tap
 from neli_router.router.feed import Feed
-from neli_router.router.owners_reader import OwnersReader
+from neli_router.router.owners_reader import OwnersReader, OwnersTap
 
 __all__ = ["BREAK_OFF_MAX", "EXIT_MAX", "FLUSH_MAX", "START_MAX", "Engine", "WishAttempt"]
 
@@ -81,13 +81,20 @@ longer blocks only itself."""
 class Engine:
     """One member. `turn` and `run` belong to its own thread; all else may be called from any."""
 
-    def __init__(self, config: Config, on_event: Handler | None, runtime: Runtime, tap: Tap | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        on_event: Handler | None,
+        runtime: Runtime,
+        tap: Tap | None = None,
+        owners_tap: OwnersTap | None = None,
+    ) -> None:
         if on_event is not None and not callable(on_event):
             raise ConfigError([f"on_event must be a function of one event, got a {type(on_event).__name__}"])
         self.settings = config.group_settings() if config.borrows_group else config.settings()
         self.lease = config.lease
         self.name = f"neli-{self.settings.name}"
-        self._config, self.runtime, self._tap = config, runtime, tap
+        self._config, self.runtime, self._tap, self._owners_tap = config, runtime, tap, owners_tap
         self.membership = Membership(self.settings.name, runtime, borrows_group=config.borrows_group)
         self.journal = Journal(self.settings.name, f"{self.name}-journal", self.membership.notify)
         self.barrier = self.membership.barrier = Barrier(
@@ -148,7 +155,7 @@ class Engine:
         except BeyondProtocol as error:
             self.feed.fail(error)
         else:
-            self._owners_reader = OwnersReader(self.feed, source, clock=self.runtime.clock)
+            self._owners_reader = OwnersReader(self.feed, source, clock=self.runtime.clock, tap=self._owners_tap)
 
     def _start_loops(self) -> None:
         loops: tuple[Loop, ...] = (*self.barrier.lanes, self.journal.lane, self)
@@ -298,12 +305,7 @@ class Engine:
         """A block that waits for `is_due`, says it, and waits for `is_over`. Raises at its end if that was in vain."""
         self.membership.require_alive()
         if self._config.borrows_group:
-            raise BeyondProtocol(
-                f"{wish.what} was wanted",
-                f"in a group of the protocol {self._config.protocol!r} the broker shares the partitions out, "
-                "and takes no wishes",
-                "choose the protocol 'induction' for the group",
-            )
+            raise no_wishes(wish.what, self._config.protocol)
         with self.membership.watching_state():
             yield WishAttempt(self, wish, timeout)
         if not wish.shown(self.membership.state):

@@ -54,6 +54,8 @@ class GroupFooting:
             with contextlib.suppress(NeliError):  # The first failure is the one to tell.
                 self.close()
             raise
+        # At once, and not at the first step: the store of owners is told of this member when the engine has it.
+        membership.incarnation = self._pump.machine.incarnation
 
     @property
     def machine(self) -> Machine[Any, Any]:

@@ -39,6 +39,7 @@ from neli_router.member.wishes import WISH_MAX, CheckedWish
 from neli_router.ownership.base import Card
 from neli_router.protocol import Handler, Standing
 from neli_router.pump import Tap
+from neli_router.router.owners_reader import OwnersTap
 from neli_router.router.router import Router
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Member(Closing):
     raised by every call from then on.
 
     `on_event` is called with Acquired, Revoked and Fenced, on threads of the member. If it raises, the member leaves.
-    `tap` reads along all that the member reads, for a program that shows a group to people.
+    For a program that shows a group to people, `tap` reads along all that the member reads, and `owners_tap`, where the
+    protocol borrows a consumer group, all that the store of owners says.
     """
 
     def __init__(
@@ -68,11 +70,12 @@ class Member(Closing):
         on_event: Handler | None = None,
         timeout: float = START_MAX,
         tap: Tap | None = None,
+        owners_tap: OwnersTap | None = None,
         runtime: Runtime = THREADS,
     ) -> None:
         require_supported_platform()
         config = Config.given(config)
-        self._engine = Engine(config, on_event, runtime, tap)
+        self._engine = Engine(config, on_event, runtime, tap, owners_tap)
         self._membership = self._engine.membership
         self._layout = self._engine.settings.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)

@@ -12,6 +12,10 @@ member. When it is away, the log says so once, and what is led is told again whe
     lease lost     not renewed any more, so that it expires; a member that hears itself again renews it
     member ended   everything is taken back at once
 
+A member of a borrowed group tells of itself also while it leads nothing, and for one lease at a time: no record of the
+group exists, so the store alone knows who is a member. Its successor cannot take its place there before the broker has
+ended its session, which is longer than the lease; until then routers and people shall not be told that it leads.
+
 Everything is told again now and then, because a store may lose some of it in a failover without a sign of it.
 """
 
@@ -55,7 +59,9 @@ class Publisher:
         self.deadline = float("inf")
         self._open, self._card, self._membership, self._journal = owners, card, membership, journal
         self._layout, self._lease = config.layout, config.lease
-        self._ttl = max(TTL_MIN, 3 * config.lease)
+        self._is_register = config.borrows_group
+        """Whether the store is where members are known."""
+        self._ttl = max(TTL_MIN, config.lease * (1 if self._is_register else 3))
         self._store: Owners | None = None
         self._kicks: SimpleQueue[None] = SimpleQueue()
         """Not an Event: a signal handler that closes a member may interrupt one that is being set, and wait for it."""
@@ -115,7 +121,7 @@ class Publisher:
         fresh = led if is_whole else {i: term for i, term in led.items() if self._told.get(i) != term}
         released = self._released(led, now)
         every = self._ttl / RENEWALS
-        is_due = bool(led) and now - self._renewed_at >= every
+        is_due = self._shows(led) and now - self._renewed_at >= every
         if fresh or released or is_due:
             receipt = self._say(self._ttl, fresh, released)
             self._told = {i: term for i, term in {**self._told, **fresh}.items() if i not in released}
@@ -128,7 +134,11 @@ class Publisher:
                 return 0.0
         if self._fading:
             return self._lease / 4
-        return max(0.0, self._renewed_at + every - now) if led else every
+        return max(0.0, self._renewed_at + every - now) if self._shows(led) else every
+
+    def _shows(self, led: dict[int, int]) -> bool:
+        """Whether the store is to know this member: one without an incarnation has not begun."""
+        return bool(led) or (self._is_register and bool(self._holder))
 
     def _released(self, led: dict[int, int], now: float) -> dict[int, int]:
         """The entries to take back now."""
@@ -143,7 +153,7 @@ class Publisher:
         }
 
     def _take_all_back(self) -> None:
-        if self._membership.void is not None or not self._holder or not self._told:
+        if self._membership.void is not None or not self._holder or not (self._told or self._is_register):
             return
         try:
             self._say(0.0, {}, self._told)

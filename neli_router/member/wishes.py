@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from neli_router.errors import ConfigError, LedgerUnavailable
+from neli_router.errors import BeyondProtocol, ConfigError, LedgerUnavailable
 from neli_router.induction.fold import State
 from neli_router.induction.records import Drain, Load, Pin, Record, Undrain, Unpin, Weigh
 from neli_router.keyspace import Layout
@@ -25,6 +25,7 @@ __all__ = [
     "CheckedWish",
     "drain",
     "load",
+    "no_wishes",
     "pin",
     "require_member",
     "undrain",
@@ -57,6 +58,16 @@ def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailab
         f"{wish.what} was to be read back within {timeout:g} s",
         obstacle or "the ledger did not show it",
         "it may still come to be: look at the group, and say it again, which does no harm",
+    )
+
+
+def no_wishes(what: str, protocol: str) -> BeyondProtocol:
+    """The error for a wish in a group of a protocol that takes none."""
+    return BeyondProtocol(
+        f"{what} was wanted",
+        f"in a group of the protocol {protocol!r} the broker shares the partitions out, and takes no wishes",
+        "stop a member to empty it, which hands over what it leads; choose the protocol 'induction' for a group that "
+        "takes wishes",
     )
 
 

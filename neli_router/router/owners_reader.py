@@ -15,10 +15,13 @@ members may be well, and only the table grows old.
 
 Look-ups are those of a router that reads a ledger, but for this: a partition may have no owner although members are
 alive. It was released, its holder has expired, or its owner does not publish.
+
+A program that shows the group to people reads along by a tap: members and their expiry are more than look-ups need.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from neli_router.clock import Clock
 from neli_router.errors import LedgerError, LedgerUnusable
@@ -28,7 +31,7 @@ from neli_router.router.feed import Feed, Reading
 from neli_router.router.reader import Reader
 from neli_router.router.table import Owner, Peer, Table, no_owner
 
-__all__ = ["CHECK_EVERY", "OwnersReader", "table_of_owners"]
+__all__ = ["CHECK_EVERY", "OwnersReader", "OwnersTap", "table_of_owners"]
 
 CHECK_EVERY = 1.0
 """Seconds. Raising it saves a question a second, and finds later that a message was lost."""
@@ -42,16 +45,28 @@ NAP_MIN = 0.01
 RETRY_EVERY = 0.1
 
 UNPUBLISHED = (
-    "nobody who is alive has said to lead it",
+    "no live member has told the store of owners that it leads it",
     "wait for its next owner; if none comes, see whether every member has the option `ownership`",
 )
+
+
+class OwnersTap(Protocol):
+    """Called on the reader's thread, before look-ups have the same. It must neither wait nor raise."""
+
+    def listed(self, listing: Listing, asked_at: float, now: float) -> None:
+        """This is all that the store says, expired holders among it; its mappings may change afterwards.
+        `listing.now_ms` is the store's clock at `asked_at` of this host, or a little later."""
+
+    def away(self) -> None:
+        """The store does not answer."""
 
 
 class OwnersReader(Reader):
     """Fills `feed` from the store of `source`."""
 
-    def __init__(self, feed: Feed, source: OwnersSource, *, clock: Clock) -> None:
+    def __init__(self, feed: Feed, source: OwnersSource, *, clock: Clock, tap: OwnersTap | None = None) -> None:
         super().__init__(feed, "the table of owners", clock=clock)
+        self._tap = tap
         self._owners = source.open()
         feed.address = self._owners.address
         self._listing: Listing | None = None
@@ -69,6 +84,8 @@ class OwnersReader(Reader):
                 raise  # A mistake in the address. Later, an operator who mends a password does not know of this router.
             self._listing = None
             self._away(str(error))
+            if self._tap is not None:
+                self._tap.away()
             self._closing.wait(RETRY_EVERY)
 
     def _wake(self) -> None:
@@ -111,6 +128,9 @@ class OwnersReader(Reader):
         alive = {holder: card for holder, (card, expires_ms) in self._holders.items() if expires_ms > now_ms}
         left = [(self._holders[holder][1] - now_ms) / 1000 for holder in alive]
         self._due_at = self._asked_at + min([CHECK_EVERY, *(max(NAP_MIN, seconds + 0.001) for seconds in left)])
+        if self._tap is not None:
+            whole = replace(listing, holders=self._holders, holdings=self._holdings)
+            self._tap.listed(whole, self._asked_at, self._clock())
         if (feed := self._feed()) is not None:
             at = listing.version.revision
             if self._shown is None or self._shown[:2] != (listing.version, alive):

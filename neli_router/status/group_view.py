@@ -39,6 +39,8 @@ Cause = Literal[
     "unpin",
     "weigh",
     "load",
+    "claim",
+    "release",
     "other",
 ]
 
@@ -66,13 +68,14 @@ class Vital:
     """The last Beat of a member: when it was read, on the reader's clock, and how far its writer had read by then."""
 
     heard_at: float
-    at: int
+    at: int | None
+    """None where members read no records."""
     offset: int
 
     @property
-    def lag(self) -> int:
+    def lag(self) -> int | None:
         """How many records the writer had still to read when its Beat was appended."""
-        return max(0, self.offset - self.at)
+        return None if self.at is None else max(0, self.offset - self.at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from tests.agent.running import Running, until
 
 NORMAL = MetricsSnapshot(
     name="alice",
+    protocol="induction",
+    borrows_group=False,
     version="0.1.0",
     guarantee="exclusive",
     lease=1.0,
@@ -60,7 +62,7 @@ def values(**different: Any) -> dict[str, float]:
 
 def test_every_fact_is_told() -> None:
     expected = {
-        "neli_agent_info{guarantee='exclusive',member='alice',version='0.1.0'}": 1,
+        "neli_agent_info{guarantee='exclusive',member='alice',protocol='induction',version='0.1.0'}": 1,
         "neli_lease_seconds": 1.0,
         "neli_lease_left_seconds": 0.75,
         "neli_member_lease_left_seconds{member='alice'}": 0.75,
@@ -219,7 +221,7 @@ def test_the_own_lease_counts_from_the_sending_of_the_beat_and_not_from_its_read
         vital = one.chronicle.group.vitals[one.member.incarnation]
         since_read = vital.heard_at + lease - host_clock()
         snapshot = one.snapshot()
-        return 0 < snapshot.lease_left < since_read and snapshot.leases_left["a"] < since_read
+        return 0 < (snapshot.lease_left or 0) < since_read and snapshot.leases_left["a"] < since_read
 
     until(holds)
 

@@ -10,14 +10,12 @@ from uuid import uuid4
 import pytest
 
 from neli_router import config as configuration
-from neli_router.agent.server.server import Agent
 from neli_router.config import Config
 from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.protocol import Acquired, Event, Revoked
 from neli_router.router.router import Router
-from neli_router.settings.agent_options import AgentOptions
 from neli_router.testing import group as group_in_memory
 
 LAYOUT = Layout(slots=64, partitions=4)
@@ -113,8 +111,6 @@ def test_what_shows_a_whole_group_refuses_a_protocol_that_does_not_know_it() -> 
         Router(config)
     with pytest.raises(BeyondProtocol, match="has none"):
         configuration.open(config)
-    with pytest.raises(BeyondProtocol, match="shows the whole group"):
-        Agent(config, AgentOptions(socket="/nowhere/agent.sock"))
     with pytest.raises((BeyondProtocol, ConfigError)), group_in_memory("a", protocol="neli"):
         pass
 

@@ -209,7 +209,9 @@ def test_a_partition_that_no_member_says_to_lead_has_no_owner_while_others_have(
     partition = LAYOUT.partition("key")
     owners.publish(LAYOUT, claim("a", {i: 10 for i in ALL if i != partition}))
     with Router.from_redis(server.url("jobs")) as router:
-        with pytest.raises(NoOwner, match="nobody who is alive has said to lead it: wait for its next owner"):
+        with pytest.raises(
+            NoOwner, match="no live member has told the store of owners that it leads it: wait for its next owner"
+        ):
             router.owner("key")
         assert "a" == router.owner_of_role(partition + 1).name
 

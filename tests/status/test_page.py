@@ -76,6 +76,26 @@ def test_a_member_is_shown_with_its_lease_weight_load_and_lag(view: Page) -> Non
     assert "before this agent" == view.texts('tr[data-member="worker-0"] > *')[8]
 
 
+def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page) -> None:
+    view = group(3, 16)
+    claim = EventView(7, 60.0, "claim", "worker-0", "worker-0", [MovedView(None, "worker-0", 2, [0, 3])], last=8)
+    members = [replace(member, lag=None) for member in view.members]
+    told = replace(view, protocol="fast-neli", store="redis://h:6379/orders", members=members, history=[claim])
+    with StandIn(told) as agent:
+        page.open(agent.address)
+        page.await_text("#borrowed", "as told in redis://h:6379/orders", "takes no drains, pins or weights")
+        hidden = ("#unlock", "#fact-moving", "#fact-at", "th.acts", "th.of-wishes", "td.of-wishes")
+        assert not any(map(page.is_shown, hidden))
+        assert ["Weight", "Load", "Lag"] == page.texts("th.of-wishes")
+        assert "fast-neli" == page.text("#fact-protocol dd")
+        expected = "worker-0 was given more by the broker nobody → worker-0 2 partitions 0, 3"
+        assert page.texts("#moves li")[0].endswith(expected)
+        agent.tell(replace(told, members=[replace(member, lease_left=None) for member in members]))
+        page.await_text('tr[data-member="worker-1"] .left', "not known")
+        page.click_cell(3)
+        assert "Pinned to" not in page.text("#detail")
+
+
 def test_one_drain_of_many_partitions_is_one_entry_and_a_death_stays_in_sight(page: Page) -> None:
     with StandIn(group(8, 256)) as agent:
         page.open(agent.address)

@@ -39,6 +39,7 @@ from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import NoOwner
 from neli_router.member.async_member import AsyncMember
+from neli_router.member.wishes import no_wishes
 from neli_router.router.table import Table
 from neli_router.status.chronicle import EVENTS_MAX
 
@@ -50,7 +51,7 @@ KEYS_MAX = 70_000
 RUN = 500
 """Keys that are looked up before another request has its turn: half a millisecond."""
 
-REACH = "mend that, or correct the ledger's address; the agent goes on trying by itself"
+REACH = "mend that, or correct its address; the agent goes on trying by itself"
 
 Route = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -171,7 +172,7 @@ class App:
     async def _table(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         self._require_read("the table was wanted")
-        await answer(send, views.table_view(self._chronicle.group, self._feed.address, self._feed.at))
+        await answer(send, views.table_view(self._chronicle.group, self._address, self._feed.at))
 
     async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
@@ -220,7 +221,9 @@ class App:
             guarantee=self._config.guarantee,
             lease=self._config.lease,
             doing=self._doing(),
-            address=self._feed.address,
+            address=self._address,
+            protocol=self._config.protocol,
+            store=self._feed.address if self._config.borrows_group else "",
             led=0 if self._inner.closed else len(self._inner.led),
             can_expire=not self._inner.is_powerless,
         )
@@ -231,6 +234,8 @@ class App:
         queried(scope["query_string"], ())
         body = await body_of(receive)
         kind = next(kind for kind in KINDS if scope["path"] == f"/v1/{kind}")
+        if self._config.borrows_group:
+            raise no_wishes(f"the wish {kind!r}", self._config.protocol)
         await self._wishes.say(kind, body, send)
 
     # The process
@@ -243,22 +248,30 @@ class App:
         await answer(send, {"alive": True, "member": self._doing()})
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wanted, view = "a member of the group that reads its ledger was wanted", self._feed.view
+        source, yet = "ledger", "it was not admitted yet, for which it must first have read along"
+        if self._config.borrows_group:
+            source, yet = "broker", "the store of owners does not show it yet"
+        wanted, view = f"a member of the group that reads its {source} was wanted", self._feed.view
         if self._hub.is_ending:
             raise _unwell(wanted, self._hub.why(0), "ask another agent")
         if self._hub.is_stuck:
             raise _unwell(wanted, "the member's thread gives no sign", "start the agent again")
         if self._inner.obstacle:
-            raise _unwell(wanted, f"the ledger is out of reach ({self._inner.obstacle})", REACH)
+            raise _unwell(wanted, f"the {source} is out of reach ({self._inner.obstacle})", REACH)
         if not isinstance(view, Table):
             error = view.explain(wanted)
             raise _unwell(wanted, error.found, error.remedy)
         if self._doing() != "member":
-            raise _unwell(wanted, "it was not admitted yet, for which it must first have read along", "wait a lease")
+            raise _unwell(wanted, yet, "wait a lease")
         await answer(send, {"ready": True, "member": self._doing()})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         await answer_bytes(send, self._metrics_text(), [(b"content-type", TEXT), (b"cache-control", b"no-store")])
+
+    @property
+    def _address(self) -> str:
+        """The group's own, also where its owners are read elsewhere."""
+        return self._config.public_ledger if self._config.borrows_group else self._feed.address
 
     def _doing(self) -> str:
         """The member's state in one word, as far as it shows outside of its protocol."""

@@ -13,6 +13,9 @@ a page never disagree, and an agent that is not scraped pays nothing. Names foll
 **Whose numbers.** Numbers about the agent (its lease, its clients, its fencings) are its own and may be summed over
 agents. Numbers about the group (members, partitions, moves, suspicions) are the group's as this agent read it, and
 every agent says the same: take `max` of them, not `sum`. Labels are members' names and outcomes, never keys.
+
+A borrowed group has neither records nor heartbeats that expire members, and a member that leads nothing has no lease
+there. The series about these are left out: a 0 would say that something is wrong.
 """
 
 from bisect import bisect_left
@@ -46,11 +49,14 @@ COUNTS = (
     ("records", "neli_records", "Records of the ledger that this agent has read."),
     ("skipped", "neli_skipped_records", "Records that no fold of this version understands, and so all skip."),
     ("suspicions", "neli_suspicions", "Times that a member was accused of silence, rightly or not."),
-    ("expired", "neli_expired_members", "Members that an accusation ended."),
+    ("expired", "neli_expired_members", "Members that were ended because they were silent."),
     ("handovers", "neli_handovers", "Partitions that a living owner handed over."),
     ("moves", "neli_moves", "Partitions that went from one member to another."),
 )
 """Of `MetricsSnapshot.counts`: key, name, help."""
+
+COUNTS_OF_BORROWED = frozenset({"expired", "moves"})
+"""Those that the store of owners tells. A counter that cannot count is left out: 0 would say that nothing happened."""
 
 _PROCESS = ProcessCollector(registry=None)
 _PLATFORM = PlatformCollector(registry=None)
@@ -81,13 +87,16 @@ class MetricsSnapshot:
 
     name: str
     """The member's."""
+    protocol: str
+    borrows_group: bool
     version: str
     """Of this library."""
     guarantee: str
     lease: float
     """The group's, in seconds."""
-    lease_left: float
-    """Of the own member, in seconds; 0 if it has none."""
+    lease_left: float | None
+    """Of the own member, in seconds; 0 if it has none. None in a borrowed group while it leads nothing: a member that
+    stands by there needs no lease."""
     leases_left: Mapping[str, float]
     """Of every member that was heard, by its name."""
     delays: Delays
@@ -134,14 +143,17 @@ class MetricsSnapshot:
         now = host_clock()
         # Counted from the sending of the last Beat that came back, as the member itself does. Counted from its return,
         # this metric would not show a slow ledger.
-        lease_left = max(0.0, member.standing.until - now)
+        borrows, standing = config.borrows_group, member.standing
+        lease_left = None if borrows and not standing.terms else max(0.0, standing.until - now)
         members = group.members(now)
         left = {one.name: one.lease_left for one in members if one.lease_left is not None}
-        if member.name in left and group.has(member.incarnation):
+        if lease_left is not None and member.name in left and group.has(member.incarnation):
             left[member.name] = lease_left
         cut = {"slow": traffic.slow, "idle": traffic.idle, "crowded": traffic.crowded}
         return cls(
             name=member.name,
+            protocol=config.protocol,
+            borrows_group=borrows,
             version=version,
             guarantee=config.guarantee,
             lease=config.lease,
@@ -173,13 +185,17 @@ class AgentCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         agent = self._take()
-        about = GaugeMetricFamily("neli_agent_info", "The agent: always 1.", labels=("member", "version", "guarantee"))
-        about.add_metric((agent.name, agent.version, agent.guarantee), 1)
+        labels = ("member", "version", "guarantee", "protocol")
+        about = GaugeMetricFamily("neli_agent_info", "The agent: always 1.", labels=labels)
+        about.add_metric((agent.name, agent.version, agent.guarantee, agent.protocol), 1)
         yield about
         yield from _leases(agent)
-        yield _delays(agent)
+        if not agent.borrows_group:
+            yield from _heartbeats(agent)
         counts = agent.counts
         for key, name, told in COUNTS:
+            if agent.borrows_group and key not in COUNTS_OF_BORROWED:
+                continue
             yield CounterMetricFamily(name, told, value=counts.get(key, 0))
         yield CounterMetricFamily(
             "neli_fenced", "Times that this member was fenced: it must have stopped at once.", value=agent.fenced
@@ -201,8 +217,9 @@ def render(agent: MetricsSnapshot) -> bytes:
 
 def _leases(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_lease_seconds", "How long a heartbeat proves anything.", value=agent.lease)
-    left = max(0.0, agent.lease_left)  # A lease that has ended has nothing left, and no debt.
-    yield GaugeMetricFamily("neli_lease_left_seconds", "The rest of this member's lease.", value=left)
+    if agent.lease_left is not None:
+        left = max(0.0, agent.lease_left)  # A lease that has ended has nothing left, and no debt.
+        yield GaugeMetricFamily("neli_lease_left_seconds", "The rest of this member's lease.", value=left)
     members = GaugeMetricFamily(
         "neli_member_lease_left_seconds",
         "The rest of each member's lease, as this agent reads it.",
@@ -211,14 +228,14 @@ def _leases(agent: MetricsSnapshot) -> Iterator[Metric]:
     for name, seconds in agent.leases_left.items():
         members.add_metric((name,), max(0.0, seconds))
     yield members
+
+
+def _heartbeats(agent: MetricsSnapshot) -> Iterator[Metric]:
     can_expire = int(not agent.is_powerless)
     told = "Whether this member could expire a dead one: 0 if its heartbeats come back too late for that, else 1."
     yield GaugeMetricFamily("neli_can_expire", told, value=can_expire)
-
-
-def _delays(agent: MetricsSnapshot) -> Metric:
     buckets, total = agent.delays.taken()
-    return HistogramMetricFamily(
+    yield HistogramMetricFamily(
         "neli_append_to_read_seconds",
         "From the sending of a heartbeat until its sender read it back.",
         buckets=buckets,

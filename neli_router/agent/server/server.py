@@ -46,7 +46,7 @@ from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
 from neli_router.config import Config
-from neli_router.errors import BeyondProtocol, Closed, ConfigError, NeliError
+from neli_router.errors import Closed, ConfigError, NeliError
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
@@ -55,6 +55,7 @@ from neli_router.settings.addresses import parse_place, spell_place
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload
 from neli_router.status.chronicle import Chronicle
+from neli_router.status.owners_chronicle import OwnersChronicle
 
 __all__ = ["Agent", "run"]
 
@@ -78,15 +79,23 @@ class Agent:
     def __init__(self, config: Config, options: AgentOptions, *, reload: Reload | None = None) -> None:
         if not options.socket and options.listen is None:
             raise ConfigError(["the agent would listen nowhere: name a socket, or an address to listen on"])
-        if config.borrows_group:
-            raise BeyondProtocol(
-                f"an agent of {config.public_ledger} was wanted",
-                f"an agent shows the whole group, and a member of {config.protocol!r} knows only what it leads itself",
-                "open a Member in the program, or choose the protocol 'induction'",
+        if config.borrows_group and config.ownership is None:
+            # Not an agent that shows just its own share: by that, an operator would take the rest for ownerless.
+            problem = (
+                f"an agent answers for the whole group, and a member of {config.protocol!r} knows only what it leads "
+                "itself: give all members the same --ownership redis://host:6379/group (NELI_OWNERSHIP, or ownership "
+                "in neli.toml), where each tells what it leads"
             )
+            raise ConfigError([problem])
         self.config, self.options = config, options
         self._known_max = 0 if options.listen is None else max(1, min(KNOWN_MAX, descriptors_free() // 4))
-        self.chronicle, self.traffic = Chronicle(), AgentTraffic(room_for_connections(self._known_max))
+        self._owners_chronicle = (
+            OwnersChronicle(config.layout, lease=config.lease, guarantee=config.guarantee)
+            if config.borrows_group
+            else None
+        )
+        self.chronicle = self._owners_chronicle or Chronicle()
+        self.traffic = AgentTraffic(room_for_connections(self._known_max))
         self._reload, self._changes = reload, Changes(options.token, on_token=self._tell_door)
         self._stopping = asyncio.Event()
         self._parts: tuple[AsyncMember, Member, Hub] | None = None
@@ -162,7 +171,14 @@ class Agent:
 
     async def _open(self) -> Member:
         """In a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
-        make = partial(Member, self.config, on_event=self._on_event, timeout=OPEN_MAX, tap=self.chronicle)
+        make = partial(
+            Member,
+            self.config,
+            on_event=self._on_event,
+            timeout=OPEN_MAX,
+            tap=self.chronicle,
+            owners_tap=self._owners_chronicle,
+        )
         opening = asyncio.get_running_loop().run_in_executor(None, make)
         try:
             member = await asyncio.shield(opening)

@@ -192,6 +192,8 @@ def status_view(
     address: str,
     led: int,
     can_expire: bool,
+    protocol: str,
+    store: str,
 ) -> StatusView:
     if isinstance(view, Table):
         why = view.why_unowned[0] if None in view.partitions else ""
@@ -210,6 +212,8 @@ def status_view(
         why=why,
         led=led,
         can_expire=can_expire,
+        protocol=protocol,
+        store=store,
     )
 
 

@@ -4,7 +4,7 @@
    them has the focus they stay, also if the pointer moves over other cells.
 */
 
-import { amount, clock, make, many } from "./words.js";
+import { amount, borrows, clock, make, many } from "./words.js";
 
 /* The agent's own reason. Its table may be a moment older and have none yet; then the members tell. */
 export function whyNobody({ why, members }) {
@@ -52,7 +52,8 @@ export class Detail {
     const why = owner === null ? whyNobody(this.status) : "";
     // Built anew only if it says something else, or an open list would close under the pointer.
     const names = this.status.members.map((member) => member.name);
-    const key = JSON.stringify([place, partition, owner, target, since, why, this.allowed, this.allowed && names]);
+    const allowed = this.allowed && !borrows(this.status);
+    const key = JSON.stringify([place, partition, owner, target, since, why, allowed, allowed && names]);
     if (key === this.key) return undefined;
     this.key = key;
     const facts = [
@@ -73,7 +74,7 @@ export class Detail {
       make("dl", {}, ...facts.filter(([, value]) => value !== null).flatMap(([title, value]) => [
         make("dt", { textContent: title }), make("dd", {}, value),
       ])),
-      this.allowed ? this.pinning(place, partition, owner, names) : "",
+      allowed ? this.pinning(place, partition, owner, names) : "",
     );
     this.place = place;
     this.giveBack(held, names);

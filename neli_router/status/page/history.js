@@ -5,14 +5,18 @@
 
    A term is the group's base plus the offset at which the ownership began. The base is not told, but no ownership
    began before its partition last moved, nor before its owner joined; nearly always it began at the later of the two.
-   So each partition gives a number that is at least the base, and the least of them is it.
+   So each partition gives a number that is at least the base, and the least of them is it. In a borrowed group, terms
+   have nothing to do with the numbers of events.
 */
+
+import { borrows } from "./words.js";
 
 export class History {
   constructor() {
     this.times = new Map();
     this.at = 0;
     this.base = null;
+    this.isBorrowed = false;
     this.entries = [];
     this.since = new Map();
   }
@@ -43,6 +47,8 @@ export class History {
     this.entries.reverse();
     this.times = times; // The page forgets what the agent has forgotten.
     this.base = null;
+    this.isBorrowed = borrows(status);
+    if (this.isBorrowed) return;
     status.table.partitions.forEach(({ owner, term }, partition) => {
       if (owner === null) return;
       const base = term - Math.max(last.get(partition) ?? 0, status.members[owner].joined);

@@ -16,11 +16,14 @@ import { Stream } from "./stream.js";
 import { startTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { Wishes } from "./wishes.js";
-import { lasting, make, many, say, whole } from "./words.js";
+import { borrows, lasting, make, many, say, whole } from "./words.js";
 
 const POWERLESS =
   "This member cannot expire one that dies, because its own heartbeats come back too late. If no member can, a dead one" +
   " keeps what it owned. Find what makes the ledger slow, or give the group a longer lease: neli doctor says how long.";
+const NO_WISHES =
+  "The broker shares the partitions out, evenly and by its own reasons: it takes no drains, pins or weights. To empty a" +
+  " member, stop it.";
 const TICK_MS = 200;
 const REDRAW_MS = 5000;
 
@@ -91,18 +94,23 @@ function header(status) {
   const { partitions } = status.table;
   say(at("agent"), status.agent);
   say(at("address"), `${status.table.address} \u00b7 neli ${status.version}`);
+  const isBorrowed = borrows(status);
+  document.body.classList.toggle("borrowed", isBorrowed);
+  at("borrowed").hidden = !isBorrowed;
+  if (isBorrowed) say(at("borrowed"), `Members and owners are as told in ${status.store}. ${NO_WISHES}`);
   document.title = `${status.agent} \u00b7 NELI`;
   const unowned = partitions.filter((partition) => partition.owner === null).length;
   const moving = partitions.filter(({ owner, target }) => owner !== null && target !== null && owner !== target).length;
   const facts = [
     ["partitions", "Owned", `${whole(partitions.length - unowned)} of ${whole(partitions.length)}`, unowned > 0],
-    ["moving", "In handover", whole(moving), false],
+    ["moving", "In handover", isBorrowed ? null : whole(moving), false],
     ["led", "Led here", whole(status.led), false],
     ["members", "Members", whole(status.members.length), status.members.length === 0],
     ["member", "This member", status.member, !["member", "joining"].includes(status.member)],
+    ["protocol", "Protocol", isBorrowed ? status.protocol : null, false],
     ["guarantee", "Guarantee", status.guarantee, false],
     ["lease", "Lease", lasting(status.lease), false],
-    ["at", "Read up to", whole(status.table.at), false],
+    ["at", "Read up to", isBorrowed ? null : whole(status.table.at), false],
   ];
   for (const [key, title, text, alarms] of facts) {
     let fact = at(`fact-${key}`);
@@ -110,7 +118,8 @@ function header(status) {
       fact = make("div", { id: `fact-${key}` }, make("dt", { textContent: title }), make("dd"));
       at("facts").append(fact);
     }
-    say(fact.lastChild, text);
+    fact.hidden = text === null; // Not known of a group of this kind.
+    say(fact.lastChild, text ?? "");
     fact.classList.toggle("alarms", alarms);
   }
   const why = at("why");

@@ -6,19 +6,20 @@
    by name, so that focus and hover survive every update.
 */
 
-import { amount, lasting, make, many, moment, say, whole } from "./words.js";
+import { amount, borrows, lasting, make, many, moment, say, whole } from "./words.js";
 
 const COLUMNS = [
   { key: "name", title: "Member", of: (member) => member.name },
   { key: "lease", title: "Lease left", of: (member) => member.lease_left ?? -1 },
   { key: "partitions", title: "Partitions", of: (member) => member.partitions, number: true },
-  { key: "weight", title: "Weight", of: (member) => member.weight, number: true },
-  { key: "load", title: "Load", of: (member) => member.load, number: true },
-  { key: "lag", title: "Lag", of: (member) => member.lag ?? -1, number: true, hint: "records still to read at its last heartbeat" },
+  { key: "weight", title: "Weight", of: (member) => member.weight, number: true, ofWishes: true },
+  { key: "load", title: "Load", of: (member) => member.load, number: true, ofWishes: true },
+  { key: "lag", title: "Lag", of: (member) => member.lag ?? -1, number: true, ofWishes: true, hint: "records still to read at its last heartbeat" },
   { key: "zone", title: "Zone", of: (member) => member.zone },
   { key: "address", title: "Address", of: (member) => member.address },
   { key: "joined", title: "Joined", of: (member) => member.joined, number: true, hint: "by this browser's clock" },
 ];
+const classOf = ({ number, ofWishes }) => [number ? "number" : "", ofWishes ? "of-wishes" : ""].filter(Boolean).join(" ");
 const TOLD_EVERY_S = 1;
 const NATURAL = new Intl.Collator("en", { numeric: true });
 
@@ -36,7 +37,7 @@ export class MembersTable {
     const headers = COLUMNS.map((column) => {
       const button = make("button", { type: "button", textContent: column.title, title: column.hint ?? "" });
       button.addEventListener("click", () => this.sortBy(column.key));
-      return make("th", { scope: "col", className: column.number ? "number" : "" }, button);
+      return make("th", { scope: "col", className: classOf(column) }, button);
     });
     table.tHead.rows[0].append(...headers, make("th", { scope: "col", className: "acts", textContent: "Change" }));
     this.body.addEventListener("pointerover", (event) => this.onLight(this.nameAt(event)));
@@ -92,7 +93,7 @@ export class MembersTable {
       lease: make("td", {}, lease),
       partitions: make("td", { className: "number" }, make("span", { className: "share" }, share), owned),
     };
-    for (const column of COLUMNS.slice(3)) cells[column.key] = make("td", { className: column.number ? "number" : "" });
+    for (const column of COLUMNS.slice(3)) cells[column.key] = make("td", { className: classOf(column) });
     const drain = make("button", { type: "button", className: "quiet small drain" });
     drain.addEventListener("click", () => this.onWish(drain.dataset.wish, { name }));
     const weigh = make("button", { type: "button", className: "quiet small", textContent: "Weigh\u2026" });
@@ -136,7 +137,7 @@ export class MembersTable {
     row.joined = key;
     const time = Date.now() - (performance.now() - this.receivedAt) - 1000 * (member.joined_ago ?? 0);
     say(row.cells.joined, isKnown ? moment(time) : "before this agent");
-    row.cells.joined.title = `record ${whole(member.joined)}`;
+    row.cells.joined.title = borrows(this.status) ? "" : `record ${whole(member.joined)}`;
   }
 
   /* Moves the bars to where they are at `now`; called some times a second. At each status those out of sight, too:
@@ -149,10 +150,11 @@ export class MembersTable {
     for (const { member, bar, left, element } of this.rows.values()) {
       if (!all && !this.inSight.has(element)) continue;
       const unheard = member.lease_left === null;
+      const unknown = !known || (unheard && borrows(this.status)); // Its store does not answer, and may have heard it.
       const rest = unheard || !known ? 0 : Math.max(0, member.lease_left - past);
       const out = known && member.lease_left === 0;
       bar.style.transform = `scaleX(${Math.min(1, rest / lease).toFixed(3)})`;
-      say(left, !known ? "not known" : unheard ? "not heard yet" : out ? "ran out" : lasting(rest));
+      say(left, unknown ? "not known" : unheard ? "not heard yet" : out ? "ran out" : lasting(rest));
       element.classList.toggle("out", out);
     }
   }

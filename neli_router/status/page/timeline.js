@@ -32,6 +32,8 @@ const SENTENCES = {
   unpin: ({ by, partition }) => `partition ${partition} was unpinned by ${by}`,
   weigh: ({ member, by }) => `${member} was weighed by ${by}`,
   load: ({ by }) => `loads were told by ${by}`,
+  claim: ({ member }) => `${member} was given more by the broker`,
+  release: ({ member }) => `${member} leads less`,
   other: ({ by }) => (by ? `a record of ${by}` : "records that were not read"),
 };
 
@@ -72,8 +74,9 @@ export class Timeline {
     const swatch = entry.member ? make("span", { className: `cell sample ${this.colours.look(entry.member)}` }) : null;
     const moves = [...entry.moved].sort((one, other) => other.number - one.number);
     const rest = moves.slice(MOVED_MAX).reduce((sum, { number }) => sum + number, 0);
+    const record = history.isBorrowed ? "" : `record ${whole(entry.offset)}`;
     const item = make("li", { className: `cause-${entry.cause}` },
-      make("time", { textContent: moment(entry.time), dateTime: new Date(entry.time).toISOString(), title: `record ${whole(entry.offset)}` }),
+      make("time", { textContent: moment(entry.time), dateTime: new Date(entry.time).toISOString(), title: record }),
       make("div", {},
         make("p", { className: "moved what" }, swatch, make("span", { textContent: SENTENCES[entry.cause](entry) })),
         ...moves.slice(0, MOVED_MAX).map((moved) => this.moved(moved, entry.member)),
@@ -136,8 +139,8 @@ function places(entry, history) {
   const isOne = entry.last === entry.offset;
   const numbers = entry.moved.flatMap(({ partitions }) => partitions);
   return [
-    term === null ? `record ${entry.last}` : `${isOne ? "term" : "terms up to"} ${term}`,
-    isOne ? null : `within ${lasting(entry.lasted)}`,
+    history.isBorrowed ? null : term === null ? `record ${entry.last}` : `${isOne ? "term" : "terms up to"} ${term}`,
+    isOne || entry.lasted === 0 ? null : `within ${lasting(entry.lasted)}`,
     numbers.length ? runs(numbers, 8) : null,
   ].filter((part) => part !== null).join(" \u00b7 ");
 }

@@ -49,6 +49,9 @@ export function runs(numbers, most = 12) {
   return shown.join(", ") + (found.length > most ? ", \u2026" : "");
 }
 
+/* Whether a broker shares the partitions out, so that there are no wishes, handovers, loads or lags to show. */
+export const borrows = ({ protocol }) => protocol !== undefined && protocol !== "induction";
+
 /* An element with properties and children; texts are texts, never markup. */
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);

@@ -1,0 +1,165 @@
+"""The chronicle of a borrowed group: what the store of owners says, as people are shown a group.
+
+    listing --who is alive, and holds what?--> state --what changed?--> events, counts --.
+       '----- expiries ------------------------------------------------> vitals ---------+--> GroupView
+
+A protocol that borrows a consumer group writes no records: a member knows what it leads itself, and tells the store.
+Here the store's listings take the place of the records. A state is made of each as if it had been folded: a seat for
+each card that has not expired, an owner where a live holder holds a term. So all that asks a GroupView works as ever.
+
+    a card that was not there          join
+    a card that ran out, or is gone    expire, or leave: the partitions are no member's from then on
+    a member leads more                claim, or a part of its join if that was just before
+    a member leads less                release, if no other leads it instead: its lease was lost, or given back
+
+The broker alone knows why it gave a partition to a member, so these have no reason. There are no targets but the
+owners, no pins, drains, loads or lags, and a vital says until when the store takes a member to be alive.
+
+Events are numbered by the store's changes. One change may be several events, so a number is raised where it is taken.
+"""
+
+from collections.abc import Mapping
+from itertools import zip_longest
+
+from neli_router.induction.fold import State
+from neli_router.induction.records import Genesis, Seat
+from neli_router.keyspace import Layout
+from neli_router.ownership.base import Card, Listing
+from neli_router.protocol import Guarantee
+from neli_router.status.causes import Episode
+from neli_router.status.chronicle import Chronicle
+from neli_router.status.group_view import Cause, Vital
+
+__all__ = ["OwnersChronicle"]
+
+STORE = "the store of owners"
+"""By its clock a silent member expires, and by no other member's word."""
+
+VERSION = 1
+"""Of a fold that never takes place."""
+
+
+class OwnersChronicle(Chronicle):
+    """An OwnersTap (see owners_reader.py). `listed` and `away` belong to one thread; any thread may take `group`."""
+
+    def __init__(self, layout: Layout, *, lease: float, guarantee: Guarantee) -> None:
+        super().__init__()
+        self._genesis = Genesis(by="", layout=layout, lease=lease, guarantee=guarantee, base=0, version=VERSION)
+        self._since: str | None = None
+        """Which table it was; empty if there was none yet, and None before the first listing."""
+        self._number = 0
+        self._growing: dict[str, Episode] = {}
+        """Member -> the newest event of partitions that it came to lead."""
+
+    def listed(self, listing: Listing, asked_at: float, now: float) -> None:
+        """This is all that the store says."""
+        if listing.layout not in (None, self._genesis.layout):
+            return  # Another group's: look-ups are refused with the reason.
+        before = self.group.state
+        since, was = listing.version.since, self._since
+        self._since = since or was or ""  # One that was emptied is told of by the next, which is made anew.
+        self._number = max(self._number, listing.version.revision)
+        state = self._state_of(listing, before)
+        if was in ("", since):
+            self._tell_changes(before, state, listing, now)
+        elif since and was is not None:
+            # It lost what it knew: its members tell it again, and none of them has left.
+            self._counts["restarts"] += 1
+        lease = self._genesis.lease
+        vitals = {
+            holder: Vital(asked_at + (expires_ms - listing.now_ms) / 1000 - lease, None, 0)
+            for holder, (_, expires_ms) in listing.holders.items()
+            if holder in state.seats
+        }
+        self._publish(state, vitals)
+
+    def away(self) -> None:
+        """The store does not answer: its members may be alive for as long as that lasts."""
+        if self.group.vitals:
+            self._publish(self.group.state, {})
+
+    def _state_of(self, listing: Listing, before: State) -> State:
+        if listing.layout is None:
+            return State(at=self._number)
+        alive = {holder: card for holder, (card, expires_ms) in listing.holders.items() if expires_ms > listing.now_ms}
+        seats = self._seats(alive, before)
+        partitions = listing.layout.partitions
+        owners: list[str | None] = [None] * partitions
+        terms = [0] * partitions
+        for partition, (term, holder) in (listing.holdings or {}).items():
+            if partition < partitions:
+                owners[partition], terms[partition] = holder if holder in seats else None, term
+        # The same objects if they say the same: by that a hub sees that people would see nothing new.
+        kept = before.owners if before.owners == tuple(owners) else tuple(owners)
+        return State(
+            at=self._number,
+            genesis=self._genesis,
+            version=VERSION,
+            seats=seats,
+            owners=kept,
+            terms=before.terms if before.terms == tuple(terms) else tuple(terms),
+            targets=kept,
+            pins=before.pins,
+            drains=before.drains,
+            weights=before.weights,
+            loads=before.loads,
+        )
+
+    def _seats(self, alive: Mapping[str, Card], before: State) -> dict[str, Seat]:
+        """In the order in which they came; those that came together, by name."""
+        known = [holder for holder in before.seats if holder in alive]
+        fresh = sorted(alive.keys() - before.seats.keys(), key=lambda holder: (alive[holder].name, holder))
+        seats = {}
+        for holder in (*known, *fresh):
+            name, address, weight, zone = alive[holder]
+            joined = before.seats[holder].joined if holder in before.seats else self._number
+            seats[holder] = Seat(holder, name, address, weight, zone, (VERSION, VERSION), joined)
+        return before.seats if seats == before.seats else seats
+
+    # Events
+
+    def _tell_changes(self, before: State, state: State, listing: Listing, now: float) -> None:
+        if state.seats is before.seats and state.owners is before.owners:
+            return
+        reasons: dict[str, Episode] = {}
+        """Holder -> the event of its coming or going."""
+        for holder, seat in before.seats.items():
+            if holder not in state.seats:
+                _, expires_ms = listing.holders.get(holder, (None, 0))
+                reasons[holder] = self._begin_event("expire" if expires_ms else "leave", seat.name, now)
+                self._counts["expired" if expires_ms else "leaves"] += 1
+                self._growing.pop(seat.name, None)
+        for holder, seat in state.seats.items():
+            if holder not in before.seats:
+                reasons[holder] = self._growing[seat.name] = self._begin_event("join", seat.name, now)
+                self._counts["joins"] += 1
+                self._joined[holder] = now
+        moves: list[tuple[Episode, str | None, str | None, int]] = []
+        for partition, (had, has) in enumerate(zip_longest(before.owners, state.owners)):
+            source, target = had and before.seats[had].name, has and state.seats[has].name
+            if source != target:
+                event = reasons.get(had or "") or reasons.get(has or "") or self._event_of(source, target, now)
+                moves.append((event, source, target, partition))
+        number = self._next() if moves else 0  # One number for all of them, above that of each event.
+        for event, source, target, partition in moves:
+            event.add(source, target, partition, number, now)
+        self._keep(None, len(moves))
+
+    def _event_of(self, source: str | None, target: str | None, now: float) -> Episode:
+        """The event of a partition that moved between members that neither came nor went."""
+        cause: Cause = "claim" if target else "release"
+        name = target or source or ""
+        event = self._growing.get(name)
+        fits = event is not None and event.cause in ({"claim", "join"} if target else {"release"})
+        if event is None or not fits or now - max(event.read_at, event.last_at) > self._genesis.lease:
+            event = self._growing[name] = self._begin_event(cause, name, now)
+        return event
+
+    def _begin_event(self, cause: Cause, name: str, now: float) -> Episode:
+        event = Episode(self._next(), now, cause, name, STORE if cause == "expire" else name)
+        self._keep(event, 0)
+        return event
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number - 1

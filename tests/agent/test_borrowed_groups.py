@@ -1,0 +1,189 @@
+"""Agents of groups that live in a consumer group of a real Kafka, and tell owners to a real Redis: as processes.
+
+What the broker gives, the agents' commands, pages and metrics show; what such a protocol cannot do is refused in words.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from neli_router.agent.server.server import Agent
+from neli_router.cli import main
+from neli_router.config import Config
+from neli_router.errors import ConfigError
+from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
+from neli_router.keyspace import Layout
+from neli_router.settings.agent_options import AgentOptions
+from tests.agent.running import PATIENCE, until
+
+PARTITIONS = 4
+LEASES = {"neli": 3.0, "fast-neli": 5.0}
+"""Those that are not chosen. A shorter one is lost now and then while other tests take all cores."""
+WISHES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("drain", {"name": "b"}),
+    ("undrain", {"name": "b"}),
+    ("pin", {"partition": 0, "name": "b"}),
+    ("unpin", {"partition": 0}),
+    ("weigh", {"name": "b", "weight": 3, "preview": True}),
+    ("load", {"loads": {"0": 1.0}}),
+)
+
+
+COMMAND = (sys.executable, "-m", "neli_router", "agent")
+
+
+def environment() -> dict[str, str]:
+    """Without the variables that say where the tests' servers are: to the command they are slips."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("NELI_")}
+
+
+class AgentProcess:
+    """`neli agent`, started by its options alone, with a socket of its own."""
+
+    def __init__(self, folder: Path, name: str, options: list[str]) -> None:
+        self.socket = f"{folder}/{name}.sock"
+        given = [*options, "--name", name, "--address", f"{name}:1", "--socket", self.socket]
+        self._log = folder / f"{name}.log"
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen([*COMMAND, *given], env=environment(), stderr=log)
+
+    def get(self, path: str) -> httpx.Response:
+        transport = httpx.HTTPTransport(uds=self.socket)
+        with httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE) as client:
+            return client.get(path)
+
+    def post(self, path: str, body: Any) -> httpx.Response:
+        transport = httpx.HTTPTransport(uds=self.socket)
+        with httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE) as client:
+            return client.post(path, json=body)
+
+    @property
+    def shown(self) -> dict[str, int]:
+        """Each member on its page, and how many partitions it owns there."""
+        assert self.process.poll() is None, self._log.read_text()
+        with socket.socket(socket.AF_UNIX) as asker:  # httpx forgets a socket that does not answer.
+            if asker.connect_ex(self.socket) != 0:
+                return {}
+        status = self.get("/v1/status").json()
+        return {member["name"]: member["partitions"] for member in status["members"]}
+
+    def ask(self, *command: str) -> Result:
+        return CliRunner().invoke(main, [*command, "--agent", f"unix:{self.socket}"], catch_exceptions=False)
+
+    def metric(self, name: str) -> float | None:
+        lines = dict(line.rsplit(" ", 1) for line in self.get("/metrics").text.splitlines() if line[:1] != "#")
+        return float(lines[name]) if name in lines else None
+
+
+@pytest.fixture(name="start")
+def _start(kafka: str, redis: str, tmp_path: Path) -> Iterator[Any]:
+    group = f"group-{uuid4().hex}"
+    with ExitStack() as stack:
+
+        def start(name: str, protocol: str, partitions: int = PARTITIONS) -> AgentProcess:
+            options = {
+                "ledger": f"kafka://{kafka}/{group}",
+                "ownership": f"{redis}/{group}",
+                "protocol": protocol,
+                "layout-partitions": str(partitions),
+                "layout-slots": "64",
+            }
+            agent = AgentProcess(tmp_path, name, [part for key, text in options.items() for part in (f"--{key}", text)])
+            stack.callback(agent.process.wait)
+            stack.callback(agent.process.kill)
+            return agent
+
+        yield start
+
+
+@pytest.mark.kafka
+@pytest.mark.redis
+@pytest.mark.process
+@pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
+def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_higher_terms(
+    start: Any, protocol: str
+) -> None:
+    a, b = start("a", protocol), start("b", protocol)
+    until(lambda: {"a": 2, "b": 2} == a.shown == b.shown, "two members with two partitions each")
+    until(lambda: a.get("/ready").status_code == 200, "its readiness")
+
+    # Its commands, and its numbers.
+    owners = [json.loads(line) for line in a.ask("table", "--output", "json").output.splitlines()]
+    assert {"a": 2, "b": 2} == {name: [one["owner"] for one in owners].count(name) for name in "ab"}
+    told = [
+        json.loads(line)
+        for line in a.ask("owner", *(f"--role={i}" for i in range(4)), "--output=json").output.splitlines()
+    ]
+    assert [(one["name"], one["address"]) for one in told] == [(one["owner"], f"{one['owner']}:1") for one in owners]
+    rows = sorted(row.split()[:5] for row in a.ask("members").output.splitlines()[1:])
+    assert [["a", "a:1", "-", "1", "2"], ["b", "b:1", "-", "1", "2"]] == rows
+    assert (2, 4, 4) == tuple(a.metric(f"neli_{name}") for name in ("members", "partitions", "partitions_owned"))
+    assert a.metric("neli_records_total") is None
+    status = a.get("/v1/status").json()
+    assert (protocol, "kafka", "redis") == (status["protocol"], status["table"]["address"][:5], status["store"][:5])
+
+    # A program of its host leads, for no longer than the member itself may.
+    mine = next(one["partition"] for one in owners if one["owner"] == "a")
+    lease = a.get(f"/v1/lease?role={mine}").json()
+    assert lease["leads"]
+    assert 0 < lease["remaining"] <= LEASES[protocol]
+
+    # What such a group cannot do.
+    for wish, body in WISHES:
+        refused = a.post(f"/v1/{wish}", body)
+        assert (409, "BeyondProtocol") == (refused.status_code, refused.json()["kind"])
+    said = a.ask("drain", "b", "--yes")
+    assert EXIT_REFUSED == said.exit_code
+    assert "the broker shares the partitions out, and takes no wishes: stop a member to empty it" in said.stderr
+
+    # Death.
+    terms = {one["partition"]: one["term"] for one in owners}
+    b.process.kill()
+    until(lambda: a.shown in ({"a": 2}, {"a": 4}), "the dead one to be gone")
+    until(lambda: {"a": 4} == a.shown, "the heir to have all")
+    heirs = [json.loads(line) for line in a.ask("table", "--output", "json").output.splitlines()]
+    assert all(one["term"] > terms[one["partition"]] for one in heirs if owners[one["partition"]]["owner"] == "b")
+    assert "b was expired by the store of owners" in a.ask("events").output
+    until(lambda: 4 == a.metric("neli_partitions_led"), "the heir to lead all")
+    assert 1 == a.metric("neli_expired_members_total")
+
+    a.process.terminate()
+    assert EXIT_DONE == a.process.wait(PATIENCE)
+
+
+@pytest.mark.kafka
+@pytest.mark.redis
+@pytest.mark.process
+def test_a_member_that_the_broker_gives_nothing_is_on_the_page_and_leaves_it_at_once(start: Any) -> None:
+    agents = {name: start(name, "neli", partitions=1) for name in "ab"}
+    until(lambda: [0, 1] == sorted(agents["a"].shown.values()), "one member more than there are partitions")
+    (leader, idle) = sorted(agents, key=agents["a"].shown.get, reverse=True)
+    until(lambda: agents[idle].get("/ready").status_code == 200, "the readiness of a member that stands by")
+    assert agents[idle].metric("neli_lease_left_seconds") is None  # An alert on 0 would ring for it for ever.
+    agents[idle].process.terminate()
+    assert EXIT_DONE == agents[idle].process.wait(PATIENCE)
+    until(lambda: idle not in agents[leader].shown, "it to be gone")
+    assert f"{idle} left" in agents[leader].ask("events").output
+
+
+def test_an_agent_without_a_store_of_owners_says_which_option_is_missing(tmp_path: Path) -> None:
+    config = Config("kafka://127.0.0.1:1/jobs", protocol="neli", layout=Layout(64, PARTITIONS))
+    with pytest.raises(ConfigError, match="give all members the same --ownership redis://host:6379/group"):
+        Agent(config, AgentOptions(socket=f"{tmp_path}/agent.sock"))
+    options = ["--ledger", "kafka://127.0.0.1:1/jobs", "--protocol", "fast-neli", "--socket", f"{tmp_path}/agent.sock"]
+    ended = subprocess.run(
+        [*COMMAND, *options], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert EXIT_USAGE == ended.returncode
+    assert "knows only what it leads itself" in ended.stderr
