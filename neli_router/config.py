@@ -26,10 +26,22 @@ from neli_router.ledgers.base import Ledger, Promise
 from neli_router.ledgers.redis import address as redis_address
 from neli_router.ownership.base import OwnersSource
 from neli_router.protocol import Guarantee, Settings
-from neli_router.subscriptions.base import GroupSubscription
+from neli_router.subscriptions.base import GroupLook, GroupSubscription
 from neli_router.subscriptions.kafka import address as group_address
+from neli_router.subscriptions.kafka.address import GroupAddress
 
-__all__ = ["PROTOCOLS", "Config", "open", "owners_at", "owners_of", "require_promises", "subscribe"]
+__all__ = [
+    "LEASES",
+    "PROTOCOLS",
+    "PROTOCOLS_OWN",
+    "Config",
+    "look_at_group",
+    "open",
+    "owners_at",
+    "owners_of",
+    "require_promises",
+    "subscribe",
+]
 
 PROTOCOLS = ("induction", "neli", "fast-neli")
 """By the names of DESIGN and the papers. Those after the first borrow a broker's consumer group."""
@@ -217,17 +229,30 @@ def open(config: Config, *, create: bool = True) -> Ledger:  # noqa: A001 - `con
 
 def subscribe(config: Config, settings: GroupSettings) -> GroupSubscription:
     """A consumer in the broker's group of `config`. Raises LedgerUnusable, LedgerUnavailable or GroupMismatch."""
-    address, _ = group_address.parse(config.ledger.partition(":")[2])
-    assert address is not None, "an address with problems was refused"
+    address = _group_at(config)
     with needing("kafka", "a consumer group in Kafka"):
         from neli_router.subscriptions.kafka.subscription import KafkaSubscription  # noqa: PLC0415 - it may not be installed.
     session = settings.session_timeout
     return KafkaSubscription(
-        replace(address, partitions=address.partitions or config.layout.partitions),
+        address,
         session=session,
         # The broker waits for the program to finish, and a little for us to say so.
         patience=max(session, config.drain_timeout + session),
     )
+
+
+def look_at_group(config: Config) -> GroupLook:
+    """The topic and the group of `config`, without joining or making anything. Raises LedgerMissing, and as `subscribe`
+    does."""
+    with needing("kafka", "a consumer group in Kafka"):
+        from neli_router.subscriptions.kafka import subscription  # noqa: PLC0415 - as above.
+    return subscription.look_at_group(_group_at(config), config.group_settings().session_timeout)
+
+
+def _group_at(config: Config) -> GroupAddress:
+    address, _ = group_address.parse(config.ledger.partition(":")[2])
+    assert address is not None, "an address with problems was refused"
+    return replace(address, partitions=address.partitions or config.layout.partitions)
 
 
 def _group_problems(url: object) -> list[str]:

@@ -1,6 +1,7 @@
 """`neli doctor`: will an agent work here, and if not, what to change?
 
     configuration --> place, space --> ledger --> promises, group, name, expiry   each needs the one before it
+                  --> group, owners --> name                                      of a borrowed consumer group
                   --> clock, trips --> lease
                   --> agent (its socket), port
 
@@ -19,7 +20,7 @@ import socket
 import stat
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from neli_router.commands.measurements import (
     percentile,
 )
 from neli_router.config import Config
-from neli_router.errors import ConfigError, LedgerError, LedgerMissing, NeliError
+from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerMissing, NeliError
 from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
@@ -107,7 +108,9 @@ def examine(resolved: Resolved) -> list[Diagnosis]:
     findings = [Diagnosis("configuration", "fine", f"no problems; {told['default']} options by default{from_file}")]
     kind, _, rest = config.ledger.partition(":")
     trips: Trips | Diagnosis = _UNMEASURED
-    if kind == "sqlite":
+    if config.borrows_group:
+        findings += [_consumer_group(config), *_owners(resolved)]
+    elif kind == "sqlite":
         path = Path(rest.removeprefix("//")).absolute()
         place = _place(path)
         findings.append(place)
@@ -134,6 +137,52 @@ def _place(path: Path) -> Diagnosis:
     except OSError:  # macOS.
         system = ""
     return Diagnosis("place", "fine", f"{path} is writable, on {system or 'a file system of unknown kind'}")
+
+
+def _consumer_group(config: Config) -> Diagnosis:
+    try:
+        look = configuration.look_at_group(config)
+    except LedgerMissing:
+        return Diagnosis("group", "fine", "its topic is not there yet; the first member makes it, if it may")
+    except NeliError as error:
+        return Diagnosis("group", "failed", f"{error.wanted}, but {error.found}", error.remedy)
+    if (config.protocol, config.guarantee, look.broker_times) == ("neli", "exclusive", False):
+        remedy = "set message.timestamp.type=LogAppendTime on the topic, or choose guarantee='available'"
+        return Diagnosis("group", "failed", f"the topic of {look.address} keeps the writers' times", remedy)
+    if look.doubts:
+        return Diagnosis("group", "warning", "; ".join(look.doubts), "mend it, or fence every act that matters")
+    return Diagnosis("group", "fine", f"the topic of {look.address} has the layout's {look.partitions} partitions")
+
+
+def _owners(resolved: Resolved) -> list[Diagnosis]:
+    """The checks of the store in which the members of a borrowed group tell what they lead."""
+    config, failed = resolved.config, partial(Diagnosis, "owners", "failed")
+    try:
+        store = configuration.owners_of(config).open()
+        try:
+            said = store.table()
+        finally:
+            store.close()
+    except BeyondProtocol as error:
+        return [failed(f"{error.found}: an agent needs one", error.remedy)]
+    except NeliError as error:
+        return [failed(f"{error.wanted}, but {error.found}", error.remedy)]
+    if said.layout is None:
+        return [Diagnosis("owners", "fine", f"{store.address} answers; no member has told it anything yet")]
+    if unequal := said.layout.difference(config.layout):
+        return [failed(f"{store.address} is told of a group of another layout: {unequal}", "name another store")]
+    alive = {holder: card.name for holder, (card, expires_ms) in said.holders.items() if expires_ms > said.now_ms}
+    held = sum(held.holder in alive for held in (said.holdings or {}).values())
+    found = (
+        f"{store.address} knows {len(alive)} members that live, and {said.layout.partitions} partitions, "
+        f"{said.layout.partitions - held} of them unowned"
+    )
+    findings = [Diagnosis("owners", "fine", found)]
+    if config.name not in alive.values():
+        return [*findings, Diagnosis("name", "fine", f"no member is called {config.name!r}")]
+    # No failure: one that was killed is alive there for a lease.
+    remedy = "choose another --name, or wait until that one is gone: look-ups could not tell the two apart"
+    return [*findings, _living_name(str(config.name), resolved.agent, Diagnosis("name", "warning", "", remedy))]
 
 
 def _agent(agent: AgentOptions) -> list[Diagnosis]:
@@ -297,10 +346,15 @@ def _name(config: Config, agent: AgentOptions, inspection: Inspection) -> Diagno
     patience = min(HEAR_MAX, HEAR_BEATS * (inspection.lease or config.lease) / BEATS_PER_LEASE)
     if not inspection.living(patience, name=name):
         return Diagnosis("name", "fine", f"{name!r} was a member, and is not heard of any more")
+    remedy = "choose another --name, or stop that one first: the newer ends the older"
+    return _living_name(name, agent, Diagnosis("name", "failed", "", remedy))
+
+
+def _living_name(name: str, agent: AgentOptions, otherwise: Diagnosis) -> Diagnosis:
+    """Whether the member of this name, which is alive, is the agent here."""
     if name in _names_here(agent):
         return Diagnosis("name", "fine", f"{name!r} is alive, and is the agent that answers here")
-    found = f"a member called {name!r} is alive, and no agent that answers here is it"
-    return Diagnosis("name", "failed", found, "choose another --name, or stop that one first: the newer ends the older")
+    return replace(otherwise, found=f"a member called {name!r} is alive, and no agent that answers here is it")
 
 
 def _names_here(agent: AgentOptions) -> set[str]:

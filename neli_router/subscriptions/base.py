@@ -24,17 +24,26 @@ A handle belongs to the process that opened it, until it closes it, as a ledger'
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from neli_router.consumer_group.events import AskedBack, Away, Back, Broken, Confirmed, Given, Lost, Received
 
-__all__ = ["TAKE_MAX", "BrokerNews", "GroupSubscription"]
+__all__ = ["TAKE_MAX", "BrokerNews", "GroupLook", "GroupSubscription"]
 
 TAKE_MAX = 1000
 """Messages that wait to be taken. When so many do, or one for a session, the driver stops asking the broker: a member
 that hangs for longer than its patience then leaves the group."""
 
 BrokerNews = Given | AskedBack | Lost | Received | Confirmed | Away | Back | Broken
+
+
+class GroupLook(NamedTuple):
+    """What a consumer would find, as `GroupSubscription` has it."""
+
+    address: str
+    partitions: int
+    broker_times: bool
+    doubts: tuple[str, ...]
 
 
 class GroupSubscription(Protocol):

@@ -364,3 +364,33 @@ def test_a_folder_that_may_not_be_written_fails(tmp_path: Path) -> None:
 def test_a_percentile_is_one_of_the_values() -> None:
     values = [float(value) for value in range(1, 101)]
     assert (50.0, 99.0, 100.0, 1.0) == tuple(percentile(values, share) for share in (0.5, 0.99, 1.0, 0.0))
+
+
+# A borrowed consumer group
+
+
+@pytest.mark.kafka
+def test_a_consumer_group_is_looked_at_with_its_store_of_owners_and_not_joined(kafka: str, redis: str) -> None:
+    group = f"kafka://{kafka}/doctor-{uuid4().hex}"
+    given = ("--protocol", "fast-neli", "--layout-partitions", "2", "--name", "alice")
+    code, found = findings(*given, ledger=group)
+    assert (1, "failed") == (code, found["owners"]["verdict"])
+    assert "give all members, and this, ownership='redis://host:6379/group'" in found["owners"]["remedy"]
+    told = (*given, "--ownership", redis)
+    code, found = findings(*told, ledger=group)
+    assert (0, "its topic is not there yet; the first member makes it, if it may") == (code, found["group"]["found"])
+    assert "no member has told it anything yet" in found["owners"]["found"]
+    config = Config(
+        group, protocol="fast-neli", name="alice", layout=Layout(partitions=2), ownership=redis, drain_timeout=5.0
+    )
+    with Member(config) as member:
+        until(lambda: len(member.led) == 2)
+        until(lambda: "2 partitions, 0 of them unowned" in findings(*told, ledger=group)[1]["owners"]["found"])
+        code, found = findings(*told, ledger=group)
+        assert (0, "warning", "warning") == (code, found["group"]["verdict"], found["name"]["verdict"])
+        assert "has 1 replica" in found["group"]["found"]
+        assert "no agent that answers here is it" in found["name"]["found"]
+        assert len(member.led) == 2
+        code, found = findings(*told, "--layout-partitions", "4", ledger=group)
+        assert (1, "failed", "failed") == (code, found["group"]["verdict"], found["owners"]["verdict"])
+        assert "say layout.partitions=2" in found["group"]["remedy"]

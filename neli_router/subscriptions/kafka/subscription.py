@@ -63,11 +63,11 @@ from neli_router.errors import ConfigError, GroupMismatch, LedgerUnavailable, Le
 from neli_router.ledgers.base import require_not_closed, require_own_process
 from neli_router.ledgers.kafka.clients import COMMON, asking, keep_in_children
 from neli_router.ledgers.kafka.faults import DENIED, explain, is_fatal, told
-from neli_router.subscriptions.base import TAKE_MAX, BrokerNews
+from neli_router.subscriptions.base import TAKE_MAX, BrokerNews, GroupLook
 from neli_router.subscriptions.kafka.address import GroupAddress
 from neli_router.subscriptions.kafka.topic import grown, look_at_topic, require_group_topic, require_session
 
-__all__ = ["KafkaSubscription"]
+__all__ = ["KafkaSubscription", "look_at_group"]
 
 SLICE = 0.05
 """Seconds of one poll: so long may `close` wait until the thread notices."""
@@ -411,6 +411,16 @@ class KafkaSubscription:
             "isolation.level": "read_uncommitted",
             "fetch.error.backoff.ms": 20,
         }
+
+
+def look_at_group(address: GroupAddress, session: float) -> GroupLook:
+    """What a consumer would find. Joins and makes nothing. Raises LedgerMissing where there is no topic yet, and as
+    KafkaSubscription does."""
+    with asking(address.at, "the look at it") as admin:
+        topic = require_group_topic(admin, address, create=False)
+        doubts = require_session(admin, address, session)
+    doubts = (*topic.doubts, *doubts, *_doubts_of(address))
+    return GroupLook(address.at.public, topic.seen.partitions, topic.broker_times, doubts)
 
 
 def _doubts_of(address: GroupAddress) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def require_group_topic(admin: AdminClient, address: GroupAddress, *, create: bo
         raise GroupMismatch(
             f"the topic {at.topic} of {at.public} with {wanted} partitions was wanted",
             f"it has {seen.partitions}",
-            f"say ?partitions={seen.partitions}, or nothing, in the address",
+            f"say layout.partitions={seen.partitions}, and the same or nothing as ?partitions in the address",
         )
     broker_times, doubts = _judge(admin, at, min(replicas))
     return GroupTopic(seen, broker_times, doubts)
