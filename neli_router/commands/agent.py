@@ -40,6 +40,10 @@ def agent_command(config_file: str | None, **flags: object) -> None:
     over, leaves the group and ends. SIGHUP reads the configuration again: the weight, the token and the log's level
     change at once, and what needs a restart is named in the log.
 
+    With --protocol neli or fast-neli, the group lives in a consumer group of Kafka. Such a member knows what it leads
+    itself; the rest its agent learns from the Redis of --ownership, which all members tell what they lead. There are no
+    wishes in such a group: `neli drain`, pin, weigh and load are refused.
+
     Every option may be said here, in the environment (NELI_LEASE=0.5) or in a file; `neli config` shows what holds and
     where it comes from, `neli doctor` whether it will work.
 

@@ -21,7 +21,7 @@ import click
 
 from neli_router.agent.address import default_address
 from neli_router.commands.conventions import output_option
-from neli_router.config import Config
+from neli_router.config import LEASES, PROTOCOLS_OWN, Config
 from neli_router.errors import ConfigError
 from neli_router.exit_codes import EXIT_USAGE
 from neli_router.keyspace import Layout
@@ -47,6 +47,8 @@ def _default(key: str) -> str:
         value = getattr(Layout(), option.name)
     elif not option.section:
         value = next(field.default for field in fields(Config) if field.name == key)
+    if value is PROTOCOLS_OWN:
+        value = ", ".join(f"{lease:g} of {protocol}" for protocol, lease in LEASES.items())
     return "" if value in {None, "", MISSING} else f"  [default: {plain(value)}]"
 
 

@@ -16,6 +16,7 @@ from neli_router.settings.resolve import Resolved
 __all__ = ["Reload", "Reloaded", "Reloader"]
 
 CHANGEABLE = frozenset({"weight", "agent.token", "agent.token_file", "agent.log_level"})
+"""Of a borrowed group, not the weight: its broker takes no wishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,14 @@ class Reloader:
             different.add("agent.token")
         if new.config.ledger != old.config.ledger:  # A password alone may be another.
             different.add("ledger")
-        kept = {one.name: one for one in old.settings if one.name not in CHANGEABLE}
+        changeable = CHANGEABLE - {"weight"} if old.config.borrows_group else CHANGEABLE
+        kept = {one.name: one for one in old.settings if one.name not in changeable}
         self._running = replace(old, settings=tuple(kept.get(one.name, one) for one in new.settings))
         self._token = new.agent.token
         return Reloaded(
             token=new.agent.token if "agent.token" in different else None,
-            weight=new.config.weight if "weight" in different else None,
+            weight=new.config.weight if "weight" in different & changeable else None,
             log_level=new.agent.log_level if "agent.log_level" in different else None,
-            changed=tuple(sorted(different & CHANGEABLE)),
-            waiting=tuple(sorted(different - CHANGEABLE)),
+            changed=tuple(sorted(different & changeable)),
+            waiting=tuple(sorted(different - changeable)),
         )

@@ -57,6 +57,13 @@ def test_what_waits_is_named_again_and_what_changed_is_not(site: Site) -> None:
     assert () == reload().changed
 
 
+def test_a_borrowed_group_takes_no_other_weight_while_it_runs() -> None:
+    flags = {"ledger": "kafka://127.0.0.1:1/jobs", "protocol": "neli"}
+    made = [resolve({**flags, "weight": weight}, {}, places=()) for weight in ("1", "2")]
+    found = Reloader(lambda: made[1], made[0])()
+    assert (None, (), ("weight",)) == (found.weight, found.changed, found.waiting)
+
+
 def test_another_password_for_the_ledger_waits_although_it_is_not_shown(tmp_path: Path) -> None:
     ledgers = ["memory://u:one@jobs", "memory://u:two@jobs"]
     made = [resolve({"ledger": ledger}, {}, places=()) for ledger in ledgers]
