@@ -103,7 +103,7 @@ class Config:
     groups: int = 1
     """Of `neli`: how many groups share the topic. Each broadcasts so many times less often."""
     term_base: int = 0
-    """Of a borrowed group: its terms count from here. One that moves here from another ledger, or whose topic is made
+    """Of a borrowed group: its terms are above this. One that moves here from another ledger, or whose topic is made
     anew, gives the highest term that it had."""
     goneli: bool = False
     """Of `fast-neli`: share a group with processes that run goNELI."""

@@ -6,8 +6,8 @@
         |               '---- no fresh message: Fenced -------+---------------------------------------+
         '---------------- Lost, or asked back and let go -----+---------------------------------------'
 
-**A term** is `term_base` + the offset of the message that began the tenure. Two successive owners of a partition never
-have the same term, nor a falling one, also when one of them is a zombie. Why:
+**A term** is `term_base` + 1 + the offset of the message that began the tenure, so it is above `term_base`. Two
+successive owners of a partition never have the same term, nor a falling one, also when one is a zombie. Why:
 
 1. A tenure begins when its message m was received, and *after that* the group's coordinator still counted this
    member (`Confirm`). So m was in the log when the coordinator answered.
@@ -160,8 +160,8 @@ class Contender(ABC):
 
     def tenures(self, now: float) -> dict[int, int]:
         """Partition -> term, for all partitions that this member may act for at `now`."""
-        base = self._group.term_base
-        return {i: base + at for i, at in self._tenures.items() if self._begins(i) <= now < self._ends(i)}
+        first = self._group.term_base + 1
+        return {i: first + at for i, at in self._tenures.items() if self._begins(i) <= now < self._ends(i)}
 
     @property
     def deadline(self) -> float:
@@ -276,11 +276,11 @@ class Contender(ABC):
                 self._fail(_other_size(self._group.layout.partitions, i + 1), now, effects)
             elif message.offset <= last:
                 # From here on terms could fall, so that a fence refuses them or, worse, they equal another's.
-                highest = self._group.term_base + last
+                highest = self._group.term_base + 1 + last
                 error = LedgerRewound(
                     f"a message above offset {last} was wanted in partition {i}",
                     f"offset {message.offset} was read: the topic was made anew, or it lost messages",
-                    f"start all members of the group with a term_base of more than {highest}",
+                    f"start all members of the group with a term_base of at least {highest}",
                 )
                 self._fail(error, now, effects)
             else:

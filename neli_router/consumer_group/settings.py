@@ -51,7 +51,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     """How long the broker is kept waiting for the program to finish what was asked back. The driver's broker must be
     at least as patient: `max.poll.interval.ms` in Kafka."""
     term_base: int = 0
-    """Terms count from here. A group that moves from another ledger, or to a topic made anew, gives the highest term
+    """Terms are above this. A group that moves from another ledger, or to a topic made anew, gives the highest term
     that it ever had, so that no fence refuses the new terms."""
     session: float | None = None
     """How long the broker waits for a silent consumer: `session.timeout.ms` in Kafka."""

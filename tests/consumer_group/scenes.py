@@ -45,7 +45,8 @@ class Scene(Generic[Driven]):
         self.published: list[tuple[float, dict[int, bytes | None]]] = []
         self.asked: list[dict[int, int]] = []
         self.advice: list[Notice] = []
-        self.offset = 9
+        self.offset = 8
+        """Of the last message. The first one of a scene begins term 10."""
 
     def step(self, now: float, event: BrokerInput = TICK) -> list[BrokerEffect]:
         told: list[BrokerEffect] = []

@@ -195,7 +195,7 @@ def test_heartbeats_of_a_stranger_make_a_leader_ask_the_group_and_cost_it_nothin
     scene = leader(1)
     scene.step(1.0)
     assert [] == scene.message(1.1, 1, body=b"5%b")
-    assert [{1: 10}] * 2 == scene.asked
+    assert [{1: 9}] * 2 == scene.asked
     scene.returns(1.2)
     assert [1] == scene.leads(5.9)
 

@@ -455,7 +455,12 @@ def test_continuous_availability_takes_two_groups_with_a_leader_each() -> None:
 # Terms
 
 
-def test_a_tenure_has_the_offset_of_the_message_that_began_it_as_its_term() -> None:
+def test_a_term_is_above_term_base_by_the_offset_of_the_message_that_began_it() -> None:
+    first = NeliScene(neli_settings(term_base=1000))
+    first.given(0.0, 1)
+    assert [Acquired({1: 1001})] == first.message(1.0, 1, offset=0), (
+        "no term of the group before it was higher than 1000"
+    )
     scene = NeliScene(neli_settings(term_base=1000))
     scene.given(0.0, 1)
     assert [Acquired({1: 1010})] == scene.message(1.0, 1)
@@ -468,7 +473,7 @@ def test_nothing_is_led_before_the_group_has_confirmed_what_the_message_said() -
     scene = NeliScene(AVAILABLE, confirms=False)
     scene.given(0.0, 1)
     assert [] == scene.message(1.0, 1)
-    assert ([{1: 10}], []) == (scene.asked, scene.leads(1.0))
+    assert ([{1: 9}], []) == (scene.asked, scene.leads(1.0))
     assert [Acquired({1: 10})] == scene.confirmed(1.5)
 
 
@@ -477,10 +482,10 @@ def test_a_question_that_was_lost_is_asked_again_at_each_beat() -> None:
     scene.given(0.0, 1)
     scene.message(1.0, 1)
     scene.message(1.5, 1)
-    assert [{1: 10}] == scene.asked
+    assert [{1: 9}] == scene.asked
     assert 2.0 == scene.machine.deadline
     scene.step(2.0)
-    assert [{1: 10}] * 2 == scene.asked
+    assert [{1: 9}] * 2 == scene.asked
 
 
 def test_a_question_whose_message_is_too_old_is_not_asked_again_and_its_answer_begins_nothing() -> None:
@@ -506,7 +511,7 @@ def test_an_answer_that_comes_after_a_loss_begins_nothing() -> None:
     assert [] == scene.confirmed(2.5)
     scene.given(3.0, 1)
     scene.message(4.0, 1)
-    assert [] == scene.step(4.5, Confirmed({1: 10}))  # The answer to the older question.
+    assert [] == scene.step(4.5, Confirmed({1: 9}))  # The answer to the older question.
     assert [Acquired({1: 11})] == scene.confirmed(5.0)
 
 
@@ -530,7 +535,7 @@ def test_an_offset_that_is_not_above_the_last_ends_the_member() -> None:
     assert [1] == fenced([loss])
     assert isinstance(end, Stopped)
     assert isinstance(end.error, LedgerRewound)
-    assert "start all members of the group with a term_base of more than 1010" == end.error.remedy
+    assert "start all members of the group with a term_base of at least 1010" == end.error.remedy
 
 
 # Giving back

@@ -170,7 +170,7 @@ def _gone(at: KafkaAddress, found: str) -> LedgerUnusable:
     return LedgerUnusable(
         f"the topic {at.topic} of {at.public} was wanted as it was at the start",
         f"{found}, and offsets that begin anew would lower the terms",
-        "stop all members of the group, raise term_base above every term that was given, then start them again",
+        "stop all members of the group, raise term_base to the highest term that was given, then start them again",
     )
 
 
