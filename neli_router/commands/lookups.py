@@ -260,7 +260,7 @@ def watch_command(
 
 def _note_age(age: float) -> None:
     if age > OLD_AFTER:
-        click.echo(f"Note: this is {age:.0f} s old: the agent could not read its ledger since", err=True)
+        click.echo(f"Note: this is {age:.0f} s old: the agent could read nothing newer", err=True)
 
 
 def _looked_up(client: "Client", keys: Iterable[Key], roles: tuple[str, ...]) -> Iterator[list[OwnerLine]]:

@@ -25,7 +25,7 @@ from neli_router.errors import ConfigError
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PATIENCE, until
+from tests.agent.running import PATIENCE, running, until
 
 PARTITIONS = 4
 LEASES = {"neli": 3.0, "fast-neli": 5.0}
@@ -175,6 +175,26 @@ def test_a_member_that_the_broker_gives_nothing_is_on_the_page_and_leaves_it_at_
     assert EXIT_DONE == agents[idle].process.wait(PATIENCE)
     until(lambda: idle not in agents[leader].shown, "it to be gone")
     assert f"{idle} left" in agents[leader].ask("events").output
+
+
+def test_an_agent_that_reaches_neither_broker_nor_store_says_so_and_refuses_wishes_all_the_same(tmp_path: Path) -> None:
+    config = Config(
+        "kafka://127.0.0.1:1/jobs",
+        protocol="neli",
+        name="a",
+        layout=Layout(64, PARTITIONS),
+        ownership="redis://127.0.0.1:1/jobs",
+    )
+    with running(config, AgentOptions(socket=f"{tmp_path}/agent.sock")) as agent, agent.client() as client:
+        until(lambda: "the broker is out of reach" in client.get("/ready").json().get("found", ""), "the reason")
+        assert (200, "reading") == ((answer := client.get("/health")).status_code, answer.json()["member"])
+        owner = client.get("/v1/owner", params={"role": 0})
+        assert (503, "StaleTable") == (owner.status_code, owner.json()["kind"])
+        status = client.get("/v1/status").json()
+        assert ([], 0, "redis://127.0.0.1:1/jobs") == (status["members"], status["table"]["slots"], status["store"])
+        assert "redis" in status["why"] or "127.0.0.1:1" in status["why"]
+        assert 409 == client.post("/v1/drain", json={"name": "b"}).status_code
+        assert "neli_ledger_available 0.0" in client.get("/metrics").text
 
 
 def test_an_agent_without_a_store_of_owners_says_which_option_is_missing(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_members_are_printed_as_text_and_as_json(place: StandIn) -> None:
 def test_an_old_answer_says_how_old_it_is(place: StandIn) -> None:
     place.age = 12.4
     for command in (members_command, table_command):
-        assert "Note: this is 12 s old: the agent could not read its ledger since\n" == run(command).stderr
+        assert "Note: this is 12 s old: the agent could read nothing newer\n" == run(command).stderr
     place.age = 0.1
     assert "" == run(members_command).stderr
 
