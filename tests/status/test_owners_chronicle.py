@@ -1,15 +1,23 @@
 """What people are shown of a borrowed group: made of what the store of owners says, and of nothing else."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 
 import pytest
 
 from neli_router.agent.server.views import history_views, members_view, table_view
+from neli_router.clock import host_clock
 from neli_router.commands.events import sentence
+from neli_router.config import owners_at
 from neli_router.keyspace import Layout
-from neli_router.ownership.base import Card, Holding, Listing, Version
+from neli_router.ownership.base import Card, Claim, Holding, Listing, Version
+from neli_router.router.feed import Feed
+from neli_router.router.owners_reader import OwnersReader
 from neli_router.router.refusal import At
 from neli_router.status.owners_chronicle import OwnersChronicle
+from tests.agent.running import until
+from tests.conftest import require
+from tests.servers.redis import Redis, missing
 
 LAYOUT = Layout(slots=64, partitions=4)
 LEASE = 5.0
@@ -167,3 +175,36 @@ def test_renewals_alone_change_nothing_that_people_see(store: Store) -> None:
     assert store.chronicle.group.looks_like(before)
     store.say(2.0, a={1: 12})
     assert not store.chronicle.group.looks_like(before)
+
+
+# From a real store
+
+
+@pytest.mark.redis
+def test_a_frozen_store_expires_no_member_and_one_that_answers_does() -> None:
+    pytest.importorskip("redis")
+    require(missing())
+    chronicle = OwnersChronicle(LAYOUT, lease=LEASE, guarantee="exclusive")
+
+    def left() -> dict[str, float | None]:
+        return {one.name: one.lease_left for one in chronicle.group.members(host_clock())}
+
+    with Redis.started() as server, ExitStack() as stack:
+        source = owners_at(server.url("jobs"))
+        writer = stack.enter_context(closing(source.open()))
+        writer.publish(LAYOUT, Claim("life-a", Card("a", "a:1"), 60.0, {0: 11, 1: 12}, {}))
+        feed = Feed("", layout=LAYOUT, tell=lambda _: None)
+        reader = OwnersReader(feed, source, clock=host_clock, tap=chronicle)
+        stack.callback(feed.close)
+        stack.callback(reader.close)
+        until(lambda: 0 < (left().get("a") or 0) <= 60, "a member")
+        assert {"a": 2} == {one.name: one.partitions for one in chronicle.group.members(host_clock())}
+        server.freeze()
+        until(lambda: {"a": None} == left(), "the outage")
+        server.thaw()
+        until(lambda: left().get("a"), "its end")
+        writer.publish(LAYOUT, Claim("life-b", Card("b", "b:1"), 1.5, {2: 13}, {}))
+        until(lambda: ["join", "expire"] == [event.cause for event in chronicle.group.events], "a short life")
+        writer.publish(LAYOUT, Claim("life-a", Card("a", "a:1"), 0.0, {}, {0: 11, 1: 12}))
+        until(lambda: [] == chronicle.group.names, "the last departure")
+        assert "a left: 2 partitions to nobody" == sentence(history_views(chronicle.group, host_clock(), 50)[-1])
