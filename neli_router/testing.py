@@ -34,7 +34,7 @@ from random import Random
 from threading import Condition
 from typing import Any
 
-from neli_router.config import Config
+from neli_router.config import PROTOCOLS, Config
 from neli_router.consumer_group.settings import GroupSettings
 from neli_router.errors import BeyondProtocol, Closed, LedgerUnavailable, NoOwner
 from neli_router.induction.observer import Observer
@@ -75,6 +75,13 @@ class Group:
     def __init__(self, *, seed: int, options: Mapping[str, Any]) -> None:
         sizes = {name: options[name] for name in Layout.__struct_fields__ if name in options}
         rest = {name: value for name, value in options.items() if name not in sizes}
+        if (protocol := rest.get("protocol")) in PROTOCOLS[1:]:
+            # Before Config asks for an address in Kafka, which would not help here.
+            raise BeyondProtocol(
+                "a group in memory was wanted",
+                f"the protocol {protocol!r} needs a broker that shares partitions out",
+                "test with protocol='induction', which is the same to a program, or against a real Kafka",
+            )
         self.config = Config.of({"ledger": "memory://test", **({"layout": Layout(**sizes)} if sizes else {}), **rest})
         self.now = 0.0
         """Seconds since the group was made."""
@@ -341,11 +348,7 @@ class _Host:
         return Random(self._group.random.getrandbits(64))
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
-        raise BeyondProtocol(
-            "a group in memory was wanted",
-            f"the protocol {config.protocol!r} needs a broker that shares partitions out",
-            "test with protocol='induction', or against a real Kafka",
-        )
+        raise AssertionError("a group in memory refuses such a protocol")
 
     def ledger(self, config: Config) -> Ledger:
         connection = _Connection(self._group.log, lambda: self.is_cut or self._group.outage)
