@@ -32,7 +32,7 @@ SESSION = 6.0
 """Kafka's brokers accept no shorter session unless they are told to (`group.min.session.timeout.ms`)."""
 
 SHORT_SESSION = 1.0
-"""Below it, groups of eight members with librdkafka were seen never to settle."""
+"""Below it, members with librdkafka were seen to expel each other: it is silent for so long before it joins again."""
 
 TERM_MAX = 2**53
 """A term must stay a whole number in every language and table."""
@@ -109,7 +109,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
             remedy = "have about as many partitions as members; each costs messages at every beat"
             yield _advice("far more partitions than members", remedy, members=p, partitions=m)
         if self.session_timeout < SHORT_SESSION:
-            remedy = "measure that the group settles; keep librdkafka awake by statistics.interval.ms=session/20"
+            remedy = "have 1.5 s or more, or Kafka's newer protocol, and measure that the group settles"
             yield _advice("sessions this short were seen to flap", remedy, session=self.session_timeout)
 
     def _problems(self) -> Iterator[str]:

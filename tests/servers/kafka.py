@@ -197,7 +197,7 @@ SHORT_SESSIONS: dict[str, object] = {
 
 
 SHORT_GROUPS: dict[str, object] = {
-    "group.min.session.timeout.ms": 1000,
+    "group.min.session.timeout.ms": 2000,
     "group.consumer.min.session.timeout.ms": 1000,
     "group.consumer.session.timeout.ms": 6000,
     "group.consumer.min.heartbeat.interval.ms": 100,
