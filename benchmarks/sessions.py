@@ -1,0 +1,186 @@
+"""How many members a consumer group expels wrongly while it gathers, and at rest, by its session and its size.
+
+    members, started at once --> each has a share, and nothing changed for two sessions --> left alone --> close
+    |<--------------- gathering: settled_ms, expelled ------------->|<-- expelled_at_rest -->|
+
+The consumers are librdkafka's own, on the classic protocol, one a thread of this process; nothing of ours but the few
+settings that matter. All live and none is slow, so each that the broker expels, by its log, was expelled wrongly.
+
+librdkafka sends heartbeats when its main thread wakes. `--awake` says by what it does: `commit` is the timer of
+automatic commits, which is what our driver has; `statistics` that of statistics, both twenty times a session; `nothing`
+leaves it to itself. It asks to join at most once a second, and is silent until then: so a member that must join twice
+within a second is expelled if its session is shorter. The more members start, the more often one must.
+
+    expelled@S,N,A                    in all trials, of N members with a session of S seconds, kept awake by A
+    settled_ms_median@S,N,A, _max     None if a trial did not settle within half a minute
+
+The broker accepts all of these sessions here, which takes `group.min.session.timeout.ms=100`: by default, none under 6
+seconds. It takes about five minutes, `--quick` one.
+"""
+
+import argparse
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from uuid import uuid4
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks import Figures
+from tests.servers.kafka import Kafka
+
+__all__ = ["run"]
+
+SESSIONS = (0.5, 1.0, 2.0, 6.0)
+MEMBERS = (2, 4, 8)
+AWAKE = ("nothing", "commit", "statistics")
+COOPERATIVE = "cooperative-sticky"
+STRATEGIES = (COOPERATIVE, "range", "roundrobin")
+
+HEARTBEATS_PER_SESSION = 10
+WAKES_PER_SESSION = 20
+"""As in our driver."""
+
+PARTITIONS = 8
+SETTLE_MAX = 30.0
+POLL = 0.05
+ASK_MAX = 30.0
+EXPELLED = "has failed, removing it from the group"
+"""In the broker's log, with the group's name before it."""
+
+
+class Sharing:
+    """One consumer on a thread of its own: what it has, and when that changed last."""
+
+    def __init__(self, topic: str, settings: dict[str, object]) -> None:
+        self.has: set[int] = set()
+        self.changed_at = time.monotonic()
+        self._is_cooperative = settings["partition.assignment.strategy"] == COOPERATIVE
+        self._over = False
+        self._consumer = Consumer(settings)
+        self._consumer.subscribe([topic], on_assign=self._given, on_revoke=self._gone, on_lost=self._gone)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        self._over = True
+
+    def await_left(self) -> None:
+        self._thread.join(ASK_MAX)
+
+    def _run(self) -> None:
+        while not self._over:
+            self._consumer.poll(POLL)
+        self._consumer.close()
+
+    def _given(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.has |= {it.partition for it in partitions}
+        self.changed_at = time.monotonic() if partitions else self.changed_at
+        (consumer.incremental_assign if self._is_cooperative else consumer.assign)(partitions)
+
+    def _gone(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.has -= {it.partition for it in partitions}
+        self.changed_at = time.monotonic() if partitions else self.changed_at
+
+
+class Broker:
+    """A broker that accepts short sessions, and says whom it expelled."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._bootstrap, self._log = kafka.bootstrap, kafka.nodes[0].folder / "log"
+        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    def expelled(self, group: str) -> int:
+        lines = Path(self._log).read_text(errors="replace").splitlines()
+        return sum(EXPELLED in line and group in line for line in lines)
+
+    @contextmanager
+    def group(self, members: int, session: float, awake: str, strategy: str) -> Iterator[tuple[str, list[Sharing]]]:
+        """Members that all start at once; the group's name first."""
+        group = f"sessions-{uuid4().hex}"
+        self._admin.create_topics([NewTopic(group, PARTITIONS, 1)])[group].result(ASK_MAX)
+        settings: dict[str, object] = {
+            "bootstrap.servers": self._bootstrap,
+            "group.id": group,
+            "session.timeout.ms": round(1000 * session),
+            "heartbeat.interval.ms": round(1000 * session / HEARTBEATS_PER_SESSION),
+            "partition.assignment.strategy": strategy,
+            "auto.offset.reset": "latest",
+            "enable.auto.commit": awake == "commit",
+            "enable.auto.offset.store": False,
+            "log_level": 0,
+        }
+        every = round(1000 * session / WAKES_PER_SESSION)
+        if awake == "commit":
+            settings["auto.commit.interval.ms"] = every
+        elif awake == "statistics":
+            settings |= {"statistics.interval.ms": every, "stats_cb": lambda _: None}
+        sharing = [Sharing(group, settings) for _ in range(members)]
+        try:
+            yield group, sharing
+        finally:
+            for one in sharing:
+                one.leave()
+            for one in sharing:
+                one.await_left()
+
+
+def run(options: Sequence[str]) -> Figures:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks sessions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--session", type=float, nargs="+", default=SESSIONS, help="seconds")
+    parser.add_argument("--members", type=int, nargs="+", default=MEMBERS, help=f"at most {PARTITIONS}")
+    parser.add_argument("--awake", nargs="+", choices=AWAKE, default=AWAKE[1:], help="what keeps librdkafka awake")
+    parser.add_argument("--strategy", choices=STRATEGIES, default=COOPERATIVE, help="how partitions are shared out")
+    parser.add_argument("--trials", type=int, default=2, help="of each kind")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for which a group that settled is left alone")
+    parser.add_argument("--quick", action="store_true", help="1 trial of 2 and 8 members, sessions of 0.5 and 2 s")
+    chosen = parser.parse_args(options)
+    if not all(1 <= members <= PARTITIONS for members in chosen.members):
+        parser.error(f"--members {chosen.members}: each must get one of {PARTITIONS} partitions")
+    sessions, sizes, trials = (
+        ((0.5, 2.0), (2, 8), 1) if chosen.quick else (chosen.session, chosen.members, chosen.trials)
+    )
+    figures: Figures = {}
+    with Kafka.started(settings={"group.min.session.timeout.ms": 100}) as kafka:
+        broker = Broker(kafka)
+        for session in sessions:
+            for members in sizes:
+                for awake in chosen.awake:
+                    found = [
+                        _trial(broker, session, members, awake, chosen.strategy, chosen.seconds)
+                        for _ in range(max(1, trials))
+                    ]
+                    cell = f"{session:g},{members},{awake}"
+                    settled = [it for it, _, _ in found if it is not None]
+                    all_did = len(settled) == len(found)
+                    figures[f"expelled@{cell}"] = sum(it for _, it, _ in found)
+                    figures[f"expelled_at_rest@{cell}"] = sum(it for _, _, it in found)
+                    figures[f"settled_ms_median@{cell}"] = 1e3 * median(settled) if all_did else None
+                    figures[f"settled_ms_max@{cell}"] = 1e3 * max(settled) if all_did else None
+    return {**figures, "trials": trials, "strategy": chosen.strategy, "partitions": PARTITIONS}
+
+
+def _trial(
+    broker: Broker, session: float, members: int, awake: str, strategy: str, seconds: float
+) -> tuple[float | None, int, int]:
+    """Seconds until it settled, or None; how many were expelled until then; and how many while it was left alone."""
+    began = time.monotonic()
+    with broker.group(members, session, awake, strategy) as (group, sharing):
+        while True:
+            last = max(one.changed_at for one in sharing)
+            shares = [len(one.has) for one in sharing]
+            is_shared = sum(shares) == PARTITIONS and min(shares) > 0
+            if is_shared and time.monotonic() - last >= 2 * session:
+                break
+            if time.monotonic() - began > SETTLE_MAX:
+                return None, broker.expelled(group), 0
+            time.sleep(POLL)
+        gathering = broker.expelled(group)
+        time.sleep(seconds)
+        return last - began, gathering, broker.expelled(group) - gathering

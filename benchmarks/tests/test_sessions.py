@@ -1,0 +1,22 @@
+"""The benchmark of short sessions reports what it promises; how many are expelled, no test asks."""
+
+import pytest
+
+from benchmarks import sessions
+from tests.conftest import require
+from tests.servers import kafka
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_a_group_that_settles_is_counted() -> None:
+    require(kafka.missing())
+    figures = sessions.run(["--session", "3", "--members", "2", "--awake", "commit", "--trials", "1", "--seconds", "0"])
+    assert {"trials": 1, "strategy": "cooperative-sticky", "partitions": 8}.items() <= figures.items()
+    assert {f"{name}@3,2,commit" for name in ("expelled", "expelled_at_rest", "settled_ms_median")} <= figures.keys()
+
+
+def test_each_member_must_be_able_to_get_a_partition(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        sessions.run(["--members", "9"])
+    assert "each must get one of 8 partitions" in capsys.readouterr().err
