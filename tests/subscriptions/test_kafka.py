@@ -127,7 +127,7 @@ def test_a_topic_that_is_there_is_taken_as_it_is(kafka: str) -> None:
 def test_another_number_of_partitions_than_said_is_refused(kafka: str) -> None:
     group = fresh()
     make(kafka, f"{group}.neli", partitions=7)
-    with pytest.raises(GroupMismatch, match=r"with 3 partitions was wanted, but it has 7: say \?partitions=7"):
+    with pytest.raises(GroupMismatch, match=r"with 3 partitions was wanted, but it has 7: say layout.partitions=7"):
         opened(kafka, group, "partitions=3")
 
 
