@@ -175,7 +175,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "clock_error", SECONDS, "Of neli: by how much this host's and any broker's clocks differ, in s."),
         Option("", "groups", WHOLE, "Of neli: how many groups share the topic."),
         Option(
-            "", "term_base", WHOLE, "Of a borrowed group: what its terms count from, such as a former group's highest."
+            "", "term_base", WHOLE, "Of a borrowed group: what its terms are above: the highest one of a former ledger."
         ),
         Option("", "goneli", SWITCH, "Of fast-neli: share the group with processes that run goNELI."),
         Option("", "accept_rewinds", SWITCH, "Run an exclusive group on a ledger that may lose records."),
