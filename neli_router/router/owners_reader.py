@@ -11,7 +11,8 @@ version is asked for at least every CHECK_EVERY, and the table is as old as the 
 it.
 
 Which holder expires is judged by the store's clock when it is asked. While it cannot be asked, no holder expires: the
-members may be well, and only the table grows old.
+members may be well, and only the table grows old. When it can be asked again, they could not renew either. So those
+that were alive before get RENEWAL_MAX to do so: else an outage would end with a moment in which nothing has an owner.
 
 Look-ups are those of a router that reads a ledger, but for this: a partition may have no owner although members are
 alive. It was released, its holder has expired, or its owner does not publish.
@@ -31,13 +32,17 @@ from neli_router.router.feed import Feed, Reading
 from neli_router.router.reader import Reader
 from neli_router.router.table import Owner, Peer, Table, no_owner
 
-__all__ = ["CHECK_EVERY", "OwnersReader", "OwnersTap", "table_of_owners"]
+__all__ = ["CHECK_EVERY", "OwnersReader", "OwnersTap", "renewable", "table_of_owners"]
 
 CHECK_EVERY = 1.0
 """Seconds. Raising it saves a question a second, and finds later that a message was lost."""
 
 WHOLE_EVERY = 30.0
 """How often everything is read whatever the version says: a store that lost some of it may have the same one again."""
+
+RENEWAL_MAX = 3.0
+"""Seconds after an outage for which holders from before it do not expire. A member that waits for an answer of a store
+that hangs tries again within that time. Longer names owners that died meanwhile for longer."""
 
 NAP_MIN = 0.01
 """The shortest wait for a holder to expire."""
@@ -73,6 +78,10 @@ class OwnersReader(Reader):
         self._holdings: dict[int, Holding] = {}
         self._holders: dict[str, tuple[Card, int]] = {}
         self._shown: tuple[Version, dict[str, Card], Table | None] | None = None
+        self._alive: Mapping[str, Card] = {}
+        self._late: dict[str, float] = {}
+        """Holder -> until when it does not expire, because the store was away."""
+        self._was_away = False
         self._asked_at = self._whole_at = self._due_at = 0.0
         self._thread.start()
 
@@ -82,7 +91,7 @@ class OwnersReader(Reader):
         except LedgerError as error:
             if isinstance(error, LedgerUnusable) and not self._is_open:
                 raise  # A mistake in the address. Later, an operator who mends a password does not know of this router.
-            self._listing = None
+            self._listing, self._was_away = None, True
             self._away(str(error))
             if self._tap is not None:
                 self._tap.away()
@@ -119,13 +128,17 @@ class OwnersReader(Reader):
         listing = self._owners.table(known)
         if listing.holdings is not None:
             self._holdings, self._whole_at, self._shown = dict(listing.holdings), asked_at, None
-        self._holders, self._listing, self._asked_at = dict(listing.holders), listing, asked_at
-        self._is_open = True
+        if self._was_away:
+            self._was_away, self._late = False, dict.fromkeys(self._alive, asked_at + RENEWAL_MAX)
+        self._holders = renewable(listing.holders, listing.now_ms, self._late, asked_at)
+        self._listing, self._asked_at, self._is_open = listing, asked_at, True
         self._publish(listing)
 
     def _publish(self, listing: Listing) -> None:
         now_ms = listing.now_ms
-        alive = {holder: card for holder, (card, expires_ms) in self._holders.items() if expires_ms > now_ms}
+        self._alive = alive = {
+            holder: card for holder, (card, expires_ms) in self._holders.items() if expires_ms > now_ms
+        }
         left = [(self._holders[holder][1] - now_ms) / 1000 for holder in alive]
         self._due_at = self._asked_at + min([CHECK_EVERY, *(max(NAP_MIN, seconds + 0.001) for seconds in left)])
         if self._tap is not None:
@@ -139,6 +152,16 @@ class OwnersReader(Reader):
             feed.publish(Reading(self._shown[2], at, self._asked_at))
             if feed.error is not None:  # Another group has begun here: nothing more can be told.
                 self._closing.set()
+
+
+def renewable(
+    holders: Mapping[str, tuple[Card, int]], now_ms: int, late: Mapping[str, float], now: float
+) -> dict[str, tuple[Card, int]]:
+    """`holders`, of which those in `late` do not expire before that time of this host, which reads `now`."""
+    return {
+        holder: (card, max(expires_ms, now_ms + int(1000 * (late.get(holder, now) - now))) if expires_ms else 0)
+        for holder, (card, expires_ms) in holders.items()
+    }
 
 
 def table_of_owners(
