@@ -103,8 +103,8 @@ class Config:
     groups: int = 1
     """Of `neli`: how many groups share the topic. Each broadcasts so many times less often."""
     term_base: int = 0
-    """Of a borrowed group: its terms are above this. One that moves here from another ledger, or whose topic is made
-    anew, gives the highest term that it had."""
+    """All terms are above this. A group that moves here from another ledger, or whose topic is made anew, gives to all
+    members the highest term that it had, or a number above it: docs/protocols.md has one for every move."""
     goneli: bool = False
     """Of `fast-neli`: share a group with processes that run goNELI."""
     accept_rewinds: bool = False
@@ -202,8 +202,9 @@ class Config:
         if values["protocol"] not in PROTOCOLS:
             problems.append(unknown("protocol", values["protocol"], PROTOCOLS))
         name = "fresh" if values["name"] is None else values["name"]
-        times = ("lease", "beat", "delay_max", "drain_timeout")  # Compared below, by the rules of the protocol.
-        own = {field: value for field, value in values.items() if not (borrows and field in times)}
+        # Compared below, by the rules of the protocol.
+        its = ("lease", "beat", "delay_max", "drain_timeout", "term_base")
+        own = {field: value for field, value in values.items() if not (borrows and field in its)}
         for check, given in ((_settings, own), (_group_settings, values))[: 1 + borrows]:
             try:
                 check(given, name=name)

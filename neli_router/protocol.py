@@ -42,6 +42,7 @@ from neli_router.errors import ConfigError, NeliError
 from neli_router.keyspace import Layout
 
 __all__ = [
+    "BASE_MAX",
     "BEATS_PER_LEASE",
     "DRIFT_MAX",
     "LEASE_MAX",
@@ -76,6 +77,10 @@ NAME_MAX = 256
 
 RECORD_MAX = 8 * 2**20
 """Bytes of the longest record, which is a snapshot: some 100 for each partition and member."""
+
+BASE_MAX = 2**52
+"""Terms count from a base. The wall clock, in microseconds, gets there in the year 2112. The rest leaves room for
+offsets, so that terms stay in bounds."""
 
 WEIGHT_MAX = 1_000_000
 """Weights are whole numbers, so that every member divides the partitions alike; a million is fine enough."""
@@ -135,6 +140,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     drift: float = DRIFT_MAX
     replace: bool = False
     """Take the name from a member that lives under it. Else a newcomer that hears it gives up."""
+    term_base: int = 0
+    """Terms are above this. A group that moves to a new ledger gives the highest term that it ever had."""
 
     def __post_init__(self) -> None:
         if problems := self.problems():
@@ -157,6 +164,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         need(
             _is_whole(self.weight) and 0 <= self.weight <= WEIGHT_MAX,
             f"weight={self.weight!r} must be a whole number from 0 to {WEIGHT_MAX}: 1 for an equal share",
+        )
+        need(
+            _is_whole(self.term_base) and 0 <= self.term_base <= BASE_MAX,
+            f"term_base={self.term_base!r} must be a whole number from 0 to {BASE_MAX}: correct it",
         )
         need(
             self.guarantee in ("exclusive", "available"),

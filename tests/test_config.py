@@ -49,6 +49,7 @@ def test_all_problems_are_named_at_once() -> None:
         beat=2,
         name="",
         weight=-1,
+        term_base=-1,
         protocol="induktion",
         layout={"slots": 0, "partition": 3},
         accept_rewinds="yes",
@@ -68,6 +69,7 @@ rediss, rediss+sentinel, sqlite
 induktion is no known protocol: did you mean induction? Choose from fast-neli, induction, neli
 the member's name is empty: give each process a name of its own
 weight=-1 must be a whole number from 0 to 1000000: 1 for an equal share
+term_base=-1 must be a whole number from 0 to 4503599627370496: correct it
 beat=2 must be above 0 and at most a quarter of lease=1.0, or one lost beat would look like silence: lower beat to \
 0.25 or raise lease to 8
 max_age=0 would make every table too old: give it some seconds, or None for no limit

@@ -29,6 +29,7 @@ from typing import Any, cast
 import click
 import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import neli_router
 from neli_router import Config, Layout, Member, fence
@@ -41,6 +42,7 @@ from neli_router.settings.options import OPTIONS
 from tests.agent.running import configured, running
 from tests.conftest import require
 from tests.fence.server import postgresql
+from tests.interop.goneli import GoneliMember, build
 from tests.servers.redis import Redis, missing
 
 ROOT = Path(neli_router.__file__).parents[1]
@@ -61,6 +63,7 @@ PYTHON_BLOCKS = {
     "docs/fencing.md": 12,
     "docs/groups.md": 2,
     "docs/load.md": 1,
+    "docs/protocols.md": 6,
     "docs/redis.md": 3,
     "docs/spark.md": 9,
 }
@@ -438,6 +441,30 @@ def test_load() -> None:
     exec(blocks("docs/load.md", "python")[0], names)  # noqa: S102
     assert (10781, 15.5) == names["profile"].hottest(5)[0]
     assert names["profile"] == LoadProfile.read("profile.json")
+
+
+# docs/protocols.md
+
+
+@pytest.mark.kafka
+def test_moving_from_goneli(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a real process of goNELI in the group before, and a fence behind it after the move."""
+    require(build())
+    group, topic = "prices.group", "prices.topic"
+    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE)
+    names: dict[str, Any] = {}
+    with GoneliMember(kafka, group, topic, "prices-6", 5.0) as goneli:
+        give_up_at = time.monotonic() + PATIENCE
+        while not goneli.leads:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.1)
+        goneli.ask_to_leave()
+        for block in blocks("docs/protocols.md", "python"):
+            exec(block.replace("localhost:9092", kafka), names)  # noqa: S102
+    said = capsys.readouterr().out
+    assert [str(names["last"])] * 2 == re.findall(rf"\bterm ({names['last']})\b", said), said  # Led under, and refused.
+    assert names["lease"].term > names["term_base"] > names["last"]
 
 
 # docs/redis.md

@@ -52,7 +52,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     at least as patient: `max.poll.interval.ms` in Kafka."""
     term_base: int = 0
     """Terms are above this. A group that moves from another ledger, or to a topic made anew, gives the highest term
-    that it ever had, so that no fence refuses the new terms."""
+    that it ever had, so that no fence refuses the new terms, and each refuses the old ones."""
     session: float | None = None
     """How long the broker waits for a silent consumer: `session.timeout.ms` in Kafka."""
     group_heartbeat: float | None = None

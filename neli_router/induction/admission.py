@@ -28,13 +28,16 @@ PROOFS = 2
 
 
 def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
-    """The record that founds a group; `at` is how far the ledger was read without finding one."""
+    """The record that founds a group; `at` is how far the ledger was read without finding one.
+
+    `base` is the wall clock, which is above every term of a ledger before this one, if the clocks were right.
+    """
     return Genesis(
         by=by,
         layout=settings.layout,
         lease=settings.lease,
         guarantee=settings.guarantee,
-        base=base,
+        base=max(base, settings.term_base),
         version=FOLD_VERSIONS[1],
         at=at,
     )
@@ -65,6 +68,8 @@ def mismatch(settings: Settings, state: State) -> GroupMismatch | None:
         differences.append(f"lease {settings.lease:g} s here and {state.genesis.lease:g} s there")
     if settings.guarantee != state.genesis.guarantee:
         differences.append(f"guarantee {settings.guarantee!r} here and {state.genesis.guarantee!r} there")
+    if settings.term_base > state.genesis.base:  # A fence would refuse its terms, or admit an older group's.
+        differences.append(f"terms above {settings.term_base} here and above {state.genesis.base} there")
     if not differences:
         return None
     return GroupMismatch(

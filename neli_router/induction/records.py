@@ -24,6 +24,7 @@ from msgspec import Meta, Struct
 
 from neli_router.keyspace import Layout
 from neli_router.protocol import (
+    BASE_MAX,
     LEASE_MAX,
     LEASE_MIN,
     LOAD_MAX,
@@ -63,9 +64,6 @@ RECORD_VERSION = 1
 WHOLE_MAX = 2**53 - 1
 """Offsets and terms fit 53 bits, so that readers in any language can take them for numbers. Without a bound, one number
 that no digest can hold would stop every reader there is and is to come."""
-
-BASE_MAX = 2**52
-"""The wall clock gets there in the year 2112. The rest leaves room for offsets, so that terms stay in bounds."""
 
 TIME_MAX = 1e12
 """Seconds on any host's clock: thirty thousand years. A float there still tells a tenth of a millisecond."""

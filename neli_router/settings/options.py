@@ -174,9 +174,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "session", PERHAPS_SECONDS, "Of a borrowed group: how long the broker waits for a member, in s."),
         Option("", "clock_error", SECONDS, "Of neli: by how much this host's and any broker's clocks differ, in s."),
         Option("", "groups", WHOLE, "Of neli: how many groups share the topic."),
-        Option(
-            "", "term_base", WHOLE, "Of a borrowed group: what its terms are above: the highest one of a former ledger."
-        ),
+        Option("", "term_base", WHOLE, "What all terms are above, such as the highest of a former ledger."),
         Option("", "goneli", SWITCH, "Of fast-neli: share the group with processes that run goNELI."),
         Option("", "accept_rewinds", SWITCH, "Run an exclusive group on a ledger that may lose records."),
         Option("", "replace", SWITCH, "Take the name from a member that lives under it, and end that one."),

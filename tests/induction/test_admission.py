@@ -23,6 +23,12 @@ def test_the_genesis_says_what_all_must_agree_on_and_how_far_its_writer_had_read
     assert expected == membership.genesis(SETTINGS, "a1", 77, 5)
 
 
+@pytest.mark.parametrize(("term_base", "base"), [(76, 77), (78, 78)])
+def test_the_genesis_begins_above_all_terms_that_the_group_had_on_another_ledger(term_base: int, base: int) -> None:
+    """Also where the founder's clock was set to a time before that ledger."""
+    assert base == membership.genesis(replace(SETTINGS, term_base=term_base), "a1", 77, 5).base
+
+
 def test_the_join_says_what_others_must_know_of_a_member_and_how_far_it_had_read() -> None:
     expected = Join(by="a1", name="alice", address="host:1", weight=3, zone="eu", versions=FOLD_VERSIONS, at=5)
     assert expected == membership.join(SETTINGS, "a1", 5)
@@ -34,7 +40,17 @@ def test_a_member_that_agrees_may_take_part(state: State) -> None:
 
 
 def test_what_a_member_may_differ_in_is_its_own_business() -> None:
-    own = replace(SETTINGS, name="bob", address="", weight=0, zone="us", beat=0.1, delay_max=1.0, drain_timeout=0.0)
+    own = replace(
+        SETTINGS,
+        term_base=1000,
+        name="bob",
+        address="",
+        weight=0,
+        zone="us",
+        beat=0.1,
+        delay_max=1.0,
+        drain_timeout=0.0,
+    )
     assert membership.mismatch(own, founded()) is None
 
 
@@ -45,6 +61,7 @@ DIFFERENT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "lease": ({"lease": 7.0}, ("lease 7 s here and 6 s there",)),
     "guarantee": ({"guarantee": "available"}, ("guarantee 'available' here and 'exclusive' there",)),
+    "term_base": ({"term_base": 1001}, ("terms above 1001 here and above 1000 there",)),
     "all": (
         {"layout": Layout(), "lease": 7.0, "guarantee": "available"},
         ("slots=16384", "lease 7 s", "guarantee 'available'"),

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from neli_router.induction.fold import fold
 from neli_router.induction.records import (
-    BASE_MAX,
     RECORD_VERSION,
     TIME_MAX,
     WHOLE_MAX,
@@ -33,7 +32,7 @@ from neli_router.induction.records import (
 )
 from neli_router.induction.snapshots import snapshot
 from neli_router.keyspace import Layout
-from neli_router.protocol import LEASE_MAX, LEASE_MIN, NAME_MAX, RECORD_MAX, WEIGHT_MAX
+from neli_router.protocol import BASE_MAX, LEASE_MAX, LEASE_MIN, NAME_MAX, RECORD_MAX, WEIGHT_MAX
 from tests.induction.scenes import Plot, founded, join, plots, story
 
 LAW = settings(deadline=None, max_examples=100)  # A law holds at whatever speed this machine has to spare.

@@ -1,15 +1,18 @@
 """Members whose protocol borrows a consumer group of a real Kafka, and what such a member can and cannot know."""
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from neli_router import config as configuration
+from neli_router import fence
 from neli_router.config import Config
 from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.keyspace import Layout
@@ -93,6 +96,33 @@ def _knows(router: Router, leaders: dict[int, tuple[str, int]]) -> bool:
     except LookupError:
         return False
     return leaders == {owner.partition: (owner.name, owner.term) for owner in owners}
+
+
+@pytest.mark.kafka
+def test_a_group_that_moves_to_another_topic_is_let_through_by_its_fence_and_its_old_leader_is_not(
+    kafka: str, opened: Open, tmp_path: Path
+) -> None:
+    """docs/protocols.md: the number is the time, taken after the last member of the old group has ended."""
+    base: dict[str, Any] = {"protocol": "fast-neli", "layout": Layout(slots=64, partitions=1)}
+    old, forgetful, moved = (f"kafka://{kafka}/{name}-{uuid4().hex}" for name in ("old", "forgetful", "moved"))
+    terms: list[int] = []
+    for ledger, term_base in ((old, 1000), (forgetful, 0), (moved, time.time_ns() // 1000)):
+        with opened(Config(ledger, term_base=term_base, **base)).leading(0, timeout=PATIENCE) as lease:
+            terms.append(lease.term)
+    before, lower, higher = terms
+    with closing(sqlite3.connect(tmp_path / "work.db")) as connection:
+        fence.install(connection)
+        for term, taken in ((before, True), (lower, False), (higher, True), (before, False)):
+            assert taken == _admitted(connection, term)
+
+
+def _admitted(connection: sqlite3.Connection, term: int) -> bool:
+    try:
+        with connection:
+            fence.admit(connection, "prices", term)
+    except fence.Refused:
+        return False
+    return True
 
 
 @pytest.mark.kafka

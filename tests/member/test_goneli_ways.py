@@ -1,0 +1,226 @@
+"""goNELI's ways of working, with members of a real group in its manner: each test is named after what goNELI calls it.
+
+docs/protocols.md has the table of goNELI's calls and ours. `tests/consumer_group/test_fast_neli.py` has the same rules,
+and more of them, of the pure machine.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.errors import LedgerUnusable
+from neli_router.keyspace import Layout
+from neli_router.member.lease import Lease
+from neli_router.member.member import Member
+from neli_router.processes.group import MemberProcess
+from neli_router.processes.referee import judged
+from neli_router.protocol import Acquired, Event, Fenced, Revoked
+
+pytestmark = pytest.mark.kafka
+
+PATIENCE = 180.0
+LEASE = 2.0
+"""Seconds, and three times as long a session, which is Kafka's shortest by default."""
+
+LONG_LEASE = 5.0
+"""Where a leader must not lose its session, however busy the machine is."""
+
+MOMENT = 0.2
+"""Seconds in which nothing must happen. A busy machine makes such a test pass, never fail."""
+
+Open = Callable[..., Member]
+
+
+@pytest.fixture(name="options")
+def _options(kafka: str) -> dict[str, Any]:
+    strategy = "partition.assignment.strategy=range,roundrobin"
+    return {
+        "ledger": f"kafka://{kafka}/goneli-{uuid4().hex}?{strategy}",
+        "protocol": "fast-neli",
+        "goneli": True,
+        "layout": {"partitions": 1},
+        "lease": LEASE,
+        "drain_timeout": 30.0,
+    }
+
+
+@pytest.fixture(name="opened")
+def _opened(options: dict[str, Any]) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        def open_member(name: str, on_event: Callable[[Event], None] | None = None, **changes: Any) -> Member:
+            config = Config.of({**options, "name": name, **changes})
+            return stack.enter_context(Member(config, on_event=on_event))
+
+        yield open_member
+
+
+def eventually(ready: Callable[[], object]) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while not ready():
+        assert time.monotonic() < give_up_at, "it never came to be"
+        time.sleep(0.02)
+
+
+def ranked(options: dict[str, Any], client: str) -> dict[str, str]:
+    """The assignors give partition 0 to the member whose identity is the first, and it begins with this."""
+    return {"ledger": f"{options['ledger']}&client.id={client}"}
+
+
+def test_pulse_waits_to_lead_and_answers_a_leader_at_once(opened: Open) -> None:
+    member = opened("first")
+    assert member.pulse(PATIENCE)
+    assert member.pulse(0.0)
+
+
+def test_pulse_is_false_where_another_leads_until_that_one_closes(opened: Open, options: dict[str, Any]) -> None:
+    first = opened("first", **ranked(options, "a"), lease=LONG_LEASE)
+    assert first.pulse(PATIENCE)
+    second = opened("second", **ranked(options, "b"), lease=LONG_LEASE)
+    assert not second.pulse(MOMENT)
+    first.close()
+    assert second.pulse(PATIENCE)
+
+
+def test_pulse_is_false_and_raises_nothing_while_no_broker_answers() -> None:
+    config = Config("kafka://127.0.0.1:1/prices", protocol="fast-neli", goneli=True, layout=Layout(partitions=1))
+    with Member(config, timeout=MOMENT) as member:
+        assert not member.pulse(MOMENT)
+        assert member.error is None
+
+
+def test_pulse_raises_a_fatal_error_and_so_does_every_later_call(
+    opened: Open, options: dict[str, Any], kafka: str
+) -> None:
+    member = opened("first")
+    assert member.pulse(PATIENCE)
+    topic = options["ledger"].rpartition("/")[2].partition("?")[0] + ".neli"
+    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(PATIENCE)
+    eventually(lambda: member.closed)
+    calls: list[Callable[[], object]] = [lambda: member.pulse(0.0), member.await_closed]
+    for call in calls:
+        with pytest.raises(LedgerUnusable, match="it is there no more"):
+            call()
+
+
+def test_is_leader_is_a_lease_which_ends_by_itself(opened: Open) -> None:
+    member = opened("first")
+    assert member.pulse(PATIENCE)
+    lease = member.lease(0)
+    assert lease is not None
+    assert 0 < lease.remaining() <= LEASE
+    member.close()
+    assert member.closed
+    assert not lease.holds()
+
+
+def test_background_runs_its_task_again_and_again_while_it_leads(opened: Open) -> None:
+    member, terms = opened("first"), list[int]()
+
+    def task(lease: Lease) -> None:
+        terms.append(lease.term)
+
+    background = member.background(task, interval=0.01)
+    eventually(lambda: len(terms) >= 3)
+    background.stop()
+    assert background.wait(PATIENCE)
+
+
+def test_background_ends_by_the_error_of_its_task(opened: Open) -> None:
+    def task(_: Lease) -> None:
+        raise ValueError("no such price")
+
+    background = opened("first").background(task)
+    with pytest.raises(ValueError, match="no such price"):
+        background.wait(PATIENCE)
+
+
+def test_barrier_hears_acquired_before_the_program_leads(opened: Open) -> None:
+    heard, may_go_on = list[Event](), threading.Event()
+
+    def barrier(event: Event) -> None:
+        heard.append(event)
+        assert may_go_on.wait(PATIENCE)
+
+    member = opened("first", barrier)
+    eventually(lambda: heard)
+    assert not member.pulse(MOMENT)
+    may_go_on.set()
+    assert member.pulse(PATIENCE)
+    assert isinstance(heard[0], Acquired)
+
+
+def test_barrier_that_blocks_in_revoked_keeps_the_next_leader_waiting(opened: Open, options: dict[str, Any]) -> None:
+    heard, may_go_on = list[Event](), threading.Event()
+
+    def barrier(event: Event) -> None:
+        heard.append(event)
+        if isinstance(event, Revoked):
+            assert may_go_on.wait(PATIENCE)
+
+    first = opened("first", barrier, **ranked(options, "b"), lease=LONG_LEASE)
+    assert first.pulse(PATIENCE)
+    second = opened("second", **ranked(options, "a"), lease=LONG_LEASE)
+    eventually(lambda: isinstance(heard[-1], Revoked))
+    assert not second.pulse(MOMENT)
+    may_go_on.set()
+    assert second.pulse(PATIENCE)
+    assert [Acquired, Revoked] == [type(event) for event in heard]
+
+
+def test_barrier_hears_fenced_after_a_pause_and_acquired_when_a_heartbeat_returns(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    """A process that stands still for longer than its heartbeat timeout. No term is led under twice."""
+    notes = str(tmp_path / "paused.1.notes")
+    order = {"config": {**options, "name": "paused"}, "notes": notes, "pause": LEASE / 20}
+    command = [sys.executable, "-P", "-m", "neli_router.processes.worker", json.dumps(order)]
+    process = MemberProcess(tmp_path, "paused.1", command, {})
+    try:
+
+        def leads() -> bool:
+            process.fresh_notes()
+            return 0 in process.life.held and host_clock() < process.life.until
+
+        eventually(leads)
+        before = process.life.spans[-1].term
+        stopped_at = process.stop()
+        eventually(lambda: host_clock() > stopped_at + 1.5 * LEASE)
+        process.resume()
+        eventually(lambda: leads() and process.life.spans[-1].term > before)
+        assert process.life.halted, process.log
+        assert [] == judged([process.life]).faults
+    finally:
+        process.end(0.0)
+
+
+def test_close_revokes_and_await_returns_when_it_is_done(opened: Open) -> None:
+    heard: list[Event] = []
+    member = opened("first", heard.append)
+    assert member.pulse(PATIENCE)
+    waiter = threading.Thread(target=member.await_closed)
+    waiter.start()
+    member.close()
+    waiter.join(PATIENCE)
+    assert not waiter.is_alive()
+    assert member.await_closed(timeout=0.0)
+    assert [Revoked] == [type(event) for event in heard if not isinstance(event, Acquired)]
+    assert not [event for event in heard if isinstance(event, Fenced)]
+
+
+def test_defaults_are_gonelis_and_follow_from_each_other() -> None:
+    config = Config("kafka://127.0.0.1:1/prices", protocol="fast-neli", goneli=True, layout=Layout(partitions=1))
+    settings = config.group_settings()
+    assert (5.0, 0.1, 15.0) == (config.lease, settings.beat_every, settings.session_timeout)
