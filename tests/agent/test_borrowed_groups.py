@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,10 +20,11 @@ from click.testing import CliRunner, Result
 
 from neli_router.agent.server.server import Agent
 from neli_router.cli import main
-from neli_router.config import Config
-from neli_router.errors import ConfigError
+from neli_router.config import Config, owners_at
+from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.keyspace import Layout
+from neli_router.ownership.base import Card, Claim
 from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import PATIENCE, running, until
 
@@ -195,6 +196,21 @@ def test_an_agent_that_reaches_neither_broker_nor_store_says_so_and_refuses_wish
         assert "redis" in status["why"] or "127.0.0.1:1" in status["why"]
         assert 409 == client.post("/v1/drain", json={"name": "b"}).status_code
         assert "neli_ledger_available 0.0" in client.get("/metrics").text
+
+
+@pytest.mark.redis
+def test_an_agent_whose_store_of_owners_cannot_be_used_does_not_join(redis: str, tmp_path: Path) -> None:
+    taken = f"{redis}/{uuid4().hex}"
+    with closing(owners_at(taken).open()) as owners:
+        owners.publish(Layout(64, 2 * PARTITIONS), Claim("life", Card("z", "z:1"), 60.0, {0: 1}, {}))
+    locked = redis.replace("redis://", "redis://:a-wrong-password@")
+    for ownership, kind, words in (
+        (taken, GroupMismatch, "unequal: partitions"),
+        (f"{locked}/x", LedgerUnusable, "user"),
+    ):
+        config = Config("kafka://127.0.0.1:1/jobs", protocol="neli", layout=Layout(64, PARTITIONS), ownership=ownership)
+        with pytest.raises(kind, match=words), running(config, AgentOptions(socket=f"{tmp_path}/agent.sock")):
+            pytest.fail("it started")
 
 
 def test_an_agent_without_a_store_of_owners_says_which_option_is_missing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
     BINDING --sockets are ours--> JOINING --member opened--> SERVING --SIGTERM, SIGINT--> DRAINING --> over, 0
        '-- held by another: 5        '-- refused: 5, 2          |                            | again: at once
                                                                 |-- its socket is gone: made again, or over, 5
+                                                                |-- its store of owners cannot be used --> over, 5
                                                                 |-- SIGHUP: token, weight and log level anew
                                                                 '-- the member ended by itself --> over, 5
 
@@ -15,13 +16,12 @@ signal does not wait for them.
 """
 
 import asyncio
-import contextlib
 import resource
 import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -46,11 +46,12 @@ from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
 from neli_router.config import Config
-from neli_router.errors import Closed, ConfigError, NeliError
+from neli_router.errors import Closed, ConfigError, NeliError, StaleTable
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.protocol import Event, Fenced
+from neli_router.router.router import Router
 from neli_router.settings.addresses import parse_place, spell_place
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload
@@ -60,7 +61,7 @@ from neli_router.status.owners_chronicle import OwnersChronicle
 __all__ = ["Agent", "run"]
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at whether its socket is still there."""
+"""Seconds between two looks at whether its socket, and its store of owners, are still there."""
 
 DESCRIPTORS_MIN = 64
 """Open files without which no agent starts: with some twenty, it would end by errors of any kind."""
@@ -171,15 +172,7 @@ class Agent:
 
     async def _open(self) -> Member:
         """In a thread, because a ledger may be slow. If this is cancelled, the member leaves again."""
-        make = partial(
-            Member,
-            self.config,
-            on_event=self._on_event,
-            timeout=OPEN_MAX,
-            tap=self.chronicle,
-            owners_tap=self._owners_chronicle,
-        )
-        opening = asyncio.get_running_loop().run_in_executor(None, make)
+        opening = asyncio.get_running_loop().run_in_executor(None, self._member)
         try:
             member = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -187,6 +180,19 @@ class Agent:
             raise
         self.chronicle.set_own(lambda: member.incarnation)
         return member
+
+    def _member(self) -> Member:
+        if self.config.borrows_group:
+            # First of all: each start of an agent that cannot stay would have the broker move partitions twice.
+            with suppress(StaleTable), closing(Router(self.config, timeout=OPEN_MAX)):
+                pass  # It raises what will not heal.
+        return Member(
+            self.config,
+            on_event=self._on_event,
+            timeout=OPEN_MAX,
+            tap=self.chronicle,
+            owners_tap=self._owners_chronicle,
+        )
 
     async def _answer(
         self, inner: Member, member: AsyncMember, own: socket.socket | None, port: socket.socket | None
@@ -200,7 +206,7 @@ class Agent:
         if port is not None:
             self.door = DoorProcess(port, self._door_settings, partial(self._admit, server))
             self.door.open()
-        keeping = asyncio.create_task(self._keep_socket(server))
+        keeping = asyncio.create_task(self._look_after(inner, server))
         try:
             await _first(self.started.wait(), serving)
             logs.logger().info(
@@ -220,7 +226,7 @@ class Agent:
             logs.logger().info("agent.stopped", member=member.name)
         inner.await_closed(timeout=0)  # Raises the error that ended the member, if this agent did not.
         if keeping.done() and not keeping.cancelled():
-            keeping.result()  # Raises the reason why it has no socket any more.
+            keeping.result()  # Raises the reason why it has no socket, or no owners, any more.
 
     def _tell_room(self) -> None:
         if (room := self.traffic.room) < CLIENTS_FEW:
@@ -232,10 +238,13 @@ class Agent:
                 remedy="raise `ulimit -n` (LimitNOFILE= of systemd) to 1024 or more",
             )
 
-    async def _keep_socket(self, server: HttpServer) -> None:
-        """Look after its socket. Raises NeliError when it cannot have one any more."""
+    async def _look_after(self, inner: Member, server: HttpServer) -> None:
+        """Look after its socket, and its store of owners. Raises NeliError when it cannot have one of them any more."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
+            if self.config.borrows_group and (lost := inner.router.feed.error) is not None:
+                logs.logger().error("agent.owners_lost", why=str(lost))
+                raise lost
             try:
                 again = None if self._own is None else self._own.restored()
             except NeliError as error:
@@ -321,7 +330,7 @@ async def _first(*waits: Any) -> None:
 
 
 async def _ended(member: AsyncMember) -> None:
-    with contextlib.suppress(Exception):  # It is raised when the agent has told its clients.
+    with suppress(Exception):  # It is raised when the agent has told its clients.
         await member.await_closed()
 
 
@@ -340,7 +349,7 @@ def _close_orphan(opening: "asyncio.Future[Member]") -> None:
 def _raise_descriptors() -> None:
     """Take as many file descriptors as this process may: each client is one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
+    with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     least, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if least != resource.RLIM_INFINITY and least < DESCRIPTORS_MIN:
