@@ -51,8 +51,6 @@ KEYS_MAX = 70_000
 RUN = 500
 """Keys that are looked up before another request has its turn: half a millisecond."""
 
-REACH = "mend that, or correct its address; the agent goes on trying by itself"
-
 Route = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 TEXT = CONTENT_TYPE.encode()
@@ -257,7 +255,8 @@ class App:
         if self._hub.is_stuck:
             raise _unwell(wanted, "the member's thread gives no sign", "start the agent again")
         if self._inner.obstacle:
-            raise _unwell(wanted, f"the {source} is out of reach ({self._inner.obstacle})", REACH)
+            remedy = f"mend that, or correct the {source}'s address; the agent goes on trying by itself"
+            raise _unwell(wanted, f"the {source} is out of reach ({self._inner.obstacle})", remedy)
         if not isinstance(view, Table):
             error = view.explain(wanted)
             raise _unwell(wanted, error.found, error.remedy)
