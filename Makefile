@@ -46,6 +46,8 @@ bench: fetch ## Every benchmark, one table each
 
 explore: $(CORE)/ready ## Every reachable state within the full bounds (under two hours)
 	$(CORE)/bin/neli explore --profile full
+	$(CORE)/bin/neli explore --protocol neli --profile full
+	$(CORE)/bin/neli explore --protocol fast-neli --profile full
 
 chaos: fetch ## Ten minutes of faults on members and three brokers, ten on Redis (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos

@@ -17,6 +17,7 @@ Why these are all, with neither time nor the ledger's length bounded:
 """
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 
 from neli_router.induction.assignment import Candidate
 from neli_router.induction.fold import FOLD_VERSIONS, State, fold
@@ -24,12 +25,51 @@ from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, P
 from neli_router.induction.snapshots import restore, snapshot
 from neli_router.induction.tenure import Tenure
 from neli_router.protocol import Settings
-from neli_router.sim.miniature import PARTITION, Bounds, FoldedRecord, Miniature, Slot
+from neli_router.sim.canon import key_of
+from neli_router.sim.explore import Label
+from neli_router.sim.miniature import (
+    PARTITION,
+    Bounds,
+    FoldedRecord,
+    Miniature,
+    Slot,
+    acting,
+    broken_rule,
+    genesis_world,
+)
 
-__all__ = ["Label", "successors"]
+__all__ = ["LedgerMiniatures", "successors"]
 
-Label = tuple[object, ...]
-"""The step, for the transcript: a verb, the incarnation and its object."""
+
+class LedgerMiniatures:
+    """All worlds of a small group that shares a ledger."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self._genesis, self._settings = genesis_world(bounds)
+        self._cap = ceil(max(self._settings.lasts, self._settings.wait))
+
+    @property
+    def states_max(self) -> int | None:
+        return self.bounds.states_max
+
+    def first(self) -> Miniature:
+        return self._genesis
+
+    def steps(self, world: Miniature) -> Iterator[tuple[Label, Miniature]]:
+        return successors(world, self.bounds, self._settings)
+
+    def key(self, world: Miniature) -> bytes:
+        return key_of(world, self._cap, self.bounds.births)
+
+    def broken_rule(self, world: Miniature) -> str | None:
+        return broken_rule(world)
+
+    def tell(self, label: Label, world: Miniature) -> str:
+        verb, *rest = label
+        words = " ".join(_words(part) for part in rest if part is not None)
+        active = ", ".join(acting(world)) or "nobody"
+        return f"t={world.now:<3} {verb!s:14} {words:58} acting: {active}"
 
 
 def successors(world: Miniature, bounds: Bounds, settings: Settings) -> Iterator[tuple[Label, Miniature]]:
@@ -184,3 +224,21 @@ def _trimmed(world: Miniature) -> Miniature:
         return world
     slots = tuple(slot._replace(place=slot.place - read if slot.alive else 0) for slot in world.slots)
     return world._replace(base=world.prefix(read), tail=world.tail[read:], slots=slots)
+
+
+def _words(part: object) -> str:
+    """A record without its bookkeeping, anything else as it is."""
+    if not isinstance(part, Record):
+        return str(part)
+    kind = type(part).__name__
+    match part:
+        case Beat():
+            return f"{kind}({part.by}, sent at {part.sent_at:g})"
+        case Expire():
+            return f"{kind}({part.incarnation})"
+        case Handover():
+            return f"{kind}({part.by}, term {part.term})"
+        case Join():
+            return f"{kind}({part.by}{'' if part.name == part.by else f' as {part.name}'})"
+        case _:
+            return f"{kind}({part.by})"

@@ -48,7 +48,7 @@ from neli_router.sim.process import Process
 from neli_router.sim.program import Program
 from neli_router.sim.referee import DIGEST_EVERY, Referee
 from neli_router.sim.simulate import CONVERGED_LEASES_MAX, _converge, simulate
-from neli_router.sim.steps import successors
+from neli_router.sim.steps import LedgerMiniatures, successors
 from neli_router.sim.world import LocalClock, Violation, World
 from tests.induction.scenes import LAYOUT, beat, expire, folded, founded, genesis, join
 
@@ -844,7 +844,7 @@ def test_an_owner_that_changes_under_a_term_that_does_not_grow_breaks_a_rule() -
 
 def test_the_explorer_finds_a_tenure_that_owes_no_wait_and_tells_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tenure, "_free", lambda *_: True)
-    report = explore(SMALL)
+    report = explore(LedgerMiniatures(SMALL))
     assert (False, "at most one acts: i0 and i1 both may") == (report.complete, report.broken)
     lines = list(transcript(report))
     assert "FAIL at most one acts: i0 and i1 both may" == lines[-1]
@@ -854,7 +854,7 @@ def test_the_explorer_finds_a_tenure_that_owes_no_wait_and_tells_the_way_there(m
 
 def test_the_explorer_finds_a_snapshot_that_is_not_what_was_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "restore", lambda record: changed(restore(record), drains={"x": 3}))
-    report = explore(SMALL)
+    report = explore(LedgerMiniatures(SMALL))
     assert "equal prefixes give equal tables: i0 computed another than the rest" == report.broken
     assert ["genesis", "start", "FAIL"] == [
         line.split()[at] for line, at in zip(transcript(report), (1, 1, 0), strict=True)
@@ -863,4 +863,4 @@ def test_the_explorer_finds_a_snapshot_that_is_not_what_was_folded(monkeypatch: 
 
 def test_the_explorer_finds_a_fold_whose_terms_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "fold", lambda *of: changed(fold(*of), terms=(0,)))
-    assert "terms strictly grow: the owner changed, its term did not grow" == explore(SMALL).broken
+    assert "terms strictly grow: the owner changed, its term did not grow" == explore(LedgerMiniatures(SMALL)).broken

@@ -6,9 +6,9 @@ from math import inf
 from msgspec.structs import replace
 
 from neli_router.sim.canon import key_of
-from neli_router.sim.explore import explore
+from neli_router.sim.explore import Label, explore
 from neli_router.sim.miniature import Bounds, Miniature, acting, broken_rule, genesis_world
-from neli_router.sim.steps import Label, successors
+from neli_router.sim.steps import LedgerMiniatures, successors
 
 CAP = 2
 
@@ -53,12 +53,12 @@ def key(world: Miniature) -> bytes:
 
 
 def test_a_small_group_is_explored_completely_and_nothing_is_broken() -> None:
-    report = explore(Bounds(slots=2, apart=1, lease=1))
+    report = explore(LedgerMiniatures(Bounds(slots=2, apart=1, lease=1)))
     assert (True, None, None) == (report.complete, report.broken, report.trace)
 
 
 def test_an_exploration_that_was_cut_short_does_not_call_itself_complete() -> None:
-    report = explore(Bounds(slots=2, apart=1, lease=1, states_max=1000))
+    report = explore(LedgerMiniatures(Bounds(slots=2, apart=1, lease=1, states_max=1000)))
     assert (False, None) == (report.complete, report.trace)
 
 

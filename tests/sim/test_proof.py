@@ -28,6 +28,14 @@ def test_two_incarnations_whose_readers_are_two_records_apart_break_no_rule_in_a
     assert lines[-1].startswith("  complete: ")
 
 
+@pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
+def test_two_members_of_a_borrowed_group_break_no_rule_in_any_world_within_the_quick_bounds(protocol: str) -> None:
+    lines = neli("explore", "--protocol", protocol, "--profile", "test")
+    bounds = [line for line in lines if line.startswith("explore: ")]
+    assert bounds[0].startswith(f"explore: {protocol}, exclusive: 2 members, 1 partition, ")
+    assert len(bounds) == sum(line.startswith(("  complete: ", "  as far as it came: ")) for line in lines)
+
+
 def test_five_hundred_groups_under_faults_keep_every_promise() -> None:
     lines = neli("simulate", "--seeds", "500")
     assert any(line.startswith("simulate: 500 seeds from 0: every promise held") for line in lines)
