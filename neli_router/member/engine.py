@@ -107,6 +107,7 @@ class Engine:
         )
         self.feed = Feed(
             config.public_ledger,
+            kind="the table of owners" if config.borrows_group else "the ledger",
             layout=self.settings.layout,
             max_age=config.max_age,
             clock=runtime.clock,

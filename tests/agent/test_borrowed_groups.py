@@ -193,7 +193,7 @@ def test_an_agent_that_reaches_neither_broker_nor_store_says_so_and_refuses_wish
         assert (503, "StaleTable") == (owner.status_code, owner.json()["kind"])
         status = client.get("/v1/status").json()
         assert ([], 0, "redis://127.0.0.1:1/jobs") == (status["members"], status["table"]["slots"], status["store"])
-        assert "redis" in status["why"] or "127.0.0.1:1" in status["why"]
+        assert status["why"].startswith("the table of owners ")
         assert 409 == client.post("/v1/drain", json={"name": "b"}).status_code
         assert "neli_ledger_available 0.0" in client.get("/metrics").text
 
