@@ -135,6 +135,15 @@ def test_a_lease_that_has_ended_has_nothing_left() -> None:
     assert 0 == told["neli_member_lease_left_seconds{member='bob'}"]
 
 
+def test_what_a_borrowed_group_does_not_have_is_left_out_and_not_zero() -> None:
+    told = values(protocol="neli", borrows_group=True, lease_left=None, counts={"expired": 1, "moves": 2})
+    absent = ("records", "skipped_records", "suspicions", "handovers")
+    assert not {f"neli_{name}_total" for name in absent} & told.keys()
+    assert not [name for name in told if name.startswith(("neli_append_to_read", "neli_can_expire", "neli_lease_left"))]
+    assert (1, 2) == (told["neli_expired_members_total"], told["neli_moves_total"])
+    assert 1 == told["neli_agent_info{guarantee='exclusive',member='alice',protocol='neli',version='0.1.0'}"]
+
+
 def test_a_table_that_was_never_read_is_infinitely_old_and_its_ledger_not_available() -> None:
     told = values(table_age=inf)
     assert inf == told["neli_table_age_seconds"]
