@@ -11,11 +11,11 @@ automatic commits, which is what our driver has; `statistics` that of statistics
 leaves it to itself. It asks to join at most once a second, and is silent until then: so a member that must join twice
 within a second is expelled if its session is shorter. The more members start, the more often one must.
 
-    expelled@S,N,A                    in all trials, of N members with a session of S seconds, kept awake by A
-    settled_ms_median@S,N,A, _max     None if a trial did not settle within half a minute
+    expelled@S,N,A                  in all trials, of N members with a session of S seconds, kept awake by A
+    settled_ms_median@S,N,A, _max   None if a trial did not settle within half a minute
 
 The broker accepts all of these sessions here, which takes `group.min.session.timeout.ms=100`: by default, none under 6
-seconds. It takes about five minutes, `--quick` one.
+seconds. It takes about ten minutes, `--quick` two.
 """
 
 import argparse

@@ -22,7 +22,7 @@ reading until it hears of it; a commit is refused to it, by its generation or ep
 above BEYOND: no consumer can begin there, so one of the group that looks at it, as goNELI does, goes to the end.
 
 **Heartbeats** to the coordinator are sent only when librdkafka's main thread wakes, which by itself it does once a
-second: with a session of less than a few seconds, members flap. A timer keeps it awake, that of the automatic commit.
+second: with a session of less than two seconds, members flap. A timer keeps it awake, that of the automatic commit.
 It commits nothing, because nothing is stored to be committed; the timer of statistics would do as well, but leaves a
 text of kilobytes behind each time.
 
