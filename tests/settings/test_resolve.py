@@ -1,10 +1,12 @@
 """Layers: who wins, where a value comes from, and that every problem is told at once and with its place."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from neli_router.config import Config
 from neli_router.errors import ConfigError
 from neli_router.settings.options import OPTIONS
 from neli_router.settings.resolve import Resolved, resolve
@@ -176,6 +178,19 @@ def test_variables_of_other_parts_and_of_kubernetes_are_no_mistake() -> None:
 def test_a_hundred_unknown_variables_are_told_in_brief() -> None:
     found = problems({**LEDGER, **{f"NELI_X{number}": "1" for number in range(100)}})
     assert (21, "80 more variables with NELI_ are unknown") == (len(found), found[-1])
+
+
+def test_every_setting_of_a_member_is_an_option() -> None:
+    """Those of borrowed groups were none for a while, and no agent could be given them."""
+    settings = [field.name for field in fields(Config) if field.name != "layout"]
+    assert sorted(settings) == sorted(option.name for option in OPTIONS.values() if not option.section)
+
+
+def test_the_options_of_a_borrowed_group_reach_its_settings() -> None:
+    told = {"ledger": "kafka://h:1/g", "protocol": "fast-neli", "session": "15", "term_base": "7", "goneli": "true"}
+    config = resolve({**told, "layout.partitions": "1"}, {"NELI_CLOCK_ERROR": "0.2"}, places=()).config
+    assert (15, 7, True, 0.2) == (config.session, config.term_base, config.goneli, config.clock_error)
+    assert 15 == config.group_settings().session_timeout
 
 
 def test_every_option_has_a_flag_and_a_variable_of_its_own() -> None:
