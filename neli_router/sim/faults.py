@@ -1,12 +1,7 @@
-"""Faults: their kinds, their times and their victims.
+"""Faults of a group that shares a ledger: their kinds. `strikes` says when they come, and whom they hit.
 
-    every now and then --> one of the faults that this run has --> follow-up: another, at once, aimed at the same member
-                                                                         |
-                              '------------------------------------------'
-
-Most protocols survive any one fault. They break when a second one follows before the first is dealt with: a member is
-expired while it is stopped, and its successor is drained before the wait is over. So faults come in pairs more often
-than chance would bring them.
+A member is expired while it is stopped, and its successor is drained before the wait is over: it is such pairs that
+break a protocol.
 
 The strongest are lines that nobody's machine wrote. Slander is a record in the name of one member that expires another,
 which is alive: safety must not depend on who expires whom, and why. A forgery is a Beat in a member's name from the
@@ -37,6 +32,7 @@ from neli_router.protocol import Close
 from neli_router.sim.group import SimulatedGroup
 from neli_router.sim.options import RunOptions
 from neli_router.sim.process import Process
+from neli_router.sim.strikes import Strikes
 from neli_router.sim.world import World
 
 __all__ = ["Faults"]
@@ -44,26 +40,23 @@ __all__ = ["Faults"]
 OPERATOR = "operator"
 """The author of wishes."""
 
-PLOTS = frozenset({"inheritance", "waver"})
-"""Each is several faults, timed to meet. Chance alone would take thousands of seeds to bring them together."""
-
 REPLACING = 0.7
 """How often a namesake is told to take the name. The rest give up when they hear the one that has it."""
 
-PLOT_WEIGHT = 4
-"""How much more often a plot is chosen than another fault: most come to nothing, for want of members or of luck."""
 
-
-class Faults:
+class Faults(Strikes[Process]):
     """Phase one. `stop` ends it."""
 
+    plots = frozenset({"inheritance", "waver"})
+    plot_weight = 4
+    """Most come to nothing, for want of members or of luck."""
+
     def __init__(self, world: World, group: SimulatedGroup, options: RunOptions) -> None:
-        self._world, self._group, self._options = world, group, options
-        self._stopped = False
+        self._group, self._options = group, options
         self._lies_of_members = 1
         """How many lines that contradict the ledger may yet be forged in a member's name. Two in a row would be its own
         word, and stop others."""
-        self._kinds: dict[str, Callable[[Process], None]] = {
+        kinds: dict[str, Callable[[Process], None]] = {
             "close": self._close,
             "deafen": self._deafen,
             "drain": self._drain,
@@ -87,42 +80,16 @@ class Faults:
             "waver": self._waver,
             "weigh": self._weigh,
         }
-
-    def begin(self) -> None:
-        if self._options.faults:
-            self._schedule()
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    def _schedule(self) -> None:
-        gap = self._world.random.expovariate(self._options.faults_per_lease) * self._options.lease
-        self._later(gap, self._strike, None)
-        self._later(gap, self._schedule)
-
-    def _later(self, seconds: float, act: Callable[..., None], *arguments: object) -> None:
-        """Do it after `seconds`, unless the faults have stopped by then."""
-        self._world.at(self._world.now + seconds, lambda: None if self._stopped else act(*arguments))
-
-    def _strike(self, victim: Process | None) -> None:
-        random, group = self._world.random, self._group
-        if not group.living:
-            self._join_absent()
-            return
-        if victim is None or not victim.alive:
-            victim = random.choice(group.living)
-        faults = self._options.faults
-        fault = random.choices(faults, [PLOT_WEIGHT if fault in PLOTS else 1 for fault in faults])[0]
-        group.counts[f"fault_{fault}"] += 1
-        self._world.note("world", f"{fault} {victim.label}")
-        self._kinds[fault](victim)
-        if random.random() < self._options.follow_up:
-            aim = victim if random.random() < 0.6 else None
-            self._later(self._leases(0.0, random.choice((0.01, 0.3, 1.0))), self._strike, aim)
-
-    def _leases(self, least: float, most: float) -> float:
-        """So many leases, in seconds."""
-        return self._world.random.uniform(least, most) * self._options.lease
+        super().__init__(
+            world,
+            group,
+            kinds,
+            faults=options.faults,
+            names=options.names,
+            unit=options.lease,
+            faults_per_unit=options.faults_per_lease,
+            follow_up=options.follow_up,
+        )
 
     # Processes
 
@@ -136,7 +103,7 @@ class Faults:
         name = self._group.name(victim)
         victim.kill()
         if self._world.random.random() < 0.8:
-            rest = self._leases(0.0, self._world.random.choice((0.05, 1.0, 3.0)))
+            rest = self._span(0.0, self._world.random.choice((0.05, 1.0, 3.0)))
             self._later(rest, self._restart, name, rebooted)
 
     def _restart(self, name: str, rebooted: bool) -> None:
@@ -145,11 +112,6 @@ class Faults:
 
     def _join(self, _: Process) -> None:
         self._join_absent()
-
-    def _join_absent(self) -> None:
-        absent = [name for name in map("m{}".format, range(1, self._options.names + 1)) if not self._group.named(name)]
-        if absent:
-            self._group.start(self._world.random.choice(absent))
 
     def _namesake(self, victim: Process) -> None:
         name = self._group.name(victim)
@@ -163,10 +125,10 @@ class Faults:
     def _close(self, victim: Process) -> None:
         victim.post(Close())
         if "deafen" in self._options.faults:  # Else it reads of its own Leave before any other acts on it.
-            self._later(self._leases(0.0, 0.3), self._deafen, victim)
+            self._later(self._span(0.0, 0.3), self._deafen, victim)
 
     def _pause(self, victim: Process) -> None:
-        seconds = self._leases(0.0, self._world.random.choice((0.3, 1.5, 4.0)))
+        seconds = self._span(0.0, self._world.random.choice((0.3, 1.5, 4.0)))
         if self._world.random.random() < 0.5:
             victim.stall(seconds)
         else:
@@ -174,15 +136,15 @@ class Faults:
 
     def _sleep(self, victim: Process) -> None:
         """Long enough for others to write, and to drop, several snapshots."""
-        victim.pause(self._leases(5.0, 15.0))
+        victim.pause(self._span(5.0, 15.0))
 
     # The network
 
     def _deafen(self, victim: Process) -> None:
-        victim.ledger.deaf_until = max(victim.ledger.deaf_until, self._world.now + self._leases(0.1, 4.0))
+        victim.ledger.deaf_until = max(victim.ledger.deaf_until, self._world.now + self._span(0.1, 4.0))
 
     def _mute(self, victim: Process) -> None:
-        victim.ledger.mute_until = max(victim.ledger.mute_until, self._world.now + self._leases(0.1, 4.0))
+        victim.ledger.mute_until = max(victim.ledger.mute_until, self._world.now + self._span(0.1, 4.0))
 
     def _isolate(self, victim: Process) -> None:
         self._deafen(victim)
@@ -190,14 +152,14 @@ class Faults:
 
     def _outage(self, _: Process) -> None:
         log = self._group.log
-        log.away_until = max(log.away_until, self._world.now + self._leases(0.1, 4.0))
+        log.away_until = max(log.away_until, self._world.now + self._span(0.1, 4.0))
 
     # The ledger
 
     def _slander(self, victim: Process) -> None:
         if (accused := self._group.incarnation_of(victim)) is not None:
             if self._world.random.random() < 0.6:
-                victim.pause(self._leases(0.0, 1.5))  # Else it often reads of it before any other acts on it.
+                victim.pause(self._span(0.0, 1.5))  # Else it often reads of it before any other acts on it.
             self._accuse(accused)
 
     def _accuse(self, accused: str) -> None:
@@ -210,9 +172,9 @@ class Faults:
         """A Beat in its name from the future; then it is cut off, so that only its own clock can end its lease."""
         state, incarnation = self._group.referee.state, self._group.incarnation_of(victim)
         if incarnation is not None:
-            sent_at, digest = victim.now + self._leases(0.1, 20.0), digest_text(state.digest)
+            sent_at, digest = victim.now + self._span(0.1, 20.0), digest_text(state.digest)
             self._append(Beat(by=incarnation, sent_at=sent_at, at=state.at, digest=digest))
-            self._later(self._leases(0.05, 0.5), self._deafen, victim)
+            self._later(self._span(0.05, 0.5), self._deafen, victim)
 
     def _inheritance(self, victim: Process) -> None:
         """A member inherits from one that may still act, and passes on before that one's lease has ended."""
@@ -224,7 +186,7 @@ class Faults:
         if accused is None or not left:
             return
         partition = random.choice(left)
-        victim.pause(self._leases(0.7, 1.6))
+        victim.pause(self._span(0.7, 1.6))
         self._accuse(accused)
         if random.random() < 0.4:  # The heir is a newcomer who starts late, and has not read of any of this.
             heir = self._name()
@@ -235,7 +197,7 @@ class Faults:
         self._pass_on_soon(partition)
 
     def _pass_on_soon(self, partition: int) -> None:
-        self._later(self._leases(0.01, 0.5), self._pass_on, partition)
+        self._later(self._span(0.01, 0.5), self._pass_on, partition)
 
     def _pass_on(self, partition: int) -> None:
         random, state = self._world.random, self._group.referee.state
@@ -263,7 +225,7 @@ class Faults:
         owned = [partition for partition, holder in enumerate(state.owners) if holder == owner]
         if owner is not None and owned:
             partition = self._world.random.choice(owned)
-            rest = self._leases(0.1, 0.9)
+            rest = self._span(0.1, 0.9)
             victim.ledger.mute_until = max(victim.ledger.mute_until, self._world.now + rest)
             self._append(Pin(by=OPERATOR, partition=partition, name=self._name()))
             self._later(rest, self._append, Unpin(by=OPERATOR, partition=partition))

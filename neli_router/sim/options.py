@@ -13,12 +13,13 @@ one fault does harm, so each seed first draws which faults it has at all (a swar
     rewound   the ledger loses records that were read, once; then every process that could notice must stop
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
 from neli_router.keyspace import Layout
 from neli_router.protocol import Guarantee, Settings
+from neli_router.sim.seed import SeedOptions
 
 __all__ = ["FAIR_FAULTS", "FOUL_FAULTS", "NAMES_MAX", "STEPS_MAX", "Rewind", "RunOptions", "Weather"]
 
@@ -46,10 +47,9 @@ Rewind = Literal["no", "back", "onward", "anew"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(SeedOptions):
     """Times are in leases, except for the lease itself. Rates are chances, from 0 to 1."""
 
-    seed: int
     weather: Weather
     guarantee: Guarantee
     members: int
@@ -120,9 +120,6 @@ class RunOptions:
             replace=replace,
         )
 
-    def __str__(self) -> str:
-        return " ".join(f"{field.name}={_spelled(field.name, getattr(self, field.name))}" for field in fields(self))
-
     @classmethod
     def draw(cls, seed: int, random: Random, *, guarantee: Guarantee | None, weather: Weather | None) -> "RunOptions":
         """The options of `seed`; `guarantee` and `weather` override those drawn."""
@@ -181,13 +178,3 @@ class RunOptions:
             rewind=random.choice(("back", "onward", "anew")) if weather == "rewound" else "no",
             noticed=random.random() < 0.5,
         )
-
-
-def _spelled(name: str, value: object) -> str:
-    if name == "seed":
-        return f"{value:#x}"
-    if isinstance(value, tuple):
-        return ",".join(value) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -16,15 +16,14 @@ members have then been silent to each other for longer than a lease. If one took
 reaches the ledger would expire the others, and every partition would move for nothing.
 """
 
-import traceback
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from neli_router.protocol import Guarantee
 from neli_router.sim.faults import Faults
 from neli_router.sim.group import DOUBT, SimulatedGroup
 from neli_router.sim.options import STEPS_MAX, RunOptions, Weather
+from neli_router.sim.seed import Outcome, assemble, converge, transcript_of, verdict_on
 from neli_router.sim.world import Violation, World
 
 __all__ = ["AWAY_LEASES", "CONVERGED_LEASES_MAX", "MEMBERS", "Outage", "Result", "outage", "simulate"]
@@ -38,6 +37,8 @@ CALM_LEASES = 3.0
 
 CHECKS_PER_LEASE = 4
 
+UNIT = "leases"
+
 MEMBERS, AWAY_LEASES = 8, 3.0
 """The group under an outage, and how long that lasts."""
 
@@ -46,24 +47,10 @@ REST_LEASES = 14.0
 
 OUTAGE_CHECKS_PER_LEASE = 100
 
-TRANSCRIPT_LINES, DETAILS_MAX = 80, 300
-"""As much as one reads before replaying the seed oneself."""
 
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The verdict on a seed. `trace` is a hash of all that happened, the same wherever the seed is run."""
-
-    seed: int
-    options: RunOptions
-    trace: str
-    violation: Violation | None
-    time: float
-    converged_after: float
-    """In leases, from the last fault; 0 where the ledger lost records."""
-    counts: Counter[str] = field(default_factory=Counter)
-    transcript: str = ""
-    """The last events before the violation, if there is one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Outcome[RunOptions]):
+    """The verdict on a seed."""
 
 
 def simulate(seed: int, *, guarantee: Guarantee | None = None, weather: Weather | None = None) -> Result:
@@ -71,29 +58,22 @@ def simulate(seed: int, *, guarantee: Guarantee | None = None, weather: Weather 
     world = World(seed)
     options = RunOptions.draw(seed, world.random, guarantee=guarantee, weather=weather)
     group = SimulatedGroup(world, options)
-    violation, took = None, 0.0
-    try:
-        took = _run(world, group, options)
-    except Violation as found:
-        violation = found
-    except Exception:  # noqa: BLE001 - wherever it was raised, this seed shows it again.
-        violation = Violation("never_crashes", traceback.format_exc())
+    violation, took = verdict_on(lambda: _run(world, group, options))
     return Result(
-        seed,
-        options,
-        world.trace,
-        violation,
-        world.now,
-        took,
-        group.counts,
-        _transcript(world, group) if violation else "",
+        options=options,
+        trace=world.trace,
+        violation=violation,
+        time=world.now,
+        converged_after=took,
+        unit=UNIT,
+        counts=group.counts,
+        transcript=transcript_of(world, group.names) if violation else "",
     )
 
 
 def _run(world: World, group: SimulatedGroup, options: RunOptions) -> float:
     random, lease = world.random, options.lease
-    for member in range(options.members):
-        world.at(random.choice((0.0, random.uniform(0.0, 3.0))) * lease, group.start, f"m{member + 1}")
+    assemble(world, group, options.members, lease)
     world.at(random.uniform(0.0, options.leases / 2) * lease, group.observe)
     faults = Faults(world, group, options)
     world.at(random.uniform(0.0, 4.0) * lease, faults.begin)
@@ -117,15 +97,7 @@ def _run(world: World, group: SimulatedGroup, options: RunOptions) -> float:
 
 
 def _converge(world: World, group: SimulatedGroup, lease: float) -> float:
-    """How many leases it takes until all is led; if every member died, one is started first."""
-    healed_at = world.now
-    while world.now < healed_at + CONVERGED_LEASES_MAX * lease:
-        if not group.living:
-            group.start("m1").heal()
-        world.run(world.now + lease / CHECKS_PER_LEASE)
-        if group.converged:
-            return (world.now - healed_at) / lease
-    raise Violation("converges", f"not within {CONVERGED_LEASES_MAX:g} leases: {group.describe()}")
+    return converge(world, group, lease, bound=CONVERGED_LEASES_MAX, checks_per_unit=CHECKS_PER_LEASE, named=UNIT)
 
 
 def _rewind(world: World, group: SimulatedGroup, options: RunOptions) -> None:
@@ -137,17 +109,6 @@ def _rewind(world: World, group: SimulatedGroup, options: RunOptions) -> None:
     count = len(group.log.offsets)
     lost = count if options.rewind == "anew" else min(count, random.randint(1, 40))
     group.rewind(count - lost)
-
-
-def _transcript(world: World, group: SimulatedGroup) -> str:
-    """The last events, with names that a person can tell apart."""
-    lines = []
-    for line in list(world.lines)[-TRANSCRIPT_LINES:]:
-        details = " ".join(d.decode(errors="replace") if isinstance(d, bytes) else repr(d) for d in line.details)
-        for inc, name in group.names.items():
-            details = details.replace(inc, name)
-        lines.append(f"{line.time:12.6f} {line.who:8} {line.what} {details[:DETAILS_MAX]}")
-    return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def test_faults_are_struck_and_have_their_effects() -> None:
             for seed in SEEDS:
                 counts += run(seed, protocol, guarantee, weather).counts
     world, options = World(1), drawn(1)
-    assert set(FOUL_FAULTS) == ConsumerFaults(world, ConsumerGroup(world, options), options)._kinds.keys()
+    assert set(FOUL_FAULTS) == ConsumerFaults(world, ConsumerGroup(world, options), options).kinds.keys()
     assert set(FOUL_FAULTS) == {name.removeprefix("fault_") for name in counts if name.startswith("fault_")}
     assert counts["stopped_nonetype"]
     assert counts["stopped_groupmismatch"]

@@ -209,7 +209,7 @@ def test_a_seed_that_fell_once_stands(seed: int, guarantee: Guarantee, weather: 
 def test_every_fault_has_its_method_and_is_struck_within_a_few_seeds() -> None:
     world = World(1)
     options = drawn(1)
-    assert set(FOUL_FAULTS) == Faults(world, SimulatedGroup(world, options), options)._kinds.keys()
+    assert set(FOUL_FAULTS) == Faults(world, SimulatedGroup(world, options), options).kinds.keys()
     assert set(FOUL_FAULTS) == {name.removeprefix("fault_") for name in counted() if name.startswith("fault_")}
 
 

@@ -1,6 +1,4 @@
-"""Faults of a borrowed consumer group: their kinds, their times and their victims.
-
-    every now and then --> one of the faults that this run has --> follow-up: another, at once, aimed at the same member
+"""Faults of a borrowed consumer group: their kinds. `strikes` says when they come, and whom they hit.
 
 They reach the client library from both sides: the program's thread stops while the library goes on, or all of the
 process stops, or the network lets some requests through and not others. So a member may be heard by the group and hear
@@ -13,6 +11,7 @@ from neli_router.protocol import Close
 from neli_router.sim.consumers.group import ConsumerGroup
 from neli_router.sim.consumers.options import ConsumerOptions
 from neli_router.sim.consumers.process import ConsumerProcess
+from neli_router.sim.strikes import Strikes
 from neli_router.sim.world import World
 
 __all__ = ["ConsumerFaults"]
@@ -21,17 +20,15 @@ MARGIN = 0.1
 """In sessions: in fair weather, how clearly a cut is shorter than a session or longer."""
 
 
-PLOT_WEIGHT = 3
-"""How much more often a plot is chosen than another fault: chance alone would hardly ever bring its parts together."""
-
-
-class ConsumerFaults:
+class ConsumerFaults(Strikes[ConsumerProcess]):
     """Phase one. `stop` ends it."""
 
+    plots = frozenset({"backlog"})
+    plot_weight = 3
+
     def __init__(self, world: World, group: ConsumerGroup, options: ConsumerOptions) -> None:
-        self._world, self._group, self._options = world, group, options
-        self._stopped = False
-        self._kinds: dict[str, Callable[[ConsumerProcess], None]] = {
+        self._group, self._options = group, options
+        kinds: dict[str, Callable[[ConsumerProcess], None]] = {
             "backlog": self._backlog,
             "broken": group.break_for,
             "close": self._close,
@@ -39,53 +36,27 @@ class ConsumerFaults:
             "forget": self._forget,
             "freeze": self._freeze,
             "isolate": self._isolate,
-            "join": lambda _: self._join(),
+            "join": lambda _: self._join_absent(),
             "kill": self._kill,
-            "move": lambda _: group.broker.move(self._sessions(0.1, 2.0)),
+            "move": lambda _: group.broker.move(self._span(0.1, 2.0)),
             "mute": lambda victim: self._cut(victim, "mute_until"),
-            "outage": lambda _: group.broker.go_away(self._sessions(0.1, 3.0)),
+            "outage": lambda _: group.broker.go_away(self._span(0.1, 3.0)),
             "replay": self._replay,
-            "stall": lambda victim: victim.pause(self._sessions(0.0, 7.0), whole=False),
+            "stall": lambda victim: victim.pause(self._span(0.0, 7.0), whole=False),
             "stranger": self._stranger,
             "unfetch": lambda victim: self._cut(victim, "fetch_cut_until"),
             "ungroup": lambda victim: self._cut(victim, "group_cut_until"),
         }
-
-    def begin(self) -> None:
-        if self._options.faults:
-            self._schedule()
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    def _schedule(self) -> None:
-        gap = self._world.random.expovariate(self._options.faults_per_session) * self._options.session
-        self._later(gap, self._strike, None)
-        self._later(gap, self._schedule)
-
-    def _later(self, seconds: float, act: Callable[..., None], *arguments: object) -> None:
-        """Do it after `seconds`, unless the faults have stopped by then."""
-        self._world.at(self._world.now + seconds, lambda: None if self._stopped else act(*arguments))
-
-    def _strike(self, victim: ConsumerProcess | None) -> None:
-        random, group = self._world.random, self._group
-        if not group.living:
-            self._join()
-            return
-        if victim is None or not victim.alive:
-            victim = random.choice(group.living)
-        faults = self._options.faults
-        fault = random.choices(faults, [PLOT_WEIGHT if fault == "backlog" else 1 for fault in faults])[0]
-        group.counts[f"fault_{fault}"] += 1
-        self._world.note("world", f"{fault} {victim.label}")
-        self._kinds[fault](victim)
-        if random.random() < self._options.follow_up:
-            aim = victim if random.random() < 0.6 else None
-            self._later(self._sessions(0.0, random.choice((0.01, 0.3, 1.0))), self._strike, aim)
-
-    def _sessions(self, least: float, most: float) -> float:
-        """So many sessions, in seconds."""
-        return self._world.random.uniform(least, most) * self._options.session
+        super().__init__(
+            world,
+            group,
+            kinds,
+            faults=options.faults,
+            names=options.names,
+            unit=options.session,
+            faults_per_unit=options.faults_per_session,
+            follow_up=options.follow_up,
+        )
 
     # Processes
 
@@ -93,22 +64,17 @@ class ConsumerFaults:
         name = victim.label.partition("#")[0]
         victim.kill()
         if self._world.random.random() < 0.7:
-            self._later(self._sessions(0.0, self._world.random.choice((0.05, 1.0, 3.0))), self._start, name)
+            self._later(self._span(0.0, self._world.random.choice((0.05, 1.0, 3.0))), self._start, name)
 
     def _start(self, name: str) -> None:
         if not self._group.named(name):
             self._group.start(name)
 
-    def _join(self) -> None:
-        names = map("m{}".format, range(1, self._options.names + 1))
-        if absent := [name for name in names if not self._group.named(name)]:
-            self._group.start(self._world.random.choice(absent))
-
     def _close(self, victim: ConsumerProcess) -> None:
         victim.post(Close())
 
     def _freeze(self, victim: ConsumerProcess) -> None:
-        seconds = self._sessions(0.0, self._world.random.choice((0.3, 1.2, 4.0)))
+        seconds = self._span(0.0, self._world.random.choice((0.3, 1.2, 4.0)))
         if self._world.random.random() < 0.6:
             victim.pause_inside(seconds)
         else:
@@ -120,27 +86,27 @@ class ConsumerFaults:
         group = self._group
         if leaders := [process for process in group.living if group.acting.terms(process)]:
             victim = self._world.random.choice(leaders)
-        seconds = self._sessions(0.3, 1.0) * self._options.current
+        seconds = self._span(0.3, 1.0) * self._options.current
         if self._world.random.random() < 0.5:
             victim.pause(seconds, whole=False)
         else:
             victim.pause_inside(seconds)
         self._cut(victim, "group_cut_until")
-        self._later(self._sessions(0.0, 0.1), self._forget, victim)
+        self._later(self._span(0.0, 0.1), self._forget, victim)
 
     # The network, the broker and the topic
 
     def _isolate(self, victim: ConsumerProcess) -> None:
         options = self._options
         if not options.fair:
-            victim.cut_off(self._sessions(0.1, 3.0))
+            victim.cut_off(self._span(0.1, 3.0))
         elif self._world.now > victim.cut_until + 3 * options.session:  # Two short cuts would make one of any length.
             beats = 2 / options.beats_per_session + 4 * options.delay_max + MARGIN
             brief = self._world.random.random() < 0.5
-            victim.cut_off(self._sessions(0.0, 1 - beats) if brief else self._sessions(1 + beats, 3.0))
+            victim.cut_off(self._span(0.0, 1 - beats) if brief else self._span(1 + beats, 3.0))
 
     def _cut(self, victim: ConsumerProcess, what: str) -> None:
-        until = self._world.now + self._sessions(0.1, 3.0)
+        until = self._world.now + self._span(0.1, 3.0)
         setattr(victim.consumer, what, max(getattr(victim.consumer, what), until))
 
     def _forget(self, victim: ConsumerProcess) -> None:

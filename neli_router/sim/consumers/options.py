@@ -21,13 +21,14 @@ session clearly. So for it that rule is judged in fair weather only.
 Times are in sessions, the broker's patience with a silent consumer, except for the session itself.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
 from neli_router.consumer_group.settings import FastNeliSettings, NeliSettings
 from neli_router.keyspace import Layout
 from neli_router.protocol import Guarantee
+from neli_router.sim.seed import SeedOptions
 
 __all__ = ["FAIR_FAULTS", "FOUL_FAULTS", "BorrowedProtocol", "ConsumerOptions", "ConsumerWeather"]
 
@@ -51,10 +52,9 @@ SPARE = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions:
+class ConsumerOptions(SeedOptions):
     """Rates are chances, from 0 to 1."""
 
-    seed: int
     protocol: BorrowedProtocol
     weather: ConsumerWeather
     guarantee: Guarantee
@@ -138,9 +138,6 @@ class ConsumerOptions:
         """Whether a consumer receives nothing that was appended after the broker took the partition from it."""
         return self.weather != "beyond"
 
-    def __str__(self) -> str:
-        return " ".join(f"{field.name}={_spelled(field.name, getattr(self, field.name))}" for field in fields(self))
-
     @classmethod
     def draw(
         cls,
@@ -215,13 +212,3 @@ class ConsumerOptions:
             faults_per_session=random.choice((0.15, 0.4)) if fair else random.choice((0.15, 0.5, 1.0)),
             follow_up=0.0 if fair else random.choice((0.0, 0.4, 0.7)),
         )
-
-
-def _spelled(name: str, value: object) -> str:
-    if name == "seed":
-        return f"{value:#x}"
-    if isinstance(value, tuple):
-        return ",".join(value) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
