@@ -2,26 +2,27 @@
 
     WAYS["range"] ----------+
     WAYS["consumer"] -------+--> a fresh group for each test --> join() as many subscriptions as the test wants
-    another coordinator ... +
+    WAYS["simulated ..."] --+
 
-A way joins by adding a function to WAYS that makes a group. Nothing here assumes who is given which partition.
+A way joins by adding a function to WAYS that makes a group. Nothing here assumes who is given which partition. Whatever
+the simulated coordinator is held to here, the machines may rely upon in the simulator, and find in Kafka.
 """
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
+from typing import Literal
 from uuid import uuid4
 
 import pytest
+from _pytest.mark import ParameterSet
 
-from neli_router.consumer_group.events import AskedBack, Confirmed, Given, Lost
+from neli_router.consumer_group.events import AskedBack, Confirmed, Given, Lost, Received
 from neli_router.errors import Closed
 from neli_router.subscriptions.base import GroupSubscription
 from neli_router.subscriptions.kafka.address import parse
+from tests.subscriptions.simulated import SimulatedGroup
 from tests.subscriptions.taking import PATIENCE, Taking, until
-
-pytestmark = pytest.mark.kafka
 
 PARTITIONS = 4
 ALL = set(range(PARTITIONS))
@@ -36,23 +37,45 @@ Server = Callable[[str], str]
 """The address of a running server, by the name of its fixture."""
 
 
-def in_kafka(way: str) -> Callable[[Server], Join]:
-    def make(server: Server) -> Join:
+def in_kafka(way: str) -> Callable[[Server, float], Join]:
+    def make(server: Server, patience: float) -> Join:
         from neli_router.subscriptions.kafka.subscription import KafkaSubscription  # noqa: PLC0415 - as users do.
 
         address, problems = parse(f"//{server('kafka')}/contract-{uuid4().hex}?partitions={PARTITIONS}&{way}")
         assert address is not None, problems
-        return lambda: KafkaSubscription(address, session=SESSION, patience=PATIENCE)
+        return lambda: KafkaSubscription(address, session=SESSION, patience=patience)
 
     return make
 
 
-WAYS: dict[str, Callable[[Server], Join]] = {
+def simulated(
+    assignor: Literal["eager", "cooperative"], *, deaf: bool, sparse: bool
+) -> Callable[[Server, float], Join]:
+    def make(_: Server, patience: float) -> Join:
+        times = {"session": SESSION, "patience": patience}
+        return SimulatedGroup(assignor, partitions=PARTITIONS, deaf=deaf, sparse=sparse, **times).join
+
+    return make
+
+
+WAYS: dict[str, Callable[[Server, float], Join]] = {
     "range": in_kafka("partition.assignment.strategy=range"),
     "roundrobin": in_kafka("partition.assignment.strategy=roundrobin"),
     "cooperative-sticky": in_kafka("partition.assignment.strategy=cooperative-sticky"),
     "consumer": in_kafka("group.protocol=consumer"),
+    "simulated eager": simulated("eager", deaf=True, sparse=False),
+    "simulated cooperative": simulated("cooperative", deaf=True, sparse=True),
+    "simulated eager, which listens": simulated("eager", deaf=False, sparse=True),
+    "simulated cooperative, which listens": simulated("cooperative", deaf=False, sparse=False),
 }
+
+
+def marked(ways: Iterable[str]) -> list[ParameterSet]:
+    return [pytest.param(way, marks=() if way.startswith("simulated") else pytest.mark.kafka) for way in ways]
+
+
+BRIEF = [way for way in WAYS if way not in {"range", "roundrobin"}]
+"""For tests that wait until a patience is over: Kafka's eager ways end it as the third classic one does."""
 
 
 class Group:
@@ -82,9 +105,17 @@ def heard(body: bytes, by: Taking) -> bool:
     return any(message.body == body for message in by.messages)
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=marked(WAYS))
 def group(request: pytest.FixtureRequest) -> Iterator[Group]:
-    join = WAYS[request.param](request.getfixturevalue)
+    join = WAYS[request.param](request.getfixturevalue, PATIENCE)
+    with ExitStack() as stack:
+        yield Group(join, stack)
+
+
+@pytest.fixture(params=marked(BRIEF))
+def impatient(request: pytest.FixtureRequest) -> Iterator[Group]:
+    """A group whose broker waits no longer for an answer than a session."""
+    join = WAYS[request.param](request.getfixturevalue, SESSION)
     with ExitStack() as stack:
         yield Group(join, stack)
 
@@ -117,6 +148,23 @@ def test_a_member_is_asked_before_another_is_given(group: Group) -> None:
     assert [] == first.of(Lost)
 
 
+def test_the_patience_of_the_broker_ends(impatient: Group) -> None:
+    """In Kafka, the member may keep what was not asked back; the simulated broker forgets it as a whole."""
+    (first,) = impatient.joined(1)
+    first.holding = True
+    second = impatient.join()
+    until(lambda: first.of(Lost) and second.has, first, second)
+    assert set(first.of(AskedBack)[0].partitions) <= set(first.of(Lost)[0].partitions)
+
+
+def test_a_member_that_takes_nothing_leaves_the_group(impatient: Group) -> None:
+    """A pump that hangs is found out: its events wait for too long, and that ends its membership."""
+    (hung,) = impatient.joined(1)
+    other = impatient.join()
+    until(lambda: other.has == ALL, other)
+    until(lambda: hung.of(Lost) or hung.of(AskedBack), hung, other)
+
+
 def test_a_member_that_closes_leaves_everything_to_others_at_once(group: Group) -> None:
     one, other = group.joined(2)
     one.subscription.close()
@@ -144,7 +192,8 @@ def test_messages_arrive_with_the_time_of_the_broker(group: Group) -> None:
         return {(0, b"body"), (3, None)} <= {(it.partition, it.body) for it in member.messages}
 
     until(both_heard, member)
-    assert all(abs(time.time() - (it.appended_at or 0.0)) < PATIENCE for it in member.messages)
+    received = [(batch.wall, it.appended_at or 0.0) for batch in member.of(Received) for it in batch.messages]
+    assert [] == [(wall, appended_at) for wall, appended_at in received if abs(wall - appended_at) > PATIENCE]
     offsets = [it.offset for it in member.messages if it.partition == 0]
     assert sorted(set(offsets)) == offsets
 

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from neli_router.consumer_group.events import AskedBack, Away, Back, Confirmed, Lost
+from neli_router.consumer_group.events import AskedBack, Away, Back, Confirmed
 from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, LedgerUnusable, NeliError
 from neli_router.subscriptions.kafka.address import parse
 from neli_router.subscriptions.kafka.subscription import KafkaSubscription
@@ -292,30 +292,6 @@ def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join
         woken = [name for name, _ in paused.told[asleep:]]
         # What had been answered before the pause may still come; of what was asked after it, nothing.
         assert woken[: woken.index("Lost")].count("Confirmed") <= 1
-
-
-@pytest.mark.parametrize("way", [COOPERATIVE, BY_BROKER])
-def test_the_patience_of_the_broker_ends(join: Join, way: str) -> None:
-    group = fresh()
-    first = join(group, way, patience=SESSION)
-    until(lambda: first.has == ALL, first)
-    first.holding = True
-    second = join(group, way)
-    until(lambda: first.of(Lost) and second.has, first, second)
-    assert set(first.of(AskedBack)[0].partitions) == set(first.of(Lost)[0].partitions)
-
-
-def test_a_member_that_takes_nothing_leaves_the_group(join: Join) -> None:
-    """A pump that hangs is found out: events that wait for a session stop the polls, and that ends its membership."""
-    group = fresh()
-    hung = join(group, COOPERATIVE, patience=SESSION)
-    until(lambda: hung.has == ALL, hung)
-    other = join(group, COOPERATIVE)
-    until(lambda: other.has == ALL, other)
-    until(lambda: hung.of(Lost) or hung.of(AskedBack), hung, other)
-
-
-# The topic and the broker
 
 
 def test_a_topic_that_grows_breaks_the_subscription(kafka: str, join: Join) -> None:

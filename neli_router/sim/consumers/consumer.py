@@ -14,7 +14,8 @@ If its program takes nothing for too long, it leaves the group by itself. Either
 takes its next change, which may be behind messages that were fetched before.
 
 Changes come one after another: as long as a program has not given back all that was asked back, there is no other, and
-with some drivers no message either.
+with some drivers no message either. The library waits for that as long as the broker does. Then the program hears Lost,
+and the partitions are given back without it.
 """
 
 from collections import deque
@@ -68,6 +69,8 @@ class Consumer:
         self._changes: deque[tuple[BrokerInput, dict[int, int]]] = deque()
         self._draining: set[int] = set()
         """What its program was asked for and has not given back."""
+        self._drains_until = inf
+        """How long the library waits for that."""
         self._fetching: dict[int, _Fetching] = {}
         self._answered_at = 0.0
         self._taken_at = self.world.now
@@ -89,6 +92,8 @@ class Consumer:
         if self._dozes:
             self._dozes = False
             self._join()
+        if self._draining and world.now >= self._drains_until:
+            return self._lose_late()
         visible = self._visible()
         if self._draining and (self.options.deaf_while_draining or not visible):
             return None
@@ -104,10 +109,11 @@ class Consumer:
     def next_at(self) -> float:
         """When there is something to take, which may be now; inf as far as is known."""
         if self._draining and self.options.deaf_while_draining:
-            return inf
+            return self._drains_until
         if self._changes and not self._draining:
             return self.world.now
-        return min((line.arrivals[0][0] for line in self._fetching.values() if line.arrivals), default=inf)
+        first = min((line.arrivals[0][0] for line in self._fetching.values() if line.arrivals), default=inf)
+        return min(first, self._drains_until) if self._draining else first
 
     def publish(self, bodies: Mapping[int, bytes | None]) -> None:
         world, options = self.world, self.options
@@ -321,6 +327,13 @@ class Consumer:
 
     # For its program
 
+    def _lose_late(self) -> Lost:
+        """The program has not given these back within the patience of the broker."""
+        late = sorted(self._draining)
+        self.world.note(self.label, f"(library: waited in vain for {late})")
+        self.give_back(late)
+        return Lost(late)
+
     def _visible(self) -> list[int]:
         """The partitions with messages to take, once for each, the earliest first."""
         now = self.world.now
@@ -341,6 +354,7 @@ class Consumer:
                     self._fetching[partition] = _Fetching(giving, self.broker.end(partition))
             case AskedBack(partitions):
                 self._draining.update(partitions)
+                self._drains_until = self.world.now + self.options.poll_patience * self.options.session
             case Lost():
                 event = Lost(sorted(self.givings))
                 self.givings.clear()
