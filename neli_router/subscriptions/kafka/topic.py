@@ -39,9 +39,9 @@ MADE_WITH: Mapping[str, str] = {
 CLASSIC_SESSION_MIN = 1.5
 """Seconds. librdkafka asks to join at most once a second, and sends no heartbeat until then. A shorter session expels a
 member that must join twice within a second, as members that start a little apart make each other do; when it asks
-again, the others must join, and so on. With 0.5 s, groups of two to eight settled in 2 of 10 trials. Eight members with
-0.9 s did after ten had been expelled, with 1 s after one or two; with 1.2 s and 1.5 s none was, in 12 trials each on a
-busy machine. It was measured with Kafka 4.3 and librdkafka 2.16, by `python -m benchmarks sessions`."""
+again, the others must join, and so on. With 0.5 s, two members settled in 2 of 5 trials, and eight in 1. Eight members
+with 0.9 s did after ten had been expelled, with 1 s after one or two; with 1.2 s and 1.5 s none was, in 12 trials each
+on a busy machine. It was measured with Kafka 4.3 and librdkafka 2.16, by `python -m benchmarks sessions`."""
 
 LOOK_MAX = 2.0
 
