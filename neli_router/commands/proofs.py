@@ -57,7 +57,7 @@ PROFILES: dict[str, dict[str, tuple[Bounds | ConsumerBounds, ...]]] = {
             ConsumerBounds("neli", guarantee="available"),
             ConsumerBounds("neli", zombies=True, leave=False, crash=False),
             ConsumerBounds("neli", apart=2, leave=False, crash=False),
-            ConsumerBounds("neli", partitions=2, leave=False, crash=False, states_max=1_000_000),
+            ConsumerBounds("neli", partitions=2, leave=False, crash=False, states_max=300_000),
         ),
     },
     "fast-neli": {
@@ -69,7 +69,7 @@ PROFILES: dict[str, dict[str, tuple[Bounds | ConsumerBounds, ...]]] = {
             ConsumerBounds("fast-neli"),
             ConsumerBounds("fast-neli", zombies=True),
             ConsumerBounds("fast-neli", apart=2, leave=False, crash=False),
-            ConsumerBounds("fast-neli", partitions=2, leave=False, crash=False, states_max=1_000_000),
+            ConsumerBounds("fast-neli", partitions=2, leave=False, crash=False, states_max=300_000),
         ),
     },
 }
@@ -78,7 +78,7 @@ far as it comes in twelve million worlds, which is what fits into eight gigabyte
 
 The `test` of a borrowed group takes seconds, and only the first one of `neli` is complete in it (16,914 worlds). In
 `full`, all with one partition are complete: 24,000 to 205,000 worlds each, in one to ten minutes on a busy machine.
-Those with two partitions go as far as they come in a million worlds."""
+Those with two partitions go as far as they come in 300,000 worlds."""
 
 WEATHERS: dict[str, tuple[str, ...]] = {
     "induction": get_args(Weather),

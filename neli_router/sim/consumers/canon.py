@@ -65,6 +65,7 @@ class _Ranks(NamedTuple):
 
 
 def consumer_key(world: ConsumerMiniature, bounds: ConsumerBounds) -> bytes:
+    """The key of `world`."""
     partitions = range(bounds.partitions)
     ranks = [_ranks(world, i) for i in partitions]
     places = sorted(_place(world, index, bounds, ranks) for index in range(len(world.places)))
@@ -88,6 +89,7 @@ def _capped(age: float, most: int) -> int:
 
 
 def _ranks(world: ConsumerMiniature, partition: int) -> _Ranks:
+    """What is in sight is what some place may still act under, or compare."""
     offsets = {message.offset for message in world.logs[partition]}
     givings: set[int] = set()
     for place in world.places:
@@ -121,6 +123,7 @@ def _ranks(world: ConsumerMiniature, partition: int) -> _Ranks:
 
 
 def _place(world: ConsumerMiniature, index: int, bounds: ConsumerBounds, ranks: list[_Ranks]) -> bytes:
+    """All that one place has, by ranks that are the same for both."""
     place = world.places[index]
     machine, now = place.machine, world.now
     silent = bounds.protocol == "fast-neli" and (place.frozen or machine is None)
