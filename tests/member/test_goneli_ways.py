@@ -220,6 +220,18 @@ def test_close_revokes_and_await_returns_when_it_is_done(opened: Open) -> None:
     assert not [event for event in heard if isinstance(event, Fenced)]
 
 
+def test_members_in_its_manner_and_others_are_one_group(opened: Open, options: dict[str, Any]) -> None:
+    """docs/protocols.md, step 3: processes leave the manner of goNELI one by one."""
+    first = opened("first", **ranked(options, "a"), lease=LONG_LEASE)
+    assert first.pulse(PATIENCE)
+    term = first.led[0]
+    second = opened("second", **ranked(options, "b"), lease=LONG_LEASE, goneli=False)
+    assert not second.pulse(MOMENT)
+    first.close()
+    assert second.pulse(PATIENCE)
+    assert second.led[0] > term
+
+
 def test_defaults_are_gonelis_and_follow_from_each_other() -> None:
     config = Config("kafka://127.0.0.1:1/prices", protocol="fast-neli", goneli=True, layout=Layout(partitions=1))
     settings = config.group_settings()
