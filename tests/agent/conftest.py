@@ -1,4 +1,4 @@
-"""Fixtures that the tests of the agent share: an agent that is a member, alone in its group."""
+"""Fixtures that the tests of the agent share: an agent that is a member, alone in its group, and leads all of it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import STEADY, TOKEN, Running, configured, running
+from tests.agent.running import PARTITIONS, STEADY, TOKEN, Running, configured, running, until
 
 
 @pytest.fixture(name="socket")
@@ -20,5 +20,5 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("agent")
     options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     with running(configured(folder, lease=STEADY), options) as agent:
-        agent.await_ready()
+        until(lambda: PARTITIONS == len(agent.agent.member.led), "the lead of all partitions")
         yield agent

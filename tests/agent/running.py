@@ -18,7 +18,7 @@ from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload
 
-__all__ = ["LEASE", "PATIENCE", "STEADY", "TOKEN", "Events", "Running", "configured", "running", "until"]
+__all__ = ["LEASE", "PARTITIONS", "PATIENCE", "STEADY", "TOKEN", "Events", "Running", "configured", "running", "until"]
 
 PATIENCE = 180.0
 """Seconds for what comes at once, and after minutes where other programs have all cores."""

@@ -228,23 +228,21 @@ def test_the_history_says_who_joined_and_what_it_was_given(agent: Running) -> No
 
 def test_events_are_streamed_as_they_come_and_once_more_when_they_have_grown(tmp_path: Path) -> None:
     options = AgentOptions(socket=str(tmp_path / "agent.sock"))
-    with (
-        running(configured(tmp_path, lease=1.0), options) as agent,
-        agent.client() as client,
-        client.stream("GET", "/v1/history/events", timeout=60.0) as stream,
-    ):
-        pieces = stream.iter_bytes()
-        told: list[EventView] = []
-        rest = b""
-        with Member(configured(tmp_path, name="b", lease=1.0)):
-            while not (told and sum(moved.number for moved in told[-1].moved) == PARTITIONS // 2):
-                rest += next(pieces)
-                *whole, rest = rest.split(b"\n\n")
-                told += [
-                    msgspec.json.decode(block.partition(b"data: ")[2], type=EventView)
-                    for block in whole
-                    if block.startswith(b"event: event")
-                ]
+    with running(configured(tmp_path, lease=1.0), options) as agent, agent.client() as client:
+        agent.await_ready()  # Its own Join is in the history.
+        with client.stream("GET", "/v1/history/events", timeout=60.0) as stream:
+            pieces = stream.iter_bytes()
+            told: list[EventView] = []
+            rest = b""
+            with Member(configured(tmp_path, name="b", lease=1.0)):
+                while not (told and sum(moved.number for moved in told[-1].moved) == PARTITIONS // 2):
+                    rest += next(pieces)
+                    *whole, rest = rest.split(b"\n\n")
+                    told += [
+                        msgspec.json.decode(block.partition(b"data: ")[2], type=EventView)
+                        for block in whole
+                        if block.startswith(b"event: event")
+                    ]
     assert {("join", "b")} == {(event.cause, event.member) for event in told}
     assert 1 == len({event.offset for event in told})
     assert len(told) <= 3
