@@ -241,11 +241,13 @@ beat_at = 0.0
 while True:
     subscription.wait(0.1)
     for news in subscription.take():
-        print(json.dumps([type(news).__name__, sorted(getattr(news, "partitions", []))]), flush=True)
+        heard = [[message.partition, message.offset] for message in getattr(news, "messages", [])]
+        heard += [list(item) for item in getattr(news, "offsets", {}).items()]
+        print(json.dumps([type(news).__name__, sorted(getattr(news, "partitions", [])), heard]), flush=True)
         if isinstance(news, AskedBack):
             subscription.give_back(news.partitions)
         if isinstance(news, Received):
-            subscription.confirm({message.partition: message.offset for message in news.messages})
+            subscription.confirm(dict(heard))
     if time.monotonic() >= beat_at:
         beat_at = time.monotonic() + 0.2
         subscription.publish(dict.fromkeys(range(4), b"beat"))
@@ -257,6 +259,8 @@ class PausedMember:
 
     def __init__(self, rest: str) -> None:
         self.told: list[tuple[str, set[int]]] = []
+        self.heard: list[set[tuple[int, int]]] = []
+        """For each of `told`: the partitions and offsets that were received, or confirmed."""
         self.process = subprocess.Popen([sys.executable, "-c", PAUSED, rest], stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -264,7 +268,8 @@ class PausedMember:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            name, partitions = json.loads(line)
+            name, partitions, heard = json.loads(line)
+            self.heard.append({(partition, offset) for partition, offset in heard})
             self.told.append((name, set(partitions)))
 
     def __enter__(self) -> Self:
@@ -289,9 +294,11 @@ def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join
         asleep = len(paused.told)
         os.kill(paused.process.pid, signal.SIGCONT)
         until(lambda: ("Lost", ALL) in paused.told, other)
-        woken = [name for name, _ in paused.told[asleep:]]
-        # What had been answered before the pause may still come; of what was asked after it, nothing.
-        assert woken[: woken.index("Lost")].count("Confirmed") <= 1
+        lost = [name for name, _ in paused.told].index("Lost", asleep)
+        # Of what was received before the pause, answers may still come. Of what was received after it, none does.
+        asked = set.union(*(paused.heard[i] for i in range(asleep) if paused.told[i][0] == "Received"))
+        confirmed = [paused.heard[i] for i in range(asleep, lost) if paused.told[i][0] == "Confirmed"]
+        assert [] == [offsets for offsets in confirmed if not offsets <= asked]
 
 
 def test_a_topic_that_grows_breaks_the_subscription(kafka: str, join: Join) -> None:
