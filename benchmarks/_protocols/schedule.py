@@ -73,9 +73,7 @@ class Schedule:
     def _fault(self, kind: str, act: Callable[[MemberProcess], float], took: Callable[[Found], list[float]]) -> Left:
         """Do it to those who lead partition 0, and wait for rest without them."""
         time.sleep(SPREAD * self._rng.random())
-        for side in self._sides:
-            side.group.read_notes()
-        left = [(side, it := side.leader(), list(it.life.held)) for side in self._sides]
+        left = [(side, it, list(it.life.held)) for side, it in self._leaders()]
         others = {side.name: side.tenures(but=process) for side, process, _ in left}
         at = [act(process) for _, process, _ in left]
         for (side, process, partitions), since in zip(left, at, strict=True):
@@ -83,6 +81,23 @@ class Schedule:
         self._rest(self._members - 1)
         self._count(kind, others)
         return left
+
+    def _leaders(self) -> list[tuple[Side, MemberProcess]]:
+        """The process of each side that leads partition 0, at a moment at which each side has one.
+
+        A group that was at rest may lack it: a short lease is lost now and then on a busy machine.
+        """
+        give_up_at = host_clock() + PATIENCE
+        while True:
+            for side in self._sides:
+                side.group.read_notes()
+            found = [(side, it) for side in self._sides if (it := side.leader()) is not None]
+            if len(found) == len(self._sides):
+                return found
+            if host_clock() >= give_up_at:
+                unled = {side.name for side in self._sides} - {side.name for side, _ in found}
+                raise TimeoutError(f"a leader of partition 0 was wanted of {sorted(unled)} within {PATIENCE:g} s")
+            time.sleep(LOOK_EVERY)
 
     def _start_again(self, left: Left) -> None:
         others = {side.name: side.tenures() for side in self._sides}

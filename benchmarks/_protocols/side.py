@@ -83,9 +83,9 @@ class Side:
         """Of the processes that run."""
         return [process.life for process in self.group.running.values()]
 
-    def leader(self) -> MemberProcess:
-        """The process that leads partition 0."""
-        return next(process for process in self.group.running.values() if 0 in process.life.held)
+    def leader(self) -> MemberProcess | None:
+        """The process that leads partition 0, if there is one."""
+        return next((process for process in self.group.running.values() if 0 in process.life.held), None)
 
     def led(self) -> list[tuple[str, int, int]]:
         """Processes, partitions and terms."""

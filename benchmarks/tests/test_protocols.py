@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import protocols
 from benchmarks._places import place
+from benchmarks._protocols import side as sides
 from benchmarks._protocols.goneli import GoneliTranslator
 from benchmarks._protocols.side import Tenures, opened_sides
 from neli_router.processes.notes import Acts, Done
@@ -99,16 +100,18 @@ def _there() -> Iterator[str]:
 @pytest.mark.timeout(600)
 def test_each_side_has_all_figures_and_none_overlaps(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NELI_TEST_KAFKA", there.removeprefix("kafka://"))
-    sides = ["induction,1", "fast-neli,1"]
-    figures = protocols.run(["--sides", *sides, "--shortest", "--members", "2", "--trials", "1", "--seconds", "1"])
+    # Between the look at the leader and its kill, one of 0.1 s may be lost where other tests take all cores.
+    monkeypatch.setattr(sides, "SHORTEST", {**sides.SHORTEST, "induction": 2.0})
+    names = ["induction,1", "fast-neli,1"]
+    figures = protocols.run(["--sides", *names, "--shortest", "--members", "2", "--trials", "1", "--seconds", "1"])
     assert {"overlaps": 0, "trials": 1, "members": 2, "settings": "shortest"}.items() <= figures.items()
     statistics = [
-        f"{name}_ms_{which}" for name in ("takeover", "handover", "leaderless") for which in ("median", "max")
+        f"{figure}_ms_{which}" for figure in ("takeover", "handover", "leaderless") for which in ("median", "max")
     ]
     counts = ["taken_from_others", "overlaps", "messages_per_second", "bytes_per_second", "commits_per_second"]
-    for side in sides:
-        assert {f"{name}@{side}" for name in (*statistics, *counts)} <= figures.keys()
-        assert figures[f"messages_per_second@{side}"]
+    for name in names:
+        assert {f"{figure}@{name}" for figure in (*statistics, *counts)} <= figures.keys()
+        assert figures[f"messages_per_second@{name}"]
     assert figures["takeover_over_induction@fast-neli,1"]
 
 
