@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from neli_router.clock import host_clock
 from neli_router.processes.group import MemberProcess, ProcessGroup
@@ -105,17 +106,8 @@ class GoneliGroup(ProcessGroup):
         super().__init__(folder, partitions=1, pause=0.0, ledger=f"kafka://{brokers}/{group}")
         self._place, self._milliseconds = (str(PROGRAM), brokers, group, topic), str(round(1000 * heartbeat_timeout))
 
-    def start(
-        self,
-        name: str,
-        *,
-        prefix: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-        replace: bool = False,
+    def _begin(
+        self, label: str, prefix: Sequence[str], environment: Mapping[str, str], **_of_member: Any
     ) -> MemberProcess:
-        self._started[name] += 1
-        label = f"{name}.{self._started[name]}"
         command = [*prefix, *self._place, label, self._milliseconds]  # Names are for people there: none is ever taken.
-        process = GoneliProcess(self._folder, label, command, environment or {})
-        self.processes.append(process)
-        return process
+        return GoneliProcess(self._folder, label, command, environment)

@@ -184,12 +184,17 @@ class ProcessGroup(Closing):
         """
         self._started[name] += 1
         label = f"{name}.{self._started[name]}"
-        notes = str(self._folder / f"{label}.notes")
-        order = {"config": {**self._config, "name": name, "replace": replace}, "notes": notes, "pause": self._pause}
-        command = [*prefix, sys.executable, "-P", "-m", *self._program, json.dumps(order)]
-        process = MemberProcess(self._folder, label, command, environment or {})
+        process = self._begin(label, prefix, environment or {}, name=name, replace=replace)
         self.processes.append(process)
         return process
+
+    def _begin(
+        self, label: str, prefix: Sequence[str], environment: Mapping[str, str], **of_member: Any
+    ) -> MemberProcess:
+        notes = str(self._folder / f"{label}.notes")
+        order = {"config": {**self._config, **of_member}, "notes": notes, "pause": self._pause}
+        command = [*prefix, sys.executable, "-P", "-m", *self._program, json.dumps(order)]
+        return MemberProcess(self._folder, label, command, environment)
 
     @property
     def lives(self) -> list[Life]:
