@@ -11,12 +11,20 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+from tests.servers import kafka, redis
 from tests.servers.kafka import Kafka
 from tests.servers.redis import DURABLE, Redis
 
-__all__ = ["LEDGERS", "options_at", "place"]
+__all__ = ["LEDGERS", "missing", "options_at", "place"]
 
 LEDGERS = ("sqlite", "kafka", "redis")
+
+
+def missing(kind: str) -> str:
+    """Why there can be no ledger of this kind here, or nothing."""
+    if kind == "kafka" and not os.environ.get("NELI_TEST_KAFKA"):
+        return kafka.missing()
+    return redis.missing() if kind == "redis" and not os.environ.get("NELI_TEST_REDIS") else ""
 
 
 @contextmanager
@@ -28,13 +36,13 @@ def place(kind: str) -> Iterator[str]:
         if there := os.environ.get("NELI_TEST_KAFKA"):
             yield f"kafka://{there}"
         else:
-            with Kafka.started() as kafka:
-                yield f"kafka://{kafka.bootstrap}"
+            with Kafka.started() as broker:
+                yield f"kafka://{broker.bootstrap}"
     elif there := os.environ.get("NELI_TEST_REDIS"):
         yield there
     else:
-        with Redis.started(settings=DURABLE) as redis:
-            yield redis.url("").rstrip("/")
+        with Redis.started(settings=DURABLE) as server:
+            yield server.url("").rstrip("/")
 
 
 def options_at(there: str, name: str) -> dict[str, Any]:

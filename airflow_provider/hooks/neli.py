@@ -36,7 +36,6 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow_provider import changes
 from airflow_provider.changes import Away, Batch
 from neli_router.agent import AgentLease, AsyncAgentLease, AsyncClient, AsyncShare, Client, Share
-from neli_router.agent.address import PORT
 from neli_router.agent.client import calls
 from neli_router.agent.client.leading import LeadingBlock
 from neli_router.agent.server.views import owner_view
@@ -49,6 +48,7 @@ from neli_router.router.refusal import NO_MEMBER, NoTable
 from neli_router.router.router import AWAIT_MAX, Router
 from neli_router.router.table import Table
 from neli_router.settings.addresses import spell_place
+from neli_router.settings.agent_address import PORT
 
 __all__ = ["CONNECTION_ID", "Expected", "NeliHook", "checked"]
 

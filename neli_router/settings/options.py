@@ -115,7 +115,7 @@ class Option:
     def of_value(self, value: object) -> object:
         """The value itself, if it is one that this option may have. Raises Misfit."""
         if self.kind.fits(value):
-            return None if value == "none" and self.kind in {PERHAPS_SECONDS, PERHAPS_TEXT} else value
+            return None if value == "none" and self.kind in {PERHAPS_NUMBER, PERHAPS_SECONDS, PERHAPS_TEXT} else value
         raise Misfit(self.kind.wanted)
 
 
@@ -153,6 +153,7 @@ SECONDS = Kind("a number of seconds, at least 0", _number, _is_number, "SECONDS"
 PERHAPS_SECONDS = Kind(
     "a number of seconds, or none", _perhaps_number, lambda value: value == "none" or _is_number(value), "SECONDS"
 )
+PERHAPS_NUMBER = Kind("a number, or none", _perhaps_number, PERHAPS_SECONDS.fits, "NUMBER")
 WHOLE = Kind("a whole number", _whole, _is_whole, "NUMBER")
 SWITCH = Kind("true or false", lambda text: _SWITCH[text.lower()], lambda value: isinstance(value, bool), "")
 
@@ -178,6 +179,8 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "goneli", SWITCH, "Of fast-neli: share the group with processes that run goNELI."),
         Option("", "accept_rewinds", SWITCH, "Run an exclusive group on a ledger that may lose records."),
         Option("", "replace", SWITCH, "Take the name from a member that lives under it, and end that one."),
+        Option("", "witness", TEXT, "Who tells the others when this process dies: auto, agent, child or none."),
+        Option("", "kill_hung", PERHAPS_NUMBER, "The part of the lease after which a hung process is killed, or none."),
         Option(
             *("", "ownership", PERHAPS_TEXT),
             "The Redis that is told the owners, such as redis://host:6379/jobs; neli and fast-neli need it.",

@@ -240,7 +240,7 @@ def eventually(ready: Callable[[], object]) -> None:
         pause.wait(0.002)
 
 
-_ALPHA = MemberView("alpha", "http://alpha:1", "", 100, "i1", 1, 0.0, 2.5, 0, False, 3)
+_ALPHA = MemberView("alpha", "http://alpha:1", "", 100, "i1", 1, 0.0, 2.5, 0, False, 3, witness="agent")
 FOUNDED = EventView(1, 60.0, "join", "alpha", "alpha", [MovedView(None, "alpha", 100, [*range(100)])], last=1)
 """The oldest event of the stand-in's group, which each stream of events begins with, as if it came by both ways."""
 

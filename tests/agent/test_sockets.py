@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.agent.address import Address, distrust
 from neli_router.agent.server.sockets import listen_tcp, listen_unix
 from neli_router.errors import ConfigError, NeliError
 from neli_router.settings.addresses import PATH_MAX, is_loopback, parse_place
+from neli_router.settings.agent_address import Address, distrust
 from neli_router.settings.agent_options import AgentOptions
 
 HOLDER = """

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent import Client
-from neli_router.agent.address import parse
 from neli_router.agent.server.sockets import listen_unix
 from neli_router.errors import NeliError
+from neli_router.settings.agent_address import parse
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.resolve import resolve
 

@@ -20,7 +20,6 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from neli_router.agent.address import Address
 from neli_router.agent.wire import (
     BODY_MAX,
     KEY_MAX,
@@ -44,6 +43,7 @@ from neli_router.agent.wire import (
 )
 from neli_router.errors import BadKey, ConfigError, NeliError, NoAgent, NoOwner
 from neli_router.keyspace import Key, Role, utf8
+from neli_router.settings.agent_address import Address
 
 __all__ = [
     "EVENTS",

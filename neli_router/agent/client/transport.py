@@ -19,11 +19,12 @@ from weakref import WeakSet
 
 import httpx
 
-from neli_router.agent.address import Address, default_address, distrust, parse
 from neli_router.agent.client.calls import Call, answered, no_agent
 from neli_router.agent.client.streams import AsyncStream, BaseStream, Stream
+from neli_router.agent.wire import GUARDIAN
 from neli_router.closing import AsyncClosing, Closing
 from neli_router.errors import Closed, ConfigError, NoAgent
+from neli_router.settings.agent_address import Address, default_address, distrust, parse
 from neli_router.settings.token import token_problem
 
 __all__ = ["AsyncTransport", "BaseTransport", "Endpoint", "Transport"]
@@ -71,6 +72,10 @@ class Endpoint:
         }
         """The arguments of a transport of httpx."""
 
+    def add_header(self, name: str, value: str) -> None:
+        """To each request from now on."""
+        self._headers.append((name, value))
+
     def request(self, call: Call[Any], timeout: float, read: float | None) -> httpx.Request:
         """`call`, as httpx sends it; `read` bounds the wait for each piece of the answer."""
         # Before each: another user may have made the folder since.
@@ -104,6 +109,10 @@ class BaseTransport:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    def guarded_by(self, process: int) -> None:
+        """All that acts on leases of this client ends before it and this child of its process do. Not for programs."""
+        self._endpoint.add_header(GUARDIAN, f"{process}")
 
     def _answered(self, call: Call[Answer], status: int, content: bytes) -> Answer:
         return answered(call, self._endpoint.address, status, content, has_token=self._endpoint.has_token)

@@ -1,4 +1,4 @@
-"""The address: where an agent listens, and where its clients look for it by default.
+"""The agent's address: where an agent listens, and where its clients and members look for it by default.
 
     NELI_AGENT                          if it is set
     $XDG_RUNTIME_DIR/neli/agent.sock    for a user who is logged in
@@ -8,9 +8,10 @@
     unix:/path/agent.sock, or just /path/agent.sock      the socket is its user's alone: no token
     http://127.0.0.1:7635                                every user of the host can connect: a token
 
-Agent and clients call the same function, so that neither needs to be told in the usual case. The last place lies in a
-folder that all users share, where any of them could have made `neli-<uid>` before, or a socket of any name. A process
-that answers there learns our keys, and may say that we lead. So a client asks `distrust` before it speaks to a socket.
+Agent, clients and members call the same function, so that neither needs to be told in the usual case. The last place
+lies in a folder that all users share, where any of them could have made `neli-<uid>` before, or a socket of any name. A
+process that answers there learns our keys, and may say that we lead. So a client asks `distrust` before it speaks to a
+socket.
 """
 
 import os

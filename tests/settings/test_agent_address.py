@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.agent.address import Address, default_address, distrust, parse
 from neli_router.errors import ConfigError
 from neli_router.settings.addresses import PATH_MAX
+from neli_router.settings.agent_address import Address, default_address, distrust, parse
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_only_loopback_and_sockets_stay_on_the_host() -> None:
 
 
 def test_a_folder_that_another_user_made_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neli_router.agent.address._SHARED", str(tmp_path))
+    monkeypatch.setattr("neli_router.settings.agent_address._SHARED", str(tmp_path))
     folder = tmp_path / "neli-1"
     address = Address(path=str(folder / "agent.sock"))
     assert "" == distrust(address)
