@@ -12,6 +12,7 @@
     |   '-- RecordTooLong       the ledger takes no record of that length; it takes all others
     |-- Diverged            this member's table is not the one that most members computed
     |-- Replaced            a newer process joined under this member's name
+    |-- Miscertified        a witness certified this member's death, and it lives
     |-- NameTaken           a living member has this newcomer's name
     |-- HandlerFailed       the program's handler of events raised; the cause is its error
     |-- LeaseLost           the work was guarded by a lease that no longer holds
@@ -54,6 +55,7 @@ __all__ = [
     "LedgerUnavailable",
     "LedgerUnusable",
     "LookupFailed",
+    "Miscertified",
     "MissingExtra",
     "NameTaken",
     "NeliError",
@@ -142,6 +144,10 @@ class Diverged(NeliError):
 
 class Replaced(NeliError):
     """A newer process joined under the same name. The newer wins; this one does not come back to fight."""
+
+
+class Miscertified(NeliError):
+    """A witness certified that this member's process has ended, and it lives: others lead what it led."""
 
 
 class NameTaken(NeliError):

@@ -36,6 +36,8 @@ from typing import Any
 
 from neli_router.config import PROTOCOLS, Config
 from neli_router.consumer_group.settings import GroupSettings
+from neli_router.deaths.base import NO_WITNESS, Witness
+from neli_router.deaths.life import OwnLife
 from neli_router.errors import BeyondProtocol, Closed, LedgerUnavailable, NoOwner
 from neli_router.induction.observer import Observer
 from neli_router.keyspace import Layout, Role
@@ -44,7 +46,7 @@ from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.member.engine import Engine
 from neli_router.member.member import Member
 from neli_router.member.runtime import Loop
-from neli_router.protocol import Event, Handler
+from neli_router.protocol import Event, Handler, Notice
 from neli_router.pump import Pump
 from neli_router.router.feed import Feed
 from neli_router.router.ledger_reader import LedgerReadings
@@ -346,6 +348,16 @@ class _Host:
 
     def rng(self) -> Random:
         return Random(self._group.random.getrandbits(64))
+
+    def witness(
+        self,
+        config: Config,
+        name: str,
+        life: OwnLife,
+        ledger: Ledger,
+        tell: Callable[[Notice], None],
+    ) -> Witness:
+        return NO_WITNESS  # All members are of one process, and `kill` only stops turning them.
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
         raise AssertionError("a group in memory refuses such a protocol")

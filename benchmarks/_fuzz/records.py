@@ -23,6 +23,7 @@ from neli_router.induction.machine import Induction
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import (
     Beat,
+    Certify,
     Drain,
     Expire,
     Genesis,
@@ -165,6 +166,7 @@ def _record(rng: random.Random, machine: Any) -> Record:
         Expire(by=by, incarnation=other, last_beat=state.last_beats.get(other, number)),
         Handover(by=by, partition=partition, term=term),
         Leave(by=by),
+        Certify(by=by, incarnation=other),
         Drain(by=by, name=name),
         Pin(by=by, partition=partition, name=name),
         Unpin(by=by, partition=partition),

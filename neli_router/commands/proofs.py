@@ -133,6 +133,11 @@ def demo_command(
 )
 @click.option("--leave/--no-leave", default=True, show_default=True, help="Whether members may leave in good order.")
 @click.option("--crash/--no-crash", default=True, show_default=True, help="Whether processes may crash.")
+@click.option(
+    "--certify/--no-certify",
+    default=None,
+    help="induction: whether witnesses certify processes that crashed.  [default: certify]",
+)
 @click.option("--states", "states_max", type=click.IntRange(1), help="Stop after this many states.")
 def explore_command(profile: str | None, protocol: str, **given: object) -> None:
     """Walk every interleaving of a small group, running the shipped protocol.

@@ -4,6 +4,7 @@ the ledger has no Genesis ------> genesis()      the first to be appended counts
 other settings or another fold -> mismatch()     refused, with both spelled out
 a seat is wanted ---------------> join()
 a newer Join under my name -----> replaced()     the newer wins; the older does not come back to fight
+a Certify of me, who lives -----> miscertified() others lead what I led: its writer must be found before I come back
 a member of my name lives ------> NameWatch      a newcomer gives up, unless it was told to replace it
 
 Two processes of one name, each started again whenever it ends, would replace each other for ever, and between two lives
@@ -16,12 +17,12 @@ started cannot be by a process that was dead by then. Two such Beats prove that 
 
 from math import inf
 
-from neli_router.errors import GroupMismatch, NameTaken, Replaced
+from neli_router.errors import GroupMismatch, Miscertified, NameTaken, Replaced
 from neli_router.induction.fold import FOLD_VERSIONS, State
-from neli_router.induction.records import Beat, Genesis, Join, Seat
+from neli_router.induction.records import Beat, Certify, Genesis, Join, Seat
 from neli_router.protocol import Notice, Settings
 
-__all__ = ["NameWatch", "genesis", "join", "mismatch", "replaced", "unknown_version"]
+__all__ = ["NameWatch", "genesis", "join", "miscertified", "mismatch", "replaced", "unknown_version"]
 
 PROOFS = 2
 """Beats that prove that a member of the same name lives. With more, a newcomer's wait may be over before the last."""
@@ -43,8 +44,8 @@ def genesis(settings: Settings, by: str, base: int, at: int) -> Genesis:
     )
 
 
-def join(settings: Settings, by: str, at: int) -> Join:
-    """The record that asks for a seat."""
+def join(settings: Settings, by: str, at: int, witness: str) -> Join:
+    """The record that asks for a seat, for a process that `witness` watches; empty for none."""
     return Join(
         by=by,
         name=settings.name,
@@ -53,6 +54,7 @@ def join(settings: Settings, by: str, at: int) -> Join:
         zone=settings.zone,
         versions=FOLD_VERSIONS,
         at=at,
+        witness=witness,
     )
 
 
@@ -137,4 +139,15 @@ def replaced(settings: Settings, address: str) -> Replaced:
         f"this member was to be the only one called {settings.name!r}",
         f"a newer process joined under that name{where}",
         "give each process a name of its own, or let this one rest: the newer has its partitions",
+    )
+
+
+def miscertified(settings: Settings, state: State, record: Certify) -> Miscertified:
+    """Why this member must end: `record` says that its process has, and others take over at once."""
+    seat = state.seats.get(record.by)
+    writer = repr(record.by) if seat is None else f"the member {seat.name!r}{seat.address and f' at {seat.address}'}"
+    return Miscertified(
+        f"a certificate of the death of {settings.name!r} was to be written only after its process had ended",
+        f"this process lives, and {writer} certified that {record.incarnation} is dead",
+        "keep the ledger and find out why; until then start this member with witness='none'",
     )

@@ -59,7 +59,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The program or its operator wants this recorded: a drain, a pin, a weight, a load, an upgrade."""
+    """The program or its operator wants this recorded: a drain, a pin, a weight, a load, an upgrade, a certificate."""
 
     record: Record
 

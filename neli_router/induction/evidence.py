@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import mmh3
 
 from neli_router.errors import LedgerRewound
-from neli_router.induction.witness import REMEDY, RING_MAX
+from neli_router.induction.trust import REMEDY, RING_MAX
 
 __all__ = ["EVIDENCE_MAX", "Evidence"]
 

@@ -2,7 +2,8 @@
 
     state x record x offset -> state
 
-    members    Join -> member -> Leave, Expire, or a Join under the same name -> departed, for ever
+    members    Join -> member -> Leave, Expire, Certify, or a Join under the same name -> departed, for ever
+                                            Certify of one that has not joined ------^
     partition  unowned --any change of members--> owner under term t --its own Handover(t)--> the target, term t'
                   ^                                 |
                   '---- the owner departs ----------'     (goes to its target in that very record)
@@ -32,6 +33,7 @@ from neli_router.induction.assignment import Candidate, assign
 from neli_router.induction.digest import difference, hash_of
 from neli_router.induction.records import (
     Beat,
+    Certify,
     Drain,
     Expire,
     Genesis,
@@ -137,6 +139,11 @@ def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
             return _depart(state, offset, by, assign)
         case Expire(by) if by in state.seats and state.last_beats.get(record.incarnation) == record.last_beat:
             return _depart(state, offset, record.incarnation, assign)
+        case Certify() if record.incarnation in state.seats:
+            return _depart(state, offset, record.incarnation, assign)
+        case Certify() if record.incarnation not in state.departed:
+            # Its Join may come behind this: only the records of one writer keep their order.
+            return replace(state, departed=_with_departed(state, record.incarnation))
         case Handover(by) if _owns(state, by, record.partition, record.term):
             return _give(state, offset, record.partition)
         case Upgrade() if state.seats and all(low <= record.version <= high for low, high in _versions(state)):
@@ -162,7 +169,9 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
         return state  # The writer had not read the Join that it would replace: it may be the older of the two.
     if older is None and len(state.seats) >= MEMBERS_MAX:
         return state
-    seat = Seat(record.by, record.name, record.address, record.weight, record.zone, record.versions, offset)
+    seat = Seat(
+        record.by, record.name, record.address, record.weight, record.zone, record.versions, offset, record.witness
+    )
     kept = state.owners
     if older is not None:
         # The successor under the same name is assigned what its older self had, as if it had it already.
@@ -187,8 +196,12 @@ def _unseat(state: State, incarnation: str) -> State:
         seats={key: seat for key, seat in state.seats.items() if key != incarnation},
         last_beats={key: beat for key, beat in state.last_beats.items() if key != incarnation},
         owners=tuple(None if owner == incarnation else owner for owner in state.owners),
-        departed=(*state.departed, incarnation)[-DEPARTED_MAX:],
+        departed=_with_departed(state, incarnation),
     )
+
+
+def _with_departed(state: State, incarnation: str) -> tuple[str, ...]:
+    return (*state.departed, incarnation)[-DEPARTED_MAX:]
 
 
 def _retarget(state: State, offset: int, kept: Sequence[str | None], assign: Assign) -> State:

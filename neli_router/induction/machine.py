@@ -8,7 +8,7 @@
 
 A member reads the ledger and folds it (`fold`). It keeps for which partitions it may act (`tenure`) and which of them
 its program knows of (`program_view`). It accuses members that are silent (`suspicion`), and watches whether the ledger
-can be trusted (`witness`). This module only decides which records to send, and when. Its decisions cannot make the
+can be trusted (`trust`). This module only decides which records to send, and when. Its decisions cannot make the
 group unsafe: fold and tenure alone say who may act. They are good when partitions move seldom, soon and once.
 """
 
@@ -20,7 +20,7 @@ from random import Random
 from msgspec.structs import replace
 
 from neli_router.errors import Diverged, NeliError, Replaced
-from neli_router.induction.admission import NameWatch, genesis, join, mismatch, replaced
+from neli_router.induction.admission import NameWatch, genesis, join, miscertified, mismatch, replaced
 from neli_router.induction.beats import BeatSchedule
 from neli_router.induction.events import (
     Acknowledged,
@@ -37,18 +37,34 @@ from neli_router.induction.events import (
 )
 from neli_router.induction.fold import MEMBERS_MAX, State, fold
 from neli_router.induction.program_view import ProgramView
-from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, Seat, Snapshot, skip_notices
+from neli_router.induction.records import (
+    Beat,
+    Certify,
+    Expire,
+    Handover,
+    Join,
+    Leave,
+    Record,
+    Seat,
+    Snapshot,
+    skip_notices,
+)
 from neli_router.induction.snapshots import Archive, digest_text, snapshot
 from neli_router.induction.suspicion import Suspicion
 from neli_router.induction.tenure import Linger, Tenure
-from neli_router.induction.witness import Witness
+from neli_router.induction.trust import LedgerTrust
 from neli_router.protocol import Close, Notice, Released, Settings, Standing, Stopped
 
-__all__ = ["AUTHORS_MAX", "POWERLESS_TOLD_EVERY", "Induction", "Phase"]
+__all__ = ["AUTHORS_MAX", "LIFE_LENGTH", "POWERLESS_TOLD_EVERY", "Induction", "Phase"]
 
 AUTHORS_MAX = 1024
 """Names under which this process's own records stand: its incarnations, and those that wishes were recorded for. A
 confirmation that comes after so many other names would be taken for a lost record."""
+
+LIFE_LENGTH = 12
+"""Digits of an incarnation that tell which life it belongs to: one member's of one process, from its start to its end.
+The rest counts its incarnations, in four digits, or more if it comes to that: so a witness that knows the life knows
+all of them, also those to come, and no two are alike."""
 
 POWERLESS_REMEDY = "find what makes the ledger slow, or give the group a longer lease: neli doctor says how long"
 
@@ -61,7 +77,9 @@ Phase = Enum("Phase", "READING FOUNDING WAITING JOINING MEMBER LEAVING STOPPED")
 class Induction:
     """One member's protocol. Not thread-safe. `now` is the host's clock just after the read that brought `state`.
 
-    `base` is the wall clock in microseconds; it is used only if this member must found the group.
+    `base` is the wall clock in microseconds; it is used only if this member must found the group. `life` are the first
+    LIFE_LENGTH digits of its incarnations, in hexadecimal, if a witness knows it by them; `witness` is what the Join
+    calls that one.
     """
 
     state: State
@@ -69,7 +87,7 @@ class Induction:
     _phase: Phase
     _suspicion: Suspicion
     _beats: BeatSchedule
-    _witness: Witness
+    _trust: LedgerTrust
     _archive: Archive
     _namesakes: NameWatch
     _retry_at: float
@@ -82,11 +100,24 @@ class Induction:
     _dirty: bool
     """Whether the partitions that we may act for can have changed."""
 
-    def __init__(self, settings: Settings, state: State, now: float, *, base: int, rng: Random) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        state: State,
+        now: float,
+        *,
+        base: int,
+        rng: Random,
+        life: str = "",
+        witness: str = "",
+    ) -> None:
         self.settings = settings
         self.error: NeliError | None = None
         self.skipped = 0
-        self._base, self._rng = base, rng
+        self._base = base
+        self._life, self._incarnations = life or f"{rng.getrandbits(4 * LIFE_LENGTH):0{LIFE_LENGTH}x}", 0
+        assert len(self._life) == LIFE_LENGTH, "all that look a life up in an incarnation take so many digits"
+        self._witness = witness
         self._authors: dict[str, None] = {}
         self._program = ProgramView(settings)
         self._closing = self._told = self._was_member = False
@@ -199,7 +230,7 @@ class Induction:
             case Restart(state):
                 self._restart(state, now, effects)
             case Acknowledged(offsets):
-                self._fail(self._witness.acknowledge(offsets, self.state.at), effects)
+                self._fail(self._trust.acknowledge(offsets, self.state.at), effects)
             case Released(terms):
                 released = self._program.release(terms)
                 if self._phase is Phase.MEMBER:
@@ -208,7 +239,7 @@ class Induction:
                 self._closing = True
                 if at_once:
                     self._break_off(error, effects)
-        if self._witness.doubts():
+        if self._trust.doubts():
             effects.append(Recheck())
         self._act(now - event.age if isinstance(event, Read) and event.age < inf else None, now, effects)
         self._settle(now, effects)
@@ -237,7 +268,7 @@ class Induction:
         """One record of the ledger."""
         before = self.state
         forged = isinstance(record, Beat) and record.by == self.incarnation and not self._beats.came_back(record)
-        if self._fail(self._witness.before(before, offset, record, self._authors), effects):
+        if self._fail(self._trust.before(before, offset, record, self._authors), effects):
             return
         after = self.state = fold(before, offset, record)
         lingering = self.tenure.lingering
@@ -256,9 +287,9 @@ class Induction:
                     heard_of = lingering.keys() - self.tenure.lingering.keys()
                     self._program.succeeded(heard_of - set(self._program.owned))  # I am not my own successor.
                     self._dirty = True
-            case Join() | Leave() | Expire():
+            case Join() | Leave() | Expire() | Certify():
                 self._fate(before, record, now, effects)
-            case Snapshot() if self._witness.vouches(record):
+            case Snapshot() if self._trust.vouches(record):
                 superseded = self._archive.read(record)
                 if superseded is not None and record.by in self._authors:
                     effects.append(Trim(superseded))
@@ -267,7 +298,7 @@ class Induction:
                 effects += skip_notices(self.skipped, offset)
         if after.version != before.version or after.genesis is not before.genesis:
             self._fail(mismatch(self.settings, after), effects)
-        self._fail(self._witness.after(after, record, forged=forged), effects)
+        self._fail(self._trust.after(after, record, forged=forged), effects)
 
     def _act(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
         """Do what is due in this phase. A phase that ends goes on with the next one in the same step.
@@ -328,7 +359,7 @@ class Induction:
         elif now >= self._retry_at:
             self._retry_at = now + self.settings.lease / 2
             self.tenure = self.tenure.asking(now)
-            effects.append(Append([join(self.settings, self.incarnation, self.state.at)], lasting=True))
+            effects.append(Append([join(self.settings, self.incarnation, self.state.at, self._witness)], lasting=True))
 
     def _act_as_member(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
         if self._closing:
@@ -374,14 +405,15 @@ class Induction:
     def _start_from(self, state: State, now: float) -> None:
         """Read from `state` to the tip, and trust nothing that contradicts it."""
         self.state = state
-        self._witness = Witness(state)
+        self._trust = LedgerTrust(state)
         self._archive = Archive(self.settings.snapshot_every, state.at)
         self._namesakes = NameWatch(self.settings)
         self._begin(Phase.READING, now, lingering={})
 
     def _begin(self, phase: Phase, now: float, lingering: dict[int, Linger]) -> None:
         """A new incarnation, which owes a wait on everything."""
-        incarnation = f"{self._rng.getrandbits(64):016x}"
+        incarnation = f"{self._life}{self._incarnations:04x}"
+        self._incarnations += 1
         self._sign_as(incarnation)
         self.tenure = Tenure.begin(
             incarnation,
@@ -423,10 +455,15 @@ class Induction:
         if not set(self._program.owned) <= set(owned):
             self._beats.at_once()
 
-    def _fate(self, before: State, record: Join | Leave | Expire, now: float, effects: list[Effect]) -> None:
+    def _fate(self, before: State, record: Join | Leave | Expire | Certify, now: float, effects: list[Effect]) -> None:
         """Draw the consequences of a change of members for this one."""
         me = self.incarnation
-        if me in self.state.seats:
+        if isinstance(record, Certify):
+            # Also before I have joined: all of my Joins would be void. And not as after an Expire, under a new
+            # incarnation: a witness that is wrong of me says so again, and others take over without a wait each time.
+            if record.incarnation == me and me in self.state.departed:
+                self._fail(miscertified(self.settings, before, record), effects)
+        elif me in self.state.seats:
             if me not in before.seats:
                 self._phase, self._retry_at, self._was_member = Phase.MEMBER, inf, True
                 self._beats.joined(now)

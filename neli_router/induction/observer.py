@@ -13,7 +13,7 @@ from neli_router.induction.admission import unknown_version
 from neli_router.induction.events import Append, Broken, Effect, Input, Read, Recheck, Restart, Wish
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Record, skip_notices
-from neli_router.induction.witness import Witness
+from neli_router.induction.trust import LedgerTrust
 from neli_router.protocol import NO_STANDING, Close, Notice, Standing, Stopped
 
 __all__ = ["Observer"]
@@ -30,7 +30,7 @@ class Observer:
         """Whether the tip was reached once, so that the table is the group's and not one from its past."""
         self.heard_at = now
         """When a record of a member was last read, or reading began. If that is long ago, no member is alive."""
-        self._witness = Witness(state)
+        self._trust = LedgerTrust(state)
         self._stopped = False
 
     @property
@@ -63,13 +63,13 @@ class Observer:
                         break
                 self.caught_up |= age < inf
             case Restart(state):
-                self.state, self._witness, self.caught_up = state, Witness(state), False
+                self.state, self._trust, self.caught_up = state, LedgerTrust(state), False
                 effects.append(Notice("observer.restarted", {"at": state.at}))
             case Wish(record):
                 effects.append(Append([record], lasting=True))
             case Broken(error):
                 self.error = error
-        if self._witness.doubts():
+        if self._trust.doubts():
             effects.append(Recheck())
         if self.error is not None or isinstance(event, Close):
             self._stopped = True
@@ -77,9 +77,9 @@ class Observer:
         return effects
 
     def _take(self, offset: int, record: Record | None, now: float) -> NeliError | None:
-        if error := self._witness.before(self.state, offset, record, ()):
+        if error := self._trust.before(self.state, offset, record, ()):
             return error
         self.state = fold(self.state, offset, record)
         if record is not None and record.by in self.state.seats:
             self.heard_at = now
-        return unknown_version(self.state) or self._witness.after(self.state, record)
+        return unknown_version(self.state) or self._trust.after(self.state, record)

@@ -2,7 +2,8 @@
 
     Genesis                                     once: the group's settings; records before it are void
     Join  Beat*  Leave                          a member's life
-    Expire                                      another member ends it
+    Expire                                      another member ends it, which only suspects that it is dead
+    Certify                                     another process ends it, which has seen its process end
     Handover                                    an owner gives one partition to its target
     Drain Undrain  Pin Unpin  Weigh  Load       wishes of people and programs; by name, so they outlive a restart
     Snapshot                                    the fold so far, so that a newcomer may start late
@@ -38,6 +39,7 @@ from neli_router.protocol import (
 __all__ = [
     "RECORD_VERSION",
     "Beat",
+    "Certify",
     "Drain",
     "Expire",
     "Genesis",
@@ -46,6 +48,7 @@ __all__ = [
     "Join",
     "Leave",
     "Load",
+    "Name",
     "Pin",
     "Record",
     "Seat",
@@ -112,7 +115,8 @@ class Join(_Record, frozen=True, kw_only=True):
 
     `at` is how far the writer had read. A Join whose writer had not yet read the Join that it would replace is void:
     it may have been in flight since before its own process died. So is one whose writer had read beyond its own place:
-    it was meant for a ledger that has lost records since. `versions` is the range of folds the writer knows.
+    it was meant for a ledger that has lost records since. `versions` is the range of folds the writer knows. `witness`
+    tells people which witness will certify the writer's death; the fold only keeps it.
     """
 
     name: Name
@@ -121,6 +125,7 @@ class Join(_Record, frozen=True, kw_only=True):
     zone: Text = ""
     versions: tuple[Version, Version]
     at: Offset
+    witness: Text = ""
 
 
 class Beat(_Record, frozen=True, kw_only=True):
@@ -139,6 +144,16 @@ class Expire(_Record, frozen=True, kw_only=True):
 
     incarnation: Name
     last_beat: Offset
+
+
+class Certify(_Record, frozen=True, kw_only=True):
+    """The process of `incarnation` has ended with all its threads: `by` has seen it. So it is no longer a member.
+
+    Its writer must know, for no wait is owed: the dead do not act. One that only suspects writes Expire. `by` need not
+    be a member. An incarnation that never had a seat gets none afterwards: its Join may still be on its way.
+    """
+
+    incarnation: Name
 
 
 class Handover(_Record, frozen=True, kw_only=True):
@@ -208,6 +223,7 @@ class Seat(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     zone: Text
     versions: tuple[Version, Version]
     joined: Offset
+    witness: Text = ""
 
 
 class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -241,6 +257,7 @@ Record = (
     | Join
     | Beat
     | Expire
+    | Certify
     | Handover
     | Leave
     | Drain

@@ -10,7 +10,9 @@ Why at most one acts. An expired owner's last valid Beat was sent before it was 
 so its lease, counted from sending on its own clock, has ended by (my read + wait) on mine: `wait` is the lease as the
 slowest allowed clock counts it. A Beat that I never read was sent before I started, so I owe one wait on everything
 from my start. An owner that handed over or left had stopped before it said so. And a debt is never lowered: a member
-that owned i between q and me may itself have been waiting for q.
+that owned i between q and me may itself have been waiting for q. One that was certified dead owes nothing, as if it had
+left: its process had ended with all its threads, and with all other processes that acted on its lease, before it was
+said (`Certify`).
 
 All of this needs that a Beat that I take for mine is mine: one that another process wrote in my name may bear any time.
 The machine remembers what it sent (`beats`), and says of any other that it is forged.
@@ -29,7 +31,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from neli_router.induction.fold import State
-from neli_router.induction.records import Beat, Expire, Join, Leave, Record
+from neli_router.induction.records import Beat, Certify, Expire, Join, Leave, Record
 
 __all__ = ["Linger", "Tenure"]
 
@@ -139,7 +141,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
                 # My first Beat tells my predecessor that I know what I own, and it may read that before I do: so I
                 # act by then, on a proof that is as good, my Join.
                 tenure = replace(tenure, sent=max(tenure.sent, tenure.asked))
-        if isinstance(record, Expire | Join | Leave):
+        if isinstance(record, Expire | Join | Leave | Certify):
             tenure = replace(tenure, heard={q: at for q, at in tenure.heard.items() if q in after.seats})
         if not self.exclusive:
             tenure = replace(tenure, lingering=self._lingering(before, after))

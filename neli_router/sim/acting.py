@@ -118,6 +118,21 @@ class Acting(Generic[ActorT, MachineT]):
         """`process` is gone, and acts no more."""
         self.claims.pop(process, None)
 
+    def lend(self, process: ActorT) -> float:
+        """`process` is gone, and its client acts on as it could have, for what it led. Returns when that has ended."""
+        now = self._world.now
+        claims = self.claims.get(process, NOTHING)
+        starts, terms = [now], [claims.at(now)]
+        for start, later in zip(claims.starts, claims.terms, strict=True):
+            if start > now:  # A client was given leases; it does not come to lead.
+                starts.append(start)
+                terms.append({i: term for i, term in later.items() if terms[-1].get(i) == term})
+        ends_at = next((start for start, held in zip(starts, terms, strict=True) if not held), inf)
+        assert ends_at < inf, "every lease ends by time alone"
+        self.claims[process] = ProcessClaims(starts, terms)
+        self._world.at(ends_at, self.end, process)
+        return ends_at
+
     def forget(self) -> None:
         """The ledger lost records: it may give the same terms again."""
         self._acted.clear()

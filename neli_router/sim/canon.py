@@ -6,19 +6,20 @@
     a term                          its rank among those in sight: fresh terms are only ever higher
     last Beats, joins, offsets      nothing: an accusation is made from the tip, a newcomer's Join from what it read
     a name                          nothing: a newcomer under a member's name is explored as taking its place
+    the departed                    whether a slot was certified: of all others that departed, no Join is to come
 
 A key is bytes, not a hash of them: an exploration that calls itself complete must not rest on luck.
 """
 
 from neli_router.induction.fold import State
-from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Pin
+from neli_router.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Pin
 from neli_router.sim.miniature import Miniature, Slot
 
 __all__ = ["key_of"]
 
 NOBODY = 255
 NONE = 254
-KINDS: dict[type, int] = {Beat: 1, Expire: 2, Handover: 3, Join: 4, Leave: 5, Pin: 6}
+KINDS: dict[type, int] = {Beat: 1, Expire: 2, Handover: 3, Join: 4, Leave: 5, Pin: 6, Certify: 7}
 
 
 def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
@@ -49,10 +50,11 @@ def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
     for slot in slots:
         tenure = slot.tenure
         given = tenure.given.get(0)
-        key.append(slot.alive | slot.joined << 1 | tenure.left << 2)
+        key.append(slot.alive | slot.joined << 1 | tenure.left << 2 | slot.certified << 3)
         key.append(NONE if given is None else terms.get(given, NONE))
-        if not slot.alive:
-            continue  # The time at which a ghost sent its Beats plays no part.
+        if not slot.alive:  # The time at which a ghost sent its Beats plays no part, unless a client acts for it.
+            key.append(int(now - tenure.sent) if slot.acts(now) else NONE)
+            continue
         sent, busy = now - tenure.sent, tenure.busy_until(0) - now
         key.append(slot.place)
         key.append(int(sent) if sent < cap else cap)
@@ -73,6 +75,8 @@ def _rank(slot: Slot, seats: list[str], now: int, cap: int) -> tuple[int, int, f
     # Members by the order in which they joined; the others by what tells them apart, so that newcomers are alike.
     if slot.incarnation in seats:
         return (0, seats.index(slot.incarnation), 0)
+    if not slot.alive:
+        return (3, slot.certified, now - slot.tenure.sent if slot.acts(now) else 0)
     return (1 + slot.joined, slot.place, max(0, min(cap, slot.tenure.busy_until(0) - now)))
 
 

@@ -205,12 +205,16 @@ class Faults(Strikes[Process]):
         if owner is None:
             return
         name = state.seats[owner].name
-        match random.choice(("accuse", "close", "close", "drain", "pin", "pin")):
+        killed = ("kill", "kill") if self._options.witnessed else ()  # Its certificate passes on what it waited for.
+        match random.choice(("accuse", "close", "close", "drain", "pin", "pin", *killed)):
             case "accuse":
                 self._accuse(owner)
             case "close":
                 for process in self._group.named(name):
                     process.post(Close())
+            case "kill":
+                for process in self._group.named(name):
+                    process.kill()
             case "drain":
                 self._append(Drain(by=OPERATOR, name=name))
             case "pin":

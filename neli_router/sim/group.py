@@ -9,6 +9,9 @@ reaches them: only fencing helps. So from then on, for `DOUBT` leases, two may a
 differ. After that time the first rule holds again among all that go on, and those that act hold one state. A process
 that stopped says why: LedgerRewound or Diverged, and nothing else.
 
+A process that is certified dead has ended, with every client that acted for it: else the fault is a witness's, and this
+simulator's.
+
 A newer process is never replaced by one that was dead before it began. A loss of records bounds that, too: a Join whose
 writer had read what was lost, and that comes when the ledger has grown as long again, looks like that of a newer one.
 Then the newer process ends by Replaced, and the dead one is expired: a gap, and no overlap.
@@ -31,14 +34,15 @@ from neli_router.induction.evidence import EVIDENCE_MAX
 from neli_router.induction.fold import DEPARTED_MAX, State
 from neli_router.induction.machine import Induction, Phase
 from neli_router.induction.observer import Observer
-from neli_router.induction.records import Expire, Handover, Join, Leave, decode
-from neli_router.induction.witness import OWN_MAX, RING_MAX
+from neli_router.induction.records import Certify, Expire, Handover, Join, Leave, decode
+from neli_router.induction.trust import OWN_MAX, RING_MAX
 from neli_router.protocol import Settings
 from neli_router.sim.acting import Acting, Coverage, ends_of_tenure
 from neli_router.sim.ledger import Log
 from neli_router.sim.options import RunOptions
 from neli_router.sim.process import Birth, Process
 from neli_router.sim.referee import Referee
+from neli_router.sim.witnesses import Witnesses
 from neli_router.sim.world import LocalClock, Violation, World, draw_clock
 
 __all__ = ["DOUBT", "SimulatedGroup", "containers", "require_bounded"]
@@ -52,6 +56,9 @@ DEPTH_MAX = 6
 BOUNDS = {"_digests": RING_MAX, "_own": OWN_MAX, "_remembered": EVIDENCE_MAX, "_in_flight": IN_FLIGHT_MAX}
 """Containers that are meant to be longer than others."""
 
+UNSEATED: Mapping[type, str] = {Certify: "certified", Expire: "expired", Join: "replaced"}
+"""What the members are counted as that another's record ended."""
+
 WALL_CLOCK = 1_700_000_000_000_000
 """Microseconds: the hosts' wall clocks when a run begins."""
 
@@ -62,8 +69,11 @@ class SimulatedGroup:
     def __init__(self, world: World, options: RunOptions) -> None:
         self.world, self.options = world, options
         self.counts: Counter[str] = Counter()
-        self.referee = Referee(on_unseated=self._on_unseated, on_change=self._on_change)
+        self.referee = Referee(
+            on_unseated=self._on_unseated, on_change=self._on_change, on_certified=self._on_certified
+        )
         self.log = Log(world, options, self._on_append)
+        self.witnesses = Witnesses(world, self.log, self.referee)
         self.acting: Acting[Process, Induction] = Acting(world, exclusive=options.exclusive, ends_of=ends_of_tenure)
         self.living: list[Process] = []
         """Members' processes, in the order in which they started."""
@@ -82,6 +92,7 @@ class SimulatedGroup:
         """The same of the dead, too."""
         self._names: dict[Process, str] = {}
         self._misfits: set[Process] = set()
+        self._witnessed: dict[Process, tuple[str, Process | None]] = {}
         self._births: Counter[str] = Counter()
         self._clocks: dict[str, LocalClock] = {}
         fair = options.fair and not options.exclusive
@@ -98,11 +109,13 @@ class SimulatedGroup:
         if misfit:
             settings = Settings(name=name, layout=settings.layout, lease=2 * options.lease)
         base, seed = WALL_CLOCK + int(1e6 * self.world.now), random.getrandbits(64)
+        witness = self.witnesses.choose(self.living)
 
         def birth(state: State, now: float) -> Induction:
-            return Induction(settings, state, now, base=base, rng=type(random)(seed))
+            return Induction(settings, state, now, base=base, rng=type(random)(seed), witness=witness[0])
 
         process = self._process(name, birth)
+        self._witnessed[process] = witness
         self.living.append(process)
         self._names[process] = name
         if misfit:
@@ -246,9 +259,16 @@ class SimulatedGroup:
             self.counts[f"stopped_{type(error).__name__.lower()}"] += 1
             self._require_cause(process, error)
         acted = self.acting.terms(process)
-        for incarnation in [known for known, owner in self._by_incarnation.items() if owner is process]:
+        incarnations = [known for known, owner in self._by_incarnation.items() if owner is process]
+        for incarnation in incarnations:
             del self._by_incarnation[incarnation]
-        self.acting.end(process)
+        quiet_at = self.world.now
+        if killed and self.witnesses.lends():
+            self.counts["lent"] += bool(acted)
+            quiet_at = self.acting.lend(process)
+        else:
+            self.acting.end(process)
+        self.witnesses.certify(*self._witnessed.pop(process, ("", None)), incarnations, quiet_at)
         if self.coverage is not None:
             if killed:
                 self.coverage.on_death(process, acted, self.referee.state)
@@ -270,9 +290,9 @@ class SimulatedGroup:
         if self.coverage is not None:
             self.coverage.on_change(after)
 
-    def _on_unseated(self, incarnation: str, record: Expire | Join) -> None:
+    def _on_unseated(self, incarnation: str, record: Certify | Expire | Join) -> None:
         victim, by = self._by_incarnation.get(incarnation), self._writers.get(record.by)
-        self.counts["expired" if isinstance(record, Expire) else "replaced"] += 1
+        self.counts[UNSEATED[type(record)]] += 1
         if victim is None:
             return
         if isinstance(record, Expire) and (self.options.fair or self.options.slow):
@@ -283,6 +303,12 @@ class SimulatedGroup:
         looks_newer = isinstance(record, Join) and self.lost_from < record.at < self.referee.state.at
         if isinstance(record, Join) and by is not None and by.ended_at < victim.started_at and not looks_newer:
             raise Violation("the_newer_wins", f"{by.label} was dead before {victim.label} began, and replaced it")
+
+    def _on_certified(self, incarnation: str) -> None:
+        self.counts["certificates"] += 1
+        process = self._writers.get(incarnation)
+        if process is not None and (process.alive or self.acting.terms(process)):
+            raise Violation("witnesses_know", f"{process.label} or a client of it acts, and was certified dead")
 
     def _require_cause(self, process: Process, error: NeliError | None) -> None:
         name = self._names.get(process, "")

@@ -83,7 +83,7 @@ class Log:
             self.offsets.append(offset)
             self.payloads.append(payload)
             self.times.append(now)
-            self.world.witness(payload)
+            self.world.include(payload)
             self.on_append(offset, payload, who)
             if confirmed and writer is not None:
                 writer.confirm(offset)

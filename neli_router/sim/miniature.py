@@ -1,10 +1,13 @@
 """The miniature: a group so small that all of its worlds can be counted.
 
     slots   live incarnation -- crash --> ghost (its records may still be appended) -- departed --> free slot
-               | reads one record, hands over, leaves                                                  |
+               | reads one record, hands over, leaves   '-- certified dead, if no client acts for it --'
     ledger  base |--- at most `apart` records that some slot has not read yet --| tip                  |
                ^                                                                                      |
                '------ a newcomer starts from a snapshot of any of these prefixes --------------------'
+
+A ghost may have a client: another process to which the dead one gave its lease. It acts on until that lease ends, and
+only then may a witness certify the death.
 
 A world is: the time, the records between the slowest reader and the tip, and for each slot its place, fold and tenure,
 which are the shipped ones. Nothing in it ever changes: a step makes another world.
@@ -34,6 +37,8 @@ class Bounds:
     lease: int = 2
     leave: bool = True
     crash: bool = True
+    certify: bool = True
+    """Whether witnesses certify crashed processes, also those that have not joined, and that have lent their lease."""
     births: int | None = None
     """How many incarnations there are over all time; None is as many as may be, one after the other."""
     states_max: int | None = None
@@ -44,8 +49,8 @@ class Bounds:
         return (
             f"{self.slots} incarnations at once{births}, 1 partition, readers at most {self.apart} records apart, "
             f"lease {self.lease} ticks, {'with' if self.leave else 'without'} Leave, "
-            f"{'with' if self.crash else 'without'} crashes, with restarts under the same name and starts from any "
-            f"snapshot; {limit}"
+            f"{'with' if self.crash else 'without'} crashes, {'with' if self.certify else 'without'} certificates of "
+            f"them, with restarts under the same name and starts from any snapshot; {limit}"
         )
 
 
@@ -67,6 +72,13 @@ class Slot(NamedTuple):
     state: State
     tenure: Tenure
     joined: bool
+    lent: bool = False
+    """Whether it had lent its lease to a client when it crashed."""
+    certified: bool = False
+
+    def acts(self, now: int) -> bool:
+        """Whether it may act for the partition, or its client."""
+        return (self.alive or self.lent) and self.tenure.term(self.state, PARTITION, now) is not None
 
 
 class Miniature(NamedTuple):
@@ -95,12 +107,8 @@ def genesis_world(bounds: Bounds) -> tuple[Miniature, Settings]:
 
 
 def acting(world: Miniature) -> list[str]:
-    """The live incarnations that may act for the partition now."""
-    return [
-        slot.incarnation
-        for slot in world.slots
-        if slot.alive and slot.tenure.term(slot.state, PARTITION, world.now) is not None
-    ]
+    """The incarnations that may act for the partition now, themselves or by their clients."""
+    return [slot.incarnation for slot in world.slots if slot.acts(world.now)]
 
 
 def broken_rule(world: Miniature) -> str | None:
@@ -110,6 +118,8 @@ def broken_rule(world: Miniature) -> str | None:
     for slot in world.slots:
         if slot.alive and slot.state is not world.prefix(slot.place):
             return f"equal prefixes give equal tables: {slot.incarnation} computed another than the rest"
+        if slot.certified and slot.incarnation in world.tip.seats:
+            return f"the certified stay out: {slot.incarnation} is a member"
     if world.tail:
         before, after = world.prefix(len(world.tail) - 1), world.tip
         if before.owners != after.owners != (None,) and before.terms >= after.terms:

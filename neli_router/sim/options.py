@@ -91,6 +91,10 @@ class RunOptions(SeedOptions):
     rewind: Rewind
     noticed: bool
     """Whether the driver notices that its position is beyond the tip."""
+    witnessed: float
+    """How often a process has a witness, which certifies its death."""
+    lent: float
+    """How often a process that is killed while it leads has lent its lease to another process, which acts on."""
 
     @property
     def fair(self) -> bool:
@@ -127,6 +131,7 @@ class RunOptions(SeedOptions):
         drawn_guarantee: Guarantee = random.choices(("exclusive", "available"), (75, 25))[0]
         weather, guarantee = weather or drawn_weather, guarantee or drawn_guarantee
         foul = weather in {"foul", "rewound"}
+        witnesses = Random(f"witnessed in {seed}")  # Apart, so that what a seed draws beside it is what it was before.
         members = random.choices((1, 2, 3, 4, 5, 6), (1, 4, 7, 5, 2, 1))[0]
         beats = random.choice((4, 4, 5, 6))
 
@@ -177,4 +182,6 @@ class RunOptions(SeedOptions):
             follow_up=random.choice((0.0, 0.4, 0.7)),
             rewind=random.choice(("back", "onward", "anew")) if weather == "rewound" else "no",
             noticed=random.random() < 0.5,
+            witnessed=witnesses.choice((0.0, 0.5, 1.0)),
+            lent=witnesses.choice((0.0, 0.5, 1.0)) if guarantee == "exclusive" else 0.0,
         )

@@ -313,7 +313,7 @@ class Process:
 
     def _tell(self, news: News) -> None:
         self.world.note(self.label, f"  {type(news).__name__}", news)
-        self.world.witness(repr(news).encode())
+        self.world.include(repr(news).encode())
         if isinstance(news, Stopped):
             self._stopped = news
         if not isinstance(news, Notice):

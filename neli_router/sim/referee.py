@@ -8,8 +8,8 @@ The states come from the shipped fold, from the first record on. They are compar
 part of the log, began at a snapshot, or read it twice. Whether the fold does only what it may is judged from the
 outside, by what changed:
 
-    a member goes      by its own Leave, by a Join under its name, or by an Expire that names its last sign of life;
-                       and never comes back
+    a member goes      by its own Leave, by a Join under its name, by an Expire that names its last sign of life, or by
+                       a certificate of its death; and never comes back
     an owner changes   if it went, or by its own Handover under the present term; and to the target, never elsewhere
     a term changes     to base + the offset of the record, and only upwards; a good Handover changes it always
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from neli_router.induction.digest import difference
 from neli_router.induction.fold import DEPARTED_MAX, State, fold
-from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Record, decode
+from neli_router.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Record, decode
 from neli_router.sim.world import Violation
 
 __all__ = ["Referee"]
@@ -31,12 +31,17 @@ DIGEST_EVERY = 50
 
 
 class Referee:
-    """`on_unseated` hears of each member that another's record ends, `on_change` that owners or members changed."""
+    """`on_unseated` hears of each member that another's record ends, `on_change` that owners or members changed, and
+    `on_certified` of each incarnation whose death is certified, rightly or not."""
 
     def __init__(
-        self, *, on_unseated: Callable[[str, Expire | Join], None], on_change: Callable[[State, State], None]
+        self,
+        *,
+        on_unseated: Callable[[str, Certify | Expire | Join], None],
+        on_change: Callable[[State, State], None],
+        on_certified: Callable[[str], None],
     ) -> None:
-        self._on_unseated, self._on_change = on_unseated, on_change
+        self._on_unseated, self._on_change, self._on_certified = on_unseated, on_change, on_certified
         self.state = State()
         self.states: dict[int, State] = {0: self.state}
         """The state below each offset at which a reader can stand."""
@@ -58,6 +63,9 @@ class Referee:
         if after.owners is not before.owners or after.seats is not before.seats:
             self._on_change(before, after)
         self._require_effect(before, record, after)
+        if isinstance(record, Certify):
+            self._on_certified(record.incarnation)
+            self._bury(before, record.incarnation)
         if (
             isinstance(record, Beat | Join)
             and record.by in after.seats
@@ -106,7 +114,7 @@ class Referee:
         for incarnation in gone:
             if not self._may_unseat(before, record, incarnation):
                 self._object(f"{incarnation} is no longer a member after", offset, record)
-            if isinstance(record, Expire | Join):
+            if isinstance(record, Certify | Expire | Join):
                 self._on_unseated(incarnation, record)
             del self._signs[incarnation]
         self._departed = [*self._departed, *gone][-DEPARTED_MAX:]
@@ -140,10 +148,17 @@ class Referee:
             if was is not None and was not in gone and not _gives(record, was, partition, before.terms[partition]):
                 self._object(f"partition {partition} moved needlessly from {was} to {owner} by", offset, record)
 
+    def _bury(self, before: State, incarnation: str) -> None:
+        """Remember one that was certified before it joined: it must not, from then on."""
+        if before.genesis is not None and incarnation not in (*before.seats, *self._departed):
+            self._departed = [*self._departed, incarnation][-DEPARTED_MAX:]
+
     def _may_unseat(self, before: State, record: Record, incarnation: str) -> bool:
         match record:
             case Leave():
                 return record.by == incarnation
+            case Certify():
+                return record.incarnation == incarnation
             case Join():
                 return record.name == before.seats[incarnation].name
             case Expire():
@@ -153,7 +168,7 @@ class Referee:
                 return False
 
     def _require_effect(self, before: State, record: Record | None, after: State) -> None:
-        """A valid Handover, Expire or Leave must have its effect."""
+        """A valid Handover, Expire, Leave or Certify must have its effect."""
         match record:
             case Handover(by, partition=partition, term=term) if partition < len(before.owners):
                 if (before.owners[partition], before.terms[partition]) == (by, term) and after.terms == before.terms:
@@ -163,6 +178,8 @@ class Referee:
                     self._object("who was rightly accused is still a member after", 0, record)
             case Leave(by) if by in after.seats:
                 self._object("who left is still a member after", 0, record)
+            case Certify() if record.incarnation in after.seats:
+                self._object("who is certified dead is still a member after", 0, record)
             case _:
                 pass
 

@@ -1,7 +1,8 @@
 """The steps of the miniature: everything that can come next, from any world.
 
     time passes | a live slot reads one record, sends a Handover, sends a Leave, crashes | a newcomer starts
-    a record is appended: Join, Beat, Handover or Leave of a slot; Expire of any member; a change of target
+    a record is appended: Join, Beat, Handover or Leave of a slot; Expire of any member; a change of target;
+                          the certificate that a slot has crashed
 
 Nothing else decides who may act, and no member's policy is relied on: any member may be expired at any time, any target
 chosen, any Handover sent.
@@ -13,6 +14,9 @@ Why these are all, with neither time nor the ledger's length bounded:
   number of times, or never. So loss, delay, duplication, reordering and failed sends that are appended later need no
   queue.
 - *Reading late is being paused*: a slot that does not read acts by what it knows.
+- *A certificate* has another writer than the records of the dead: it comes at any time after the crash, before any of
+  them or after, or never. A second one is void. A slot that crashed as it led may have lent its lease: a client acts on
+  as the slot could have, and no certificate comes before that lease has ended.
 - *A newcomer* may start from any prefix in sight. A member that was expired goes on as a newcomer, too.
 """
 
@@ -21,7 +25,7 @@ from math import ceil
 
 from neli_router.induction.assignment import Candidate
 from neli_router.induction.fold import FOLD_VERSIONS, State, fold
-from neli_router.induction.records import Beat, Expire, Handover, Join, Leave, Pin, Record
+from neli_router.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Pin, Record
 from neli_router.induction.snapshots import restore, snapshot
 from neli_router.induction.tenure import Tenure
 from neli_router.protocol import Settings
@@ -74,14 +78,15 @@ class LedgerMiniatures:
 
 def successors(world: Miniature, bounds: Bounds, settings: Settings) -> Iterator[tuple[Label, Miniature]]:
     """Every step that can come next."""
-    yield ("tick",), world._replace(now=world.now + 1)
+    yield ("tick",), _cleared(world._replace(now=world.now + 1), bounds)
     tip, tail = world.tip, world.tail
     for index, slot in enumerate(world.slots):
         if slot.alive:
             yield from _steps_of(world, index, slot, bounds)
-    if len(world.slots) < bounds.slots and (bounds.births is None or world.born < bounds.births):
-        for place in range(len(tail) + 1):
-            yield _start(world, place, settings)
+    if bounds.births is None or world.born < bounds.births:
+        for room in _rooms(world, bounds):
+            for place in range(len(tail) + 1):
+                yield _start(room, place, settings)
     if len(tail) >= bounds.apart:
         return
     for slot in world.slots:
@@ -90,71 +95,80 @@ def successors(world: Miniature, bounds: Bounds, settings: Settings) -> Iterator
     for accused in seats if len(seats) > 1 else ():
         accuser = next(by for by in seats if by != accused)
         accusation = Expire(by=accuser, incarnation=accused, last_beat=tip.last_beats[accused])
-        yield from _append(world, ("expire", accused), accusation)
+        yield from _append(world, ("expire", accused), accusation, bounds)
     if len(seats) > 1:
-        yield from _append(world, ("retarget",), Pin(by="m", partition=PARTITION, name=f"wish {tip.at}"))
+        yield from _append(world, ("retarget",), Pin(by="m", partition=PARTITION, name=f"wish {tip.at}"), bounds)
 
 
 def _steps_of(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
     """The steps that a live process takes by itself."""
     me = slot.incarnation
     if slot.place < len(world.tail):
-        yield ("read", me, world.tail[slot.place].record), _with(world, index, _read(world, slot))
+        yield ("read", me, world.tail[slot.place].record), _with(world, index, _read(world, slot), bounds)
     if slot.state.owners[PARTITION] == me:
         term = slot.state.terms[PARTITION]
         if slot.tenure.given.get(PARTITION) != term:
             gave = slot._replace(tenure=slot.tenure.gave(PARTITION, term))
-            yield ("send handover", me), _with(world, index, gave)
+            yield ("send handover", me), _with(world, index, gave, bounds)
     if bounds.leave and not slot.tenure.left and me in slot.state.seats:
-        yield ("send leave", me), _with(world, index, slot._replace(tenure=slot.tenure.leaving()))
+        yield ("send leave", me), _with(world, index, slot._replace(tenure=slot.tenure.leaving()), bounds)
     if bounds.crash:
-        yield ("crash", me), _with(world, index, slot._replace(alive=False))
+        yield ("crash", me), _with(world, index, slot._replace(alive=False), bounds)
+        if bounds.certify and slot.acts(world.now):
+            yield ("crash as it lends", me), _with(world, index, slot._replace(alive=False, lent=True), bounds)
 
 
 def _appends_of(world: Miniature, slot: Slot, tip: State, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
     """Records that this slot may have sent at some time, appended now."""
     me = slot.incarnation
-    if slot.alive and not slot.joined:
+    if not slot.joined:
         for name in (me, *(seat.name for seat in tip.seats.values())):
             joining = Join(by=me, name=name, versions=FOLD_VERSIONS, at=tip.at)
-            yield from _append(world, ("join", me, name), joining)
+            yield from _append(world, ("join", me, name), joining, bounds)
+    if bounds.certify and not slot.alive and not slot.acts(world.now):
+        yield from _append(world, ("certify", me), Certify(by="w", incarnation=me), bounds)
     if me not in tip.seats:
         return
     oldest = world.now - bounds.lease
     for sent in range(oldest, world.now + 1) if slot.alive else (oldest,):
         beat = Beat(by=me, sent_at=float(sent), at=tip.at, digest="0" * 16)
-        yield from _append(world, ("beat", me, world.now - sent), beat)
+        yield from _append(world, ("beat", me, world.now - sent), beat, bounds)
     if tip.owners[PARTITION] == me and slot.tenure.given.get(PARTITION) == tip.terms[PARTITION]:
         handing = Handover(by=me, partition=PARTITION, term=tip.terms[PARTITION])
-        yield from _append(world, ("handover", me), handing)
+        yield from _append(world, ("handover", me), handing, bounds)
     if slot.tenure.left:
-        yield from _append(world, ("leave", me), Leave(by=me))
+        yield from _append(world, ("leave", me), Leave(by=me), bounds)
 
 
-def _append(world: Miniature, label: Label, record: Record) -> Iterator[tuple[Label, Miniature]]:
+def _append(world: Miniature, label: Label, record: Record, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
     """`record` behind the tip, once for each target that an assignment could choose."""
     tip = world.tip
+    dead = record.incarnation if isinstance(record, Certify) else None
     chooser = _Chooser()
     while chooser.more():
         after = fold(tip, tip.at, record, chooser)
-        if (after.seats, after.owners, after.terms, after.targets, after.last_beats) == (
+        if (after.seats, after.owners, after.terms, after.targets, after.last_beats, after.departed) == (
             tip.seats,
             tip.owners,
             tip.terms,
             tip.targets,
             tip.last_beats,
-        ):
+            tip.departed,
+        ) and not any(slot.incarnation == dead and not slot.certified for slot in world.slots):
             continue  # Void: its readers learn nothing from it.
         entry = FoldedRecord(record, chooser.target, after)
-        slots = world.slots
-        if after.seats is not tip.seats:
+        found = world._replace(tail=(*world.tail, entry))
+        if dead is not None or after.seats is not tip.seats:
             slots = tuple(
-                slot._replace(joined=slot.joined or slot.incarnation in after.seats)
-                for slot in slots
-                if slot.alive or slot.incarnation in after.seats
+                slot._replace(
+                    joined=slot.joined or slot.incarnation in after.seats,
+                    certified=slot.certified or slot.incarnation == dead,
+                )
+                for slot in world.slots
             )
+            found = _cleared(found._replace(slots=slots), bounds)
         said = label if chooser.target is None else (*label, chooser.target)
-        yield said, _trimmed(world._replace(tail=(*world.tail, entry), slots=slots))
+        yield said, _trimmed(found)
 
 
 class _Chooser:
@@ -208,13 +222,36 @@ def _start(world: Miniature, place: int, settings: Settings) -> tuple[Label, Min
     return ("start", incarnation, prefix.at), started
 
 
-def _with(world: Miniature, index: int, slot: Slot) -> Miniature:
-    slots = [*world.slots[:index], slot, *world.slots[index + 1 :]]
-    me = slot.incarnation
-    if me not in world.tip.seats and (not slot.alive or (slot.joined and me not in slot.state.seats)):
-        # All that a ghost may have sent is void; an incarnation that has read that it departed can only start anew.
-        del slots[index]
-    return _trimmed(world._replace(slots=tuple(slots)))
+def _rooms(world: Miniature, bounds: Bounds) -> Iterator[Miniature]:
+    """The worlds in which a newcomer finds a slot: this one, or one in which a Join of the dead never arrives."""
+    if len(world.slots) < bounds.slots:
+        yield world
+        return
+    seats = world.tip.seats
+    for index, slot in enumerate(world.slots):
+        if not slot.alive and slot.incarnation not in seats and not slot.acts(world.now):
+            yield world._replace(slots=(*world.slots[:index], *world.slots[index + 1 :]))
+
+
+def _with(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Miniature:
+    slots = (*world.slots[:index], slot, *world.slots[index + 1 :])
+    return _trimmed(_cleared(world._replace(slots=slots), bounds))
+
+
+def _cleared(world: Miniature, bounds: Bounds) -> Miniature:
+    """Without the slots of which nothing can come any more."""
+    seats = world.tip.seats
+    slots = tuple(slot for slot in world.slots if slot.incarnation in seats or _matters(slot, world.now, bounds))
+    return world if len(slots) == len(world.slots) else world._replace(slots=slots)
+
+
+def _matters(slot: Slot, now: int, bounds: Bounds) -> bool:
+    """Whether something can still come of one that is no member."""
+    if slot.alive:  # One that has read that it departed can only start anew.
+        return slot.incarnation not in slot.state.departed
+    # Of a ghost, all but a Join is void now. Its Join is like one that came just before the crash; with certificates it
+    # is not, because one may come in between.
+    return slot.acts(now) or (bounds.certify and not (slot.joined and slot.certified))
 
 
 def _trimmed(world: Miniature) -> Miniature:
@@ -234,7 +271,7 @@ def _words(part: object) -> str:
     match part:
         case Beat():
             return f"{kind}({part.by}, sent at {part.sent_at:g})"
-        case Expire():
+        case Expire() | Certify():
             return f"{kind}({part.incarnation})"
         case Handover():
             return f"{kind}({part.by}, term {part.term})"

@@ -82,7 +82,7 @@ class World:
         self.lines.append(TraceLine(self.now, who, what, details))
         self._trace.update(f"{self.now!r} {who} {what}\n".encode())
 
-    def witness(self, payload: bytes) -> None:
+    def include(self, payload: bytes) -> None:
         """Let `payload` count in the trace."""
         self._trace.update(payload)
 

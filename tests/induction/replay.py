@@ -49,6 +49,7 @@ from neli_router.induction.fold import State, fold
 from neli_router.induction.machine import Induction
 from neli_router.induction.records import (
     Beat,
+    Certify,
     Drain,
     Expire,
     Genesis,
@@ -89,6 +90,7 @@ OTHERS: dict[str, Callable[..., Record]] = {
     "weigh": Weigh,
     "upgrade": Upgrade,
     "leave": Leave,
+    "certify": Certify,
 }
 
 
@@ -344,6 +346,8 @@ class _Stage:
                 return f"{kind}(at={record.at})"
             case Expire():
                 return f"{kind}(incarnation={self._called(record.incarnation)},last_beat={record.last_beat})"
+            case Certify():
+                return f"{kind}(incarnation={self._called(record.incarnation)})"
             case Handover():
                 return f"{kind}(partition={record.partition},term={record.term})"
             case Snapshot():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import (
     Beat,
+    Certify,
     Drain,
     Expire,
     Genesis,
@@ -133,6 +134,7 @@ _KINDS: tuple[str, ...] = (
     "handover",
     "handover",
     "leave",
+    "certify",
     "drain",
     "undrain",
 )
@@ -167,6 +169,9 @@ def next_record(state: State, plot: Plot) -> Record | None:
             )
         case "leave":
             record = Leave(by=writer)
+        case "certify":
+            dead = seated[other % len(seated)] if seated and third else "abcdefgh"[one]
+            record = Certify(by=writer, incarnation=dead)
         case "drain":
             record = Drain(by=writer, name=name)
         case "undrain":

@@ -30,8 +30,10 @@ def test_the_genesis_begins_above_all_terms_that_the_group_had_on_another_ledger
 
 
 def test_the_join_says_what_others_must_know_of_a_member_and_how_far_it_had_read() -> None:
-    expected = Join(by="a1", name="alice", address="host:1", weight=3, zone="eu", versions=FOLD_VERSIONS, at=5)
-    assert expected == membership.join(SETTINGS, "a1", 5)
+    expected = Join(
+        by="a1", name="alice", address="host:1", weight=3, zone="eu", versions=FOLD_VERSIONS, at=5, witness="agent"
+    )
+    assert expected == membership.join(SETTINGS, "a1", 5, "agent")
 
 
 @pytest.mark.parametrize("state", [State(), founded()], ids=["no genesis yet", "the same settings"])

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from neli_router.induction.digest import difference
 from neli_router.induction.fold import DEPARTED_MAX, MEMBERS_MAX, WISHES_MAX, State, fold
 from neli_router.induction.records import (
+    Certify,
     Drain,
     Handover,
     Leave,
@@ -278,6 +279,57 @@ def test_a_stranger_cannot_leave() -> None:
 
 def test_this_version_of_the_fold_grants_no_grace() -> None:
     assert founded(*PAIR, Leave(by="a")) == founded(*PAIR, Leave(by="a", grace=60.0))
+
+
+# Certify
+
+
+def certify(incarnation: str, by: str = "witness of x") -> Certify:
+    return Certify(by=by, incarnation=incarnation)
+
+
+@pytest.mark.parametrize("by", ["b", "witness of alice", "a"], ids=["a member", "a stranger", "itself"])
+def test_a_certificate_is_a_leave_on_behalf_of_the_dead(by: str) -> None:
+    assert founded(*PAIR, Leave(by="a")) == founded(*PAIR, certify("a", by))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [join("a"), Leave(by="a")],
+        [join("a"), join("b"), expire("b", "a", 1)],
+        [join("a", "x"), join("b", "x", at=2)],
+        [join("a"), certify("a")],
+        [certify("a")],
+    ],
+    ids=["it left", "it was expired", "it was replaced", "it was certified", "it was certified before it joined"],
+)
+def test_a_certificate_of_one_that_departed_changes_nothing(before: list[Record]) -> None:
+    assert unchanged_by(founded(*before), certify("a"))
+
+
+def test_a_join_that_comes_after_its_writers_certificate_is_void() -> None:
+    """The two have different writers, so a Join may be overtaken."""
+    state = founded(join("b"), certify("a"))
+    assert (("a",), "bbbb") == (state.departed, owners(state))
+    assert unchanged_by(state, join("a", at=3))
+    assert unchanged_by(state, join("a", "b", at=3))  # Nor does it end the member of its name.
+
+
+def test_a_certificate_is_of_one_incarnation_and_not_of_another_of_its_life() -> None:
+    state = founded(join("one0000", "x"), join("one0001", "x", at=2))
+    assert unchanged_by(state, certify("one0000"))
+    assert {} == founded(join("one0000", "x"), join("one0001", "x", at=2), certify("one0001")).seats
+
+
+def test_certificates_of_strangers_are_remembered_up_to_the_same_bound() -> None:
+    state = founded(join("a"), *(certify(f"x{number}") for number in range(DEPARTED_MAX + 1)))
+    assert (DEPARTED_MAX, "x1") == (len(state.departed), state.departed[0])
+    assert ["a"] == list(state.seats)
+
+
+def test_a_certificate_before_the_genesis_is_void() -> None:
+    assert unchanged_by(State(), certify("a"))
 
 
 # Handover

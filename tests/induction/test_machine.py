@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from neli_router.errors import GroupMismatch, LedgerRewound
-from neli_router.induction.events import Acknowledged, Append, Away, Effect, Input, Read, Wish
+from neli_router.errors import GroupMismatch, LedgerRewound, Miscertified
+from neli_router.induction.events import Acknowledged, Append, Away, Effect, Input, Read, Restart, Wish
 from neli_router.induction.fold import State
 from neli_router.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, Induction, Phase
 from neli_router.induction.program_view import HANDOVERS_MAX
-from neli_router.induction.records import Beat, Drain, Expire, Handover, Record, Undrain, Upgrade
+from neli_router.induction.records import Beat, Certify, Drain, Expire, Handover, Join, Record, Undrain, Upgrade
 from neli_router.keyspace import Layout
 from neli_router.protocol import (
     NO_STANDING,
@@ -50,10 +50,10 @@ def test_a_life_goes_as_written_down(path: Path, pytestconfig: pytest.Config) ->
 # What ends a member
 
 
-def begun(state: State, now: float = 0.0, **told: object) -> Induction:
+def begun(state: State, now: float = 0.0, *, life: str = "", witness: str = "", **told: object) -> Induction:
     """A member that starts from `state`."""
     wanted = Settings(**{"name": "a", "layout": LAYOUT, "lease": 6.0, "drift": 0.0, **told})  # type: ignore[arg-type]
-    return Induction(wanted, state, now, base=1000, rng=Random(7))
+    return Induction(wanted, state, now, base=1000, rng=Random(7), life=life, witness=witness)
 
 
 def stopped(effects: Sequence[Effect]) -> Stopped:
@@ -226,6 +226,50 @@ def test_a_member_that_could_expire_no_other_says_so_once_and_then_seldom(round_
 def test_incarnations_come_from_the_generator_that_is_passed_in() -> None:
     assert begun(founded()).incarnation == begun(founded()).incarnation
     assert 16 == len(begun(founded()).incarnation)
+
+
+def test_all_incarnations_of_a_life_begin_with_it_and_no_two_are_alike() -> None:
+    """A witness that knows the life certifies those that are to come."""
+    member = begun(founded(), life="0123456789ab")
+    found = [member.incarnation]
+    for at in range(2, 5):
+        member.step(Restart(founded(*(join("b") for _ in range(at)))), float(at))
+        found.append(member.incarnation)
+    assert [f"0123456789ab000{number}" for number in range(4)] == found
+
+
+def test_a_life_of_more_incarnations_than_four_digits_count_goes_on() -> None:
+    member = begun(founded(), life="0123456789ab")
+    member._incarnations = 0xFFFF
+    for at in (2, 3):
+        member.step(Restart(founded(*(join("b") for _ in range(at)))), float(at))
+    assert "0123456789ab10000" == member.incarnation
+
+
+def test_a_join_tells_of_the_witness() -> None:
+    member = begun(founded(), witness="agent")
+    appended = [one for one in member.step(Read([], 0.0), 0.0) if isinstance(one, Append)]
+    assert ["agent"] == [record.witness for one in appended for record in one.records if isinstance(record, Join)]
+
+
+@pytest.mark.parametrize(
+    ("by", "writer"), [("b", "the member 'b' at host:2"), ("witness of a", "'witness of a'")], ids=["member", "child"]
+)
+def test_a_member_that_is_certified_alive_ends_with_an_error_that_names_the_writer(by: str, writer: str) -> None:
+    member = begun(founded(join("b", address="host:2")), life="0123456789ab")
+    error = stopped(member.step(Read([(2, Certify(by=by, incarnation="0123456789ab0000"))]), 1.0)).error
+    assert isinstance(error, Miscertified)
+    assert f"this process lives, and {writer} certified that 0123456789ab0000 is dead" == error.found
+    assert "witness='none'" in error.remedy
+
+
+def test_a_certificate_that_a_member_writes_of_another_is_its_own_record() -> None:
+    """As a wish of its program: else a confirmation of it would look like a lost record."""
+    member = begun(founded(join("b")))
+    record = Certify(by=member.incarnation, incarnation="b")
+    assert Append([record], lasting=True) in member.step(Wish(record), 0.0)
+    member.step(Acknowledged([2]), 0.0)
+    assert [] == [one for one in member.step(Read([(2, record)]), 0.0) if isinstance(one, Stopped)]
 
 
 def test_many_wishes_do_not_make_a_member_forget_its_own_incarnation() -> None:

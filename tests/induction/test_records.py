@@ -13,6 +13,7 @@ from neli_router.induction.records import (
     TIME_MAX,
     WHOLE_MAX,
     Beat,
+    Certify,
     Drain,
     Expire,
     Genesis,
@@ -43,7 +44,7 @@ STATE = founded(
     Pin(by="op", partition=1, name="bob"),
     Weigh(by="op", name="bob", weight=3),
     Load(by="op", loads={0: 2.5}),
-    Join(by="b1", name="bob", versions=(1, 1), at=6),
+    Join(by="b1", name="bob", versions=(1, 1), at=6, witness="agent"),
     Handover(by="a1", partition=1, term=1001),
     join("c"),
     Leave(by="c"),
@@ -63,7 +64,14 @@ WRITTEN: list[tuple[Record, bytes]] = [
         Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(1, 2), at=7),
         (
             b'{"kind":"join","by":"a1","v":1,"name":"alice","address":"10.0.0.1:80","weight":2,"zone":"eu",'
-            b'"versions":[1,2],"at":7}'
+            b'"versions":[1,2],"at":7,"witness":""}'
+        ),
+    ),
+    (
+        Join(by="a1", name="alice", versions=(1, 1), at=7, witness="agent"),
+        (
+            b'{"kind":"join","by":"a1","v":1,"name":"alice","address":"","weight":1,"zone":"","versions":[1,1],"at":7,'
+            b'"witness":"agent"}'
         ),
     ),
     (
@@ -73,6 +81,10 @@ WRITTEN: list[tuple[Record, bytes]] = [
     (
         Expire(by="a1", incarnation="b1", last_beat=9),
         b'{"kind":"expire","by":"a1","v":1,"incarnation":"b1","last_beat":9}',
+    ),
+    (
+        Certify(by="witness of alice", incarnation="a1"),
+        b'{"kind":"certify","by":"witness of alice","v":1,"incarnation":"a1"}',
     ),
     (
         Handover(by="a1", partition=3, term=1001),
@@ -92,9 +104,9 @@ WRITTEN: list[tuple[Record, bytes]] = [
         (
             b'{"kind":"snapshot","by":"a1","v":1,"state":{"genesis":{"kind":"genesis","by":"a","v":1,"layout":'
             b'{"slots":16,"partitions":4,"tags":false},"lease":6.0,"guarantee":"exclusive","base":1000,"version":1,"at":0},'
-            b'"genesis_at":0,"version":1,"seats":[["a1","alice","10.0.0.1:80",2,"eu",[1,1],1],["b1","bob","",1,"",[1,1],6]],'
-            b'"last_beats":[1,6],"owners":[0,1,0,0],"terms":[1001,1007,1001,1001],"targets":[0,1,0,0],"pins":{"1":"bob"},'
-            b'"drains":{"bob":2},"weights":{"bob":3},"loads":{"0":2.5},"departed":["c"],"digest":"cc8441b186947d79"},"upto":10}'
+            b'"genesis_at":0,"version":1,"seats":[["a1","alice","10.0.0.1:80",2,"eu",[1,1],1,""],'
+            b'["b1","bob","",1,"",[1,1],6,"agent"]],"last_beats":[1,6],"owners":[0,1,0,0],"terms":[1001,1007,1001,1001],"targets":[0,1,0,0],"pins":{"1":"bob"},'
+            b'"drains":{"bob":2},"weights":{"bob":3},"loads":{"0":2.5},"departed":["c"],"digest":"9949b844502b89fe"},"upto":10}'
         ),
     ),
 ]
@@ -223,6 +235,9 @@ def limits() -> list[tuple[str, int, dict[str, object], dict[str, object]]]:
         ("no name", join_, {"name": "n"}, {"name": ""}),
         ("address", join_, {"address": long}, {"address": longer}),
         ("zone", join_, {"zone": long}, {"zone": longer}),
+        ("witness", join_, {"witness": long}, {"witness": longer}),
+        ("certified", place["Certify"], {"incarnation": long}, {"incarnation": longer}),
+        ("nobody certified", place["Certify"], {"incarnation": "i"}, {"incarnation": ""}),
         ("weight", join_, {"weight": WEIGHT_MAX}, {"weight": WEIGHT_MAX + 1}),
         ("negative weight", join_, {"weight": 0}, {"weight": -1}),
         ("broken weight", join_, {"weight": 1}, {"weight": 1.5}),
@@ -287,7 +302,8 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS.values(), ids=COMMANDS)
 def test_text_that_a_terminal_or_a_log_would_obey_is_none(name: str) -> None:
     place = {kind: number for number, kind in enumerate(KINDS)}
-    for kind, field in (("Leave", "by"), ("Join", "name"), ("Join", "address"), ("Join", "zone"), ("Drain", "name")):
+    fields = (("Leave", "by"), ("Join", "name"), ("Join", "address"), ("Join", "zone"), ("Drain", "name"))
+    for kind, field in (*fields, ("Join", "witness"), ("Certify", "by"), ("Certify", "incarnation")):
         assert decode(with_(WRITTEN[place[kind]][1], **{field: "plain, spaced, é, 日本, 🚀"})) is not None
         assert decode(with_(WRITTEN[place[kind]][1], **{field: name})) is None
 

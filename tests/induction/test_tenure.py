@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Beat, Drain, Handover, Leave, Pin, Record, Undrain
+from neli_router.induction.records import Beat, Certify, Drain, Handover, Leave, Pin, Record, Undrain
 from neli_router.induction.tenure import Linger, Tenure
 from neli_router.protocol import DRIFT_MAX, wait_for
 from tests.induction.scenes import beat, expire, founded, join
@@ -207,8 +207,22 @@ def test_i_owe_a_wait_to_my_own_former_self() -> None:
     assert [None, 1002] == [reader.may(101.9), reader.may(102.0)]
 
 
+def test_a_certificate_does_not_lower_what_is_owed_since_an_expire() -> None:
+    """The fold takes it for nothing new; and a debt that nothing lowers needs no thought about who else is in it."""
+    reader = Reader().read(90.0, join("q"), join("p"), TOOK).read(95.0, beat("q"), expire("p", "q", 4))
+    reader.read(95.5, Certify(by="p", incarnation="q")).heard(106.0, 106.5)
+    assert [None, 1005] == [reader.may(106.9), reader.may(107.0)]
+
+
+def test_one_that_was_certified_is_no_longer_listened_for() -> None:
+    reader = Reader().read(90.0, join("q"), join("p"), Certify(by="p", incarnation="q"))
+    assert ["p"] == list(reader.tenure.heard)
+
+
 @pytest.mark.parametrize(
-    "gone", [Leave(by="q"), Handover(by="q", partition=0, term=1001)], ids=["it left", "it handed over"]
+    "gone",
+    [Leave(by="q"), Handover(by="q", partition=0, term=1001), Certify(by="p", incarnation="q")],
+    ids=["it left", "it handed over", "its process had ended"],
 )
 def test_nothing_is_owed_to_who_had_stopped_before_it_said_so(gone: Record) -> None:
     reader = Reader().read(90.0, join("q"), join("p"), TOOK).read(95.0, beat("q"), gone).heard(95.5, 96.0)
@@ -236,8 +250,8 @@ def chained(*then: Record) -> Reader:
 
 @pytest.mark.parametrize(
     "then",
-    [Handover(by="c", partition=0, term=1006), Leave(by="c")],
-    ids=["a Handover does not lower it", "a Leave does not lower it"],
+    [Handover(by="c", partition=0, term=1006), Leave(by="c"), Certify(by="p", incarnation="c")],
+    ids=["a Handover does not lower it", "a Leave does not lower it", "a certificate does not lower it"],
 )
 def test_a_debt_goes_with_the_partition_to_its_next_owner(then: Record) -> None:
     reader = chained(then)

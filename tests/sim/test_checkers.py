@@ -18,10 +18,10 @@ from neli_router.induction.events import Effect, Input
 from neli_router.induction.fold import DEPARTED_MAX, State, fold
 from neli_router.induction.machine import Induction
 from neli_router.induction.observer import Observer
-from neli_router.induction.records import Handover, Join, Leave, Pin, Record, encode
+from neli_router.induction.records import Certify, Handover, Join, Leave, Pin, Record, encode
 from neli_router.induction.snapshots import restore
 from neli_router.induction.tenure import Tenure
-from neli_router.induction.witness import RING_MAX
+from neli_router.induction.trust import RING_MAX
 from neli_router.protocol import (
     TICK,
     Acquired,
@@ -69,7 +69,16 @@ def options(weather: Weather = "foul", guarantee: Guarantee = "exclusive", *, pa
     """A group in which nothing fails unless a test sees to it."""
     calm = RunOptions.draw(1, Random(1), guarantee=guarantee, weather="fair")
     return replace(
-        calm, weather=weather, faults=(), lease=LEASE, partitions=partitions, delay=0.005, repeated=0.0, hang=0.0
+        calm,
+        weather=weather,
+        faults=(),
+        lease=LEASE,
+        partitions=partitions,
+        delay=0.005,
+        repeated=0.0,
+        hang=0.0,
+        witnessed=0.0,
+        lent=0.0,
     )
 
 
@@ -106,7 +115,7 @@ def accuse(found: SimulatedGroup, accused: str, by: str) -> None:
 
 def referee(*records: Record) -> Referee:
     """One that has read `records`, from offset 0 on."""
-    found = Referee(on_unseated=lambda *_: None, on_change=lambda *_: None)
+    found = Referee(on_unseated=lambda *_: None, on_change=lambda *_: None, on_certified=lambda _: None)
     for offset, record in enumerate(records):
         found.read(offset, encode(record))
     return found
@@ -168,6 +177,7 @@ def without(state: State, gone: str) -> dict[str, Any]:
 LAST_OF_A, LAST_OF_B = 1, 2
 GIVES = Handover(by="a", partition=0, term=1001)
 LEFT = (*PAIR, Leave(by="b"))
+B_IS_DEAD, C_IS_DEAD = Certify(by="w", incarnation="b"), Certify(by="w", incarnation="c")
 
 BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
     (PAIR, Leave(by="b"), "a is no longer a member after", lambda _, after: without(after, "a")),
@@ -184,6 +194,19 @@ BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
         expire("x", "b", LAST_OF_B),
         "b is no longer a member after",
         lambda before, _: without(before, "b") | {"owners": ("a",) * 4},
+    ),
+    (PAIR, B_IS_DEAD, "a is no longer a member after", lambda _, after: without(after, "a")),
+    (
+        (*PAIR, C_IS_DEAD),
+        join("c", at=5),
+        "who departed is a member again after",
+        lambda before, _: {"seats": {**before.seats, "c": founded(join("c")).seats["c"]}},
+    ),
+    (
+        PAIR,
+        B_IS_DEAD,
+        "who is certified dead is still a member after",
+        lambda before, _: {"owners": before.owners, "terms": before.terms, "seats": before.seats},
     ),
     (
         PAIR,
@@ -392,6 +415,26 @@ def test_who_is_gone_acts_no_more() -> None:
     stage.acting.step(stage.host("m2"), machine("b", AFTER))
 
 
+@pytest.mark.parametrize(("sent", "wrong"), [(0.0, False), (1.0, True)])
+def test_a_client_of_one_who_is_gone_acts_until_the_lease_ends(sent: float, wrong: bool) -> None:
+    stage = ActingScene()
+    first = stage.host("m1")
+    stage.acting.step(first, machine("a", BEFORE, sent=sent))
+    assert LEASE + sent == stage.acting.lend(first)
+    stage.world.run(LEASE)
+    with breaks_if(wrong, "at_most_one_acts"):
+        stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=LEASE, settled=LEASE))
+
+
+def test_a_client_does_not_come_to_lead_after_the_one_it_asked_is_gone() -> None:
+    stage = ActingScene()
+    first = stage.host("m1")
+    stage.acting.step(first, machine("a", BEFORE, settled=1.0))
+    assert 0.0 == stage.acting.lend(first)
+    stage.world.run(2.0)
+    assert {} == stage.acting.terms(first)
+
+
 def test_where_two_may_act_two_are_no_violation() -> None:
     stage = ActingScene(exclusive=False)
     stage.acting.step(stage.host("m1"), machine("a", BEFORE))
@@ -584,6 +627,25 @@ def test_a_live_member_may_be_expired_in_foul_weather_and_a_dead_one_in_any() ->
     assert 1 == found.counts["expired"]
 
 
+def test_a_certificate_of_one_who_lives_is_found() -> None:
+    found, one, other = at_rest()
+    dead = incarnation(one)
+    one.kill()
+    say(found, Certify(by="w", incarnation=dead))
+    assert (1, 1) == (found.counts["certificates"], found.counts["certified"])
+    with breaks("witnesses_know", r"m2#1 or a client of it acts"):
+        say(found, Certify(by="w", incarnation=incarnation(other)))
+
+
+def test_a_certificate_of_one_whose_client_acts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, one, _ = at_rest()
+    monkeypatch.setattr(found.witnesses, "lends", lambda: True)
+    dead = incarnation(one)
+    one.kill()
+    with breaks("witnesses_know", r"m1#1 or a client of it acts"):
+        say(found, Certify(by="w", incarnation=dead))
+
+
 @pytest.mark.parametrize("dead", [True, False])
 def test_who_is_replaced_by_one_that_was_dead_before_it_began_is_found(dead: bool) -> None:
     found, one, _ = at_rest()
@@ -767,7 +829,7 @@ def test_a_pump_that_takes_a_turn_without_reading_is_found(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("path", "most"), [("machine._authors", DEPARTED_MAX), ("machine._witness._digests", RING_MAX), ("new", 64)]
+    ("path", "most"), [("machine._authors", DEPARTED_MAX), ("machine._trust._digests", RING_MAX), ("new", 64)]
 )
 def test_a_container_that_grows_over_its_bound_is_found_wherever_it_is(path: str, most: int) -> None:
     found, one, _ = at_rest()

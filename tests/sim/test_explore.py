@@ -65,9 +65,9 @@ def test_an_exploration_that_was_cut_short_does_not_call_itself_complete() -> No
 def test_the_bounds_are_printed_with_what_they_leave_out() -> None:
     assert (
         "3 incarnations at once (4 over all time), 1 partition, readers at most 2 records apart, lease 1 ticks, "
-        "without Leave, without crashes, with restarts under the same name and starts from any snapshot; "
-        "at most 5,000 states"
-    ) == str(Bounds(slots=3, apart=2, lease=1, leave=False, crash=False, births=4, states_max=5000))
+        "without Leave, without crashes, without certificates of them, with restarts under the same name and starts "
+        "from any snapshot; at most 5,000 states"
+    ) == str(Bounds(slots=3, apart=2, lease=1, leave=False, crash=False, certify=False, births=4, states_max=5000))
 
 
 def test_one_who_joined_waited_and_heard_itself_acts() -> None:
@@ -92,7 +92,7 @@ def test_time_that_a_wait_still_counts_is_told_apart() -> None:
 
 def test_the_names_of_incarnations_do_not_matter() -> None:
     first = walk("start", "join", "read")
-    second = walk("start", "crash", "start", "join", "read")
+    second = walk("start", "join", "crash", "certify", "start", "join", "read")
     assert ("i0", "i1", key(first)) == (first.slots[0].incarnation, second.slots[0].incarnation, key(second))
 
 
@@ -130,3 +130,71 @@ def test_a_lease_that_never_ends_lets_two_act() -> None:
     assert ["i1"] == acting(world)
     immortal = deaf._replace(tenure=replace(deaf.tenure, lasts=inf))
     assert "at most one acts: i0 and i1 both may" == broken_rule(world._replace(slots=(immortal, world.slots[1])))
+
+
+# Certificates
+
+
+def verbs(world: Miniature) -> set[object]:
+    return {label[0] for label, _ in successors(world, BOUNDS, genesis_world(BOUNDS)[1])}
+
+
+def test_one_that_crashed_is_certified_before_or_after_its_join_and_its_join_is_void_then() -> None:
+    crashed = walk("start", "crash")
+    assert verbs(crashed) >= {"join", "certify"}
+    assert "join" not in verbs(walk_on(crashed, "certify"))
+    assert ["i0"] == list(walk_on(crashed, "join").tip.seats)
+    assert {} == walk_on(crashed, "join", "certify").tip.seats
+
+
+def test_the_living_are_not_certified() -> None:
+    assert "certify" not in verbs(walk("start", "join", "read"))
+
+
+def test_one_that_crashed_as_it_lent_its_lease_is_certified_when_that_has_ended() -> None:
+    world = walk("start", "join", "read", "tick", "tick", fresh_beat, "read", "crash as it lends")
+    assert (["i0"], False) == (acting(world), "certify" in verbs(world))
+    world = walk_on(world, "tick", "tick")
+    assert ([], True) == (acting(world), "certify" in verbs(world))
+
+
+def test_a_certificate_that_comes_after_an_expire_is_read_by_all_and_changes_nothing() -> None:
+    world = walk("start", "join", "read", "start", by_name("join", "i1", "i1"), by_name("crash", "i0"))
+    expired = walk_on(world, by_name("expire", "i0"))
+    late = walk_on(expired, "certify")
+    assert (expired.tip.seats, expired.tip.owners) == (late.tip.seats, late.tip.owners)
+    assert len(expired.tail) + 1 == len(late.tail)
+
+
+def test_a_newcomer_gets_the_slot_of_one_whose_join_never_arrives() -> None:
+    world = walk("start", "start", "crash", "start")
+    assert ["i1", "i2"] == [slot.incarnation for slot in world.slots]
+
+
+def test_one_that_was_certified_is_told_apart_from_one_that_may_still_join() -> None:
+    assert key(walk("start", "crash")) != key(walk("start", "crash", "certify"))
+
+
+def test_the_lease_that_a_client_holds_is_told_apart_until_it_has_ended() -> None:
+    leads: tuple[Step, ...] = ("start", "join", "read", "tick", "tick", fresh_beat, "read")
+    lending, alone = walk(*leads, "crash as it lends"), walk(*leads, "crash")
+    assert key(lending) != key(alone)
+    assert key(lending) != key(walk_on(lending, "tick"))
+    assert key(walk_on(lending, "tick", "tick")) == key(walk_on(alone, "tick", "tick"))
+
+
+def test_a_member_that_was_certified_before_breaks_a_rule() -> None:
+    world = walk("start", "join")
+    certified = world._replace(slots=(world.slots[0]._replace(certified=True),))
+    assert "the certified stay out: i0 is a member" == broken_rule(certified)
+
+
+def test_without_certificates_there_are_none() -> None:
+    bounds = Bounds(slots=2, apart=1, lease=1, certify=False)
+    report = explore(LedgerMiniatures(bounds))
+    assert (True, None) == (report.complete, report.broken)
+    world = genesis_world(bounds)[0]
+    settings = genesis_world(bounds)[1]
+    started = next(after for label, after in successors(world, bounds, settings) if label[0] == "start")
+    crashed = next(after for label, after in successors(started, bounds, settings) if label[0] == "crash")
+    assert () == crashed.slots

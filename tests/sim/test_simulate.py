@@ -91,7 +91,7 @@ def test_the_trace_tells_bytes_times_and_actions_apart() -> None:
         world = World(1)
         world.run(time)
         world.note(who, what, "only for people")
-        world.witness(payload)
+        world.include(payload)
         return world.trace
 
     base = trace(1.0, "m1", "read", b"beat")
@@ -226,7 +226,7 @@ def test_faults_have_their_effects() -> None:
         *("sent_genesis", "sent_join", "sent_beat", "sent_expire", "sent_handover", "sent_leave", "sent_snapshot"),
         *("sent_drain", "sent_undrain", "sent_pin", "sent_unpin", "sent_weigh", "sent_load"),
         *("expired", "replaced", "rewound", "stopped_nonetype", "stopped_replaced", "stopped_groupmismatch"),
-        "stopped_ledgerrewound",
+        *("stopped_ledgerrewound", "sent_certify", "certificates", "certified", "lent"),
     )
     assert [] == [effect for effect in effects if not counts[effect]]
 
@@ -288,7 +288,7 @@ def test_one_seed_is_run_with_the_guarantee_and_the_weather_that_were_asked_for(
 
 def test_many_seeds_end_with_a_verdict_and_with_what_was_counted() -> None:
     code, output = neli("--start", "2", "--seeds", "3", "--jobs", "1")
-    verdict, counts = output.splitlines()
+    *_, verdict, counts = output.splitlines()  # On a busy machine, its progress comes first.
     expected = run(2).counts + run(3).counts + run(4).counts
     assert (0, True) == (code, verdict.startswith("simulate: 3 seeds from 2: every promise held, "))
     assert ", ".join(f"{name} {count:,}" for name, count in sorted(expected.items())) == counts.strip()

@@ -120,7 +120,7 @@ class Broker:
         message = Message(partition, self._ends[partition] + step - 1, self._stamped, body)
         self._ends[partition] += step
         self.logs[partition].append(message)
-        self.world.witness(repr(message).encode())
+        self.world.include(repr(message).encode())
         self._on_append(message)
 
     # The coordinator

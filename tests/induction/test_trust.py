@@ -3,11 +3,11 @@
 import pytest
 
 from neli_router.errors import Diverged, LedgerRewound, NeliError
-from neli_router.induction import witness as module
+from neli_router.induction import trust as module
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Beat, Drain, Leave, Record, Snapshot
 from neli_router.induction.snapshots import digest_text, snapshot
-from neli_router.induction.witness import OWN_MAX, RING_MAX, Witness
+from neli_router.induction.trust import OWN_MAX, RING_MAX, LedgerTrust
 from tests.induction.scenes import beat, folded, founded, genesis, join
 
 ME = {"m": None}
@@ -18,7 +18,7 @@ class Reader:
 
     def __init__(self, state: State | None = None) -> None:
         self.state = founded() if state is None else state
-        self.witness = Witness(self.state)
+        self.trust = LedgerTrust(self.state)
         self.error: NeliError | None = None
 
     def read(self, *records: Record | None) -> "Reader":
@@ -27,20 +27,20 @@ class Reader:
         return self
 
     def read_at(self, offset: int, record: Record | None) -> "Reader":
-        self.error = self.error or self.witness.before(self.state, offset, record, ME)
+        self.error = self.error or self.trust.before(self.state, offset, record, ME)
         if self.error is None:
             self.state = fold(self.state, offset, record)
-            self.error = self.witness.after(self.state, record)
+            self.error = self.trust.after(self.state, record)
         return self
 
     def acknowledged(self, *offsets: int) -> "Reader":
-        self.error = self.error or self.witness.acknowledge(offsets, self.state.at)
+        self.error = self.error or self.trust.acknowledge(offsets, self.state.at)
         return self
 
     @property
     def sign(self) -> str:
         """What was found, in the error's words; that there is a doubt; or nothing."""
-        doubts = self.witness.doubts()
+        doubts = self.trust.doubts()
         return self.error.found if self.error is not None else "a doubt" if doubts else ""
 
 
@@ -115,7 +115,7 @@ def test_the_word_of_a_member_goes_with_it() -> None:
 
 def test_a_doubt_is_told_of_once() -> None:
     reader = Reader(founded(join("a"))).read(ahead("a"))
-    assert [True, False] == [reader.witness.doubts(), reader.witness.doubts()]
+    assert [True, False] == [reader.trust.doubts(), reader.trust.doubts()]
 
 
 # Genesis
@@ -172,7 +172,7 @@ def test_own_records_are_remembered_up_to_a_bound_and_what_is_forgotten_is_no_si
     reader = Reader().read(join("b"), join("m"), *(beat("m") for _ in range(OWN_MAX)))
     assert "" == reader.acknowledged(2).sign
     assert "" == reader.acknowledged(1).sign  # It stood before all that are remembered, so it cannot be told.
-    assert OWN_MAX == len(reader.witness._own)
+    assert OWN_MAX == len(reader.trust._own)
 
 
 def test_what_was_never_read_is_a_sign_as_long_as_nothing_was_forgotten() -> None:
@@ -242,7 +242,7 @@ def test_a_line_in_my_name_that_i_did_not_write_says_nothing_of_my_table() -> No
     reader = Reader(founded(join("m")))
     for _ in range(9):
         reader.state = fold(reader.state, reader.state.at, odd("m", 2))
-        assert reader.witness.after(reader.state, odd("m", 2), forged=True) is None
+        assert reader.trust.after(reader.state, odd("m", 2), forged=True) is None
 
 
 def test_digests_are_compared_at_the_same_place() -> None:
@@ -264,7 +264,7 @@ def test_a_place_that_was_never_read_is_not_compared() -> None:
 def test_digests_are_kept_up_to_a_bound_and_what_is_beyond_is_not_compared() -> None:
     start = founded(join("m"), join("b"))
     reader = Reader(start).read(*(None for _ in range(RING_MAX)))
-    assert RING_MAX == len(reader.witness._digests)
+    assert RING_MAX == len(reader.trust._digests)
     assert "" == reader.read(*twice(odd("b", start.at))).sign
     assert "1 hold" in reader.read(*twice(odd("b", start.at + 5))).sign
 

@@ -1,4 +1,4 @@
-"""The witness: does this ledger still say what it said, and do the others read the same as I?
+"""Trust in the ledger: does it still say what it said, and do the others read the same as I?
 
     a record's offset is not above the last ----------------------.
     an acknowledged record of mine is not at its offset ----------+--> LedgerRewound: nothing leads on such a ledger
@@ -25,7 +25,7 @@ from neli_router.errors import Diverged, LedgerRewound, NeliError
 from neli_router.induction.fold import State
 from neli_router.induction.records import Beat, Genesis, Record, Snapshot
 
-__all__ = ["OWN_MAX", "REMEDY", "RING_MAX", "Witness"]
+__all__ = ["OWN_MAX", "REMEDY", "RING_MAX", "LedgerTrust"]
 
 RING_MAX = 4096
 """Digests kept for comparison, one a record. Fewer, and a Beat that was delayed for longer goes unchecked."""
@@ -36,7 +36,7 @@ OWN_MAX = 1024
 REMEDY = "find out why it lost records, restore it or make a new one, and start the members again"
 
 
-class Witness:
+class LedgerTrust:
     """One reader's memory of a ledger, from the state it started with."""
 
     def __init__(self, state: State) -> None:
