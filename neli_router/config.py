@@ -34,6 +34,7 @@ __all__ = [
     "LEASES",
     "PROTOCOLS",
     "PROTOCOLS_OWN",
+    "WITNESSES",
     "Config",
     "look_at_group",
     "open",
@@ -48,6 +49,12 @@ PROTOCOLS = ("induction", "neli", "fast-neli")
 
 PROTOCOLS_OWN = float("nan")
 """Stands for a lease that is not chosen, and for no number: it is looked for as an object."""
+
+WITNESSES = ("auto", "agent", "child", "none")
+"""Who may tell the death of a member's process: see `deaths/choice.py`."""
+
+KILL_HUNG_MIN = 0.5
+"""Part of the lease: at least two beats, which may be a quarter of it apart."""
 
 LEASES = {"induction": 1.0, "neli": 3.0, "fast-neli": 5.0}
 """The lease that is not chosen. With a broker's usual sessions, the borrowed ones can have no shorter one."""
@@ -114,6 +121,14 @@ class Config:
     heard it: two that both are started again whenever they end would take the name from each other for ever."""
     max_age: float | None = 10.0
     """For look-ups: when the ledger was last read longer ago than this, they raise. None goes on with what is known."""
+    witness: str = "auto"
+    """Who tells the others when this process dies, so that they need not wait for its lease: the host's `agent`, a
+    `child` process of its own, or `none`. `auto` is what there is and costs nothing: that agent,
+    or else on SQLite the other members. A member that gives its leases to other processes has `child` and pledges until
+    when, or `none`: docs/fencing.md."""
+    kill_hung: float | None = None
+    """The part of the lease for which this member's thread may be silent before its child witness kills the process.
+    From 0.5; None never kills it. A program that hangs then ends for certain; one that was merely paused ends, too."""
     ownership: str | None = None
     """Where this member tells what it leads, for `Router.from_redis` and other clients:
     `redis://host:6379/group`, as in `ledgers/redis/address.py`. None tells it nowhere."""
@@ -212,6 +227,19 @@ class Config:
                 problems += [problem for problem in error.problems if problem not in problems]
         if values["protocol"] == "fast-neli" and values["guarantee"] != "exclusive":
             problems.append("guarantee='available' is not of fast-neli, which is exclusive: choose the protocol neli")
+        if values["witness"] not in WITNESSES:
+            problems.append(unknown("witness", values["witness"], WITNESSES))
+        elif borrows and values["witness"] in ("agent", "child"):
+            problems.append(
+                f"witness={values['witness']!r} is of no use to {values['protocol']}, whose broker ends its members by "
+                "a session: leave it out, or choose the protocol induction"
+            )
+        if (part := values["kill_hung"]) is not None:
+            if not KILL_HUNG_MIN <= part < 1:
+                wanted = f"from {KILL_HUNG_MIN} to below 1: one that lives gives a sign with each beat"
+                problems.append(f"kill_hung={part!r} must be a part of the lease, {wanted}")
+            if values["witness"] != "child":
+                problems.append("kill_hung needs a witness that does it: add witness='child'")
         if values["max_age"] == 0:
             problems.append("max_age=0 would make every table too old: give it some seconds, or None for no limit")
         return problems
@@ -307,7 +335,7 @@ def _is_number(value: object) -> bool:
 _STAND_INS: Mapping[str, Any] = {**{field.name: field.default for field in fields(Config)}, "ledger": "memory://x"}
 
 _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("ledger", "address", "zone", "protocol", "guarantee"), lambda value: isinstance(value, str), "text"),
+    (("ledger", "address", "zone", "protocol", "guarantee", "witness"), lambda value: isinstance(value, str), "text"),
     (("ownership",), lambda value: value is None or isinstance(value, str), "an address, or None to tell nobody"),
     (("name",), lambda value: value is None or isinstance(value, str), "text, or None for a fresh one"),
     (("layout",), lambda value: isinstance(value, Layout), "a Layout(slots=..., partitions=..., tags=...)"),
@@ -317,6 +345,7 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         lambda value: value is None or _is_number(value),
         "a number of seconds, or None",
     ),
+    (("kill_hung",), lambda value: value is None or _is_number(value), "a part of the lease, or None"),
     (("session",), lambda value: value is None or _is_number(value), "a number of seconds, or None"),
     (("clock_error",), _is_number, "a number of seconds, at least 0"),
     (("accept_rewinds", "replace", "goneli"), lambda value: isinstance(value, bool), "True or False"),

@@ -33,6 +33,7 @@ from neli_router.induction.evidence import Evidence
 from neli_router.induction.fold import State
 from neli_router.induction.records import (
     Beat,
+    Certify,
     Drain,
     Expire,
     Genesis,
@@ -80,9 +81,10 @@ LOOKS_MAX = 64
 """How often to look before giving up for now: farther back each time, and anew when the start moved in between."""
 
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Snapshot
-"""Records that only a member writes, and so after a genesis. A wish may stand in a ledger that has none yet."""
+"""Records that only a member writes, and so after a genesis. A wish may stand in a ledger that has none yet, and so may
+a Certify, which a process that is no member writes of one that ended before it had joined."""
 
-CHANGES = Join | Expire | Leave | Drain | Undrain | Pin | Unpin | Weigh | Load
+CHANGES = Join | Expire | Certify | Leave | Drain | Undrain | Pin | Unpin | Weigh | Load
 """Records that may change targets."""
 
 FIRST_OFFSET_MAX = 1

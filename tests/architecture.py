@@ -93,6 +93,12 @@ ROOMS = (
     Room(("ownership",), imports=(*GROUND, "ledgers", "ownership"), packages=frozenset({"redis"})),
     Room(("config",), imports=(*GROUND, "consumer_group.settings", "ledgers", "ownership", "subscriptions")),
     Room(("pump",), imports=(*BASE, "induction", "ledgers.base")),
+    # A child opens its ledger by the address alone; a registration finds the host's agent where its clients do.
+    Room(
+        ("deaths",),
+        imports=(*GROUND, "config", "deaths", "induction", "ledgers", "settings.agent_address"),
+        packages=frozenset({"msgspec"}),
+    ),
     # A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
     Room(
         ("router",),
@@ -111,6 +117,7 @@ ROOMS = (
                 *GROUND,
                 "config",
                 "consumer_group",
+                "deaths",
                 "induction",
                 "ledgers.base",
                 "member",
@@ -131,8 +138,8 @@ ROOMS = (
     Room(
         ("testing",),
         imports=(
-            *(*GROUND, "config", "consumer_group.settings", "induction", "ledgers.base", "ledgers.memory", "member"),
-            *("pump", "router", "subscriptions.base"),
+            *(*GROUND, "config", "consumer_group.settings", "deaths", "induction", "ledgers.base", "ledgers.memory"),
+            *("member", "pump", "router", "subscriptions.base"),
         ),
     ),
     # What one group is and did, for people: folded from the records that a member reads anyway.
@@ -157,15 +164,15 @@ ROOMS = (
     Room(
         ("agent",),
         imports=(
-            *(*GROUND, "agent.address", "agent.client", "agent.wire"),
-            *("settings.addresses", "settings.private", "settings.token"),
+            *(*GROUND, "agent.client", "agent.wire"),
+            *("settings.addresses", "settings.agent_address", "settings.private", "settings.token"),
         ),
         packages=frozenset({"httpx", "msgspec"}),
     ),
     Room(
         ("agent.server",),
         imports=(
-            *(*GROUND, "agent.address", "agent.server", "agent.wire", "config", "fence", "member", "router"),
+            *(*GROUND, "agent.server", "agent.wire", "config", "deaths", "fence", "member", "router"),
             *("settings", "status"),
         ),
         packages=frozenset({"httptools", "msgspec", "prometheus_client", "starlette", "structlog", "uvicorn"}),

@@ -29,7 +29,10 @@ SHARED_NAMES: dict[str, str] = {
 }
 """Class names that stand for two things all the same, each with the reason."""
 
-KNOW_INDUCTION = ("induction", "member.", "pump", "processes.", "router.ledger_reader", "sim.", "status.", "testing")
+KNOW_INDUCTION = (
+    *("deaths.", "induction", "member.", "pump", "processes.", "router.ledger_reader", "sim.", "status."),
+    "testing",
+)
 """Everybody else speaks protocol.py, so that other protocols fit."""
 
 

@@ -56,8 +56,9 @@ def test_all_problems_are_named_at_once() -> None:
         max_age=0,
     )
     known = (
-        "accept_rewinds, address, beat, clock_error, delay_max, drain_timeout, goneli, groups, guarantee, layout, "
-        "lease, ledger, max_age, name, ownership, protocol, replace, session, snapshot_every, term_base, weight, zone"
+        "accept_rewinds, address, beat, clock_error, delay_max, drain_timeout, goneli, groups, guarantee, "
+        "kill_hung, layout, lease, ledger, max_age, name, ownership, protocol, replace, session, snapshot_every, "
+        "term_base, weight, witness, zone"
     )
     expected = f"""
 leese is no known option: did you mean lease? Choose from {known}
@@ -106,6 +107,10 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
         ({"ledger": "memory://"}, "ledger='memory://' does not say where it is"),
         ({"ledger": "redi://host/jobs"}, "redi is no known kind of ledger: did you mean redis? Choose from kafka, "),
+        ({"witness": "chlid"}, "chlid is no known witness: did you mean child? Choose from"),
+        ({"witness": "child", "kill_hung": 0.25}, "kill_hung=0.25 must be a part of the lease, from 0.5 to below 1"),
+        ({"witness": "child", "kill_hung": 1}, "kill_hung=1 must be a part of the lease, from 0.5 to below 1"),
+        ({"kill_hung": 0.5}, "kill_hung needs a witness that does it: add witness='child'"),
         ({"ownership": 7}, "ownership=7 must be an address, or None to tell nobody"),
         ({"ownership": "sqlite:jobs.db"}, "ownership='sqlite:jobs.db' is no address in Redis: write redis://"),
         ({"ownership": "redis://host"}, "ownership='redis://host': a group was wanted"),

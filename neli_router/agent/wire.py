@@ -17,6 +17,7 @@
     GET  /v1/events                              a stream: status (StatusView) first, then changed (StatusView)
     POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
     POST /v1/load             LoadAsked          LoadView       the same for loads, with how evenly they lie on members
+    POST /v1/witness          WitnessAsked       a stream: registered (WitnessView); of `deaths/registration.py`
     GET  /health  /ready  /metrics               for those who watch processes
 
 A client that streams `leadership/events` *holds* the role from `acquired` on: it is handed over only when the stream
@@ -31,6 +32,9 @@ stream does not hold them, and one that is opened anew does.
 The `remaining` of an event was true when it was written, and the event may have lain around since. So a client that
 hears one asks for the lease or the share, and counts the rest in the answer from before it asked. A lease with a rest
 that is not led is being finished: it was revoked, and is not handed over yet.
+
+A client may say in the header GUARDIAN the number of a child of its process: all that acts on its leases has ended when
+both of them have. If the agent dies, the group then need not wait for those leases. Only `neli run` knows so much.
 
 Any status but 200 comes with a `Refusal`, which has the three parts of the error: what was wanted, found, and what to
 do.
@@ -48,6 +52,7 @@ from neli_router.keyspace import Layout
 __all__ = [
     "AGE_MAX",
     "BODY_MAX",
+    "GUARDIAN",
     "KEY_MAX",
     "STATUS_OF",
     "Cause",
@@ -77,6 +82,8 @@ __all__ = [
 
 AGE_MAX = 1e9
 """Stands for "never read", because JSON has no infinity."""
+
+GUARDIAN = "neli-guardian"
 
 BODY_MAX = 1 << 20
 """Bytes of a request's body: some ten thousand keys. More would let one client take the agent's memory."""
@@ -184,6 +191,9 @@ class MemberView(_View, frozen=True):
     """The offset at which it joined."""
     joined_ago: float | None = None
     """Seconds since the agent read that; None if it had joined before."""
+    witness: str = ""
+    """What would know for certain that it has died: the name of its host's agent, `child` or `peers`; empty if only its
+    lease tells."""
 
 
 class MembersView(_View, frozen=True):
@@ -197,6 +207,7 @@ Cause = Literal[
     "replace",
     "leave",
     "expire",
+    "certify",
     "fence",
     "handover",
     "drain",
@@ -241,10 +252,10 @@ class MovedView(_View, frozen=True):
 class EventView(_View, frozen=True):
     """One cause, and all that moved because of it. One that has grown is told again, with the same `offset`.
 
-    `join`, `leave`, `expire` by `by`; `replace`: a newer process took the name; `fence`: it was heard after it was
-    expired or replaced, so it lived on and was fenced; a wish; `handover`: the reason was not read; in a borrowed
-    group, which does not tell why, `claim`: `member` leads more, and `release`: it leads less, and no other leads that
-    instead; `other`: the records were not read.
+    `join`, `leave`, `expire` by `by`; `certify`: `by` knew that its process had ended; `replace`: a newer process took
+    the name; `fence`: it was heard after it was expired or replaced, so it lived on and was fenced; a wish;
+    `handover`: the reason was not read; in a borrowed group, which does not tell why, `claim`: `member` leads more, and
+    `release`: it leads less, and no other leads that instead; `other`: the records were not read.
     """
 
     offset: int

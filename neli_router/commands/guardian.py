@@ -24,12 +24,15 @@ millisecond counts: so it runs in real time (SCHED_FIFO), where it may, and the 
 signals; so the command gets no new privileges (PR_SET_NO_NEW_PRIVS: set-user-ID programs run without it) unless it is
 asked for, and where a cgroup could be made, that ends them all the same.
 
+**Its end tells.** Unless processes are left that it may not signal, nothing of the command is left when it and `neli
+run` have ended. So `neli run` names it to the agent, whose own death is then told without a wait for this lease.
+
 **If it fails itself**, `neli run` takes its place: it is a subreaper, too, so the guardian's children become its own.
 
     the guardian is killed           the command's first process dies at that moment (PR_SET_PDEATHSIG, which a
                                      set-user-ID program resets), and `neli run` ends all else
-    it is stopped, or does not run   `neli run` kills it if it has not begun half a margin before the lease ends,
-                                     and ends all
+    it is stopped, or does not run   `neli run` kills it if it has not begun half a margin before the lease ends, or
+                                     half a margin after it was told to begin, and ends all
     `neli run` is killed or stopped  the guardian ends all
     both are killed at one moment    the command's first process dies. Its children go on, and only the term keeps out
                                      their writes. The same holds for one that is killed while the other is stopped
@@ -129,9 +132,11 @@ class Guardian:
     """The hand of `neli run` on its guardian. One command at a time."""
 
     def __init__(self, line: socket.socket, pid: int, cgroup: Cgroup | None, *, adopts: bool) -> None:
-        self._messages, self._pid, self._group = _Messages(line), pid, 0
+        self._messages, self._group = _Messages(line), 0
         self._cgroup, self._adopts = cgroup, adopts
         self._say = self._messages.say
+        self.number = pid
+        """Of its process. When it and `neli run` have ended, all of the command has."""
         self.margin = 0.0
         """Seconds before the end of the lease at which killing begins."""
         self.is_gone = self._is_killing = False
@@ -195,16 +200,16 @@ class Guardian:
         """Let it go, and with it all that still runs."""
         self._messages.close()
         if not self.is_gone:
-            os.kill(self._pid, signal.SIGCONT)  # It may have been stopped.
-            os.waitpid(self._pid, 0)
+            os.kill(self.number, signal.SIGCONT)  # It may have been stopped.
+            os.waitpid(self.number, 0)
             self.is_gone = True
 
     def avenge(self) -> list[LeftProcess]:
         """The guardian was killed, or does not work: end it, and all of the command. Returns when that is gone, or has
         become others that this process may not signal: these."""
         self.overdue_at = inf
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        os.kill(self.number, signal.SIGKILL)
+        os.waitpid(self.number, 0)
         self.is_gone = True
         if not self._adopts:
             while self._group and _exists(self._group):
@@ -230,7 +235,9 @@ class Guardian:
         # The first end may be told late, and the rest of a lease is no more than it.
         self.margin = max(self.margin, margin_of(until - host_clock()))
         if not self._is_killing:
-            self.overdue_at = until - self.margin / 2
+            # One that hears only now that the lease is over, or almost, has the time that `kill` gives it. It would
+            # else be killed itself before it could end anything; and its owner may be killed in that moment, too.
+            self.overdue_at = max(until - self.margin / 2, host_clock() + self.margin / 2)
         return until - self.margin
 
 

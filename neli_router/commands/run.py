@@ -165,6 +165,7 @@ def run_command(
     guard = guardian()  # Before anything here has a thread.
     try:
         with asking(agent, token_file) as client:
+            client.guarded_by(guard.number)
             run = _Run(client, guard, role_given(role), role, command, grace, patience)
             run.allow_new_privileges, run.pass_token = allow_new_privileges, pass_token
             code = run.run(keep=keep)

@@ -11,13 +11,14 @@ which may come while another one is awaited; a plain function must not block the
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Self
 
 from neli_router.closing import AsyncClosing
 from neli_router.config import Config
+from neli_router.deaths.process import ProcessMark
 from neli_router.errors import Closed, ConfigError
 from neli_router.induction.fold import State
 from neli_router.keyspace import Layout, Role
@@ -83,6 +84,10 @@ class AsyncMember(AsyncClosing):
         if grant is not None:
             self._bridge.engine.membership.leave(grant)
         return grant is not None
+
+    def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
+        """Before another process is given a lease of this member; see Member."""
+        self._member.pledge(seconds, processes=processes)
 
     def background(self, task: AsyncTask, *, role: Role = 0, interval: float = 1.0) -> AsyncBackground:
         """Await `task(lease)` whenever this member leads `role`, `interval` seconds after each end; see Member.

@@ -28,13 +28,14 @@ that went on with its parent's leases would be a second leader that no other mem
 import atexit
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from weakref import WeakSet
 
 from neli_router import protocol
 from neli_router.config import Config, owners_of
+from neli_router.deaths.process import ProcessMark
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.induction.events import Wish
 from neli_router.member.barrier import Barrier
@@ -46,7 +47,7 @@ from neli_router.member.ledger_footing import LedgerFooting
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Loop, Runtime
 from neli_router.member.wishes import CheckedWish, no_wishes, unheard
-from neli_router.protocol import NO_STANDING, Close, Handler, News, Released, Settings, Stopped
+from neli_router.protocol import LEASE_MAX, NO_STANDING, Close, Handler, News, Released, Settings, Stopped
 from neli_router.pump import Tap
 from neli_router.router.feed import Feed
 from neli_router.router.owners_reader import OwnersReader, OwnersTap
@@ -300,6 +301,24 @@ class Engine:
         """Let the protocol take `event` soon, if it has begun."""
         if not self.membership.is_over and self._footing is not None:
             self._footing.post(event)
+
+    def pledge(self, seconds: float, processes: Sequence[ProcessMark]) -> None:
+        """Other processes may act on this member's leases for so long from now on. Raises ConfigError if a witness may
+        not wait for that."""
+        # Of what is no number, such as nan, a child would take no note.
+        if not 0 <= seconds <= LEASE_MAX:
+            raise ConfigError(
+                [f"a pledge is of 0 to {LEASE_MAX:g} seconds, as long as a lease may be, got {seconds!r:.60}"]
+            )
+        config = self._config
+        if config.witness not in {"child", "none"} and not config.borrows_group:
+            problem = (
+                f"a pledge is kept by witness='child', and this member has {config.witness!r}: others see this "
+                "process alone, and would tell its death at once. Choose 'child', or 'none'"
+            )
+            raise ConfigError([problem])
+        if not self.membership.is_over and self._footing is not None:
+            self._footing.pledge(self.runtime.clock() + seconds, processes)
 
     @contextmanager
     def wishing(self, wish: CheckedWish, timeout: float) -> "Iterator[WishAttempt]":

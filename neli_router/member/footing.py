@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from neli_router.deaths.process import ProcessMark
 from neli_router.induction.events import Wish
 from neli_router.protocol import Close, Machine, News, Released
 
@@ -47,6 +48,10 @@ class Footing(Protocol):
 
     def wake(self) -> None:
         """Make a `turn` that waits return."""
+
+    def pledge(self, until: float, processes: Sequence[ProcessMark]) -> None:
+        """Others may act on this member's leases until then, and its death is not told before; if `processes` are told,
+        they act no longer than one of these lives."""
 
     def close(self) -> None:
         """Let go of it. May raise NeliError, and block for a driver's time."""

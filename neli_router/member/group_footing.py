@@ -7,6 +7,7 @@ store of owners, where every member tells what it leads, or by nothing: see `eng
 """
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from neli_router.config import Config
@@ -14,6 +15,7 @@ from neli_router.consumer_group.contender import Contender
 from neli_router.consumer_group.fast_neli import FastNeli
 from neli_router.consumer_group.neli import Neli
 from neli_router.consumer_group.settings import FastNeliSettings, NeliSettings
+from neli_router.deaths.process import ProcessMark
 from neli_router.errors import NeliError
 from neli_router.induction.events import Wish
 from neli_router.member.footing import Foothold
@@ -70,6 +72,9 @@ class GroupFooting:
 
     def wake(self) -> None:
         self._subscription.wake()
+
+    def pledge(self, until: float, processes: Sequence[ProcessMark]) -> None:
+        pass  # Nobody tells of a death: the broker ends the session of one that is silent.
 
     def close(self) -> None:
         self._subscription.close()

@@ -27,7 +27,7 @@ SPELLED_MAX = 12
 """The most runs of partitions that a line spells out. No person reads a line with a thousand numbers."""
 
 
-QUIET = frozenset({"member.joined", "ledger.available"})
+QUIET = frozenset({"member.joined", "ledger.available", "witness.found"})
 """Notices that report no trouble."""
 
 

@@ -3,13 +3,21 @@
     pump --standing, state--> membership: leases and waiting calls
       |  '---state----------> feed: look-ups
       '----what was read----> tap
+    witness --others' ends--> pump
+
+The witness, who will tell this member's death, is found before the machine begins, because the Join says who it is.
 
 All that the group is and does is in the ledger, so this member's router needs nothing else.
 """
 
 import contextlib
+from collections.abc import Sequence
+from functools import partial
 
 from neli_router.config import Config, require_promises
+from neli_router.deaths.base import NO_WITNESS, Witness
+from neli_router.deaths.life import OwnLife
+from neli_router.deaths.process import ProcessMark
 from neli_router.errors import NeliError
 from neli_router.induction.events import Wish
 from neli_router.induction.fold import State
@@ -40,7 +48,11 @@ class LedgerFooting:
         foothold: Foothold,
     ) -> None:
         self._settings, self._runtime, self._membership, self._feed = settings, runtime, membership, feed
-        self._stepped, self._moved = foothold.stepped, foothold.moved
+        self._stepped, self._moved, self._tell = foothold.stepped, foothold.moved, foothold.tell
+        self._find_witness = partial(runtime.witness, config, settings.name)
+        self._rng = runtime.rng()
+        self._life = OwnLife.begin(self._rng)
+        self._witness: Witness = NO_WITNESS
         self._readings = LedgerReadings()
         self._pump: Pump[Induction] | None = None
         self._ledger = runtime.ledger(config)
@@ -75,12 +87,25 @@ class LedgerFooting:
     def wake(self) -> None:
         self._ledger.wake()
 
+    def pledge(self, until: float, processes: Sequence[ProcessMark]) -> None:
+        self._witness.pledge(until, processes)
+
     def close(self) -> None:
+        self._witness.close()
         self._ledger.close()
 
     def _begin(self, state: State, now: float) -> Induction:
-        runtime = self._runtime
-        return Induction(self._settings, state, now, base=runtime.wall(), rng=runtime.rng())
+        # Only now: a ledger that is away is opened again and again, and each time would be a life that no Join follows.
+        self._witness = self._find_witness(self._life, self._ledger, self._tell)
+        return Induction(
+            self._settings,
+            state,
+            now,
+            base=self._runtime.wall(),
+            rng=self._rng,
+            life=self._life.name,
+            witness=self._witness.name,
+        )
 
     def _publish(self, machine: Induction, now: float) -> None:
         membership, is_new = self._membership, self._membership.state is not machine.state
@@ -92,6 +117,8 @@ class LedgerFooting:
         if machine.caught_up and self._pump is not None:
             read_at, heard_at = self._pump.fresh_at, machine.heard_at
             self._feed.publish(self._readings.of(machine.state, self._feed.address, read_at=read_at, heard_at=heard_at))
+        for certificate in self._witness.look(machine.state, machine.incarnation, now):
+            self.post(Wish(certificate))
         self._stepped(now)
         if membership.watching:
             membership.notify()

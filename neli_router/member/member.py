@@ -26,8 +26,11 @@ from typing import TYPE_CHECKING, NoReturn
 from neli_router.clock import require_supported_platform
 from neli_router.closing import Closing
 from neli_router.config import Config, owners_at
+from neli_router.deaths.process import ProcessMark
 from neli_router.errors import NotLeading
+from neli_router.induction.events import Wish
 from neli_router.induction.fold import State
+from neli_router.induction.records import Certify
 from neli_router.keyspace import Layout, Role
 from neli_router.member import wishes
 from neli_router.member.background import Background, Task, require_task
@@ -121,6 +124,17 @@ class Member(Closing):
             self._membership.leave(grant)
         return grant is not None
 
+    def pledge(self, seconds: float, *, processes: Sequence[ProcessMark] = ()) -> None:
+        """Say this before another process is given a lease of this member: that one may act for `seconds` from now on.
+
+        If this process dies, its witness knows nothing of the other one. With the pledge, it waits that long before it
+        tells the group. A lease is given as its term and `lease.remaining()`: pledge that, each time that you tell it.
+        Takes `witness="child"`, or "none", which has nothing to wait for; with others it raises ConfigError. With
+        `processes`, all that acts on it has ended when these have, at most two, and then it is not waited for.
+        """
+        self._membership.require_own_process()
+        self._engine.pledge(seconds, processes)
+
     def background(self, task: Task, *, role: Role = 0, interval: float = 1.0) -> Background:
         """Run `task(lease)` on a thread of its own while this member leads `role`, `interval` seconds after each end.
 
@@ -210,6 +224,14 @@ class Member(Closing):
     def not_leading(self, partition: int, timeout: float) -> NotLeading:
         """The error of a wait for `partition` that was in vain."""
         return self._membership.not_leading(partition, timeout)
+
+    def certify(self, incarnation: str) -> None:
+        """Let the ledger take note that the process of `incarnation` has ended with all its threads. Waits for nothing.
+
+        The others take over at once: so this is only for a server that saw it."""
+        # Of one that has not joined yet, a reader knows no name by its incarnation.
+        by = self.incarnation if self.incarnation in self.state.seats else self.name
+        self._engine.post(Wish(Certify(by=by, incarnation=incarnation)))
 
     def require_open(self) -> None:
         """Raise the error that ended this member, or Closed if it was asked to leave."""

@@ -22,7 +22,11 @@ from neli_router import config as configuration
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.consumer_group.settings import GroupSettings
+from neli_router.deaths.base import Witness
+from neli_router.deaths.choice import choose
+from neli_router.deaths.life import OwnLife
 from neli_router.ledgers.base import Ledger
+from neli_router.protocol import Notice
 from neli_router.subscriptions.base import GroupSubscription
 
 __all__ = ["THREADS", "WAIT_MAX", "Changed", "Lane", "Loop", "Runtime", "Threads"]
@@ -93,6 +97,11 @@ class Runtime(Protocol):
     def ledger(self, config: Config) -> Ledger:
         """A handle of the group's ledger."""
 
+    def witness(
+        self, config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]
+    ) -> Witness:
+        """Who will tell the death of the member called `name`, and what it knows of the others'."""
+
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
         """A consumer in the broker's group."""
 
@@ -122,6 +131,11 @@ class Threads:
 
     def ledger(self, config: Config) -> Ledger:
         return configuration.open(config)
+
+    def witness(
+        self, config: Config, name: str, life: OwnLife, ledger: Ledger, tell: Callable[[Notice], None]
+    ) -> Witness:
+        return choose(config, name, life, ledger, tell)
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
         return configuration.subscribe(config, settings)

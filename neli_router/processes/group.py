@@ -91,10 +91,10 @@ class MemberProcess:
 
     def kill(self) -> float:
         """End it with kill -9; returns the time just before that."""
-        self.life.phase, at = LifePhase.KILLED, host_clock()
+        self.life.phase, self.life.killed_at = LifePhase.KILLED, host_clock()
         self._process.kill()
         self._process.wait()
-        return at
+        return self.life.killed_at
 
     def stop(self, *, at_rest: Path | None = None) -> float:
         """Let it stand still; returns the time just after that. With `at_rest`, not while it writes to that ledger."""
@@ -148,8 +148,9 @@ class MemberProcess:
 class ProcessGroup(Closing):
     """All processes on one ledger, by default a file in `folder`; `options` are the members' configuration.
 
-    They look at their leases every `pause` seconds. `program` is the module that they run, with its arguments. At
-    the end of the block, those that still run are asked to leave within `grace` seconds, and then killed.
+    They look at their leases every `pause` seconds. `program` is the module that they run, with its arguments, and
+    `environment` stands above this process's own. At the end of the block, those that still run are asked to leave
+    within `grace` seconds, and then killed.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class ProcessGroup(Closing):
         pause: float,
         ledger: str = "",
         program: Sequence[str] = ("neli_router.processes.worker",),
+        environment: Mapping[str, str] | None = None,
         grace: float = 0.0,
         **options: Any,
     ) -> None:
@@ -167,6 +169,7 @@ class ProcessGroup(Closing):
         self.processes: list[MemberProcess] = []
         self.partitions = partitions
         self._folder, self._program, self._grace, self._pause = folder, program, grace, pause
+        self._environment = dict(environment or {})
         self._config = {"ledger": self.ledger, "layout": {"partitions": partitions}, **options}
         self._started: Counter[str] = Counter()
 
@@ -194,7 +197,7 @@ class ProcessGroup(Closing):
         notes = str(self._folder / f"{label}.notes")
         order = {"config": {**self._config, **of_member}, "notes": notes, "pause": self._pause}
         command = [*prefix, sys.executable, "-P", "-m", *self._program, json.dumps(order)]
-        return MemberProcess(self._folder, label, command, environment)
+        return MemberProcess(self._folder, label, command, {**self._environment, **environment})
 
     @property
     def lives(self) -> list[Life]:

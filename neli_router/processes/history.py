@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Expire, Join, Leave, decode
+from neli_router.induction.records import Certify, Expire, Join, Leave, decode
 from neli_router.ledgers.base import Entry
 
 __all__ = ["Departure", "History", "history_of"]
@@ -22,7 +22,7 @@ class Departure:
 
     offset: int
     name: str
-    kind: type[Expire | Join | Leave]
+    kind: type[Certify | Expire | Join | Leave]
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class History:
     """How many of these were more than the changes of members called for. One calls for as many as it takes from what
     each member then has to equal shares."""
 
-    def departed_by(self, kind: type[Expire | Join | Leave]) -> list[str]:
+    def departed_by(self, kind: type[Certify | Expire | Join | Leave]) -> list[str]:
         """Names of members, in order."""
         return [departure.name for departure in self.departures if departure.kind is kind]
 
@@ -50,7 +50,7 @@ def history_of(entries: Iterable[Entry]) -> History:
         before, record = history.state, decode(entry.payload)
         after = history.state = fold(before, entry.offset, record)
         if after.seats is not before.seats:
-            if isinstance(record, Expire | Join | Leave):
+            if isinstance(record, Certify | Expire | Join | Leave):
                 gone = before.seats.keys() - after.seats.keys()
                 history.departures += [Departure(entry.offset, before.seats[it].name, type(record)) for it in gone]
             history.needless += max(0, since - allowed)

@@ -17,9 +17,10 @@ Between the first span of a partition and the last, a time without any is no fau
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
+from math import inf
 
 from neli_router.clock import NARROW_NS
 from neli_router.processes.notes import Acts, Done, Failed, Halted, Left, Lost, Note, Opened, Woke
@@ -65,6 +66,9 @@ class Life:
     relapses: list[Span] = field(default_factory=list)
     acts: int = 0
     error: str = ""
+    killed_at: float = inf
+    """When it was about to be killed: from then on it acts no more, whatever its lease allowed. Its last instructions
+    take far less than a takeover does, and the tests of witnesses show that none begins before they are over."""
     _latest: dict[tuple[int, int], Span] = field(default_factory=dict)
     """By partition and term."""
 
@@ -163,7 +167,8 @@ def judged(lives: Iterable[Life]) -> Verdict:
     """The verdict on all that was heard from these processes."""
     lives = list(lives)
     by_partition: dict[int, list[Span]] = defaultdict(list)
-    for span in sorted((span for life in lives for span in life.spans), key=lambda span: span.since):
+    acted = [replace(span, until=min(span.until, life.killed_at)) for life in lives for span in life.spans]
+    for span in sorted(acted, key=lambda span: span.since):
         by_partition[span.partition].append(span)
     changes = [(a, b) for spans in by_partition.values() for a, b in pairwise(spans) if a.process != b.process]
     return Verdict(

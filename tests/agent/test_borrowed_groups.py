@@ -144,6 +144,8 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     for wish, body in WISHES:
         refused = a.post(f"/v1/{wish}", body)
         assert (409, "BeyondProtocol") == (refused.status_code, refused.json()["kind"])
+    refused = a.post("/v1/witness", {"ledger": "kafka://localhost/jobs", "member": "c", "secret": 32 * "0"})
+    assert (409, "BeyondProtocol") == (refused.status_code, refused.json()["kind"])
     said = a.ask("drain", "b", "--yes")
     assert EXIT_REFUSED == said.exit_code
     assert "the broker shares the partitions out, and takes no wishes: stop a member to empty it" in said.stderr

@@ -41,6 +41,8 @@ NORMAL = MetricsSnapshot(
     ledger_available=True,
     waiting=4,
     streams=5,
+    witnessed=3,
+    certificates=1,
     requests={"200": 90, "404": 2},
 )
 
@@ -73,6 +75,7 @@ def test_every_fact_is_told() -> None:
         "neli_skipped_records_total": 0,
         "neli_suspicions_total": 2,
         "neli_expired_members_total": 0,
+        "neli_certified_members_total": 0,
         "neli_handovers_total": 0,
         "neli_moves_total": 40,
         "neli_fenced_total": 1,
@@ -89,6 +92,8 @@ def test_every_fact_is_told() -> None:
         "neli_ledger_available": 1,
         "neli_waiting_clients": 4,
         "neli_streams": 5,
+        "neli_witnessed_members": 3,
+        "neli_certificates_total": 1,
         "neli_requests_total{outcome='200'}": 90,
         "neli_requests_total{outcome='404'}": 2,
     }
@@ -114,7 +119,12 @@ def test_what_is_counted_is_what_the_chronicle_counts() -> None:
     counts = dict(zip(COUNTED, range(1, len(COUNTED) + 1), strict=True))
     told = values(counts=counts)
     expected = {"records": "records", "skipped": "skipped_records", "suspicions": "suspicions"}
-    expected |= {"expired": "expired_members", "handovers": "handovers", "moves": "moves"}
+    expected |= {
+        "expired": "expired_members",
+        "certified": "certified_members",
+        "handovers": "handovers",
+        "moves": "moves",
+    }
     for key, name in expected.items():
         assert counts[key] == told[f"neli_{name}_total"]
 
@@ -137,7 +147,7 @@ def test_a_lease_that_has_ended_has_nothing_left() -> None:
 
 def test_what_a_borrowed_group_does_not_have_is_left_out_and_not_zero() -> None:
     told = values(protocol="neli", borrows_group=True, lease_left=None, counts={"expired": 1, "moves": 2})
-    absent = ("records", "skipped_records", "suspicions", "handovers")
+    absent = ("records", "skipped_records", "suspicions", "certified_members", "handovers")
     assert not {f"neli_{name}_total" for name in absent} & told.keys()
     assert not [name for name in told if name.startswith(("neli_append_to_read", "neli_can_expire", "neli_lease_left"))]
     assert (1, 2) == (told["neli_expired_members_total"], told["neli_moves_total"])

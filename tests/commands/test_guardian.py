@@ -355,6 +355,25 @@ print(pid)
     assert f"PROCESS {int(found.stdout)} (sleep, of the user root) CANNOT BE ENDED" in found.stderr
 
 
+def test_a_guardian_that_is_told_that_the_lease_is_over_has_the_time_to_end_its_command(tmp_path: Path) -> None:
+    """Its owner, which would take its place, may be killed in that moment. Then nobody ends the command."""
+    found = play(
+        tmp_path,
+        """
+guard.start(["bash", "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 60)
+while not os.path.exists("pids") or open("pids").read().count("\\n") < 2:
+    time.sleep(0.01)
+guard.extend(host_clock() - 1)
+print(guard.patience() > 0, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+""",
+        "(exec setsid bash -c 'echo $$ >> pids; exec sleep 100') & echo $$ >> pids; wait",
+    )
+    assert "True\n" == found.stdout
+    for pid in pids(tmp_path):
+        eventually(lambda pid=pid: not lives(pid))  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_guardian_that_is_killed_or_stopped_is_replaced_by_neli_run(tmp_path: Path, number: signal.Signals) -> None:
     """Also for what left the group, and for its leader's orphans."""
@@ -364,7 +383,7 @@ def test_a_guardian_that_is_killed_or_stopped_is_replaced_by_neli_run(tmp_path: 
 guard.start(["bash", "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 5)
 while not os.path.exists("pids") or open("pids").read().count("\\n") < 2:
     time.sleep(0.01)
-os.kill(guard._pid, int(sys.argv[2]))
+os.kill(guard.number, int(sys.argv[2]))
 try:
     while guard.patience():
         if select.select([guard], [], [], guard.patience())[0]:
@@ -395,7 +414,7 @@ guard = guardian()
 guard.start(["bash", "-c", "echo $$ >> pids; exec sleep 100"], dict(os.environ), until=host_clock() + 60)
 while not os.path.exists("pids") or not open("pids").read():
     time.sleep(0.01)
-os.kill(guard._pid, signal.SIGKILL)
+os.kill(guard.number, signal.SIGKILL)
 try:
     until_gone(guard)
 except EOFError:

@@ -615,6 +615,64 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
             host.end()
 
 
+@pytest.mark.process
+def test_a_role_that_is_to_go_elsewhere_does_so_when_all_of_the_command_is_gone_whoever_was_killed(
+    tmp_path: Path,
+) -> None:
+    """The kernel has told, so the drain timeout is not waited for: it is longer than this test."""
+    hosts = [Host(tmp_path, name, lease=5, drain_timeout=3 * PATIENCE) for name in ("alpha", "beta")]
+
+    def kill_run(host: Host) -> None:
+        assert host.run is not None
+        host.run.kill()
+
+    def guardian_of(host: Host) -> int:
+        assert host.run is not None
+        (guardian,) = children(host.run.pid)
+        return guardian
+
+    def kill_guardian(host: Host) -> None:
+        os.kill(guardian_of(host), signal.SIGKILL)
+
+    def kill_command(host: Host) -> None:
+        (command,) = children(guardian_of(host))
+        os.kill(command, signal.SIGKILL)
+
+    try:
+        eventually(lambda: all(host.is_settled() for host in hosts))
+        with Client(hosts[0].socket, timeout=PATIENCE) as client:
+            client.drain("beta")
+            hosts[0].start()
+            role = client.owner_of_role("nightly").partition
+            for kill in (kill_command, kill_run, kill_guardian):
+                first, second = hosts
+                eventually(lambda: hosts[0].pids)
+                gone = first.pids
+                second.start()
+                client.undrain(second.name)
+                client.drain(first.name)
+                # The command ignores that it is to end, so until something is killed the role stays.
+                eventually(lambda: _is_leaving(client, role))
+                assert all(map(lives, gone))
+                kill(first)
+                eventually(lambda: hosts[1].pids)
+                assert not any(map(lives, gone))
+                assert first.run is not None
+                first.run.wait(PATIENCE)
+                first.mark.unlink()
+                hosts.reverse()
+        assert not (tmp_path / "overlap").exists()
+    finally:
+        for host in hosts:
+            host.end()
+
+
+def _is_leaving(client: Client, partition: int) -> bool:
+    """Whether the member that owns `partition` has let go of all else, and so would have let go of this, too."""
+    table = client.status().table.partitions
+    return [number for number, one in enumerate(table) if one.owner != one.target] == [partition]
+
+
 GRACE = 4.0
 """Twice the lease: a command that had only the rest of its lease would be killed before."""
 

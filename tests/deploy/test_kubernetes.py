@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import neli_router
-from neli_router.agent.address import Address, distrust
 from neli_router.agent.server.sockets import listen_unix
 from neli_router.config import Config
 from neli_router.errors import NeliError
 from neli_router.ledgers.addresses import problems_of
+from neli_router.settings.agent_address import Address, distrust
 from neli_router.settings.resolve import resolve
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"

@@ -774,6 +774,25 @@ def test_an_append_in_another_process_rings(path: Path, ledger: SqliteLedger, mo
         process.communicate()
 
 
+@on_linux
+def test_a_read_ends_when_a_descriptor_that_is_watched_is_readable(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger._doorbell, "_patience_ms", 1000 * 1000)
+    started, (there, here), called = time.monotonic(), os.pipe(), list[int]()
+    ledger.watch(there, lambda: called.append(len(os.read(there, 100))))
+    timer = threading.Timer(0.05, os.write, (here, b"abc"))
+    timer.start()
+    assert ([], [3]) == (ledger.read(PATIENCE), called)
+    assert time.monotonic() < started + PATIENCE
+    timer.join()
+    os.write(here, b"d")
+    ledger.unwatch(there)
+    assert ([], [3]) == (ledger.read(0.05), called)
+    os.close(there)
+    os.close(here)
+
+
 def test_a_reader_at_the_tip_sleeps(path: Path, ledger: SqliteLedger) -> None:
     """Also after the bell has rung, and with its own ring among what it hears."""
     ledger.append([b"a"])

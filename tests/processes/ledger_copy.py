@@ -37,6 +37,11 @@ class LedgerCopy(Closing):
         self._thread = threading.Thread(target=self._run, name="ledger-copy", daemon=True)
         self._thread.start()
 
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """All that was read so far."""
+        return tuple(self._entries)
+
     def close(self) -> Sequence[Entry]:
         """Read to the end, and stop; returns all that was read. Twice is fine."""
         self._give_up_at = time.monotonic() + END_MAX
@@ -46,7 +51,7 @@ class LedgerCopy(Closing):
         self._ledger.close()
         if self._error is not None:
             raise self._error
-        return tuple(self._entries)
+        return self.entries
 
     def _run(self) -> None:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.errors import LedgerTrimmed
-from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Record, encode
+from neli_router.induction.records import Beat, Certify, Expire, Genesis, Handover, Join, Leave, Record, encode
 from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Entry
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
@@ -74,9 +74,14 @@ def test_only_departures_that_counted_are_told() -> None:
             Expire(by="x", incarnation="y", last_beat=4),
             join("z", "m1", 7),
             Leave(by="z"),
+            join("w", "m3", 9),
+            Certify(by="agent", incarnation="w"),
+            Certify(by="agent", incarnation="w"),  # Void: once is enough.
             Leave(by="y"),  # Void: it is no member any more.
         )
     )
     expected = [Departure(6, "m2", Expire), Departure(7, "m1", Join), Departure(8, "m1", Leave)]
+    expected += [Departure(10, "m3", Certify)]
     assert expected == history.departures
     assert ["m2"] == history.departed_by(Expire)
+    assert ["m3"] == history.departed_by(Certify)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from neli_router.induction.records import Expire
+from neli_router.induction.records import Certify, Expire
 from neli_router.processes.group import ProcessGroup
 from neli_router.processes.history import History, history_of
 from neli_router.processes.referee import Verdict
@@ -72,7 +72,8 @@ def test_no_two_processes_ever_act_for_one_partition_at_once(run: Chaotic) -> No
     assert has_seen(verdict)
     assert chaos.kills > 0
     assert max(chaos.stops, default=0.0) > LEASE
-    assert history.departed_by(Expire)
+    assert history.departed_by(Expire), "a stopped process is only suspected"
+    assert history.departed_by(Certify), "the others have seen the end of a killed one"
     say(
         f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers; {chaos.kills} kills, "
         f"{sum(stop > LEASE for stop in chaos.stops)} of {len(chaos.stops)} stops past the lease, "

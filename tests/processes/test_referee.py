@@ -49,6 +49,15 @@ b 9 acts 1.3-2.3
     assert (1, 0) == (verdict.handovers, verdict.takeovers)
 
 
+def test_a_killed_process_acts_no_more_whatever_it_was_allowed() -> None:
+    """A witness told its death. Who began before the kill was beside it all the same."""
+    for began_at, overlaps in ((1.6, 0), (1.4, 1)):
+        killed, heir = Life("a", killed_at=1.5), Life("b")
+        killed.hear(Acts(1.0, 2.0, {0: 5}))
+        heir.hear(Acts(began_at, 3.0, {0: 9}))
+        assert overlaps == len(judged_lives([killed, heir]).overlaps)
+
+
 def test_two_who_may_act_at_once_overlap_for_as_long_as_both_may() -> None:
     (overlap,) = judged("""
 a 5 acts 1.0-2.0

@@ -27,16 +27,27 @@ SERVE = "from neli_router.cli import main; main()"
 class AgentProcess(Closing):
     """`neli agent`, in a process group of its own."""
 
-    def __init__(self, name: str, folder: Path, *, lease: float = LEASE, drain_timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *flags: str,
+        lease: float = LEASE,
+        drain_timeout: float = 5.0,
+        ledger: str = "",
+    ) -> None:
         self.name, self.socket, self.log = name, folder / f"{name}.sock", folder / f"{name}.log"
-        self._options = {
-            "--ledger": f"sqlite://{folder}/ledger.db",
-            "--name": name,
-            "--lease": str(lease),
-            "--drain-timeout": str(drain_timeout),
-            "--layout-partitions": str(PARTITIONS),
-            "--socket": str(self.socket),
-        }
+        self._flags, self._options = (
+            flags,
+            {
+                "--ledger": ledger or f"sqlite://{folder}/ledger.db",
+                "--name": name,
+                "--lease": str(lease),
+                "--drain-timeout": str(drain_timeout),
+                "--layout-partitions": str(PARTITIONS),
+                "--socket": str(self.socket),
+            },
+        )
         self.start()
 
     @property
@@ -56,7 +67,7 @@ class AgentProcess(Closing):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", SERVE, "agent", *options],
+                [sys.executable, "-P", "-c", SERVE, "agent", *options, *self._flags],
                 env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -102,8 +113,7 @@ def agents(folder: Path, *names: str, lease: float = LEASE, drain_timeout: float
         all_of_them = [
             stack.enter_context(AgentProcess(name, folder, lease=lease, drain_timeout=drain_timeout)) for name in names
         ]
-        with all_of_them[0].client() as client:
-            until(lambda: _is_settled(client), "the balance of the group")
+        until(lambda: _is_settled(all_of_them), "the balance of the group")
         yield all_of_them
 
 
@@ -124,6 +134,14 @@ def leader_of(role: int, group: list[AgentProcess]) -> AgentProcess:
     return found[0]
 
 
-def _is_settled(client: Client) -> bool:
-    table = client.table()
-    return all(one.owner is not None and one.owner == one.target for one in table.partitions)
+def _is_settled(group: list[AgentProcess]) -> bool:
+    """Whether by what each has read all have their share, and each partition is led."""
+    led: set[int] = set()
+    for agent in group:
+        with agent.client() as client:
+            table = client.table().partitions
+            owners = {one.owner for one in table}
+            if None in owners or len(owners) < len(group) or any(one.owner != one.target for one in table):
+                return False
+            led |= {partition for partition in range(len(table)) if client.lease(partition) is not None}
+    return len(led) == PARTITIONS

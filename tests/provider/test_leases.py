@@ -119,6 +119,8 @@ def test_a_role_that_was_lost_between_the_question_and_the_start_is_refused(
         lease = NeliHook.lease(hook, role)
         group.take_away()
         leader_of(group.role, [group.other])
+        with group.here.client() as client:  # Which may read of it later than the other does.
+            until(lambda: client.owner_of_role(role).name == group.other.name, "the news of the other's role")
         return lease
 
     monkeypatch.setattr(hook, "lease", lost_after_the_question)

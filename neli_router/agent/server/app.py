@@ -4,6 +4,7 @@
                                     |            ready
                                     |-- after a while (waits.py): leadership, leadership/events, share/events, watch,
                                     |                             events
+                                    |-- for as long as its process lives (lives.py): witness
                                     |-- by doing something (wishes.py): drain, undrain, pin, unpin, weigh, load
                                     '-- as a file (page.py): /, /assets/
 
@@ -13,7 +14,7 @@ owners is answered in runs, and other requests come in between.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import Receive, Scope, Send
 
@@ -21,6 +22,8 @@ from neli_router.agent.server import page, views
 from neli_router.agent.server.channels import event
 from neli_router.agent.server.guard import answer, answer_bytes
 from neli_router.agent.server.hub import STATUS_PAUSE, Hub
+from neli_router.agent.server.lending import Lending, borrowers
+from neli_router.agent.server.lives import Lives
 from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import (
     RequestRefused,
@@ -34,7 +37,7 @@ from neli_router.agent.server.requests import (
 )
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes
-from neli_router.agent.wire import AGE_MAX, HistoryView, LeaseView, OwnersView, ShareView, StatusView
+from neli_router.agent.wire import AGE_MAX, HistoryView, OwnersView, StatusView
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import NoOwner
@@ -66,6 +69,7 @@ class App:
         hub: Hub,
         version: str,
         metrics: Callable[[], bytes],
+        lives: Lives,
     ) -> None:
         self._config, self._member, self._inner, self._hub = config, member, hub.member, hub
         self._chronicle, self._traffic, self._metrics_text = hub.chronicle, hub.traffic, metrics
@@ -74,7 +78,8 @@ class App:
         self._wishes = Wishes(member, hub.chronicle)
         self._version = version
         self._status_json = (-1.0, -1, b"")
-        waits = Waits(config, member, hub, self._status_event)
+        self._lending = Lending(hub.member, config.drain_timeout)
+        waits = Waits(member, hub, self._lending, self._status_event)
         self._routes: Mapping[tuple[str, str], Route] = {
             ("GET", "/v1/owner"): self._owner,
             ("POST", "/v1/owners"): self._owners,
@@ -91,6 +96,7 @@ class App:
             ("GET", "/v1/history/events"): waits.history_events,
             ("GET", "/v1/status"): self._status,
             ("GET", "/v1/events"): waits.events,
+            ("POST", "/v1/witness"): lives.witness,
             ("GET", "/health"): self._health,
             ("GET", "/ready"): self._ready,
             ("GET", "/metrics"): self._metrics,
@@ -148,22 +154,14 @@ class App:
 
     async def _lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = place(queried(scope["query_string"], ("role",)), self._layout)
-        partition = where.partition
         leads = self._member.lease(where.role) is not None
-        why, held = "" if leads else self._hub.why(partition), self._held([partition])
-        # One that was revoked is not led, and has the rest of its lease: its holder may finish.
-        term = held.terms.get(partition, 0)
-        view = LeaseView(partition, leads, held.member, term, held.remaining, held.drain_timeout, why)
-        await answer(send, view)
+        why = "" if leads else self._hub.why(where.partition)
+        lent = self._lending.partition(where.partition, leads=leads, why=why, processes=borrowers(scope))
+        await answer(send, lent)
 
     async def _share(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await answer(send, self._held(partitions(queried(scope["query_string"], ("partitions",)), self._layout)))
-
-    def _held(self, partitions: Iterable[int]) -> ShareView:
-        member = self._member
-        return views.standing_view(
-            partitions, member.name, self._inner.standing, self._config.drain_timeout, host_clock()
-        )
+        wanted = partitions(queried(scope["query_string"], ("partitions",)), self._layout)
+        await answer(send, self._lending.standing(wanted))
 
     # The group
 

@@ -32,6 +32,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from neli_router.agent.server.connections import AgentTraffic
+from neli_router.agent.server.lives import Lives
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.fence import tally
@@ -50,6 +51,7 @@ COUNTS = (
     ("skipped", "neli_skipped_records", "Records that no fold of this version understands, and so all skip."),
     ("suspicions", "neli_suspicions", "Times that a member was accused of silence, rightly or not."),
     ("expired", "neli_expired_members", "Members that were ended because they were silent."),
+    ("certified", "neli_certified_members", "Members whose death a witness certified."),
     ("handovers", "neli_handovers", "Partitions that a living owner handed over."),
     ("moves", "neli_moves", "Partitions that went from one member to another."),
 )
@@ -124,6 +126,10 @@ class MetricsSnapshot:
     """Clients that wait for something by a long poll."""
     streams: int
     """Clients that a stream of events is open to."""
+    witnessed: int
+    """Members of this host whose deaths this agent will tell."""
+    certificates: int
+    """Deaths that it told."""
     requests: Mapping[str, int]
     """How many were answered, by outcome: the HTTP status, or another word."""
 
@@ -135,6 +141,7 @@ class MetricsSnapshot:
         group: GroupView,
         traffic: AgentTraffic,
         delays: Delays,
+        lives: Lives,
         *,
         fenced: int,
         version: str,
@@ -173,6 +180,8 @@ class MetricsSnapshot:
             ledger_available=not (member.obstacle or member.closed),
             waiting=traffic.waiting,
             streams=traffic.streams,
+            witnessed=lives.witnessed,
+            certificates=lives.certificates,
             requests=traffic.answers | {outcome: count for outcome, count in cut.items() if count},
         )
 
@@ -262,6 +271,11 @@ def _table(agent: MetricsSnapshot) -> Iterator[Metric]:
 def _clients(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_waiting_clients", "Clients that wait by a long poll.", value=agent.waiting)
     yield GaugeMetricFamily("neli_streams", "Streams of events that are open.", value=agent.streams)
+    if not agent.borrows_group:
+        told = "Members of this host whose deaths this agent will tell the group."
+        yield GaugeMetricFamily("neli_witnessed_members", told, value=agent.witnessed)
+        told = "Members whose deaths this agent has told the group."
+        yield CounterMetricFamily("neli_certificates", told, value=agent.certificates)
     yield _by_outcome("neli_requests", "Requests that were answered, by outcome.", agent.requests)
 
 

@@ -5,6 +5,7 @@
     timeout=S  limit=N       --> a number            in its bounds
     {"name": ...}            --> WishAsked           only what this wish knows
     {"loads": ...}           --> LoadAsked
+    {"secret": ...}          --> WitnessAsked
 
 A request comes from another program. It is taken as it was meant or refused, and never quietly changed: the usual way
 to decode a query would replace a byte that is no text by a question mark, and name the owner of another key. No refusal
@@ -26,6 +27,7 @@ import msgspec
 from starlette.types import Receive
 
 from neli_router.agent.wire import KEY_MAX, LoadAsked, OwnersAsked, Refusal, WishAsked
+from neli_router.deaths.registration import WitnessAsked
 from neli_router.errors import BadKey, ConfigError, NeliError
 from neli_router.keyspace import Key, Layout, Role, role_of
 
@@ -42,6 +44,7 @@ __all__ = [
     "place",
     "queried",
     "wish_asked",
+    "witness_asked",
 ]
 
 FIELDS_MAX = 16
@@ -58,6 +61,7 @@ Asked = TypeVar("Asked")
 _owners: msgspec.json.Decoder[OwnersAsked] = msgspec.json.Decoder(OwnersAsked)
 _wishes: msgspec.json.Decoder[WishAsked] = msgspec.json.Decoder(WishAsked)
 _loads: msgspec.json.Decoder[LoadAsked] = msgspec.json.Decoder(LoadAsked)
+_witnesses: msgspec.json.Decoder[WitnessAsked] = msgspec.json.Decoder(WitnessAsked)
 
 
 class RequestRefused(Exception):
@@ -216,6 +220,10 @@ def load_asked(body: bytes) -> LoadAsked:
     if not asked.loads:
         raise ConfigError(["load needs the load of at least one partition: give some"])
     return asked
+
+
+def witness_asked(body: bytes) -> WitnessAsked:
+    return _decoded(_witnesses, body, '{"ledger": "sqlite:jobs.db", "member": "worker-1", "secret": "..."}')
 
 
 def _decoded(decoder: "msgspec.json.Decoder[Asked]", body: bytes, example: str) -> Asked:

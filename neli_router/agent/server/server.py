@@ -22,6 +22,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -43,6 +44,7 @@ from neli_router.agent.server.door_process import KNOWN_MAX, DoorProcess
 from neli_router.agent.server.exchange import RESTING_MAX
 from neli_router.agent.server.guard import Guard
 from neli_router.agent.server.hub import Hub
+from neli_router.agent.server.lives import LIVES_MAX, Lives
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
 from neli_router.config import Config
@@ -96,10 +98,11 @@ class Agent:
             else None
         )
         self.chronicle = self._owners_chronicle or Chronicle()
-        self.traffic = AgentTraffic(room_for_connections(self._known_max))
+        self._lives_max = max(1, min(LIVES_MAX, descriptors_free() // 8))
+        self.traffic = AgentTraffic(room_for_connections(self._known_max + self._lives_max))
         self._reload, self._changes = reload, Changes(options.token, on_token=self._tell_door)
         self._stopping = asyncio.Event()
-        self._parts: tuple[AsyncMember, Member, Hub] | None = None
+        self._parts: tuple[AsyncMember, Member, Hub, Lives] | None = None
         self._own: OwnSocket | None = None
         self._version, self._delays, self._fenced = _version(), Delays(self.chronicle.beat_delays), 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,6 +122,11 @@ class Agent:
     def hub(self) -> Hub:
         return self._opened[2]
 
+    @property
+    def lives(self) -> Lives:
+        """The members whose deaths it tells."""
+        return self._opened[3]
+
     def snapshot(self) -> MetricsSnapshot:
         """The numbers of its metrics now."""
         return MetricsSnapshot.of(
@@ -127,6 +135,7 @@ class Agent:
             self.chronicle.group,
             self.traffic,
             self._delays,
+            self.lives,
             fenced=self._fenced,
             version=self._version,
         )
@@ -187,7 +196,8 @@ class Agent:
             with suppress(StaleTable), closing(Router(self.config, timeout=OPEN_MAX)):
                 pass  # It raises what will not heal.
         return Member(
-            self.config,
+            # Its clients go on under its leases when it has died, and only its child knows until when.
+            self.config if self.config.witness == "child" else replace(self.config, witness="none"),
             on_event=self._on_event,
             timeout=OPEN_MAX,
             tap=self.chronicle,
@@ -198,8 +208,9 @@ class Agent:
         self, inner: Member, member: AsyncMember, own: socket.socket | None, port: socket.socket | None
     ) -> None:
         hub = Hub(inner, self.chronicle, self.traffic, lease=self.config.lease)
-        self._parts = member, inner, hub
-        app = App(self.config, member, hub, self._version, lambda: render(self.snapshot()))
+        lives = Lives(self.config, inner, room=self._lives_max)
+        self._parts = member, inner, hub, lives
+        app = App(self.config, member, hub, self._version, lambda: render(self.snapshot()), lives)
         server = HttpServer(Guard(app, self.traffic), partial(Connection, self.traffic), self.started)
         hub.open()
         serving = asyncio.create_task(server.serve(sockets=[own] if own is not None else []))
@@ -219,6 +230,7 @@ class Agent:
         finally:
             keeping.cancel()
             hub.close()
+            lives.close()
             server.should_exit = True
             await serving
             if self.door is not None:
@@ -287,7 +299,7 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     @property
-    def _opened(self) -> tuple[AsyncMember, Member, Hub]:
+    def _opened(self) -> tuple[AsyncMember, Member, Hub, Lives]:
         if self._parts is None:
             raise Closed("an agent that serves was needed", "this one does not yet", "wait until `started` is set")
         return self._parts

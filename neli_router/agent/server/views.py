@@ -10,13 +10,12 @@ pins, loads. Of one offset the two say the same.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from neli_router.agent.wire import (
     AGE_MAX,
     Cause,
     EventView,
-    LeaseView,
     MembersView,
     MemberView,
     MovedView,
@@ -24,12 +23,9 @@ from neli_router.agent.wire import (
     MoveView,
     OwnerView,
     PartitionView,
-    ShareView,
     StatusView,
     TableView,
 )
-from neli_router.leases import BaseLease
-from neli_router.protocol import Standing
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Table
 from neli_router.status.causes import OF_MEMBERS
@@ -41,13 +37,10 @@ __all__ = [
     "age_of",
     "event_view",
     "history_views",
-    "led_view",
     "members_view",
     "moves_view",
     "owner_view",
     "planned_views",
-    "share_view",
-    "standing_view",
     "status_view",
     "table_view",
 ]
@@ -77,30 +70,6 @@ def owner_view(view: View, partition: int, slot: int | None, at: At) -> OwnerVie
     else:
         why = view.explain(f"the owner of partition {partition} was wanted").found
     return OwnerView(partition, None, slot=slot, at=at.offset, age=age_of(at), why=why)
-
-
-def led_view(lease: BaseLease, drain_timeout: float, why: str = "") -> LeaseView:
-    """A lease that this member was given; whether it holds is asked now."""
-    remaining = lease.remaining()
-    return LeaseView(lease.partition, remaining > 0, lease.member, lease.term, remaining, drain_timeout, why)
-
-
-def share_view(member: str, leases: Sequence[BaseLease], drain_timeout: float, why: str = "") -> ShareView:
-    remaining = min((lease.remaining() for lease in leases), default=0.0)
-    return ShareView(member, {lease.partition: lease.term for lease in leases}, remaining, drain_timeout, why)
-
-
-def standing_view(
-    partitions: Iterable[int], member: str, standing: Standing, drain_timeout: float, now: float
-) -> ShareView:
-    """Those of `partitions` that this member may act for, if only to finish."""
-    terms = {
-        partition: term
-        for partition in partitions
-        if (term := standing.terms.get(partition)) is not None and now < standing.end(partition, term)
-    }
-    remaining = min((standing.end(partition, term) - now for partition, term in terms.items()), default=0.0)
-    return ShareView(member, terms, remaining, drain_timeout)
 
 
 def table_view(group: GroupView, address: str, at: At) -> TableView:

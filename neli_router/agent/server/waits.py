@@ -24,10 +24,10 @@ from neli_router.agent.server.channels import Channel, event
 from neli_router.agent.server.connections import connection_of
 from neli_router.agent.server.guard import answer
 from neli_router.agent.server.hub import STREAMS_MAX, Hub
+from neli_router.agent.server.lending import Lending, borrowers
 from neli_router.agent.server.requests import RequestRefused, number, partitions, place, queried
-from neli_router.agent.wire import LeaseView, ShareView
+from neli_router.agent.wire import LeaseView
 from neli_router.clock import host_clock
-from neli_router.config import Config
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.lease import Lease
@@ -50,9 +50,9 @@ Spell = Callable[[Sequence[Lease], str], msgspec.Struct]
 class Waits:
     """The endpoints that wait."""
 
-    def __init__(self, config: Config, member: AsyncMember, hub: Hub, status: Callable[[str, int], bytes]) -> None:
+    def __init__(self, member: AsyncMember, hub: Hub, lending: Lending, status: Callable[[str, int], bytes]) -> None:
         self._member, self._inner, self._hub, self._status = member, hub.member, hub, status
-        self._drain_timeout = config.drain_timeout
+        self._lending = lending
 
     async def leadership(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("role", "timeout"))
@@ -84,25 +84,22 @@ class Waits:
         if lease is None:
             self._inner.require_open()
             raise self._inner.not_leading(where.partition, timeout)
-        await answer(send, views.led_view(lease, self._drain_timeout))
+        await answer(send, self._lending.lease(lease))
 
     async def leadership_events(self, scope: Scope, receive: Receive, send: Send) -> None:
         partition = place(queried(scope["query_string"], ("role",)), self._member.layout).partition
+        processes = borrowers(scope)  # Now, because one of them may end before the connection does.
 
         def spell(leases: Sequence[Lease], why: str) -> LeaseView:
             if leases:
-                return views.led_view(leases[0], self._drain_timeout, why)
-            return LeaseView(partition, leads=False, member=self._member.name, why=why)
+                return self._lending.lease(leases[0], why, processes)
+            return self._lending.nothing(partition, why)
 
         await self._leadership_events(self._channel(scope), (partition,), spell, send)
 
     async def share_events(self, scope: Scope, receive: Receive, send: Send) -> None:
         wanted = tuple(partitions(queried(scope["query_string"], ("partitions",)), self._member.layout))
-
-        def spell(leases: Sequence[Lease], why: str) -> ShareView:
-            return views.share_view(self._member.name, leases, self._drain_timeout, why)
-
-        await self._leadership_events(self._channel(scope), wanted, spell, send)
+        await self._leadership_events(self._channel(scope), wanted, self._lending.share, send)
 
     async def watch(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = queried(scope["query_string"], ("key", "key64", "role"))

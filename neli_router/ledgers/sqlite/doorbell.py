@@ -2,7 +2,8 @@
 
      writer: commit, then touch the file ---- the kernel (inotify, IN_ATTRIB) ----> every waiting reader
      wake(), from any thread ------------------------- a pipe --------------------> this handle's reader only
-     neither ------------------- PATIENCE_MS passes, or without inotify BLIND_MS -> look anyway
+     watch(descriptor, call) ----------------- it is readable ------------------> this handle's reader, after the call
+     none of them -------------- PATIENCE_MS passes, or without inotify BLIND_MS -> look anyway
 
 A reader that polls must choose between waking up late and never sleeping: on a small virtual machine, one look every
 two milliseconds costs some 4 % of a core, half of it for the timer alone. A touch is one system call of the writer,
@@ -20,6 +21,7 @@ import math
 import os
 import select
 import threading
+from collections.abc import Callable
 
 __all__ = ["BLIND_MS", "PATIENCE_MS", "Doorbell"]
 
@@ -47,6 +49,7 @@ class Doorbell:
         os.set_blocking(self._waking, False)  # A full pipe wakes as well as one more byte would.
         self._watch = _watch(path)
         self._patience_ms = BLIND_MS if self._watch is None else PATIENCE_MS
+        self._watched: dict[int, Callable[[], None]] = {}
         self._poll = select.poll()
         for descriptor in (self._listening, self._watch):
             if descriptor is not None:
@@ -66,13 +69,31 @@ class Doorbell:
                 os.write(self._waking, b"!")
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a ring, for `wake`, or until a look is due anyway. True if it was `wake`."""
+        """Wait for a ring, for `wake`, for a descriptor that is watched, or until a look is due anyway.
+
+        True if it was `wake` or such a descriptor.
+        """
         # Rounded up, because a rest of 0.3 ms rounded down would spin.
         patience_ms = math.ceil(min(self._patience_ms, max(0.0, timeout * 1000)))
         rung = [descriptor for descriptor, _ in self._poll.poll(patience_ms)]
         for descriptor in rung:
-            os.read(descriptor, _EVENTS_SIZE)
-        return self._listening in rung
+            if descriptor not in self._watched:
+                os.read(descriptor, _EVENTS_SIZE)
+        called = [self._watched[descriptor] for descriptor in rung if descriptor in self._watched]
+        for call in called:
+            call()
+        return self._listening in rung or bool(called)
+
+    def watch(self, descriptor: int, call: Callable[[], None]) -> None:
+        """End each wait when `descriptor` is readable, after a `call` on the waiting thread, which sees to it that it
+        is not readable for long. Like `wait` and `unwatch`, for the thread that reads."""
+        self._watched[descriptor] = call
+        self._poll.register(descriptor, select.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Before it is closed: its number may soon stand for another file."""
+        del self._watched[descriptor]
+        self._poll.unregister(descriptor)
 
     def close(self) -> None:
         """Release the descriptors. Twice is fine."""

@@ -44,7 +44,7 @@ from neli_router.errors import LedgerMissing, LedgerRewound, LedgerUnavailable, 
 from neli_router.ledgers.base import require_not_closed, require_own_process
 from neli_router.ledgers.sqlite.faults import damaged, explain, is_busy, refuse_unusable_place
 
-__all__ = ["SqliteFile", "delete_file"]
+__all__ = ["SqliteFile", "beside", "delete_file"]
 
 APPLICATION_ID = int.from_bytes(b"NELI")  # The command `file` and other tools see it in the header, too.
 
@@ -188,9 +188,7 @@ class SqliteFile:
                 connection.close()
                 raise
             # Not earlier: SQLite makes the companions for the first connection, and keeps them while one is open.
-            # It puts them beside the file itself, not beside a link to it.
-            real = self.path.resolve()
-            paths = (self.path, real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-shm"))
+            paths = (self.path, *beside(self.path)[:2])
             self._identities = [(path, _identity(path)) for path in paths]
             self._connection = connection
         return self._connection
@@ -225,6 +223,16 @@ class SqliteFile:
         return ""
 
 
+def beside(path: Path) -> tuple[Path, Path, Path]:
+    """SQLite's two companions of the ledger in `path`, and the file in which its members have their locks.
+
+    SQLite puts its own beside the file itself, not beside a link to it; so do the members.
+    """
+    real = path.resolve()
+    log, index, members = (real.with_name(f"{real.name}{end}") for end in ("-wal", "-shm", "-members"))
+    return log, index, members
+
+
 def delete_file(path: Path) -> list[str]:
     """Delete the ledger in `path` and the files beside it, and return the names of what is gone. Raises LedgerUnusable.
 
@@ -235,7 +243,7 @@ def delete_file(path: Path) -> list[str]:
     real = path.resolve()
     deleted = []
     # The path last, if it is a link: it says where the others are, should an error end this here.
-    for name in dict.fromkeys((real, real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-shm"), path)):
+    for name in dict.fromkeys((real, *beside(path), path)):
         try:
             name.unlink()
         except FileNotFoundError:

@@ -36,15 +36,16 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from math import inf
+from pathlib import Path
 
 from neli_router.errors import LedgerTrimmed, LedgerUnavailable
 from neli_router.ledgers.base import READ_BYTES_MAX, READ_MAX, Entry, Promise
 from neli_router.ledgers.sqlite.doorbell import Doorbell
 from neli_router.ledgers.sqlite.faults import damaged
-from neli_router.ledgers.sqlite.file import SqliteFile
+from neli_router.ledgers.sqlite.file import SqliteFile, beside
 
 __all__ = ["SqliteLedger"]
 
@@ -91,6 +92,15 @@ class SqliteLedger:
     @property
     def address(self) -> str:
         return f"sqlite:{self._file.path}"
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def members_path(self) -> Path:
+        """The file beside this one in which members have their locks. It is theirs: the ledger never opens it."""
+        return beside(self._file.path)[-1]
 
     def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
         if not payloads:
@@ -156,6 +166,13 @@ class SqliteLedger:
 
     def wake(self) -> None:
         self._doorbell.wake()
+
+    def watch(self, descriptor: int, call: Callable[[], None]) -> None:
+        """End a `read` that waits when `descriptor` is readable, after a `call` on its thread. See `Doorbell.watch`."""
+        self._doorbell.watch(descriptor, call)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._doorbell.unwatch(descriptor)
 
     def close(self) -> None:
         self._file.close()

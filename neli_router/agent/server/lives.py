@@ -1,0 +1,220 @@
+"""The lives: members of this host whose deaths this agent tells the group.
+
+    POST /v1/witness --proved--> WATCHED --the last thread of its process has ended--> DEAD --Certify each seat--.
+          '-- refused              |   ^                                                ^ |                      |
+                                   |   '-- its connection ended: that says nothing      | '-- a seat is there ---'
+                                   '-- none, and no seat, for a while                   '-- again, until the ledger
+                                         '--> forgotten                                     shows none for two leases
+
+A *life* is one Member of one process; all its incarnations begin with it. Its process shows the secret of the life, and
+the kernel says which process that was (`HostProcess.peer_of`). The loop wakes when the last thread of the process has
+ended, and the agent's own member writes a certificate for each seat of the life. The others take over at once.
+
+**Why a living member is never certified.** A pidfd is readable from the end of the last thread on, and never before.
+The process is the one that made the connection: a connection that is not named after the life was made by a program
+that passes bytes on, such as this agent's door, and is refused. If several processes showed one secret (a fork has its
+parent's memory), all of them must have ended. The end of a connection says nothing: a dying process closes its files
+while threads of it may still run, and a fork keeps them open.
+
+**Why the dead are certified.** A Join may be on its way when its process dies, and an append may be lost, or the ledger
+away. So the table is looked at until it was read for two leases without a seat of the life. A Join that takes longer
+makes a member that is expired after a lease, as without a witness.
+
+One timer looks at all lives, seldom while all are well, and often while one is dead.
+"""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, cast
+
+from starlette.types import Receive, Scope, Send
+
+from neli_router import logs
+from neli_router.agent.server.channels import Channel, event
+from neli_router.agent.server.connections import Connection, connection_of
+from neli_router.agent.server.requests import RequestRefused, bad_request, body_of, queried, witness_asked
+from neli_router.clock import host_clock
+from neli_router.config import Config
+from neli_router.deaths.life import OwnLife, life_of
+from neli_router.deaths.process import HostProcess
+from neli_router.deaths.registration import WitnessView, is_named_after
+from neli_router.errors import BeyondProtocol, Unsupported
+from neli_router.member.member import Member
+
+__all__ = ["LIVES_MAX", "Lives"]
+
+LIVES_MAX = 1024
+"""As many as a group has members. Each takes two file descriptors."""
+
+PROCESSES_MAX = 4
+"""Processes that may show the secret of one life, and registrations by one process whose connections ended. One that
+closes files that it did not open comes again and again; it is watched all the same."""
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks while all live: for those to forget."""
+
+LOOK_OFTEN = 0.02
+"""The same while one has just died. Its Join may come at any moment, and a takeover waits for each certificate."""
+
+JUST = 3.0
+"""Seconds. A Join is seldom on its way for longer, and after a long lease nobody shall look often for hours."""
+
+REPEAT_AFTER = 0.5
+"""Seconds until a certificate is written again that the ledger does not show. It takes a few milliseconds."""
+
+LEASES_KEPT = 2
+"""For how many leases the ledger shows no seat of one that died before it is forgotten."""
+
+UNCONNECTED_MAX = 5.0
+"""Seconds after which one is forgotten that lives, and has neither a connection nor a seat. It has left, or comes again
+within a second or two."""
+
+
+@dataclass(eq=False, slots=True)
+class _WatchedLife:
+    member: str
+    """What it calls itself: for the log."""
+    wanted_at: float
+    """When there was last a reason to keep it."""
+    processes: list[HostProcess] = field(default_factory=list)
+    """Those that showed its secret and live."""
+    channels: set[Channel] = field(default_factory=set)
+    written: dict[str, float] = field(default_factory=dict)
+    """Incarnation -> when its certificate was last written."""
+
+
+class Lives:
+    """Those of one agent, at most `room`. Belongs to its loop."""
+
+    def __init__(self, config: Config, member: Member, *, room: int) -> None:
+        self._config, self._member, self._room = config, member, room
+        self._loop = asyncio.get_running_loop()
+        self._lives: dict[str, _WatchedLife] = {}
+        self._written_at = -inf
+        self._timer: asyncio.TimerHandle | None = None
+        self.certificates = 0
+        """How many incarnations were certified."""
+
+    def __len__(self) -> int:
+        """With those that are dead, and may be about to join all the same."""
+        return len(self._lives)
+
+    @property
+    def witnessed(self) -> int:
+        """How many members live whose deaths this agent will tell."""
+        return sum(bool(watched.processes) for watched in self._lives.values())
+
+    async def witness(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a registration, and keep its connection."""
+        queried(scope["query_string"], ())
+        asked = witness_asked(await body_of(receive))
+        life, connection = OwnLife.shown_by(asked.secret).name, connection_of(scope)
+        process = self._proved(life, asked.ledger, connection)
+        watched, channel = self._watch(life, asked.member, process), Channel(connection)
+        watched.channels.add(channel)
+        try:
+            await channel.begin(send)
+            channel.put(event("registered", WitnessView(self._member.name)))
+            while not channel.is_over:
+                await channel.flush(send)
+                await channel.wait()
+        finally:
+            watched.channels.discard(channel)
+        await channel.finish(send)
+
+    def close(self) -> None:
+        """End all connections, and watch no life any more. Twice is fine."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for life in list(self._lives):
+            self._forget(life)
+
+    def _proved(self, life: str, ledger: str, connection: Connection) -> HostProcess:
+        """The process that registers `life`. Raises RequestRefused and BeyondProtocol."""
+        wanted, config = "a witness of this member's end was wanted", self._config
+        if config.borrows_group:
+            raise BeyondProtocol(
+                wanted,
+                f"in a group of the protocol {config.protocol!r} the broker ends a member whose session is over",
+                "leave it to the broker; choose the protocol 'induction' for a group that takes certificates",
+            )
+        if ledger != config.public_ledger:
+            found = f"this agent's ledger is {config.public_ledger}, and the member's is another"
+            raise bad_request(wanted, found, "ask an agent of its own ledger, which has to spell it the same")
+        if sum(len(watched.processes) for watched in self._lives.values()) >= self._room:
+            found, remedy = f"{self._room} are registered", "raise `ulimit -n` of the agent, or start fewer members"
+            raise RequestRefused("Crowded", wanted, found, remedy)
+        if life in self._lives and len(self._lives[life].processes) >= PROCESSES_MAX:
+            found, remedy = f"it was registered {PROCESSES_MAX} times, and is watched", "keep the connection open"
+            raise RequestRefused("Crowded", wanted, found, remedy)
+        peer = cast("Any", connection.transport.get_extra_info("socket"))
+        try:
+            if not is_named_after(life, peer.getpeername()):
+                found = "another program made this connection and passes bytes on, and only that one could be watched"
+                raise bad_request(wanted, found, "let the member connect to the agent's own socket itself")
+            return HostProcess.peer_of(peer)
+        except (OSError, Unsupported) as error:
+            found = f"the kernel does not say which process it is ({error})"
+            raise bad_request(wanted, found, "use Linux 6.5 or newer, or run both in one PID namespace") from None
+
+    def _watch(self, life: str, member: str, process: HostProcess) -> _WatchedLife:
+        if len(self._lives) >= 2 * self._room:  # Most are dead: a program dies again and again, and the ledger is away.
+            self._forget(next(other for other, watched in self._lives.items() if not watched.processes))
+        watched = self._lives.setdefault(life, _WatchedLife(member, host_clock()))
+        watched.processes.append(process)
+        self._loop.add_reader(process.fileno(), self._ended, watched, process)
+        if self._timer is None:
+            self._look()
+        return watched
+
+    def _ended(self, watched: _WatchedLife, process: HostProcess) -> None:
+        if process.has_ended():
+            self._let_go(watched, process)
+            self._look()
+
+    def _look(self) -> None:
+        """Write what is to be written, and forget what is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+        now, seats = host_clock(), defaultdict[str, list[str]](list)
+        for incarnation in self._member.state.seats:
+            seats[life_of(incarnation)].append(incarnation)
+        was_read = self._member.router.at.age < self._config.lease
+        for life, watched in list(self._lives.items()):
+            lives = bool(watched.processes)
+            if life in seats or (watched.channels if lives else not was_read):
+                watched.wanted_at = now
+            elif now - watched.wanted_at > (UNCONNECTED_MAX if lives else LEASES_KEPT * self._config.lease):
+                self._forget(life)
+            for incarnation in () if lives else seats.get(life, ()):
+                self._certify(incarnation, watched, now)
+        if self._lives:
+            has_just_died = any(not one.processes and now - one.wanted_at < JUST for one in self._lives.values())
+            self._timer = self._loop.call_later(LOOK_OFTEN if has_just_died else LOOK_EVERY, self._look)
+        else:
+            self._timer = None
+
+    def _certify(self, incarnation: str, watched: _WatchedLife, now: float) -> None:
+        # While the ledger is away one try is enough: each may hold up the thread that also keeps our own lease.
+        last = self._written_at if self._member.obstacle else watched.written.get(incarnation, -inf)
+        if now - last < REPEAT_AFTER:
+            return
+        self._member.certify(incarnation)  # Before the log: the others wait for it.
+        if incarnation not in watched.written:
+            self.certificates += 1
+            logs.logger().warning("member.certified", of=watched.member, incarnation=incarnation)
+        self._written_at = watched.written[incarnation] = now
+
+    def _forget(self, life: str) -> None:
+        watched = self._lives.pop(life)
+        for process in list(watched.processes):
+            self._let_go(watched, process)
+        for channel in list(watched.channels):
+            channel.end()
+
+    def _let_go(self, watched: _WatchedLife, process: HostProcess) -> None:
+        self._loop.remove_reader(process.fileno())
+        process.close()
+        watched.processes.remove(process)

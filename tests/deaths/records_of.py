@@ -1,0 +1,74 @@
+"""What the tests of witnesses share: waiting, and reading along a ledger that real processes write."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from neli_router.clock import host_clock
+from neli_router.closing import Closing
+from neli_router.commands.descendants import children
+from neli_router.induction.records import Certify, Record, decode
+from neli_router.ledgers.addresses import open_ledger
+from neli_router.ledgers.base import Ledger
+
+__all__ = ["PATIENCE", "LedgerRecords", "child_witness_of", "command_of", "eventually", "lives"]
+
+PATIENCE = 180.0
+
+Kind = TypeVar("Kind", bound=Record)
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    give_up_at, pause = host_clock() + PATIENCE, threading.Event()
+    while not holds():
+        assert host_clock() < give_up_at
+        pause.wait(0.01)
+
+
+def lives(pid: int) -> bool:
+    """A zombie does not."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def command_of(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def child_witness_of(pid: int) -> int:
+    """The process that watches this one."""
+    (found,) = [child for child in children(pid) if b"child_program" in command_of(child)]
+    return found
+
+
+class LedgerRecords(Closing):
+    """The records of a ledger, as far as they have come."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self._records, self._at = address, list[Record](), 0
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        tip = self._ledger.tip()
+        while self._at < tip and (entries := self._ledger.read(1.0)):
+            self._records += [record for entry in entries if (record := decode(entry.payload)) is not None]
+            self._at = entries[-1].offset + 1
+        return [record for record in self._records if isinstance(record, kind)]
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        """Opened when it is there."""
+        return open_ledger(self.address, create=False, patience=PATIENCE)
+
+    def close(self) -> None:
+        self._ledger.close()
+
+    def await_certificate(self) -> Certify:
+        """The first one: a witness that is not sure says it again."""
+        eventually(lambda: self.of(Certify))
+        return self.of(Certify)[0]
