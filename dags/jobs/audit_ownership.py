@@ -148,12 +148,13 @@ def by_hour(moves: DataFrame, takeovers: DataFrame, members: DataFrame) -> DataF
         .groupBy(_hour(sql.col("until")).alias("hour"))
         .agg(
             sql.count_if(sql.col("ended_by") == "expire").alias("expired"),
+            sql.count_if(sql.col("ended_by") == "certify").alias("certified"),
             sql.count_if(sql.col("ended_by") == "leave").alias("left"),
             sql.count_if(sql.col("ended_by") == "replaced").alias("replaced"),
         )
     )
     whole = moved.join(taken, "hour", "full").join(joined, "hour", "full").join(ended, "hour", "full")
-    return whole.fillna(0, ["moves", "takeovers", "joins", "expired", "left", "replaced"]).orderBy("hour")
+    return whole.fillna(0, ["moves", "takeovers", "joins", "expired", "certified", "left", "replaced"]).orderBy("hour")
 
 
 def by_partition(tenures: DataFrame) -> DataFrame:

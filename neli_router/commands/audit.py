@@ -94,6 +94,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     joins: int
     leaves: int
     expired: int
+    certified: int
     replaced: int
     tenures: int
     led: float
@@ -139,6 +140,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
             joins=found.kinds.get("join", 0) - found.void.get("join", 0),
             leaves=endings.count("leave"),
             expired=endings.count("expire"),
+            certified=endings.count("certify"),
             replaced=endings.count("replaced"),
             tenures=len(found.tenures),
             led=found.led,
@@ -295,7 +297,10 @@ def _print(view: AuditView, verdict: str) -> None:
     clock = "one clock" if view.clock_error == 0 else f"several clocks, aligned to ± {lasting(view.clock_error)}"
     void = f", {view.void} void" if view.void else ""
     unreadable = f", {view.unreadable} unreadable" if view.unreadable else ""
-    ends = f"{view.joins} joined, {view.leaves} left, {view.expired} expired, {view.replaced} replaced by a newer one"
+    ends = (
+        f"{view.joins} joined, {view.leaves} left, {view.certified} certified dead, {view.expired} expired, "
+        f"{view.replaced} replaced by a newer one"
+    )
     lines = [
         ("records", f"{view.records:,} from {view.first_offset:,} to {view.end_offset:,}{void}{unreadable}; {clock}"),
         ("members", f"{len(view.members)} name{'s' * (len(view.members) != 1)}; {ends}"),

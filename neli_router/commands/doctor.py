@@ -3,14 +3,16 @@
     configuration --> place, space --> ledger --> promises, group, name, expiry   each needs the one before it
                   --> group, owners --> name                                      of a borrowed consumer group
                   --> clock, trips --> lease
-                  --> agent (its socket), port
+                  --> agent (its socket) --> witness
+                  --> port
 
 A check says what it found and what to do about it. It is `fine`, a `warning`, which is something to know, `failed`,
 which keeps a member from working or its promises from holding, or `skipped`, if what it needs was not there.
 
 The doctor only looks. It opens and reads the real ledger, appends nothing to it and makes none. The cost of an append
 is measured in a scratch file beside the ledger, or estimated from below by questions to the server (`measurements`).
-The port is bound for a moment, and only after no program answered there. An agent gets a few seconds to answer.
+The agent is asked to witness a member that never joins, and forgets it again. The port is bound for a moment, and only
+after no program answered there. An agent gets a few seconds to answer.
 """
 
 import http.client
@@ -23,12 +25,12 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import click
 
 from neli_router import config as configuration
-from neli_router.agent.address import Address, distrust
 from neli_router.agent.server.sockets import listen_tcp
 from neli_router.clock import host_clock
 from neli_router.commands.configuration import resolve_here, with_options
@@ -46,12 +48,15 @@ from neli_router.commands.measurements import (
     percentile,
 )
 from neli_router.config import Config
+from neli_router.deaths.life import OwnLife
+from neli_router.deaths.registration import Registration
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerMissing, NeliError
 from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
-from neli_router.protocol import BEATS_PER_LEASE
+from neli_router.protocol import BEATS_PER_LEASE, Notice
 from neli_router.settings.addresses import parse_place
+from neli_router.settings.agent_address import Address, distrust
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.resolve import Resolved
 from neli_router.status.inspection import Inspection
@@ -123,7 +128,7 @@ def examine(resolved: Resolved) -> list[Diagnosis]:
     else:
         there, trips = _ledger(resolved, ask=True)
         findings += there
-    return [*findings, *_host(config, trips), *_agent(resolved.agent)]
+    return [*findings, *_host(config, trips), *_agent(config, resolved.agent)]
 
 
 def _place(path: Path) -> Diagnosis:
@@ -185,8 +190,10 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
     return [*findings, _living_name(str(config.name), resolved.agent, Diagnosis("name", "warning", "", remedy))]
 
 
-def _agent(agent: AgentOptions) -> list[Diagnosis]:
+def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     found = [_socket(agent.socket)] if agent.socket else []
+    if found and not config.borrows_group:
+        found.append(_witness(config, agent.socket, found[0]))
     return found if agent.listen is None else [*found, _port(agent.listen)]
 
 
@@ -309,6 +316,26 @@ def _socket(path: str) -> Diagnosis:
         why = said.get("found", "it does not say why")
         return Diagnosis("agent", "warning", f"one answers at {path}, and is not ready: {why}", f"{said.get('remedy')}")
     return Diagnosis("agent", "fine", f"one answers at {path}")
+
+
+def _witness(config: Config, path: str, agent: Diagnosis) -> Diagnosis:
+    """Whether the `agent` at `path` tells the deaths of members here."""
+    if agent.verdict == "failed" or not agent.found.startswith("one answers"):
+        if config.ledger.startswith("sqlite:"):
+            return Diagnosis("witness", "skipped", "without an agent, members on SQLite tell each other's deaths")
+        without = "without an agent, the others wait for the lease of a member that dies"
+        return Diagnosis("witness", "skipped", without)
+    told: list[Notice] = []
+    life = OwnLife.begin(Random(os.urandom(16)))
+    asked = Registration(config, "doctor", life, told.append, wanted=True, environment={"NELI_AGENT": path})
+    asked.await_answer(ANSWER_MAX)
+    name = asked.name
+    asked.close()
+    if name:
+        return Diagnosis("witness", "fine", f"{name} tells the death of a member here, and nobody waits for its lease")
+    why = told[-1].fields["why"] if told else "it took the connection and gave no answer"
+    remedy = "correct that, or know that the others wait for the lease of a member that dies here"
+    return Diagnosis("witness", "warning", f"the agent tells no deaths of this ledger's members: {why}", remedy)
 
 
 def _port(listen: str) -> Diagnosis:

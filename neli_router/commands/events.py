@@ -58,6 +58,7 @@ SENTENCES: dict[Cause, str] = {
     "replace": "{member} was replaced by a newer process of its name",
     "leave": "{member} left",
     "expire": "{member} was expired by {by}",
+    "certify": "{member} was certified dead by {by}",
     "fence": "{member} was heard again: it had lived on, and was fenced",
     "handover": "{by} handed over",
     "drain": "{member} was drained by {by}",

@@ -179,7 +179,8 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
     """Print the members of the group, in the order in which they joined.
 
     LEASE(s) is how many seconds the member's last heartbeat is still good for, by the agent's clock; LAG(records) how
-    many records it had still to read when it sent that.
+    many records it had still to read when it sent that. WITNESS would know for certain that the member's process has
+    died; without one, its lease has to run out first.
 
     \b
     Examples:
@@ -196,8 +197,11 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
         print_views(members)
         return
     print_rows(
-        ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE(s)", "LAG(records)", "DRAINED"],
-        [(m.name, m.address, m.zone, m.weight, m.partitions, m.load, m.lease_left, m.lag, m.drained) for m in members],
+        ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE(s)", "LAG(records)", "DRAINED", "WITNESS"],
+        [
+            (m.name, m.address, m.zone, m.weight, m.partitions, m.load, m.lease_left, m.lag, m.drained, m.witness)
+            for m in members
+        ],
     )
     _note_age(view.age)
 

@@ -29,7 +29,18 @@ from neli_router.errors import LedgerUnusable
 from neli_router.induction.admission import unknown_version
 from neli_router.induction.assignment import Candidate, assign
 from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Record, Snapshot, decode
+from neli_router.induction.records import (
+    Beat,
+    Certify,
+    Expire,
+    Genesis,
+    Handover,
+    Join,
+    Leave,
+    Record,
+    Snapshot,
+    decode,
+)
 from neli_router.induction.snapshots import BadSnapshot, digest_text, restore
 from neli_router.ledgers.base import Entry
 from neli_router.protocol import BEATS_PER_LEASE, DRIFT_MAX, wait_for
@@ -48,7 +59,7 @@ INTERVALS_MAX = 8192
 
 Severity = Literal["broken", "warning", "note"]
 
-Ending = Literal["", "expire", "replaced", "leave", "handover"]
+Ending = Literal["", "expire", "certify", "replaced", "leave", "handover"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,10 @@ class MemberLife:
     beats: int = 0
     owned_max: int = 0
     came_too_late: int = 0
-    """Its Beats after its end: it was alive when it was expired, or when a newer process took its name."""
+    """Its Beats after its end: it was alive when it was expired, or when a newer process took its name. After a
+    certificate they may have been on their way when it died."""
+    late_reading: float = -inf
+    """When the last of them was sent, on its own clock."""
     silences: list[tuple[float, float]] = field(default_factory=list)
     """From the end of its lease to its next Beat: it lived, and could not lead."""
 
@@ -298,6 +312,7 @@ class Annals:
             self._keep(self._causes.late(offset, beat.by, 0.0))
             if life is not None and life.ended is not None:
                 life.came_too_late += 1
+                life.late_reading = max(life.late_reading, beat.sent_at)
             return
         assert life is not None, "who has a last Beat has a seat"
         life.beats += 1
@@ -384,7 +399,7 @@ class Annals:
         heard = self.axis.now if beat is None else beat
         held = [held for held in self._held.values() if held.incarnation == incarnation]
         self.ends.append(End(offset, life, heard, max(heard, last), held))
-        for one in held:
+        for one in held if ending != "certify" else ():
             self._busy[one.partition] = max(self._busy.get(one.partition, -inf), heard + self.wait)
 
     def _plan(self, before: State, offset: int, record: Record, after: State, gone: Sequence[str]) -> None:
@@ -466,7 +481,12 @@ class Annals:
         return incarnation if life is None else life.name
 
 
-_ENDINGS: Mapping[type[Record], Ending] = {Join: "replaced", Expire: "expire", Leave: "leave"}
+_ENDINGS: Mapping[type[Record], Ending] = {
+    Join: "replaced",
+    Expire: "expire",
+    Certify: "certify",
+    Leave: "leave",
+}
 
 
 def _kind(record: Record | None) -> str:

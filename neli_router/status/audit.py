@@ -327,7 +327,11 @@ class _Examination:
             life.until = self._until if life.ended is None else annals.time(life.ended)
             if (end := ends.get(life.incarnation)) is not None:
                 earliest = max(life.since, end.seen)
-                life.died = min((earliest + max(earliest, end.heard + self._beat)) / 2, life.until)
+                due = max(earliest, end.heard + self._beat)
+                life.died = min((earliest + due) / 2, life.until)
+                # A witness sees the end at once. It waits only for a lease that the dead had given to others.
+                if life.ending == "certify" and life.until <= due:
+                    life.died = life.until
             shift = self._axis.align(life.incarnation, 0.0)
             life.silences = [] if shift is None else [(low + shift, high + shift) for low, high in life.silences]
         for held in self._owned.values():
@@ -343,10 +347,21 @@ class _Examination:
             plan.time = annals.time(plan.offset)
 
     def _aligned(self, span: ActedSpan) -> tuple[float, float]:
-        """When the span began and ended, on the axis."""
+        """When the span began and ended, on the axis.
+
+        Notes say until when a process might act. One that was certified dead had no more use of it; but one that noted
+        to begin after its certificate lived on, and its notes hold.
+        """
         held = self._owned.get((span.partition, span.term))
-        shift = None if held is None else self._axis.align(held.incarnation, 0.0)
-        return (span.since, span.until) if shift is None else (span.since + shift, span.until + shift)
+        if held is None:
+            return span.since, span.until
+        shift = self._axis.align(held.incarnation, 0.0) or 0.0
+        since, until = span.since + shift, span.until + shift
+        life = self._annals.lives[held.incarnation]
+        if life.ending == "certify" and life.ended is not None:
+            low, high = self._axis.when(life.ended)
+            until = min(until, max(since, low)) if since <= high else until
+        return since, until
 
     # Notes
 
@@ -481,6 +496,14 @@ class _Examination:
                     "stopped, cut off or too slow, not dead; fences refuse the terms that it had",
                     life.ended,
                 )
+            if (lived := self._outlived(life)) > 0:
+                self._find(
+                    "broken",
+                    "certificate",
+                    f"{life.name} was certified dead at offset {life.ended} and wrote a Beat {lasting(lived)} later: "
+                    "its witness took another process for it, or its host's clock jumped",
+                    life.ended,
+                )
             if life.silences:
                 longest = max(heard - quiet for quiet, heard in life.silences) + self._lease
                 self._find(
@@ -502,6 +525,15 @@ class _Examination:
                     "at its log and its host",
                     joins[place],
                 )
+
+    def _outlived(self, life: MemberLife) -> float:
+        """How long it wrote on, at the least, after it was certified dead; 0 if all may have been written before."""
+        sent = self._axis.align(life.incarnation, life.late_reading)
+        if life.ending != "certify" or life.ended is None or sent is None:
+            return 0.0
+        low, high = self._axis.when(life.ended)
+        # No later Beat says when the certificate was there at the latest, if both are the same.
+        return max(0.0, sent - high - 2 * self._axis.error - TOLERANCE) if high > low else 0.0
 
     def _judge_axis(self) -> None:
         for offset in self._axis.breaks:
@@ -539,13 +571,14 @@ class _Examination:
             return None
 
     def _takeovers(self) -> Iterator[Takeover]:
-        for offset, life, _, _, held in self._annals.ends:
+        for offset, life, _, seen, held in self._annals.ends:
             if not held:
                 continue
             low, high = self._axis.when(offset)
             led = max(self._led_after(one) for one in held)
             doubt = (high - low) / 2 if led <= high else 0.0
-            error = self._beat / 2 + self._axis.error + TOLERANCE + doubt
+            unsure = max(self._beat / 2, life.died - max(life.since, seen))
+            error = unsure + self._axis.error + TOLERANCE + doubt
             yield Takeover(offset, life.name, life.incarnation, len(held), life.died, led, error)
 
     def _handover_errors(self) -> Iterator[float]:

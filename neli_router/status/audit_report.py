@@ -70,7 +70,7 @@ SIGNS = {
     "note": '<circle cx="12" cy="12" r="9.5"/><path d="m7.5 12.5 3 3 6-6.5"/>',
 }
 
-ENDED = {"expire": "expired", "replaced": "replaced", "leave": "left"}
+ENDED = {"expire": "expired", "certify": "certified dead", "replaced": "replaced", "leave": "left"}
 
 
 def html_of(audit: Audit, address: str) -> str:

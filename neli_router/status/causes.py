@@ -10,6 +10,7 @@ changed the target is known: so each partition remembers that record's episode, 
 was to be. A Handover of which the reason was not read is an episode of its own, together with those that follow it.
 
     Beat of an incarnation that was expired or replaced --> it was alive then, and so it was fenced
+    Beat of one that was certified dead ------------------> it was on its way when its writer died: no news
 
 Members are called by their names, also when they are gone. A process that comes back under its name and keeps what it
 had has moved nothing.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 
 from neli_router.induction.fold import State
 from neli_router.induction.records import (
+    Certify,
     Drain,
     Expire,
     Genesis,
@@ -41,6 +43,7 @@ CAUSES: Mapping[type, Cause] = {
     Join: "join",
     Leave: "leave",
     Expire: "expire",
+    Certify: "certify",
     Handover: "handover",
     Drain: "drain",
     Undrain: "undrain",
@@ -50,7 +53,7 @@ CAUSES: Mapping[type, Cause] = {
     Load: "load",
 }
 
-OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", "fence"})
+OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", "certify", "fence"})
 """The causes that are the fate of a member. All others are wishes, and moves whose reason is not known."""
 
 SETTLED = 1.0
@@ -114,7 +117,7 @@ class Causes:
         self._names: dict[str, str] = {}
         """Incarnation -> name, for as long as the fold remembers the incarnation."""
         self._ended: dict[str, str] = {}
-        """The same of those that another member's record ended, and that were not heard since."""
+        """The same of those that another member's suspicion or Join ended, and that were not heard since."""
         self._reasons: dict[int, Episode] = {}
         """Partition -> the episode that gave it another target, until it is there."""
         self._loose: Episode | None = None
@@ -190,7 +193,7 @@ class Causes:
         member = str(getattr(record, "name", ""))
         if gone and isinstance(record, Join):
             cause = "replace"
-        elif isinstance(record, Leave | Expire):
+        elif isinstance(record, Leave | Expire | Certify):
             member = before.seats[next(iter(gone))].name if gone else ""
         if isinstance(record, Join | Expire):
             self._ended |= {incarnation: before.seats[incarnation].name for incarnation in gone}

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import (
     Beat,
+    Certify,
     Drain,
     Expire,
     Handover,
@@ -129,6 +130,8 @@ class Chronicle:
                 kinds = ["leaves"] * gone
             case Expire():
                 kinds = ["suspicions"] + ["expired"] * gone
+            case Certify():
+                kinds = ["certified"] * gone
             case Handover():
                 kinds = ["handovers"] * (state.terms is not before.terms)
             case Snapshot():

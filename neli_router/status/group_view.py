@@ -31,6 +31,7 @@ Cause = Literal[
     "replace",
     "leave",
     "expire",
+    "certify",
     "fence",
     "handover",
     "drain",
@@ -53,6 +54,7 @@ COUNTED = (
     "leaves",
     "suspicions",
     "expired",
+    "certified",
     "handovers",
     "wishes",
     "snapshots",
@@ -60,7 +62,8 @@ COUNTED = (
     "restarts",
 )
 """The keys of `counts`. `moves` are partitions that went to another member; `suspicions` are Expires, true or void, and
-`expired` the members they ended; `replaced` were ended by a newer process of their name; `skipped` does not decode."""
+`expired` the members they ended; `certified` were ended by a witness of their death, and `replaced` by a newer process
+of their name; `skipped` does not decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class MemberStatus(NamedTuple):
     joined: int
     joined_ago: float | None
     """Seconds since its Join was read; None if that was before this reader began."""
+    witness: str
+    """What would know for certain that it has died, as its Join says; empty if its lease alone tells."""
 
 
 class Balance(NamedTuple):
@@ -258,6 +263,7 @@ class GroupView:
                 drained=seat.name in state.drains,
                 joined=seat.joined,
                 joined_ago=None if (at := self.joined_at.get(incarnation)) is None else max(0.0, now - at),
+                witness=seat.witness,
             )
             for incarnation, seat in state.seats.items()
             for vital in (vitals.get(incarnation),)

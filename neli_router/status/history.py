@@ -37,6 +37,7 @@ from neli_router.induction.admission import unknown_version
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import (
     Beat,
+    Certify,
     Expire,
     Genesis,
     Handover,
@@ -106,9 +107,9 @@ class RecordRow(NamedTuple):
     counted: bool | None
     """Whether it changed the group's state. A snapshot never does, a void record never does."""
     name: str | None
-    """The name that it is about: of who joins, is expired, drained, weighed, or pinned to."""
+    """The name that it is about: of who joins, is expired, certified dead, drained, weighed, or pinned to."""
     incarnation: str | None
-    """The incarnation that it is about, for a Join and an Expire."""
+    """The incarnation that it is about, for a Join, an Expire and a Certify."""
     partition: int | None
     """The one that a Handover, a Pin or an Unpin names."""
     moved: list[int] | None
@@ -361,7 +362,7 @@ def _writer(record: Record | None, before: State, after: State) -> str | None:
 
 
 def _name(record: Record | None, before: State | None) -> str | None:
-    if isinstance(record, Expire):
+    if isinstance(record, Expire | Certify):
         seat = None if before is None else before.seats.get(record.incarnation)
         return None if seat is None else seat.name
     return getattr(record, "name", None)
@@ -371,7 +372,7 @@ def _incarnation(record: Record | None) -> str | None:
     match record:
         case Join(by):
             return by
-        case Expire():
+        case Expire() | Certify():
             return record.incarnation
         case _:
             return None

@@ -34,6 +34,7 @@ READ_MAX_SECONDS = 0.5
 UNREAD_MAX = 256
 """Beats of one member that it has not read back. One that had more of them is far later than any lease."""
 
+# A certificate is not among them: the witness that wrote it may be the child of a member that is dead.
 BY_MEMBERS = Join | Beat | Expire | Handover | Leave | Genesis | Snapshot
 
 

@@ -48,7 +48,7 @@ def test_a_summary_says_in_plain_words_what_the_group_did(path: Path) -> None:
     assert [f"sqlite:{path}", "exclusive, lease 6 s, 4 partitions; 16.5 s, from 1970-01-01T00:00:00+00:00"] == lines[:2]
     assert "SOUND  no promise was broken, as far as a ledger can tell" == lines[3]
     told = {line[:10].strip(): line[12:] for line in lines[5:13]}
-    assert "2 names; 2 joined, 0 left, 1 expired, 0 replaced by a newer one" == told["members"]
+    assert "2 names; 2 joined, 0 left, 0 certified dead, 1 expired, 0 replaced by a newer one" == told["members"]
     assert told["takeovers"].startswith("1, median 7.5 s, p90 7.5 s, longest 7.5 s (± ")
     assert told["overlaps"].startswith("not looked for")
 

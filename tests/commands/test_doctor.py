@@ -60,7 +60,7 @@ def trips(p99: float) -> Trips:
 
 def test_every_check_is_made_and_nothing_is_left_behind(tmp_path: Path) -> None:
     code, found = findings("--lease", "60", ledger=tmp_path / "jobs.db")
-    names = ["configuration", "place", "space", "ledger", "clock", "scheduling", "trips", "lease", "agent"]
+    names = ["configuration", "place", "space", "ledger", "clock", "scheduling", "trips", "lease", "agent", "witness"]
     assert (0, names) == (code, list(found))
     assert ("fine", "there is none yet; the first member makes it, if it may") == (
         found["ledger"]["verdict"],
@@ -150,6 +150,7 @@ def examined(address: str) -> None:
         "trips",
         "lease",
         "agent",
+        "witness",
     ]
     assert (0, names) == (code, list(found))
     verdicts = {name: found[name]["verdict"] for name in ("ledger", "promises", "group", "trips")}
@@ -224,6 +225,22 @@ def test_an_agent_is_asked_for_its_health(
     with answering(path, *answers, mode=mode):
         _, found = findings("--socket", str(path), ledger="memory://jobs")
     assert (verdict, True) == (found["agent"]["verdict"], expected in found["agent"]["found"])
+
+
+def test_the_agent_is_asked_whether_it_tells_deaths(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.sock")
+    with running(configured(tmp_path, lease=STEADY), AgentOptions(socket=path)) as agent:
+        agent.await_ready()
+
+        def witness(ledger: Path) -> tuple[str, str]:
+            found = findings("--lease", str(STEADY), "--socket", path, ledger=ledger)[1]["witness"]
+            return found["verdict"], found["found"]
+
+        its = tmp_path / "ledger.db"
+        assert ("fine", "a tells the death of a member here, and nobody waits for its lease") == witness(its)
+        verdict, found = witness(tmp_path / "other.db")
+        expected = f"it refused: this agent's ledger is sqlite://{its}, and the member's is another"
+        assert ("warning", f"the agent tells no deaths of this ledger's members: {expected}") == (verdict, found)
 
 
 def test_a_socket_that_was_left_over_and_a_file_in_its_place_are_told_apart(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_move
     [
         ("replace", None, "a was replaced by a newer process of its name"),
         ("leave", None, "a left"),
+        ("certify", None, "a was certified dead by ops"),
         ("fence", None, "a was heard again: it had lived on, and was fenced"),
         ("pin", 3, "partition 3 was pinned to a by ops"),
         ("unpin", 3, "partition 3 was unpinned by ops"),

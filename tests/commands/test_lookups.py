@@ -93,6 +93,8 @@ def test_the_table_names_owners_and_members(place: StandIn) -> None:
 
 def test_members_are_printed_as_text_and_as_json(place: StandIn) -> None:
     assert ["alpha", "http://alpha:1", "-", "100"] == run(members_command).stdout.splitlines()[1].split()[:4]
+    assert ["WITNESS", "agent"] == [line.split()[-1] for line in run(members_command).stdout.splitlines()]
+    assert "agent" == json.loads(run(members_command, "--output", "json").stdout)["witness"]
     assert "alpha" == json.loads(run(members_command, "--output", "json").stdout)["name"]
 
 

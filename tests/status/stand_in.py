@@ -77,6 +77,7 @@ def group(members: int = 200, partitions: int = 4096, *, moves: bool = True, lea
                 drained=False,
                 joined=1 + place,
                 joined_ago=900.0 - 0.4 * place if place % 3 else None,
+                witness=("agent", "child", "")[place % 3],
             )
             for place in range(members)
         ],
@@ -101,7 +102,11 @@ def _past(members: int, partitions: int) -> list[EventView]:
     gone = {("worker-gone", f"worker-{n}"): [*range(n, partitions, 5 * members)][:7] for n in range(min(4, members))}
     expired = _event_of(9000, 95.0, "expire", "worker-gone", gone, by="worker-2")
     fenced = _event_of(9010, 90.0, "fence", "worker-gone", {})
-    return [*joins, drain, expired, fenced]
+    killed = {
+        ("worker-killed", f"worker-{n}"): [*range(n + 1, partitions, 7 * members)][:5] for n in range(min(3, members))
+    }
+    certified = _event_of(9200, 40.0, "certify", "worker-killed", killed, by="worker-1")
+    return [*joins, drain, expired, fenced, certified]
 
 
 def _event_of(

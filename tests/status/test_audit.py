@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from neli_router.errors import LedgerUnusable
 from neli_router.induction.digest import difference
 from neli_router.induction.fold import State
-from neli_router.induction.records import Beat, Drain, Handover, Leave, Load, Record, encode
+from neli_router.induction.records import Beat, Certify, Drain, Handover, Leave, Load, Record, encode
 from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.base import Entry
 from neli_router.processes.history import history_of
@@ -150,6 +150,43 @@ def test_beats_after_its_end_show_that_the_expired_was_alive() -> None:
     assert {"beat": 1} == found.void
 
 
+ALICE_IS_KILLED = [*ALICE_DIES[:12], Certify(by="b", incarnation="a"), *beats("b", 4.5, 5.5)]
+"""The last Beat of alice was sent at 3.0, and the certificate stands between the Beats of bob at 3.5 and at 4.5."""
+
+
+def test_a_certificate_owes_no_wait_and_tells_when_it_died() -> None:
+    found = audited(entries(written(*ALICE_IS_KILLED)))
+    (takeover,) = found.takeovers
+    assert [("alice", "certify"), ("bob", "")] == [(life.name, life.ending) for life in found.lives]
+    assert ("alice", 2, 4.0, 4.0) == (takeover.member, takeover.partitions, takeover.died, takeover.led)
+    # It may have died right after its last Beat, had its witness waited; and the record stands somewhere in a second.
+    assert takeover.error == pytest.approx(1.5, abs=0.01)
+
+
+def test_a_certificate_that_came_late_says_no_more_than_the_silence_before_it() -> None:
+    late = [*ALICE_DIES[:12], ("b", 4.5), ("b", 5.5), Certify(by="b", incarnation="a"), ("b", 6.5)]
+    (takeover,) = audited(entries(written(*late))).takeovers
+    assert (3.5, 6.0) == (takeover.died, takeover.led)
+
+
+def test_a_beat_on_its_way_at_the_death_is_no_sign_that_the_certified_lived() -> None:
+    late = Beat(by="a", sent_at=4.2, at=10, digest="0" * 16)
+    found = audited(entries([*written(*ALICE_IS_KILLED), late]))
+    assert ([], {"beat": 1}) == (kinds(found), found.void)
+
+
+def test_a_beat_that_was_sent_after_the_certificate_proves_it_false() -> None:
+    late = Beat(by="a", sent_at=5.0, at=10, digest="0" * 16)
+    found = audited(entries([*written(*ALICE_IS_KILLED), late]))
+    assert ("broken", ["certificate"]) == (found.verdict, kinds(found))
+    assert "alice was certified dead at offset 12 and wrote a Beat 499 ms later" in found.findings[0].text
+
+
+def test_while_no_member_has_read_the_certificate_a_late_beat_proves_nothing() -> None:
+    late = Beat(by="a", sent_at=5.0, at=10, digest="0" * 16)
+    assert [] == kinds(audited(entries([*written(*ALICE_IS_KILLED[:13]), late])))
+
+
 def test_void_records_and_unreadable_bytes_are_counted() -> None:
     history = [*entries(written(*ALICE_DIES)), Entry(90, b"junk"), Entry(91, encode(expire("b", "a", 10)))]
     found = audited(history)
@@ -277,6 +314,19 @@ def test_an_overlap_in_the_notes_is_a_broken_promise() -> None:
     assert [(2, "alice.1", "bob.1")] == [(it.partition, it.first.process, it.second.process) for it in found.overlaps]
     assert found.overlaps[0].seconds == pytest.approx(0.1)
     assert (["overlap"], "broken") == (kinds(found), found.verdict)
+
+
+CERTIFIED = [*SOUND[:4], acted("bob.1", 1, 1006, 1.6, 14.0), acted("bob.1", 0, 1012, 4.5, 14.0)]
+
+
+def test_a_note_that_outlasts_the_certificate_of_its_writer_allows_what_it_had_no_more_use_of() -> None:
+    assert [] == audited(entries(written(*ALICE_IS_KILLED)), CERTIFIED).overlaps
+
+
+def test_one_that_began_to_act_after_its_certificate_overlaps_its_successor() -> None:
+    found = audited(entries(written(*ALICE_IS_KILLED)), [*CERTIFIED, acted("alice.1", 0, 1001, 9.5, 11.0)])
+    assert [(0, "bob.1", "alice.1")] == [(it.partition, it.first.process, it.second.process) for it in found.overlaps]
+    assert "broken" == found.verdict
 
 
 def test_under_available_an_overlap_is_found_and_allowed() -> None:

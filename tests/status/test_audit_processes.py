@@ -6,6 +6,7 @@ chaos --kill, stop--> workers --notes--> the referee's verdict
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,9 @@ def chaos(folder: Path, guarantee: str, seen: Callable[[Verdict], object]) -> Au
         Chaos(group, [*NAMES, "m4", "m5"], lease=LEASE, seed=SEED).run(SECONDS, seen)
         entries = copy.close()
     acts = list(acts_in(folder))
+    if guarantee == "available":  # To the audit a process lives until its certificate; the referee has killed it.
+        ends = {life.label: life.killed_at for life in group.lives}
+        acts = [replace(span, until=min(span.until, ends[span.process])) for span in acts]
     acted = {(span.partition, span.term, span.process) for span in acts}
     return Audited(audited(entries, acts, one_clock=True), group.verdict(), history_of(entries), acted)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neli_router.induction.fold import State
-from neli_router.induction.records import Drain, Handover, Leave, Pin, Record, Snapshot, Undrain, Weigh, encode
+from neli_router.induction.records import Certify, Drain, Handover, Leave, Pin, Record, Snapshot, Undrain, Weigh, encode
 from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.base import Entry
 from neli_router.status import chronicle
@@ -213,6 +213,28 @@ def test_a_death_says_who_saw_it_and_who_has_the_partitions() -> None:
 def test_who_is_heard_after_it_was_expired_was_fenced_and_is_told_once() -> None:
     one = reading(genesis(), ALICE, BOB, *GIVE, expire("b", "a", 1), beat("a"), beat("a"))
     assert ["6: fence of alice by alice"] == told(one)[3:]
+
+
+def test_a_certified_death_is_told_from_one_that_was_only_suspected() -> None:
+    one = reading(genesis(), ALICE, BOB, *GIVE, Certify(by="b", incarnation="a"))
+    assert "5: certify of alice by bob, 2 alice -> bob" == told(one)[-1]
+    assert (1, 0, 0) == tuple(one.group.counts[kind] for kind in ("certified", "expired", "suspicions"))
+
+
+def test_a_beat_that_comes_after_the_certificate_is_no_news() -> None:
+    one = reading(genesis(), ALICE, BOB, *GIVE, Certify(by="b", incarnation="a"), beat("a"))
+    assert ["certify"] == [event.cause for event in one.group.events][2:]
+
+
+def test_a_certificate_of_no_member_is_no_event() -> None:
+    one = reading(genesis(), ALICE, BOB, Leave(by="b"), Certify(by="a", incarnation="b"))
+    assert ["3: leave of bob by bob"] == told(one)[2:]
+    assert 0 == one.group.counts["certified"]
+
+
+def test_a_witness_that_is_no_member_is_called_as_it_calls_itself() -> None:
+    one = reading(genesis(), ALICE, BOB, Certify(by="witness of bob", incarnation="b"))
+    assert "3: certify of bob by witness of bob" == told(one)[-1]
 
 
 def test_who_left_is_not_fenced_and_what_changes_nothing_is_no_event() -> None:

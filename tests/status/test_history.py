@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 
 from neli_router.errors import GroupMismatch, LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Drain, Handover, Join, Leave, Pin, Record, Snapshot, Weigh, decode, encode
+from neli_router.induction.records import (
+    Certify,
+    Drain,
+    Handover,
+    Join,
+    Leave,
+    Pin,
+    Record,
+    Snapshot,
+    Weigh,
+    decode,
+    encode,
+)
 from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.base import Entry
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
@@ -96,6 +108,11 @@ def test_a_record_that_passes_partitions_on_names_them_and_their_term() -> None:
     assert [[], [0, 1, 2, 3], [], [1], [3], [0, 2], []] == [row.moved for row in rows]
     assert [None, 1002, None, 1004, 1005, 1006, None] == [row.term for row in rows]
     assert ("alice", "a") == (rows[5].name, rows[5].incarnation)
+
+
+def test_a_certificate_names_the_member_that_died() -> None:
+    row = rows_of(ledger_of(*PAIR, Certify(by="b", incarnation="a")))[-1]
+    assert ("certify", "bob", "alice", "a", [0, 2]) == (row.kind, row.member, row.name, row.incarnation, row.moved)
 
 
 @pytest.mark.parametrize(

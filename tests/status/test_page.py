@@ -71,9 +71,9 @@ def test_a_member_is_shown_with_its_lease_weight_load_and_lag(view: Page) -> Non
     cells = view.texts('tr[data-member="worker-1"] > *')
     assert "worker-1" == cells[0]
     assert cells[1].endswith("s")  # The rest runs down meanwhile.
-    assert ["5", "1", "4", "1 record", "eu-west-1b", "10.0.0.2:7400"] == cells[2:8]
-    assert view.run("return /^([0-9]+ [A-Z][a-z]+ )?[0-9:]{8}$/.test(arguments[0])", cells[8])  # A time to people.
-    assert "before this agent" == view.texts('tr[data-member="worker-0"] > *')[8]
+    assert ["5", "1", "4", "1 record", "child", "eu-west-1b", "10.0.0.2:7400"] == cells[2:9]
+    assert view.run("return /^([0-9]+ [A-Z][a-z]+ )?[0-9:]{8}$/.test(arguments[0])", cells[9])  # A time to people.
+    assert "before this agent" == view.texts('tr[data-member="worker-0"] > *')[9]
 
 
 def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page) -> None:
@@ -86,7 +86,7 @@ def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page)
         page.await_text("#borrowed", "as told in redis://h:6379/orders", "takes no drains, pins or weights")
         hidden = ("#unlock", "#fact-moving", "#fact-at", "th.acts", "th.of-wishes", "td.of-wishes")
         assert not any(map(page.is_shown, hidden))
-        assert ["Weight", "Load", "Lag"] == page.texts("th.of-wishes")
+        assert ["Weight", "Load", "Lag", "Witness"] == page.texts("th.of-wishes")
         assert "fast-neli" == page.text("#fact-protocol dd")
         expected = "worker-0 was given more by the broker nobody → worker-0 2 partitions 0, 3"
         assert page.texts("#moves li")[0].endswith(expected)
@@ -105,6 +105,7 @@ def test_one_drain_of_many_partitions_is_one_entry_and_a_death_stays_in_sight(pa
     assert "\u2192 worker-2 24 partitions" in drained
     assert "within 3.5 s" in drained
     assert any("worker-gone was expired by worker-2" in entry for entry in entries)
+    assert any("worker-killed was certified dead by worker-1" in entry for entry in entries)
     assert any("worker-gone was heard again: it had lived on, and was fenced" in entry for entry in entries)
     assert count.startswith(f"{len(entries)} events since ")
 
@@ -136,6 +137,11 @@ def test_a_lease_that_ran_out_is_said_to_have(view: Page, agent: StandIn) -> Non
     agent.tell(replace(agent.view, members=members))
     view.await_text('tr[data-member="worker-1"] .lease', "ran out")
     view.await_text('tr[data-member="worker-2"] .lease', "not heard yet")
+
+
+def test_the_witness_of_each_member_is_shown(view: Page) -> None:
+    place = view.texts("#members thead th").index("Witness") + 1
+    assert ["agent", "child", "\u2013"] == view.texts(f"#members tbody tr > :nth-child({place})")
 
 
 def test_a_takeover_is_followed_without_a_reload(view: Page, agent: StandIn) -> None:

@@ -15,6 +15,7 @@ const COLUMNS = [
   { key: "weight", title: "Weight", of: (member) => member.weight, number: true, ofWishes: true },
   { key: "load", title: "Load", of: (member) => member.load, number: true, ofWishes: true },
   { key: "lag", title: "Lag", of: (member) => member.lag ?? -1, number: true, ofWishes: true, hint: "records still to read at its last heartbeat" },
+  { key: "witness", title: "Witness", of: (member) => member.witness, ofWishes: true, hint: "what would know for certain that it has died" },
   { key: "zone", title: "Zone", of: (member) => member.zone },
   { key: "address", title: "Address", of: (member) => member.address },
   { key: "joined", title: "Joined", of: (member) => member.joined, number: true, hint: "by this browser's clock" },
@@ -120,6 +121,7 @@ export class MembersTable {
     say(cells.weight, whole(member.weight));
     say(cells.load, amount(member.load));
     say(cells.lag, member.lag === null ? "\u2013" : many(member.lag, "record"));
+    say(cells.witness, member.witness || "\u2013");
     say(cells.zone, member.zone || "\u2013");
     say(cells.address, member.address || "\u2013");
     this.fillJoined(row, member);

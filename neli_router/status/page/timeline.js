@@ -17,13 +17,14 @@ const NOTHING = "Nothing has happened since this agent began to read.";
 const SVG = "http://www.w3.org/2000/svg";
 
 const OF_MEMBERS = ["join", "replace", "leave"];
-const BAD = ["expire", "fence"];
+const BAD = ["expire", "certify", "fence"];
 
 const SENTENCES = {
   join: ({ member }) => `${member} joined`,
   replace: ({ member }) => `${member} was replaced by a newer process of its name`,
   leave: ({ member }) => `${member} left`,
   expire: ({ member, by }) => `${member} was expired by ${by}`,
+  certify: ({ member, by }) => `${member} was certified dead by ${by}`,
   fence: ({ member }) => `${member} was heard again: it had lived on, and was fenced`,
   handover: ({ by }) => `${by} handed over`,
   drain: ({ member, by }) => `${member} was drained by ${by}`,
