@@ -1,4 +1,4 @@
-"""The cost of an agent's answers: look-ups, changes that reach those who wait, and a thousand clients that do.
+"""The cost of an agent's answers: look-ups, changes for those who wait, a thousand clients that do, and registrations.
 
     this process: clients --raw HTTP over the Unix socket--> an agent in a process of its own, on one core
          '---- a member "other" of the same group, which gives partitions to the agent and takes them back
@@ -15,6 +15,11 @@ run on the other cores, if there are any.
     change_ms_p95               from the append of the Handover to the `owner` event of a client that watches,
     acquired_ms_p95             to the `acquired` of one that waits to lead, by a stream,
     polled_ms_p95               and to the answer of a long poll; all while the thousand others wait
+    registering_ms_p50          a member of this host asks the agent to tell its death, until it has the answer: this is
+                                what a start with a witness takes longer
+    start_ms_p50, unwitnessed_start_ms_p50    a Member until its constructor returns, with and without that, in turn
+    looking_ns                  what each step of a witnessed member pays
+    more_threads                that a witnessed member has
 """
 
 import argparse
@@ -24,10 +29,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from statistics import median, quantiles
 from typing import cast
 
@@ -38,6 +46,9 @@ from benchmarks._agent import LEASE, PARTITIONS, configured
 from benchmarks._handle import Handle
 from neli_router.clock import host_clock
 from neli_router.config import Config
+from neli_router.deaths.life import OwnLife
+from neli_router.deaths.registration import Registration
+from neli_router.induction.fold import State
 from neli_router.ledgers.base import Ledger
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
@@ -90,6 +101,7 @@ def run(options: Sequence[str]) -> Figures:
     parser.add_argument("--seconds", type=float, default=5.0, help="of look-ups by fifty clients")
     parser.add_argument("--changes", type=int, default=60, help="changes of owner that are waited for")
     parser.add_argument("--waiting", type=int, default=1000, help="clients that wait while nothing happens")
+    parser.add_argument("--registrations", type=int, default=200, help="of members, whose deaths it would tell")
     parser.add_argument("--idle-seconds", type=float, default=10.0, help="for how long nothing happens")
     chosen = parser.parse_args(options)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
@@ -118,6 +130,7 @@ def started_agent(folder: str, core: int) -> Iterator[int]:
 
 async def _measure(path: str, folder: str, process: int, chosen: argparse.Namespace) -> Figures:
     await until_ready(path)
+    registering = await asyncio.to_thread(_register, path, folder, max(2, chosen.registrations))
     one = await _alone(path, chosen.requests)
     many = await _together(path, chosen.seconds)
     hurt = await _hurt(path, chosen.requests)
@@ -145,6 +158,7 @@ async def _measure(path: str, folder: str, process: int, chosen: argparse.Namesp
         "acquired_ms_p95": quantiles(acquired, n=20)[18],
         "polled_ms_p95": quantiles(polled, n=20)[18],
         "waiting": waiting,
+        **registering,
     }
 
 
@@ -161,6 +175,50 @@ async def until_ready(path: str) -> None:
             writer.close()
             if b" 200 " in line:
                 return
+
+
+def _register(path: str, folder: str, registrations: int) -> Figures:
+    asked: list[float] = []
+    started: list[float] = []
+    unwitnessed: list[float] = []
+    environment, count, more = {"NELI_AGENT": path}, threading.active_count(), 0
+    for _ in range(registrations):
+        began_at = time.perf_counter()
+        registration = _registered(folder, environment)
+        asked.append(1e3 * (time.perf_counter() - began_at))
+        more = max(more, threading.active_count() - count)
+        registration.close()
+    registration, steps = _registered(folder, environment), 100_000
+    began_at = time.perf_counter()
+    for _ in range(steps):
+        registration.look(State(), "", 0.0)
+    looking = (time.perf_counter() - began_at) / steps
+    registration.close()
+    os.environ.update(environment)
+    for _ in range(registrations // 4 + 1):
+        for witness, took in (("agent", started), ("none", unwitnessed)):
+            config = replace(configured(folder, "starting"), name=None, witness=witness)
+            began_at = time.perf_counter()
+            member = Member(config)
+            took.append(1e3 * (time.perf_counter() - began_at))
+            member.close()
+    return {
+        "registering_ms_p50": median(asked),
+        "registering_ms_p99": quantiles(asked, n=100)[98],
+        "start_ms_p50": median(started),
+        "unwitnessed_start_ms_p50": median(unwitnessed),
+        "looking_ns": 1e9 * looking,
+        "more_threads": more,
+    }
+
+
+def _registered(folder: str, environment: Mapping[str, str]) -> Registration:
+    life = OwnLife.begin(Random(os.urandom(16)))
+    config = configured(folder, "registering")
+    registration = Registration(config, "registering", life, lambda _: None, wanted=False, environment=environment)
+    registration.await_answer(PATIENCE)  # A member goes on without it after a tenth of a second.
+    assert registration.name
+    return registration
 
 
 async def _alone(path: str, requests: int, pace: float = 0.0) -> list[float]:

@@ -21,6 +21,15 @@ setting that gave no false expiry in a run without kills, `--seconds` long, besi
 `_peers/ladder.py` for the rule and the figures. It takes `--seconds` for each of the four, and more for every setting
 that proves too small.
 
+With `--witness`, the host's agent, a process beside the members, tells their deaths: no lease is waited for. Kills take
+turns on every ledger that can be had, each with a group that has a witness and one that has none, all in one run, and
+with `--peers` the rivals beside them.
+
+    takeover_ms_median@LEDGER       with the witness; without @LEDGER, of the ledger where it is longest
+    lease_alone_ms_median@LEDGER    the same group without one
+    peers_over_ours@LEDGER          the better median of etcd and ZooKeeper, over ours
+    certified                       killed members that a certificate ended; `trials` if a lease was never waited for
+
 The default takes about nine minutes, five of which are the run without kills; `--quick` takes about one.
 """
 
@@ -28,21 +37,23 @@ import argparse
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from statistics import median
 
 from benchmarks import Figures
-from benchmarks._peers.ladder import compared
-from benchmarks._peers.ours import Sizes, balanced, busy_cores, takeover
-from benchmarks._places import LEDGERS, place
+from benchmarks._peers.ladder import compared, fitting, killed, told
+from benchmarks._peers.ours import Ours, Sizes, balanced, busy_cores, takeover
+from benchmarks._places import LEDGERS, missing, place
 from neli_router.clock import host_clock
-from neli_router.induction.records import Expire
+from neli_router.induction.records import Certify, Expire
 from neli_router.processes.history import History, history_of
 
 __all__ = ["run"]
 
 LEASES = (1.0, 0.3, 0.1)
 EXPIRY_LEASE = 0.3
+WITNESSED_LEASE = 1.0
 
 PEERS_QUICK = 10.0
 """Seconds without a kill for each setting, with `--quick`: enough to see that it runs, not to choose by."""
@@ -62,8 +73,8 @@ def run(options: Sequence[str]) -> Figures:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks failover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--lease", type=float, nargs="+", default=LEASES, help="seconds; several are tried in turn")
-    parser.add_argument("--ledger", choices=LEDGERS, default="sqlite")
+    parser.add_argument("--lease", type=float, nargs="+", help="seconds; several are tried in turn")
+    parser.add_argument("--ledger", choices=LEDGERS, nargs="+", help="several with --witness, and then all by default")
     parser.add_argument("--trials", type=int, default=30, help="kills at each lease")
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=256)
@@ -72,18 +83,68 @@ def run(options: Sequence[str]) -> Figures:
     parser.add_argument(
         "--peers", action="store_true", help="etcd, ZooKeeper and a Redis lock beside ours, and no more"
     )
+    parser.add_argument("--witness", action="store_true", help="the host's agent tells the deaths, on all --ledger")
     parser.add_argument("--quick", action="store_true", help="5 kills at each lease, 20 seconds without any")
     chosen = parser.parse_args(options)
     if chosen.members < 2:
         parser.error(f"--members {chosen.members}: one must survive, so at least 2 are needed")
+    leases = chosen.lease or ((WITNESSED_LEASE,) if chosen.witness else LEASES)
+    ledgers = chosen.ledger or ([kind for kind in LEDGERS if not missing(kind)] if chosen.witness else ["sqlite"])
+    if chosen.witness and len(leases) > 1:
+        parser.error("--witness takes one --lease: no takeover depends on it")
+    if len(ledgers) > 1 and not chosen.witness:
+        parser.error("several of --ledger were given: only --witness measures them in one run")
     trials, seconds = (5, 20.0) if chosen.quick else (max(1, chosen.trials), chosen.seconds)
-    with place(chosen.ledger) as there:
-        sizes = Sizes(chosen.members, chosen.partitions, there)
-        if chosen.peers:
-            return compared(
-                sizes, min(seconds, PEERS_QUICK) if chosen.quick else seconds, trials, random.Random(chosen.seed)
-            )
-        return _measured(sizes, chosen.lease, trials, seconds, random.Random(chosen.seed))
+    calibration, rng = min(seconds, PEERS_QUICK) if chosen.quick else seconds, random.Random(chosen.seed)
+    sizes = Sizes(chosen.members, chosen.partitions)
+    if chosen.witness:
+        return _witnessed(sizes, leases[0], ledgers, trials, calibration if chosen.peers else None, rng)
+    with place(ledgers[0]) as there:
+        sizes = replace(sizes, there=there)
+        return (
+            compared(sizes, calibration, trials, rng)
+            if chosen.peers
+            else _measured(sizes, leases, trials, seconds, rng)
+        )
+
+
+def _witnessed(
+    sizes: Sizes, lease: float, ledgers: Sequence[str], trials: int, calibration: float | None, rng: random.Random
+) -> Figures:
+    """Kills on each of `ledgers`; with the rivals beside them, if there are seconds to find their settings."""
+    rivals, figures = ([], {}) if calibration is None else fitting(calibration, lease)
+    with ExitStack() as stack:
+        groups: dict[str, Ours] = {}
+        for ledger in ledgers:
+            its = replace(sizes, there=stack.enter_context(place(ledger)))
+            groups[ledger] = stack.enter_context(Ours(lease, its, is_witnessed=True))
+            groups[f"{ledger} alone"] = stack.enter_context(Ours(lease, its))
+        peers = {rival.name: stack.enter_context(rival.at(setting)) for rival, setting in rivals}
+        took = killed({**groups, **peers}, trials, rng)
+        ends = {name: group.leave() for name, group in groups.items()}
+    best = min((median(took[name]) for name in ("etcd", "zookeeper") if name in took), default=None)
+    ours: Figures = {
+        "takeover_ms_median": 1e3 * max(median(took[ledger]) for ledger in ledgers),
+        "takeover_ms_max": 1e3 * max(max(took[ledger]) for ledger in ledgers),
+    }
+    for ledger in ledgers:
+        ours[f"takeover_ms_median@{ledger}"] = 1e3 * median(took[ledger])
+        ours[f"takeover_ms_max@{ledger}"] = 1e3 * max(took[ledger])
+        ours[f"lease_alone_ms_median@{ledger}"] = 1e3 * median(took[f"{ledger} alone"])
+        ours[f"lease_alone_ms_max@{ledger}"] = 1e3 * max(took[f"{ledger} alone"])
+        if best is not None:
+            ours[f"peers_over_ours@{ledger}"] = best / median(took[ledger])
+    return {
+        **ours,
+        **told(rivals, took),
+        **figures,
+        "trials": trials * len(ledgers),
+        "certified": sum(len(ends[ledger][0].departed_by(Certify)) for ledger in ledgers),
+        "overlaps": sum(overlaps for _, overlaps in ends.values()),
+        "lease_s": lease,
+        "members": sizes.members,
+        "partitions": sizes.partitions,
+    }
 
 
 def _measured(sizes: Sizes, leases: Sequence[float], trials: int, seconds: float, rng: random.Random) -> Figures:

@@ -15,16 +15,16 @@ take turns within one run, so that anything else that the machine does falls on 
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from statistics import median
 
 from benchmarks import Figures
 from benchmarks._peers.ours import Sizes, busy_cores
-from benchmarks._peers.rivals import Rival, ours, rivals
+from benchmarks._peers.rivals import Asked, Rival, ours, rivals
 from neli_router.clock import host_clock
 
-__all__ = ["compared"]
+__all__ = ["compared", "fitting", "killed", "smallest", "told"]
 
 LOOK_EVERY = 0.05
 
@@ -34,37 +34,58 @@ LACKS = "a fencing token, an order of who waits, and a Redis that does not forge
 
 def compared(sizes: Sizes, seconds: float, rounds: int, rng: random.Random) -> Figures:
     """Ours and every rival that can be had: the settings found in `seconds` each, and `rounds` of kills."""
-    present = [ours(sizes), *(rival for rival in rivals() if not rival.missing)]
-    figures: Figures = {rival.name: f"not here: {rival.missing}" for rival in rivals() if rival.missing}
-    chosen: dict[str, float] = {}
-    for rival in present:
+    first = ours(sizes)
+    least = smallest(first, first.settings, seconds)
+    if least is None:
+        return {first.name: _too_small(first)}
+    chosen, figures = fitting(seconds, least)
+    with ExitStack() as stack:
+        present = {rival.name: stack.enter_context(rival.at(setting)) for rival, setting in [(first, least), *chosen]}
+        took = killed(present, rounds, rng)
+    figures |= told([(first, least), *chosen], took)
+    for rival, _ in chosen:
+        figures[f"{rival.name}_over_ours"] = median(took[rival.name]) / median(took[first.name])
+        figures[f"{rival.name}_over_ours_max"] = max(took[rival.name]) / max(took[first.name])
+    return {**figures, "peers_rounds": rounds, "calibration_s": seconds}
+
+
+def fitting(seconds: float, lock_min: float) -> tuple[list[tuple[Rival, float]], Figures]:
+    """Every rival that can be had, with its setting; and why the others cannot. The lock's is `lock_min` at least."""
+    chosen: list[tuple[Rival, float]] = []
+    figures: Figures = {}
+    for rival in rivals():
+        if rival.missing:
+            figures[rival.name] = f"not here: {rival.missing}"
+            continue
         settings = rival.settings
         if rival.name == "redis_lock":  # At equal TTL, if it can be.
-            settings = tuple(setting for setting in settings if setting >= chosen["ours"])
+            settings = tuple(setting for setting in settings if setting >= lock_min)
         try:
             setting = smallest(rival, settings, seconds)
         except (AssertionError, OSError) as error:  # Its server or its processes did not start, or hang.
-            if rival.name == "ours":
-                raise
             figures[rival.name] = f"not here: {str(error).splitlines()[0]}"
             continue
         if setting is None:
-            figures[rival.name] = f"expired a process wrongly at every setting up to {settings[-1]:g} s"
+            figures[rival.name] = _too_small(rival)
         else:
-            chosen[rival.name] = setting
-        if "ours" not in chosen:
-            return figures
-    took = _killed([rival for rival in present if rival.name in chosen], chosen, rounds, rng)
-    for name, seconds_taken in took.items():
-        figures[f"{name}_setting_s"] = chosen[name]
-        figures[f"{name}_ms_median"] = 1e3 * median(seconds_taken)
-        figures[f"{name}_ms_max"] = 1e3 * max(seconds_taken)
-        if name != "ours":
-            figures[f"{name}_over_ours"] = median(seconds_taken) / median(took["ours"])
-            figures[f"{name}_over_ours_max"] = max(seconds_taken) / max(took["ours"])
+            chosen.append((rival, setting))
+    return chosen, figures
+
+
+def told(chosen: Sequence[tuple[Rival, float]], took: dict[str, list[float]]) -> Figures:
+    """The setting and the times of each."""
+    figures: Figures = {}
+    for rival, setting in chosen:
+        figures[f"{rival.name}_setting_s"] = setting
+        figures[f"{rival.name}_ms_median"] = 1e3 * median(took[rival.name])
+        figures[f"{rival.name}_ms_max"] = 1e3 * max(took[rival.name])
     if "redis_lock" in took:
         figures["redis_lock_lacks"] = LACKS
-    return {**figures, "peers_rounds": rounds, "calibration_s": seconds}
+    return figures
+
+
+def _too_small(rival: Rival) -> str:
+    return f"expired a process wrongly at every setting up to {rival.settings[-1]:g} s"
 
 
 def smallest(rival: Rival, settings: Sequence[float], seconds: float) -> float | None:
@@ -82,13 +103,10 @@ def smallest(rival: Rival, settings: Sequence[float], seconds: float) -> float |
     return None
 
 
-def _killed(
-    present: Sequence[Rival], chosen: dict[str, float], rounds: int, rng: random.Random
-) -> dict[str, list[float]]:
-    took: dict[str, list[float]] = {rival.name: [] for rival in present}
-    with ExitStack() as stack:
-        asked = {rival.name: stack.enter_context(rival.at(chosen[rival.name])) for rival in present}
-        for _ in range(rounds):
-            for name, one in asked.items():
-                took[name].append(one.takeover(rng))
+def killed(present: Mapping[str, Asked], rounds: int, rng: random.Random) -> dict[str, list[float]]:
+    """Seconds of each takeover. One of each, in turn, and again."""
+    took: dict[str, list[float]] = {name: [] for name in present}
+    for _ in range(rounds):
+        for name, one in present.items():
+            took[name].append(one.takeover(rng))
     return took

@@ -3,6 +3,8 @@
 with balanced(lease, sizes) as (group, copy):            real processes on one ledger, settled
     takeover(group, process)                             kill -9 ... a survivor holds a lease of the last partition
     with Ours(lease, sizes) as ours: ...                 the same as the peers are asked, see `contest`
+
+With `is_witnessed`, the agent of the host stands beside them as their witness; without, they have none.
 """
 
 import os
@@ -21,7 +23,9 @@ from benchmarks._places import options_at
 from neli_router.errors import LedgerUnavailable
 from neli_router.ledgers.base import Entry, Ledger
 from neli_router.processes.group import MemberProcess, ProcessGroup, led_elsewhere
+from neli_router.processes.history import History, history_of
 from neli_router.router.router import Router
+from tests.processes.host_agent import HostAgent
 from tests.processes.ledger_copy import LedgerCopy
 
 __all__ = ["Ours", "Sizes", "await_led_elsewhere", "balanced", "busy_cores", "patient_read", "takeover"]
@@ -47,20 +51,25 @@ class Sizes:
 
 
 @contextmanager
-def balanced(lease: float, sizes: Sizes) -> Iterator[tuple[ProcessGroup, LedgerCopy]]:
+def balanced(lease: float, sizes: Sizes, *, is_witnessed: bool = False) -> Iterator[tuple[ProcessGroup, LedgerCopy]]:
     """A group that shares everything evenly, and a copy of its ledger."""
-    with tempfile.TemporaryDirectory(prefix="neli-failover-") as folder:
-        pause = lease / ROUNDS_PER_LEASE
-        options = options_at(sizes.there, "failover")
-        with ProcessGroup(Path(folder), partitions=sizes.partitions, pause=pause, lease=lease, **options) as group:
-            copy = LedgerCopy(group.ledger)
-            try:
-                for number in range(sizes.members):
-                    group.start(f"m{number + 1}")
-                group.settle()
-                yield group, copy
-            finally:
-                copy.close()
+    with tempfile.TemporaryDirectory(prefix="neli-failover-") as folder, ExitStack() as stack:
+        options = {"ledger": f"sqlite://{folder}/ledger.db", "lease": lease, **options_at(sizes.there, "failover")}
+        environment: dict[str, str] = {}
+        if is_witnessed:
+            agent = stack.enter_context(HostAgent({"layout": {"partitions": sizes.partitions}, **options}))
+            agent.start()
+            agent.await_ready()  # A member that starts before it has no witness.
+            environment = agent.environment
+        options |= {"pause": lease / ROUNDS_PER_LEASE, "witness": "agent" if is_witnessed else "none"}
+        group = stack.enter_context(
+            ProcessGroup(Path(folder), partitions=sizes.partitions, environment=environment, **options)
+        )
+        copy = stack.enter_context(LedgerCopy(group.ledger))
+        for number in range(sizes.members):
+            group.start(f"m{number + 1}")
+        group.settle()
+        yield group, copy
 
 
 def takeover(group: ProcessGroup, victim: MemberProcess) -> float:
@@ -85,13 +94,15 @@ def await_led_elsewhere(group: ProcessGroup, victim: MemberProcess, partitions: 
 class Ours:
     """A group of ours, asked as the peers are. `false_expiries` counts partitions that moved without a kill."""
 
-    def __init__(self, lease: float, sizes: Sizes) -> None:
-        self._lease, self._sizes = lease, sizes
+    def __init__(self, lease: float, sizes: Sizes, *, is_witnessed: bool = False) -> None:
+        self._lease, self._sizes, self._is_witnessed = lease, sizes, is_witnessed
         self._stack = ExitStack()
         self.false_expiries = 0
 
     def __enter__(self) -> Self:
-        self._group, _ = self._stack.enter_context(balanced(self._lease, self._sizes))
+        self._group, self._copy = self._stack.enter_context(
+            balanced(self._lease, self._sizes, is_witnessed=self._is_witnessed)
+        )
         # Nothing moves in a settled group unless a member is expired.
         router = self._stack.enter_context(Router(self._group.ledger))
         self._watch = router.watch()
@@ -116,6 +127,11 @@ class Ours:
         self._group.start(victim)
         self._group.settle()
         return took
+
+    def leave(self) -> tuple[History, int]:
+        """Let all leave; what the ledger tells of the group, and how often two acted at once."""
+        self._group.leave()
+        return history_of(self._copy.close()), len(self._group.verdict().overlaps)
 
 
 def patient_read(ledger: Ledger, timeout: float) -> list[Entry]:

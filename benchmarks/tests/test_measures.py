@@ -23,6 +23,33 @@ def test_failover_leaves_the_run_without_kills_out_on_request() -> None:
     assert "false_expiries" not in figures
 
 
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_failover_with_a_witness_tells_of_groups_with_and_without_it() -> None:
+    sizes = ["--ledger", "sqlite", "--trials", "1", "--members", "2", "--partitions", "4"]
+    figures = failover.run(["--witness", "--lease", "1", *sizes])
+    assert {"trials": 1, "overlaps": 0, "certified": 1, "lease_s": 1.0} == {
+        name: figures[name] for name in ("trials", "overlaps", "certified", "lease_s")
+    }
+    assert figures["takeover_ms_median"] == figures["takeover_ms_max@sqlite"]
+    assert {"takeover_ms_median@sqlite", "lease_alone_ms_median@sqlite", "lease_alone_ms_max@sqlite"} <= figures.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--witness", "--lease", "1", "0.5"], "--witness takes one --lease"),
+        (["--ledger", "sqlite", "redis"], "only --witness measures them in one run"),
+    ],
+)
+def test_failover_says_which_options_do_not_go_together(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        failover.run(options)
+    assert said in capsys.readouterr().err
+
+
 def test_failover_needs_a_survivor(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         failover.run(["--members", "1"])

@@ -3,6 +3,7 @@
     k1 k2 k3      KafkaCluster: a broker each, three replicas, two of them in sync for every append
     r1            RedisCluster: one Redis, which keeps what it has acknowledged (appendfsync always)
     m1 m2 ...     hosts of members
+    a1            where the agent is that is their witness: they are processes of one kernel, on links of their own
     outside       where the test itself stands: nothing ever happens to that host
 
 A test enters `outside` before it opens any client, because a client's threads stay where they were started.
@@ -20,10 +21,11 @@ from tests.servers.kafka import Kafka, Node
 from tests.servers.network import Network
 from tests.servers.redis import DURABLE, Redis
 
-__all__ = ["BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "RedisCluster", "Server"]
+__all__ = ["AGENT", "BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "RedisCluster", "Server"]
 
 BROKERS = ("k1", "k2", "k3")
 REDIS = "r1"
+AGENT = "a1"
 OUTSIDE = "outside"
 
 ASK_MAX = 3.0
@@ -92,7 +94,7 @@ class KafkaCluster:
     @contextmanager
     def started(cls, members: Sequence[str]) -> Iterator["KafkaCluster"]:
         """Brokers that answer, and hosts for `members`; all gone at the end."""
-        with Network.started([*BROKERS, *members, OUTSIDE]) as network, network.entered(OUTSIDE):
+        with Network.started([*BROKERS, *members, AGENT, OUTSIDE]) as network, network.entered(OUTSIDE):
             hosts = [network.address(broker) for broker in BROKERS]
             prefixes = [network.prefix(broker) for broker in BROKERS]
             with Kafka.started(len(BROKERS), hosts=hosts, prefixes=prefixes) as kafka:
@@ -149,7 +151,7 @@ class RedisCluster:
     @contextmanager
     def started(cls, members: Sequence[str]) -> Iterator["RedisCluster"]:
         """A Redis that answers, and hosts for `members`; all gone at the end."""
-        with Network.started([REDIS, *members, OUTSIDE]) as network, network.entered(OUTSIDE):
+        with Network.started([REDIS, *members, AGENT, OUTSIDE]) as network, network.entered(OUTSIDE):
             host, prefix = network.address(REDIS), network.prefix(REDIS)
             with Redis.started(settings=DURABLE, host=host, prefix=prefix) as redis:
                 yield cls(network, redis)

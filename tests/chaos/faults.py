@@ -8,6 +8,10 @@
                      deaf       the other way round
                      slow       everything takes longer on its link
                      clock      its wall clock jumps, and stays there
+    to the witness   agent dead   kill -9 of the agent that tells the members' deaths; a while later it starts again
+                     agent held   stands still, and tells of what ended meanwhile when it goes on
+                     agent cut    no server hears it, so it tells late
+                     both dead    a member and its witness are killed in one moment: its lease is waited for
     to the leader    dead       kill -9 of the server that takes the records; a while later it starts again
                      frozen     stands still: its connections stay, and it does not answer
                      island     it hears no other server; members may still reach it, and one of them only it
@@ -22,13 +26,27 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from neli_router.processes.group import MemberProcess
-from tests.chaos.cluster import Cluster
+from tests.chaos.cluster import AGENT, Cluster
 from tests.chaos.wall_clock import WallClock
+from tests.processes.host_agent import HostAgent
 
-__all__ = ["LEADER_FAULTS", "MEMBER_FAULTS", "SEVERAL", "Fault", "Target", "begin_leader_fault", "begin_member_fault"]
+__all__ = [
+    "LEADER_FAULTS",
+    "MAIN_FAULTS",
+    "SEVERAL",
+    "WITNESS_FAULTS",
+    "Fault",
+    "Target",
+    "begin_leader_fault",
+    "begin_member_fault",
+    "begin_witness_fault",
+]
 
-MEMBER_FAULTS = ("kill", "stop", "cut off", "torn", "mute", "deaf", "slow", "clock")
+MAIN_FAULTS = ("kill", "kill", "stop", "cut off", "torn", "mute", "deaf", "slow", "clock", "witness")
+"""To members, and "witness" is one of WITNESS_FAULTS."""
+
 LEADER_FAULTS = ("dead", "frozen", "island")
+WITNESS_FAULTS = ("agent dead", "agent held", "agent cut", "both dead")
 SEVERAL = ("torn", "island")
 """These take several servers."""
 
@@ -52,6 +70,7 @@ class Target(Protocol):
     """The cluster and the processes that faults happen to."""
 
     cluster: Cluster
+    agent: HostAgent
     clock: WallClock | None
     lease: float
 
@@ -96,6 +115,30 @@ def begin_member_fault(kind: str, name: str, target: Target, rng: random.Random)
             ahead = rng.choice(STEPS)
             target.clock.step(ahead)
             return Fault(kind, f"{name} to {ahead:+d} s", 0.0, [])
+
+
+def begin_witness_fault(kind: str, name: str | None, target: Target, rng: random.Random) -> Fault:
+    """Let it happen to the agent; `name` is the member that is killed with it, if one is."""
+    network, hosts, agent = target.cluster.network, target.cluster.hosts, target.agent
+    seconds = target.lease * rng.uniform(0.2, 4)
+    match kind:
+        case "agent dead":
+            agent.kill()
+            return Fault(kind, AGENT, seconds, [agent.start])
+        case "agent held":
+            agent.stop()
+            return Fault(kind, AGENT, seconds, [agent.resume])
+        case "agent cut":
+            for host in hosts:
+                network.cut(AGENT, host)
+            return Fault(kind, AGENT, seconds, [partial(network.mend, AGENT, host) for host in hosts])
+        case _:
+            assert kind == "both dead", f"there is no fault {kind!r}"
+            assert name is not None
+            # The agent first: for some hundred microseconds it would see the other's end.
+            agent.kill()
+            target.process(name).kill()
+            return Fault(kind, f"{AGENT} and {name}", seconds, [agent.start, partial(target.start, name)])
 
 
 def begin_leader_fault(kind: str, host: str, friend: str | None, target: Target, rng: random.Random) -> Fault:

@@ -1,10 +1,13 @@
 """The storm: faults dealt from a deck that a seed shuffled, one about every lease and a half, and then calm.
 
-    deck   every kind of fault once, in random order; when it is empty, another: so a short run meets them all
-    out    those that a fault has struck; at most `OUT_MAX` members, and one server, so that two brokers remain in sync
+    deck   every kind of fault once, in random order; when it is empty, another: so a short run meets them all. Kills
+           are there twice, and the witness's faults are one kind: it must be well to tell of a kill
+    out    those that a fault has struck; at most `OUT_MAX` members, one server, so that two brokers remain in sync, and
+           the agent
     calm   all is undone at once: what was stopped goes on, what was killed comes back, all links carry
 
-A server is struck only while all of them are well; until then its card waits. The seed fixes what is drawn; what
+A server is struck only while all of them are well; until then its card waits. The agent of this host is the witness of
+some members, who are killed and not expired; the others die unseen. The seed fixes what is drawn; what
 comes of it depends on the machine, too, so a seed that failed is a good place to look, and no promise.
 
 A process may end by itself while it cannot reach its ledger. Then another is started, as a supervisor would, and the
@@ -22,10 +25,23 @@ from typing import NamedTuple
 from neli_router.clock import host_clock
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from tests.chaos.cluster import Cluster
-from tests.chaos.faults import LEADER_FAULTS, Fault, begin_leader_fault, begin_member_fault
+from tests.chaos.faults import (
+    LEADER_FAULTS,
+    WITNESS_FAULTS,
+    Fault,
+    begin_leader_fault,
+    begin_member_fault,
+    begin_witness_fault,
+)
 from tests.chaos.wall_clock import WallClock
+from tests.processes.host_agent import HostAgent
 
 __all__ = ["Injected", "Storm", "led_from"]
+
+UNSEEN = 2
+"""How many of the members have no witness: their deaths are told by their leases alone."""
+
+NO_AGENT = "/nonexistent/agent.sock"
 
 OUT_MAX = 2
 """Of five: others must be there to take over, or nothing would ever be taken over."""
@@ -58,6 +74,7 @@ class Storm:
         self,
         cluster: Cluster,
         group: ProcessGroup,
+        agent: HostAgent,
         names: Sequence[str],
         kinds: Sequence[str],
         *,
@@ -66,7 +83,7 @@ class Storm:
         seed: int,
         clock: WallClock | None = None,
     ) -> None:
-        self.cluster, self.clock, self.lease = cluster, clock, lease
+        self.cluster, self.agent, self.clock, self.lease = cluster, agent, clock, lease
         self.injected: list[Injected] = []
         self.ended: list[str] = []
         """The log of each process that ended by itself."""
@@ -86,6 +103,8 @@ class Storm:
     def run(self, seconds: float, seen: Callable[[], object]) -> None:
         """Start the group, let things happen for `seconds`, and on until it has `seen` something; then let it settle
         and leave, which must succeed."""
+        self.agent.start()
+        self.agent.await_ready()
         for name in self._names:
             self.start(name)
         self._group.settle()
@@ -106,13 +125,16 @@ class Storm:
         finally:
             self._end_all()  # The next test wants all servers and a network in any case.
         self._recover()
+        self.agent.await_ready()
         self._group.leave()
 
     def process(self, name: str) -> MemberProcess:
         return self._present[name]
 
     def start(self, name: str) -> None:
-        environment = self.clock.environment if self.clock is not None and name == self._clocked else None
+        environment = {"NELI_AGENT": NO_AGENT} if name in self._names[-UNSEEN:] else self.agent.environment
+        if self.clock is not None and name == self._clocked:
+            environment = {**environment, **self.clock.environment}
         prefix = self.cluster.network.prefix(name)
         self._present[name] = self._group.start(name, prefix=prefix, environment=environment)
 
@@ -141,6 +163,12 @@ class Storm:
                 return False
             friend = self._rng.choice(free) if may_be_out and kind == "island" and self._rng.random() < 0.7 else None
             self._end_later(begin_leader_fault(kind, leader, friend, self, self._rng), {"server", friend or "server"})
+        elif kind == "witness":
+            if "agent" in self._out or not may_be_out:
+                return False
+            befalls = self._rng.choice(WITNESS_FAULTS)
+            name = self._rng.choice(free) if befalls == "both dead" else None
+            self._end_later(begin_witness_fault(befalls, name, self, self._rng), {"agent", name or "agent"})
         elif kind == "clock":
             self._end_later(begin_member_fault(kind, self._clocked, self, self._rng), set())
         elif may_be_out:
@@ -173,6 +201,9 @@ class Storm:
             if name not in self._out and not process.is_running:
                 self.ended.append(f"{process.life.label} ended with {process.exit_code()}:\n{process.log}")
                 self.start(name)
+        if "agent" not in self._out and not self.agent.is_running:
+            self.ended.append(f"the agent ended:\n{self.agent.log}")
+            self.agent.start()
         time.sleep(LOOK_EVERY)
 
     def _end_all(self) -> None:

@@ -11,7 +11,7 @@ from neli_router.processes.group import ProcessGroup
 from neli_router.processes.history import history_of
 from tests.chaos import report
 from tests.chaos.cluster import OUTSIDE, KafkaCluster
-from tests.chaos.faults import LEADER_FAULTS, MEMBER_FAULTS
+from tests.chaos.faults import LEADER_FAULTS, MAIN_FAULTS
 from tests.chaos.outside import Outside
 from tests.chaos.storm import led_from
 from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, require_safe, weather
@@ -45,7 +45,7 @@ def test_no_two_processes_ever_act_at_once_whatever_happens_to_them_and_their_br
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
     """And whatever term they act under, the ledger gave it to them."""
-    require_safe(weather(cluster, tmp_path, "exclusive", [*MEMBER_FAULTS, *LEADER_FAULTS], SECONDS))
+    require_safe(weather(cluster, tmp_path, "exclusive", [*MAIN_FAULTS, *LEADER_FAULTS], SECONDS))
 
 
 def test_where_overlaps_are_promised_the_same_referee_sees_them_and_the_fence_stops_their_writes(

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import OUTSIDE, RedisCluster
-from tests.chaos.faults import LEADER_FAULTS, MEMBER_FAULTS, SEVERAL
+from tests.chaos.faults import LEADER_FAULTS, MAIN_FAULTS, SEVERAL
 from tests.chaos.weather import NAMES, SECONDS, require_safe, weather
 from tests.conftest import require
 
-FAULTS = [kind for kind in (*MEMBER_FAULTS, *LEADER_FAULTS) if kind not in SEVERAL]
+FAULTS = [kind for kind in (*MAIN_FAULTS, *LEADER_FAULTS) if kind not in SEVERAL]
 
 pytestmark = [pytest.mark.redis, pytest.mark.process, pytest.mark.timeout(SECONDS * 1.5 + 900)]
 

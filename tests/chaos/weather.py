@@ -1,6 +1,7 @@
 """A group's life through a storm, and the outcome.
 
-    storm --kill, stop, cut, step--> members, servers --notes--> referee: did two act for one partition at once?
+    storm --kill, stop, cut, step--> members, servers, their witness
+                                        |--notes--> referee: did two act for one partition at once?
                                         |        '-- writes --> fence, SQLite: was a zombie let through?
                                         '--ledger--> copy --fold--> the very terms that were noted
 
@@ -14,15 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from neli_router.induction.records import Certify
 from neli_router.processes.group import ProcessGroup
 from neli_router.processes.history import History, history_of
 from neli_router.processes.referee import Verdict
 from tests.chaos import report
-from tests.chaos.cluster import Cluster
-from tests.chaos.faults import LEADER_FAULTS
+from tests.chaos.cluster import AGENT, Cluster
+from tests.chaos.faults import LEADER_FAULTS, WITNESS_FAULTS
 from tests.chaos.fenced import FencedWriter, Writes, writes_in
 from tests.chaos.storm import Storm
 from tests.chaos.wall_clock import WallClock
+from tests.processes.host_agent import HostAgent
 from tests.processes.ledger_copy import LedgerCopy
 from tests.repeat import SEED, SNAPSHOT_EVERY, say
 
@@ -45,14 +48,19 @@ class Run(NamedTuple):
     """(partition, term) -> the member that acted so."""
     writes: Writes
 
+    @property
+    def certified(self) -> int:
+        """How many members were seen to end by the witness."""
+        return len(self.history.departed_by(Certify))
+
     def say(self) -> None:
         say(report.table(self.storm.injected))
         say(report.seen(self.verdict))
         say(f"{self.writes.written} writes, {len(self.writes.refusals)} refused by the fence")
         say(
             f"all led {self.storm.led_after:.2f} s after the calm, and shared evenly after "
-            f"{self.storm.balanced_after:.2f} s; {len(self.history.departures)} departures, {self.history.state.at} "
-            f"records; {len(self.storm.ended)} processes ended by themselves"
+            f"{self.storm.balanced_after:.2f} s; {len(self.history.departures)} departures, {self.certified} of them "
+            f"certified, {self.history.state.at} records; {len(self.storm.ended)} processes ended by themselves"
         )
 
 
@@ -74,10 +82,17 @@ def weather(
         verdict, writes = group.verdict(), writes_in(fence)
         if guarantee == "available":
             return bool(verdict.overlaps and writes.refusals)
-        return len(verdict.processes) == PARTITIONS and verdict.takeovers > 0 and writes.written > 100 * PARTITIONS
+        if not (len(verdict.processes) == PARTITIONS and verdict.takeovers > 0 and writes.written > 100 * PARTITIONS):
+            return False
+        return bool(history_of(copy.entries).departed_by(Certify))
 
-    with ProcessGroup(folder, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, program=program, **options) as group:
-        storm = Storm(cluster, group, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clock)
+    with (
+        ProcessGroup(folder, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, program=program, **options) as group,
+        HostAgent(
+            {"ledger": ledger, "layout": {"partitions": PARTITIONS}, **options}, prefix=cluster.network.prefix(AGENT)
+        ) as agent,
+    ):
+        storm = Storm(cluster, group, agent, NAMES, kinds, called=name, lease=LEASE, seed=SEED, clock=clock)
         with LedgerCopy(ledger) as copy:
             storm.run(seconds, seen)
     verdict = group.verdict()
@@ -101,5 +116,7 @@ def require_safe(run: Run) -> None:
     assert run.writes.written > 100 * PARTITIONS
     met = {fault.kind for fault in run.storm.injected}
     assert {"kill", "stop"} <= met
+    assert met & set(WITNESS_FAULTS)
+    assert run.certified > 0
     assert met & set(LEADER_FAULTS)
     assert met & {"cut off", "torn", "mute", "deaf"}
