@@ -168,7 +168,7 @@ def test_a_job_that_failed_leaves_nothing_in_the_table(spark: SparkSession, tabl
 def test_on_a_cluster_whose_executor_dies_while_it_writes_every_row_lands_once(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     table = FencedTable.create(tmp_path / "prices", schema, LAYOUT)
-    killed = 0
+    killed, ended = 0, -1
     with Spark.started(workers=2) as cluster, (tmp_path / "log").open("w+") as log:
         give_up_at = time.monotonic() + JOB_MAX
         # Spark gives a job up whose executor dies between the leave to commit a task and the word that it has. Whoever
@@ -188,11 +188,11 @@ def test_on_a_cluster_whose_executor_dies_while_it_writes_every_row_lands_once(t
                     time.sleep(0.005)
             finally:
                 job.kill()
-                job.wait()
-            if 0 == job.returncode:
+                ended = job.wait()
+            if 0 == ended:
                 break
         log.seek(0)
-        assert 0 == job.returncode, "\n".join(line for line in log.read().splitlines() if not line.startswith("\tat "))
+        assert 0 == ended, "\n".join(line for line in log.read().splitlines() if not line.startswith("\tat "))
     assert killed
     found = DeltaTable(str(table.path)).to_pyarrow_table(columns=["id"])
     assert (2 * ROWS, ROWS) == (found.num_rows, len(pc.unique(found["id"])))
