@@ -90,8 +90,25 @@ ROOMS = (
         imports=(*GROUND, "consumer_group.events", "ledgers.base", "ledgers.kafka", "subscriptions"),
         packages=frozenset({"confluent_kafka"}),
     ),
+    # Between members of a group that has no broker: datagrams, and what is kept of votes.
+    Room(
+        ("peers",),
+        imports=(*GROUND, "electors.events", "electors.settings", "peers"),
+        packages=frozenset({"msgspec"}),
+    ),
     Room(("ownership",), imports=(*GROUND, "ledgers", "ownership"), packages=frozenset({"redis"})),
-    Room(("config",), imports=(*GROUND, "consumer_group.settings", "ledgers", "ownership", "subscriptions")),
+    Room(
+        ("config",),
+        imports=(
+            *GROUND,
+            "consumer_group.settings",
+            "electors.settings",
+            "ledgers",
+            "ownership",
+            "peers",
+            "subscriptions",
+        ),
+    ),
     Room(("pump",), imports=(*BASE, "induction", "ledgers.base")),
     # A child opens its ledger by the address alone; a registration finds the host's agent where its clients do.
     Room(
@@ -118,10 +135,12 @@ ROOMS = (
                 "config",
                 "consumer_group",
                 "deaths",
+                "electors",
                 "induction",
                 "ledgers.base",
                 "member",
                 "ownership",
+                "peers",
                 "pump",
                 "router",
             ),
@@ -131,15 +150,16 @@ ROOMS = (
     ),
     Room(
         ("sim",),
-        imports=(*BASE, "consumer_group", "induction", "ledgers.base", "pump", "sim"),
+        imports=(*BASE, "consumer_group", "electors", "induction", "ledgers.base", "pump", "sim"),
         packages=frozenset({"msgspec"}),
     ),
     # A group in memory, so it needs that one driver.
     Room(
         ("testing",),
         imports=(
-            *(*GROUND, "config", "consumer_group.settings", "deaths", "induction", "ledgers.base", "ledgers.memory"),
-            *("member", "pump", "router", "subscriptions.base"),
+            *(*GROUND, "config", "consumer_group.settings", "deaths", "electors", "induction", "ledgers.base"),
+            "ledgers.memory",
+            *("member", "peers.base", "pump", "router", "subscriptions.base"),
         ),
     ),
     # What one group is and did, for people: folded from the records that a member reads anyway.

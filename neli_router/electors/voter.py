@@ -1,0 +1,169 @@
+"""What the machines of all electors do alike: they tell the program what it may act for, and let it finish.
+
+    Heard, Nominate ... --> elector --tenures--> belief --Acquired, Revoked, Fenced--> program
+                              ^                                   |
+                              '---- it may cede these <-- Released, or drain_timeout
+
+An elector says for which partitions this member *may* act, and until when: its tenures. What the program believes
+follows, in the same step, and losses before gains (`belief.py`). Whoever wants a leader to give a partition away (its
+close, an operator, a peer that is preferred) only names it: the program is asked first, and the elector cedes what it
+has let go of. So the next leader begins when the program has finished, and needs to wait for nobody's lease.
+
+A voter that closes goes on voting until its program has let go of everything, and then says farewell and stops.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from math import inf
+from random import Random
+
+from neli_router.belief import Belief
+from neli_router.electors.events import Heard, Nominate, PeerEffect, PeerInput, Prefer, Rebalance
+from neli_router.electors.settings import PeerSettings
+from neli_router.errors import NeliError
+from neli_router.protocol import Close, Released, Standing, Stopped
+
+__all__ = ["Voter"]
+
+
+class Voter(ABC):
+    """One member's machine. Not thread-safe."""
+
+    def __init__(self, settings: PeerSettings, now: float, *, rng: Random) -> None:
+        self.error: NeliError | None = None
+        self._peer = settings
+        self._incarnation = f"{rng.getrandbits(64):016x}"
+        self._belief = Belief(settings.drain_timeout)
+        self._heard_at = now
+        self._closing = self._told = False
+
+    # What each elector says for itself
+
+    @abstractmethod
+    def _hear(self, sender: int, body: bytes, now: float, effects: list[PeerEffect]) -> None:
+        """Take what a peer said. What cannot be read is ignored: a newer release may say more."""
+
+    @abstractmethod
+    def _turn(self, now: float, effects: list[PeerEffect]) -> None:
+        """Do what is due at `now`. Called at the end of each step."""
+
+    @abstractmethod
+    def tenures(self, now: float) -> dict[int, int]:
+        """Partition -> term, for all partitions that this member may act for at `now`."""
+
+    @abstractmethod
+    def _ends(self, partition: int) -> float:
+        """Until when this member may act for `partition`, if nobody supports it any more."""
+
+    @abstractmethod
+    def _unwanted(self, now: float) -> Iterable[int]:
+        """The partitions that this member leads and shall give away. Of one that closes: everything, without asking."""
+
+    @abstractmethod
+    def _cede(self, partitions: Iterable[int], now: float, effects: list[PeerEffect]) -> None:
+        """The program has let go of these, or will be told so in this step: lead no more, and tell peers."""
+
+    @abstractmethod
+    def _due(self) -> float:
+        """When the elector has something to do next; `inf` means never."""
+
+    @property
+    @abstractmethod
+    def _loss(self) -> str:
+        """Why tenures ended last, in words for the program."""
+
+    @abstractmethod
+    def _nominate(self, event: Nominate | Prefer | Rebalance, now: float, effects: list[PeerEffect]) -> None:
+        """Take an operator's word. An elector that has no use for it ignores it."""
+
+    # Questions
+
+    @property
+    def incarnation(self) -> str:
+        return self._incarnation
+
+    @property
+    def caught_up(self) -> bool:
+        return True  # There is no past to read.
+
+    @property
+    def heard_at(self) -> float:
+        return self._heard_at
+
+    @property
+    def leading(self) -> dict[int, int]:
+        """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
+        return dict(self._belief.leading)
+
+    @property
+    def finishing(self) -> tuple[int, ...]:
+        """The partitions that were Revoked and that the program has not let go of."""
+        return tuple(self._belief.draining)
+
+    @property
+    def standing(self) -> Standing:
+        leading = self._belief.leading
+        ends = {i: self._ends(i) for i in leading}
+        return Standing(dict(leading), min(ends.values(), default=-inf), ends)
+
+    @property
+    def deadline(self) -> float:
+        """When to step with TICK if nothing comes first; `inf` means never."""
+        if self._told:
+            return inf
+        return min([self._due(), self._belief.deadline, *(self._ends(i) for i in self._belief.leading)])
+
+    # The step
+
+    def step(self, event: PeerInput, now: float) -> list[PeerEffect]:
+        effects: list[PeerEffect] = []
+        if self._told:
+            return effects
+        self._settle(now, effects)  # Time first: an input that arrives late must not hide the silence before it.
+        match event:
+            case Heard(sender, body):
+                if sender != self._peer.me:
+                    self._heard_at = now
+                    self._hear(sender, body, now, effects)
+            case Nominate() | Prefer() | Rebalance():
+                self._nominate(event, now, effects)
+            case Released(terms):
+                if done := self._belief.release(terms):
+                    self._cede(done, now, effects)
+            case Close(at_once, error):
+                self._closing = True
+                if at_once:
+                    words = "the program left the group without finishing" if error is None else str(error)
+                    self._stop(error, words, now, effects)
+        if not self._told:
+            self._turn(now, effects)
+            self._settle(now, effects)
+            self._drain(now, effects)
+            if self._closing and not self._belief.leading:
+                self._end(None, effects, now)
+        return effects
+
+    def _settle(self, now: float, effects: list[PeerEffect]) -> None:
+        self._belief.reason = self._loss
+        effects += self._belief.settle(self.tenures(now), take=not self._closing)
+
+    def _drain(self, now: float, effects: list[PeerEffect]) -> None:
+        leading = self._belief.leading
+        wanted: Mapping[int, int] = (
+            dict(leading) if self._closing else {i: leading[i] for i in self._unwanted(now) if i in leading}
+        )
+        late, told = self._belief.drain(wanted, now)
+        effects += told
+        if late:
+            self._cede(late, now, effects)
+
+    def _stop(self, error: NeliError | None, reason: str, now: float, effects: list[PeerEffect]) -> None:
+        """End without waiting for the program, which is fenced in this very step."""
+        self._belief.reason = reason
+        effects += self._belief.settle({}, take=False)
+        self._end(error, effects, now)
+
+    def _end(self, error: NeliError | None, effects: list[PeerEffect], now: float) -> None:
+        self._cede(range(self._peer.layout.partitions), now, effects)
+        self.error, self._told = error, True
+        effects.append(Stopped(error))
