@@ -177,9 +177,9 @@ class Config:
         return _settings(self._values(), name=_fresh_name() if self.name is None else self.name)
 
     @property
-    def borrows_group(self) -> bool:
-        """Whether the protocol is one that borrows a broker's consumer group."""
-        return self.protocol != "induction"
+    def has_ledger(self) -> bool:
+        """Whether records tell who owns what. Without them a member knows what it leads itself, and no more."""
+        return self.protocol == "induction"
 
     def group_settings(self) -> NeliSettings | FastNeliSettings:
         """The settings for the machine of such a protocol; with a fresh name if none was given."""
@@ -247,7 +247,7 @@ class Config:
 
 def open(config: Config, *, create: bool = True) -> Ledger:  # noqa: A001 - `config.open(...)` is how it reads.
     """The ledger of `config`; `create=False` refuses to make one. Raises LedgerUnusable or LedgerUnavailable."""
-    if config.borrows_group:
+    if not config.has_ledger:
         raise BeyondProtocol(
             f"the ledger of {config.public_ledger} was wanted",
             f"a group of the protocol {config.protocol!r} has none: its broker shares the partitions out",

@@ -113,7 +113,7 @@ def examine(resolved: Resolved) -> list[Diagnosis]:
     findings = [Diagnosis("configuration", "fine", f"no problems; {told['default']} options by default{from_file}")]
     kind, _, rest = config.ledger.partition(":")
     trips: Trips | Diagnosis = _UNMEASURED
-    if config.borrows_group:
+    if not config.has_ledger:
         findings += [_consumer_group(config), *_owners(resolved)]
     elif kind == "sqlite":
         path = Path(rest.removeprefix("//")).absolute()
@@ -192,7 +192,7 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
 
 def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     found = [_socket(agent.socket)] if agent.socket else []
-    if found and not config.borrows_group:
+    if found and config.has_ledger:
         found.append(_witness(config, agent.socket, found[0]))
     return found if agent.listen is None else [*found, _port(agent.listen)]
 

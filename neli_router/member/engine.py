@@ -92,11 +92,11 @@ class Engine:
     ) -> None:
         if on_event is not None and not callable(on_event):
             raise ConfigError([f"on_event must be a function of one event, got a {type(on_event).__name__}"])
-        self.settings = config.group_settings() if config.borrows_group else config.settings()
+        self.settings = config.settings() if config.has_ledger else config.group_settings()
         self.lease = config.lease
         self.name = f"neli-{self.settings.name}"
         self._config, self.runtime, self._tap, self._owners_tap = config, runtime, tap, owners_tap
-        self.membership = Membership(self.settings.name, runtime, borrows_group=config.borrows_group)
+        self.membership = Membership(self.settings.name, runtime, has_ledger=config.has_ledger)
         self.journal = Journal(self.settings.name, f"{self.name}-journal", self.membership.notify)
         self.barrier = self.membership.barrier = Barrier(
             on_event,
@@ -108,7 +108,7 @@ class Engine:
         )
         self.feed = Feed(
             config.public_ledger,
-            kind="the table of owners" if config.borrows_group else "the ledger",
+            kind="the ledger" if config.has_ledger else "the table of owners",
             layout=self.settings.layout,
             max_age=config.max_age,
             clock=runtime.clock,
@@ -130,7 +130,7 @@ class Engine:
         Returns after `timeout` seconds, wherever it has come to.
         """
         _living.add(self)
-        if self._config.borrows_group:
+        if not self._config.has_ledger:
             self._read_owners()
         try:
             if self.runtime.is_turned:  # Nothing hangs in a test, and none wants its clock to be turned by this.
@@ -292,7 +292,7 @@ class Engine:
         others = {key: text for key, text in self._obstacles.items() if key != what}
         self._obstacles = {**others, what: obstacle} if obstacle else others
         self.membership.obstacle = next(iter(self._obstacles.values()), "")
-        if obstacle and what != "append" and not self._config.borrows_group:
+        if obstacle and what != "append" and self._config.has_ledger:
             self.feed.away(obstacle)
 
     # Requests of the program, from any thread
@@ -311,7 +311,7 @@ class Engine:
                 [f"a pledge is of 0 to {LEASE_MAX:g} seconds, as long as a lease may be, got {seconds!r:.60}"]
             )
         config = self._config
-        if config.witness not in {"child", "none"} and not config.borrows_group:
+        if config.witness not in {"child", "none"} and config.has_ledger:
             problem = (
                 f"a pledge is kept by witness='child', and this member has {config.witness!r}: others see this "
                 "process alone, and would tell its death at once. Choose 'child', or 'none'"
@@ -324,7 +324,7 @@ class Engine:
     def wishing(self, wish: CheckedWish, timeout: float) -> "Iterator[WishAttempt]":
         """A block that waits for `is_due`, says it, and waits for `is_over`. Raises at its end if that was in vain."""
         self.membership.require_alive()
-        if self._config.borrows_group:
+        if not self._config.has_ledger:
             raise no_wishes(wish.what, self._config.protocol)
         with self.membership.watching_state():
             yield WishAttempt(self, wish, timeout)

@@ -37,7 +37,7 @@ class Membership:
     barrier: Barrier
     """Set by the engine, which it tells about what is finished."""
 
-    def __init__(self, member: str, runtime: Runtime, *, borrows_group: bool = False) -> None:
+    def __init__(self, member: str, runtime: Runtime, *, has_ledger: bool) -> None:
         self.member, self.runtime, self.clock = member, runtime, runtime.clock
         self.changed = Changed()
         self.standing: Standing = NO_STANDING
@@ -53,7 +53,7 @@ class Membership:
         """Whether this member's Beats come back too late for it to expire a member that died."""
         self.watching = 0
         """How many callers wait for the state to change, which it does at every record."""
-        self._borrows_group = borrows_group
+        self._has_ledger = has_ledger
         self._inside = threading.local()
 
     # Questions
@@ -101,7 +101,7 @@ class Membership:
 
     def why_not(self, partition: int) -> str:
         """Why `partition` is not led."""
-        if self._borrows_group:
+        if not self._has_ledger:
             return _why_not_given(self.barrier.grant(partition), self.obstacle)
         return why_not(self.state, self.incarnation, partition, self.barrier.grant(partition), self.obstacle)
 
@@ -222,7 +222,7 @@ def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle
 
 
 def _why_not_given(grant: Grant | None, obstacle: str) -> str:
-    """The same, for a protocol that borrows a consumer group: who leads it instead, the member cannot know."""
+    """The same, for a protocol without a ledger: who leads it instead, the member cannot know."""
     if obstacle:
         return f"the broker is out of reach ({obstacle})"
     if grant is not None and grant.state in _BY_STATE:

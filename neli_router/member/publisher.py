@@ -12,9 +12,9 @@ member. When it is away, the log says so once, and what is led is told again whe
     lease lost     not renewed any more, so that it expires; a member that hears itself again renews it
     member ended   everything is taken back at once
 
-A member of a borrowed group tells of itself also while it leads nothing, and for one lease at a time: no record of the
-group exists, so the store alone knows who is a member. Its successor cannot take its place there before the broker has
-ended its session, which is longer than the lease; until then routers and people shall not be told that it leads.
+A member of a group without a ledger tells of itself also while it leads nothing, and for one lease at a time: no record
+of the group exists, so the store alone knows who is a member. Its successor takes its place there when the protocol
+lets it, which is after the lease has ended; until then routers and people shall not be told that it leads.
 
 Everything is told again now and then, because a store may lose some of it in a failover without a sign of it.
 """
@@ -59,7 +59,7 @@ class Publisher:
         self.deadline = float("inf")
         self._open, self._card, self._membership, self._journal = owners, card, membership, journal
         self._layout, self._lease = config.layout, config.lease
-        self._is_register = config.borrows_group
+        self._is_register = not config.has_ledger
         """Whether the store is where members are known."""
         self._ttl = max(TTL_MIN, config.lease * (1 if self._is_register else 3))
         self._store: Owners | None = None

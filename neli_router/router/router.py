@@ -87,7 +87,7 @@ class Router(Closing):
         if isinstance(source, Config):
             layout, name = layout or source.layout, name or source.name
             max_age = source.max_age if isinstance(max_age, EllipsisType) else max_age
-            if source.borrows_group:
+            if not source.has_ledger:
                 source = configuration.owners_of(source)
         age = MAX_AGE if isinstance(max_age, EllipsisType) else max_age
         self._start: Callable[[], Reader] | None = None

@@ -50,7 +50,7 @@ class Reloader:
             different.add("agent.token")
         if new.config.ledger != old.config.ledger:  # A password alone may be another.
             different.add("ledger")
-        changeable = CHANGEABLE - {"weight"} if old.config.borrows_group else CHANGEABLE
+        changeable = CHANGEABLE if old.config.has_ledger else CHANGEABLE - {"weight"}
         kept = {one.name: one for one in old.settings if one.name not in changeable}
         self._running = replace(old, settings=tuple(kept.get(one.name, one) for one in new.settings))
         self._token = new.agent.token

@@ -21,7 +21,7 @@ from tests.agent.running import Running, until
 NORMAL = MetricsSnapshot(
     name="alice",
     protocol="induction",
-    borrows_group=False,
+    has_ledger=True,
     version="0.1.0",
     guarantee="exclusive",
     lease=1.0,
@@ -146,7 +146,7 @@ def test_a_lease_that_has_ended_has_nothing_left() -> None:
 
 
 def test_what_a_borrowed_group_does_not_have_is_left_out_and_not_zero() -> None:
-    told = values(protocol="neli", borrows_group=True, lease_left=None, counts={"expired": 1, "moves": 2})
+    told = values(protocol="neli", has_ledger=False, lease_left=None, counts={"expired": 1, "moves": 2})
     absent = ("records", "skipped_records", "suspicions", "certified_members", "handovers")
     assert not {f"neli_{name}_total" for name in absent} & told.keys()
     assert not [name for name in told if name.startswith(("neli_append_to_read", "neli_can_expire", "neli_lease_left"))]

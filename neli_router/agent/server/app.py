@@ -219,7 +219,7 @@ class App:
             doing=self._doing(),
             address=self._address,
             protocol=self._config.protocol,
-            store=self._feed.address if self._config.borrows_group else "",
+            store="" if self._config.has_ledger else self._feed.address,
             led=0 if self._inner.closed else len(self._inner.led),
             can_expire=not self._inner.is_powerless,
         )
@@ -230,7 +230,7 @@ class App:
         queried(scope["query_string"], ())
         body = await body_of(receive)
         kind = next(kind for kind in KINDS if scope["path"] == f"/v1/{kind}")
-        if self._config.borrows_group:
+        if not self._config.has_ledger:
             raise no_wishes(f"the wish {kind!r}", self._config.protocol)
         await self._wishes.say(kind, body, send)
 
@@ -245,7 +245,7 @@ class App:
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
         source, yet = "ledger", "it was not admitted yet, for which it must first have read along"
-        if self._config.borrows_group:
+        if not self._config.has_ledger:
             source, yet = "broker", "the store of owners does not show it yet"
         wanted, view = f"a member of the group that reads its {source} was wanted", self._feed.view
         if self._hub.is_ending:
@@ -268,7 +268,7 @@ class App:
     @property
     def _address(self) -> str:
         """The group's own, also where its owners are read elsewhere."""
-        return self._config.public_ledger if self._config.borrows_group else self._feed.address
+        return self._feed.address if self._config.has_ledger else self._config.public_ledger
 
     def _doing(self) -> str:
         """The member's state in one word, as far as it shows outside of its protocol."""

@@ -134,7 +134,7 @@ class Lives:
     def _proved(self, life: str, ledger: str, connection: Connection) -> HostProcess:
         """The process that registers `life`. Raises RequestRefused and BeyondProtocol."""
         wanted, config = "a witness of this member's end was wanted", self._config
-        if config.borrows_group:
+        if not config.has_ledger:
             raise BeyondProtocol(
                 wanted,
                 f"in a group of the protocol {config.protocol!r} the broker ends a member whose session is over",

@@ -14,8 +14,8 @@ a page never disagree, and an agent that is not scraped pays nothing. Names foll
 agents. Numbers about the group (members, partitions, moves, suspicions) are the group's as this agent read it, and
 every agent says the same: take `max` of them, not `sum`. Labels are members' names and outcomes, never keys.
 
-A borrowed group has neither records nor heartbeats that expire members, and a member that leads nothing has no lease
-there. The series about these are left out: a 0 would say that something is wrong.
+A group without a ledger has neither records nor heartbeats that expire members, and a member that leads nothing has no
+lease there. The series about these are left out: a 0 would say that something is wrong.
 """
 
 from bisect import bisect_left
@@ -57,7 +57,7 @@ COUNTS = (
 )
 """Of `MetricsSnapshot.counts`: key, name, help."""
 
-COUNTS_OF_BORROWED = frozenset({"expired", "moves"})
+COUNTS_OF_OWNERS = frozenset({"expired", "moves"})
 """Those that the store of owners tells. A counter that cannot count is left out: 0 would say that nothing happened."""
 
 _PROCESS = ProcessCollector(registry=None)
@@ -90,14 +90,14 @@ class MetricsSnapshot:
     name: str
     """The member's."""
     protocol: str
-    borrows_group: bool
+    has_ledger: bool
     version: str
     """Of this library."""
     guarantee: str
     lease: float
     """The group's, in seconds."""
     lease_left: float | None
-    """Of the own member, in seconds; 0 if it has none. None in a borrowed group while it leads nothing: a member that
+    """Of the own member, in seconds; 0 if it has none. None without a ledger, while it leads nothing: a member that
     stands by there needs no lease."""
     leases_left: Mapping[str, float]
     """Of every member that was heard, by its name."""
@@ -150,8 +150,8 @@ class MetricsSnapshot:
         now = host_clock()
         # Counted from the sending of the last Beat that came back, as the member itself does. Counted from its return,
         # this metric would not show a slow ledger.
-        borrows, standing = config.borrows_group, member.standing
-        lease_left = None if borrows and not standing.terms else max(0.0, standing.until - now)
+        standing = member.standing
+        lease_left = None if not (config.has_ledger or standing.terms) else max(0.0, standing.until - now)
         members = group.members(now)
         left = {one.name: one.lease_left for one in members if one.lease_left is not None}
         if lease_left is not None and member.name in left and group.has(member.incarnation):
@@ -160,7 +160,7 @@ class MetricsSnapshot:
         return cls(
             name=member.name,
             protocol=config.protocol,
-            borrows_group=borrows,
+            has_ledger=config.has_ledger,
             version=version,
             guarantee=config.guarantee,
             lease=config.lease,
@@ -199,11 +199,11 @@ class AgentCollector(Collector):
         about.add_metric((agent.name, agent.version, agent.guarantee, agent.protocol), 1)
         yield about
         yield from _leases(agent)
-        if not agent.borrows_group:
+        if agent.has_ledger:
             yield from _heartbeats(agent)
         counts = agent.counts
         for key, name, told in COUNTS:
-            if agent.borrows_group and key not in COUNTS_OF_BORROWED:
+            if not agent.has_ledger and key not in COUNTS_OF_OWNERS:
                 continue
             yield CounterMetricFamily(name, told, value=counts.get(key, 0))
         yield CounterMetricFamily(
@@ -271,7 +271,7 @@ def _table(agent: MetricsSnapshot) -> Iterator[Metric]:
 def _clients(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_waiting_clients", "Clients that wait by a long poll.", value=agent.waiting)
     yield GaugeMetricFamily("neli_streams", "Streams of events that are open.", value=agent.streams)
-    if not agent.borrows_group:
+    if agent.has_ledger:
         told = "Members of this host whose deaths this agent will tell the group."
         yield GaugeMetricFamily("neli_witnessed_members", told, value=agent.witnessed)
         told = "Members whose deaths this agent has told the group."

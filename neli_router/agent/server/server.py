@@ -82,7 +82,7 @@ class Agent:
     def __init__(self, config: Config, options: AgentOptions, *, reload: Reload | None = None) -> None:
         if not options.socket and options.listen is None:
             raise ConfigError(["the agent would listen nowhere: name a socket, or an address to listen on"])
-        if config.borrows_group and config.ownership is None:
+        if not config.has_ledger and config.ownership is None:
             # Not an agent that shows just its own share: by that, an operator would take the rest for ownerless.
             problem = (
                 f"an agent answers for the whole group, and a member of {config.protocol!r} knows only what it leads "
@@ -93,9 +93,9 @@ class Agent:
         self.config, self.options = config, options
         self._known_max = 0 if options.listen is None else max(1, min(KNOWN_MAX, descriptors_free() // 4))
         self._owners_chronicle = (
-            OwnersChronicle(config.layout, lease=config.lease, guarantee=config.guarantee)
-            if config.borrows_group
-            else None
+            None
+            if config.has_ledger
+            else OwnersChronicle(config.layout, lease=config.lease, guarantee=config.guarantee)
         )
         self.chronicle = self._owners_chronicle or Chronicle()
         self._lives_max = max(1, min(LIVES_MAX, descriptors_free() // 8))
@@ -191,7 +191,7 @@ class Agent:
         return member
 
     def _member(self) -> Member:
-        if self.config.borrows_group:
+        if not self.config.has_ledger:
             # First of all: each start of an agent that cannot stay would have the broker move partitions twice.
             with suppress(StaleTable), closing(Router(self.config, timeout=OPEN_MAX)):
                 pass  # It raises what will not heal.
@@ -254,7 +254,7 @@ class Agent:
         """Look after its socket, and its store of owners. Raises NeliError when it cannot have one of them any more."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            if self.config.borrows_group and (lost := inner.router.feed.error) is not None:
+            if not self.config.has_ledger and (lost := inner.router.feed.error) is not None:
                 logs.logger().error("agent.owners_lost", why=str(lost))
                 raise lost
             try:
