@@ -1,0 +1,79 @@
+"""Simulations of groups without a broker: one seed, one run, and a verdict.
+
+    seed --> options --> phase one: faults --> healed --> phase two: converge --> calm: nothing moves --> an outcome
+                              |                                 |                       |
+                              '---- a broken promise -----------+-----------------------'--> Violation, transcript
+
+The checkers judge every step (see `group`). This module adds that the run ends well: within a stated time after the
+last fault one peer acts for each partition, and then no leader changes any more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neli_router.sim.electors.faults import ElectorFaults
+from neli_router.sim.electors.group import ElectorGroup
+from neli_router.sim.electors.insight import Insight
+from neli_router.sim.electors.options import ElectorOptions
+from neli_router.sim.seed import Outcome, assemble, converge, transcript_of, verdict_on
+from neli_router.sim.world import Violation, World
+
+__all__ = ["ElectorOutcome", "run_electors"]
+
+STEPS_MAX = 6000
+"""After how many steps of machines the faults of a run end, if that is before its time."""
+
+CALM_LEASES = 4.0
+CHECKS_PER_LEASE = 10
+
+UNIT = "leases"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectorOutcome(Outcome[ElectorOptions]):
+    """The verdict on a seed."""
+
+    measured: Mapping[str, float]
+    """The longest times of the run, in seconds."""
+
+
+def run_electors(world: World, options: ElectorOptions, insight: Insight) -> ElectorOutcome:
+    """Run a group by `options` in a fresh `world`."""
+    group = ElectorGroup(world, options, insight)
+    violation, took = verdict_on(lambda: _run(world, group, options))
+    return ElectorOutcome(
+        options=options,
+        trace=world.trace,
+        violation=violation,
+        time=world.now,
+        converged_after=took,
+        unit=UNIT,
+        counts=group.counts,
+        measured=dict(group.measured),
+        transcript=transcript_of(world, {}) if violation else "",
+    )
+
+
+def _run(world: World, group: ElectorGroup, options: ElectorOptions) -> float:
+    random, lease = world.random, options.lease
+    assemble(world, group, options.size, lease)
+    faults = ElectorFaults(world, group, options)
+    world.at(random.uniform(0.0, 4.0) * lease, faults.begin)
+    while world.now < options.leases * lease and group.counts["steps"] < STEPS_MAX:
+        world.run(world.now + lease)
+    faults.stop()
+    group.heal()
+    took = converge(
+        world,
+        group,
+        lease,
+        bound=group.insight.converges_within / lease,
+        checks_per_unit=CHECKS_PER_LEASE,
+        named=UNIT,
+    )
+    group.calm = True
+    for _ in range(round(CALM_LEASES * CHECKS_PER_LEASE)):
+        world.run(world.now + lease / CHECKS_PER_LEASE)
+        if not group.converged:
+            raise Violation("stays", group.describe())
+    return took
