@@ -83,6 +83,7 @@ __all__ = [
     "Scouting",
     "Stand",
     "Support",
+    "Supporter",
     "Tell",
     "TermEffect",
     "TermElector",
