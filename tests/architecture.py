@@ -39,7 +39,7 @@ PROVIDER = "airflow_provider"
 """The annex: it stands on the house, and nothing in the house knows of it."""
 
 BASE = ("belief", "closing", "errors", "keyspace", "leases", "protocol")
-GROUND = (*BASE, "cancellation", "clock", "exit_codes", "leash", "logs")
+GROUND = (*BASE, "cancellation", "clock", "exit_codes", "leash", "logs", "private")
 """Modules that stand on nothing but each other, and that every room may know if it is not pure."""
 PROTOCOLS = ("consumer_group", "electors", "induction")
 PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
@@ -76,6 +76,7 @@ ROOMS = (
     Room(("clock",), imports=("errors",)),
     Room(("exit_codes",)),
     Room(("leash",)),
+    Room(("private",)),
     Room(("logs",), imports=("errors",), packages=frozenset({"structlog"})),
     Room(("ledgers.base",), imports=("errors",)),
     Room(
@@ -185,7 +186,7 @@ ROOMS = (
         ("agent",),
         imports=(
             *(*GROUND, "agent.client", "agent.wire"),
-            *("settings.addresses", "settings.agent_address", "settings.private", "settings.token"),
+            *("settings.addresses", "settings.agent_address", "settings.token"),
         ),
         packages=frozenset({"httpx", "msgspec"}),
     ),

@@ -43,7 +43,7 @@ from neli_router.exit_codes import (
     EXIT_USAGE,
 )
 from neli_router.keyspace import Key, Role, role_of
-from neli_router.settings.file import Unreadable
+from neli_router.private import Unreadable
 from neli_router.settings.token import read_token
 
 if TYPE_CHECKING:

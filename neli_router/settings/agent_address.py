@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neli_router.errors import ConfigError
+from neli_router.private import intrusion
 from neli_router.settings.addresses import is_loopback, parse_place, socket_problem, spell_place
-from neli_router.settings.private import intrusion
 
 __all__ = ["PORT", "Address", "default_address", "distrust", "parse"]
 

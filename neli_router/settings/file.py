@@ -21,15 +21,15 @@ right for the files that people write. In a text with values of several lines it
 named.
 """
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["PLACES", "SIZE_MAX", "Document", "Unreadable", "find", "load", "read_checked"]
+from neli_router.private import Unreadable, read_checked
+
+__all__ = ["PLACES", "SIZE_MAX", "Document", "find", "load"]
 
 PLACES = ("neli.toml", "/etc/neli/neli.toml")
 """Where to look if neither --config nor NELI_CONFIG is given."""
@@ -39,10 +39,6 @@ SIZE_MAX = 1 << 20
 
 _HEADING = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")
 _NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_.-]+)[\"']?\s*=")
-
-
-class Unreadable(ValueError):
-    """The file cannot be used; the text says why and what to do, and quotes nothing of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,47 +82,6 @@ def load(path: str, named_by: str) -> Document:
         # A number of five thousand digits, a list in a list in a list: tomllib leaves them to Python.
         raise Unreadable(f"{what} cannot be read: it has a number too long or a list too deep; take it out") from None
     return Document(path, tables, _lines(decoded))
-
-
-def read_checked(path: str, what: str, size_max: int) -> tuple[bytes, os.stat_result]:
-    """The bytes of a regular file of at most `size_max` bytes, and the status of the very file that was read.
-
-    Raises Unreadable; its text begins with `what`.
-    """
-    try:
-        # Without waiting: to open a named pipe would hang until another process writes into it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"{what} cannot be read: {_reason(error)}") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
-            raise Unreadable(f"{what} is {kind}: name a file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(size_max + 1)
-    except OSError as error:
-        raise Unreadable(f"{what} cannot be read: {_reason(error)}") from None
-    finally:
-        os.close(descriptor)
-    if len(content) > size_max:
-        raise Unreadable(f"{what} is larger than {size_max} bytes: name another file")
-    return content, status
-
-
-def _reason(error: OSError | ValueError) -> str:
-    # Never the error's own text: it repeats the path, which the caller may want to hide.
-    match error:
-        case FileNotFoundError():
-            return "there is no such file; correct the path"
-        case PermissionError():
-            return "this user may not read it; change its mode or its owner"
-        case OSError(errno=errno.ENAMETOOLONG | errno.ENOTDIR | errno.ELOOP):
-            return "there can be no file of that name; correct the path"
-        case OSError(errno=number) if number is not None:
-            return os.strerror(number)
-        case _:
-            return "that is no path; correct it"
 
 
 def _without_text(complaint: str) -> str:

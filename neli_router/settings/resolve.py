@@ -32,10 +32,11 @@ from typing import Any
 
 from neli_router.config import Config
 from neli_router.errors import ConfigError
+from neli_router.private import Unreadable
 from neli_router.settings import file
 from neli_router.settings.addresses import default_address, default_name, socket_problem
 from neli_router.settings.agent_options import AgentOptions, listen_problem, needs_token
-from neli_router.settings.file import PLACES, Document, Unreadable
+from neli_router.settings.file import PLACES, Document
 from neli_router.settings.options import ADDRESSES, OPTIONS, Misfit, Option, public_text, shown, unknown
 from neli_router.settings.token import read_token, token_problem
 

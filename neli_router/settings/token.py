@@ -6,17 +6,12 @@
 There is no `--token`, which every user of the host would see in the list of processes, and no `token` in `neli.toml`,
 which people print, copy and commit. The environment is where containers are given secrets, so it may hold one.
 
-Its file must be this user's or root's, closed to others, and in a folder in which they can put no other one. A group
-may read it: Kubernetes shows a secret to a user who is not root by the group of the volume (`fsGroup`, and
-`defaultMode: 0440`). The group may not write it, because a process that can write a token knows the token.
+Its file must be private: `private.py` says how.
 """
 
-import os
 import re
-import stat
 
-from neli_router.settings.file import Unreadable, read_checked
-from neli_router.settings.private import intrusion
+from neli_router.private import Unreadable, read_secret
 
 __all__ = ["TOKEN_MAX", "TOKEN_MIN", "read_token", "token_problem"]
 
@@ -30,22 +25,9 @@ _CHARACTERS = re.compile(r"[!-~]+", re.ASCII)
 
 
 def read_token(path: str, source: str) -> str:
-    """The token in the file at `path`. Raises Unreadable, whose text has neither the path nor the content.
-
-    Not the path, because people make the mistake to write the token where its file should be named.
-    """
+    """The token in the file at `path`. Raises Unreadable, whose text has neither the path nor the content."""
     what = f"the token's file ({source})"
-    content, status = read_checked(path, what, TOKEN_MAX)
-    if status.st_uid not in {os.geteuid(), 0}:
-        remedy = "chown it to this user, or to root with a group that may read it"
-        raise Unreadable(f"{what} belongs to another user, number {status.st_uid}, who knows what is in it: {remedy}")
-    if status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
-        mode = stat.S_IMODE(status.st_mode)
-        remedy = "chmod 600 it; for a secret of Kubernetes, set defaultMode: 0440 and fsGroup"
-        raise Unreadable(f"{what} has mode {mode:04o}, so others can read or change it: {remedy}")
-    if intrusion(path):
-        remedy = "take a folder that belongs to this user or root, with mode 0700 or 0755"
-        raise Unreadable(f"{what} lies where other users can put another one: {remedy}")
+    content = read_secret(path, what, TOKEN_MAX)
     token = content.decode("latin-1").rstrip("\r\n")
     if problem := token_problem(token):
         raise Unreadable(f"{what} {problem}")

@@ -34,8 +34,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from neli_router.errors import ConfigError, NeliError
+from neli_router.private import intrusion
 from neli_router.settings.addresses import is_local_name, socket_problem
-from neli_router.settings.private import intrusion
 
 __all__ = ["BACKLOG", "OwnSocket", "listen_tcp", "listen_unix"]
 
