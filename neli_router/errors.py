@@ -14,6 +14,7 @@
     |-- Replaced            a newer process joined under this member's name
     |-- Miscertified        a witness certified this member's death, and it lives
     |-- NameTaken           a living member has this newcomer's name
+    |-- PeersUnusable       the place among the peers cannot be taken or held: its address, its key or its memory
     |-- HandlerFailed       the program's handler of events raised; the cause is its error
     |-- LeaseLost           the work was guarded by a lease that no longer holds
     |-- LookupFailed
@@ -62,6 +63,7 @@ __all__ = [
     "NoAgent",
     "NoOwner",
     "NotLeading",
+    "PeersUnusable",
     "RecordTooLong",
     "Replaced",
     "StaleTable",
@@ -152,6 +154,10 @@ class Miscertified(NeliError):
 
 class NameTaken(NeliError):
     """A member that lives has the name of this newcomer, which was not told to replace it."""
+
+
+class PeersUnusable(NeliError):
+    """This member cannot take its place among its peers, or not keep it: the address, the key or the memory fails."""
 
 
 class HandlerFailed(NeliError):

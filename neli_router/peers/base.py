@@ -14,7 +14,7 @@ The link vouches for three things, and for no more:
 Datagrams may be lost, late, and in any order: protocols live with that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from neli_router.electors.events import Heard
@@ -38,11 +38,18 @@ class PeerLink(Protocol):
     def doubts(self) -> Sequence[str]:
         """A sentence, for people, for each thing in the set-up that costs more than need be or endangers a promise."""
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Datagrams since the start: `sent`, `unsent` (nobody knew where to), `taken`, and `refused.` with a reason."""
+
     def wait(self, timeout: float) -> None:
         """Until there is something to take, at most `timeout` seconds, or until `wake`."""
 
     def take(self) -> list[Heard | Notice]:
-        """All that came since the last call, in order, and what people should know of it. Returns at once."""
+        """All that came since the last call, in order, and what people should know of it. Returns at once.
+
+        Raises Replaced when a peer says that another process has this member's place.
+        """
 
     def send(self, to: int, body: bytes) -> None:
         """Send to the peer at place `to`. Returns at once, and never raises for what a network may do."""

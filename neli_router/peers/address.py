@@ -1,0 +1,176 @@
+"""The address of a group without a broker, taken apart: the list of its peers, and what this member has on its host.
+
+    peers://HOST:PORT,HOST:PORT,[IPv6]:PORT/GROUP[?setting=value&...]
+            '------------ the list ------------'
+
+    ?me=HOST:PORT                    which of them this member is; else the one that resolves to an address of this host
+    ?key_file=/etc/neli/key          the key that all peers share
+    ?state=/var/lib/neli             the folder in which this member keeps its votes
+    ?bind=0.0.0.0:7801               listen there instead, where `me` is an address that only others know this host by
+
+A peer's id is its place in the list, so all must have one order. Nobody needs to agree on it: the list is sorted here,
+after each address is written in one form. What is spelled in two ways (a name and its number) are two peers.
+
+*Off loopback, a key and a folder are wanted.* Without a key, whoever reaches the port makes leaders. Without a folder,
+a member that starts again does not know that it voted, and votes twice in one term. On loopback all that is left to
+chance is what the users of one host do to each other, and the memory lies in a folder of the user's home.
+
+There is no secret in such an address. One that cannot be read may have a password in it all the same, out of habit, so
+nothing before an @ is shown.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+__all__ = ["HARMLESS", "PeersAddress", "parse", "split_place"]
+
+GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+"""As for other ledgers. It is a part of a file's name here."""
+
+HARMLESS = frozenset({"bind", "key_file", "me", "state"})
+"""Options that may be shown: addresses and paths. There are no others."""
+
+_PLACE = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]{1,253})):(?P<port>[0-9]{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class PeersAddress:
+    """A list of peers, the same for all of them, and where this one keeps what is its own."""
+
+    peers: tuple[str, ...]
+    """HOST:PORT of each, in one form and one order everywhere."""
+    group: str
+    me: str = ""
+    """One of `peers`; empty if this host's own addresses shall tell."""
+    key_file: str = ""
+    state: str = ""
+    bind: str = ""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether no datagram leaves this host, and none from another host is taken."""
+        places = [*self.peers, *filter(None, [self.bind])]
+        return all(_is_loopback(split_place(place)[0]) for place in places)
+
+    @property
+    def public(self) -> str:
+        """For people: no secrets in it, and no paths."""
+        return f"peers://{','.join(self.peers)}/{self.group}"
+
+
+def parse(rest: str) -> tuple[PeersAddress | None, list[str]]:
+    """The address that stands as `rest` behind `peers:`, or a sentence for each thing that is wrong with it."""
+    problems: list[str] = []
+    place, _, query = rest.removeprefix("//").partition("?")
+    servers, _, group = place.partition("/")
+    if "@" in place:
+        return None, ["an @ stands in the list of peers: they have no user and no password, but a key in ?key_file="]
+    peers = [_canonical(server) for server in servers.split(",")]
+    if not all(peers):
+        problems.append("peers were wanted as HOST:PORT,HOST:PORT after peers://, with ports from 1 to 65535")
+    elif twice := sorted({peer for peer in peers if peers.count(peer) > 1}):
+        problems.append(f"peers are named twice ({', '.join(twice)}): name each once, or it would vote twice")
+    problems += _kinds(peers) if all(peers) else []
+    if not GROUP.fullmatch(group) or group in {".", ".."}:
+        problems.append(
+            "a group was wanted after the peers, as in peers://a:7801,b:7801,c:7801/jobs: 1 to 200 letters, digits "
+            "and ._-"
+        )
+    said = dict(parse_qsl(query, keep_blank_values=True))
+    for number, part in enumerate(query.split("&") if query else (), start=1):
+        name = part.partition("=")[0]
+        if name not in HARMLESS:  # Its name is not shown: people write passwords into addresses.
+            nearest = difflib.get_close_matches(name, HARMLESS, 1)
+            guess = f"did you mean {nearest[0]}? " if nearest else ""
+            problems.append(f"option {number} is none of peers: {guess}There is {', '.join(sorted(HARMLESS))}")
+    me, bind = (_own(said, option, problems) for option in ("me", "bind"))
+    if me and all(peers) and me not in peers:
+        problems.append("me is not in the list of peers: write it as it stands there, port and all")
+    for option in ("key_file", "state"):
+        if option in said and not (said[option].isprintable() and Path(said[option]).is_absolute()):
+            problems.append(f"{option} must be an absolute path")
+    found = PeersAddress(
+        tuple(sorted(peers, key=split_place)) if all(peers) else (),
+        group,
+        me,
+        said.get("key_file", ""),
+        said.get("state", ""),
+        bind,
+    )
+    if found.peers and not found.is_loopback:
+        if not found.key_file:
+            problems.append(
+                "peers on several hosts need a key, or whoever reaches their port makes leaders: name its file with "
+                "?key_file=PATH; `openssl rand -hex 32` makes one"
+            )
+        if not found.state:
+            problems.append(
+                "peers on several hosts need a folder for their votes, or one that starts again votes twice: name one "
+                "that outlasts a restart with ?state=PATH"
+            )
+    return (None, problems) if problems else (found, [])
+
+
+def split_place(place: str) -> tuple[str, int]:
+    """Host and port of a peer in its one form."""
+    host, _, port = place.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _own(said: dict[str, str], option: str, problems: list[str]) -> str:
+    text = said.get(option)
+    if text is None:
+        return ""
+    if not (place := _canonical(text)):
+        problems.append(f"{option} must be HOST:PORT, with a port from 1 to 65535")
+    return place
+
+
+def _canonical(text: str) -> str:
+    """HOST:PORT in the one form of it; empty if it is none."""
+    match = _PLACE.fullmatch(text)
+    if match is None or not 0 < int(match["port"]) < 2**16:
+        return ""
+    port = int(match["port"])
+    if match["six"] is not None:
+        try:
+            return f"[{IPv6Address(match['six'])}]:{port}"
+        except ValueError:
+            return ""
+    host = match["host"].lower()
+    if re.fullmatch(r"[0-9.]+", host):
+        try:
+            host = str(ip_address(host))
+        except ValueError:
+            return ""  # Such as 127.1, which some resolvers take for an address and others for a name.
+    return f"{host}:{port}"
+
+
+def _kinds(peers: list[str]) -> list[str]:
+    """What is wrong with the hosts of a list whose addresses can be read."""
+    found = []
+    hosts = [split_place(peer)[0] for peer in peers]
+    for host in hosts:
+        try:
+            number = ip_address(host)
+        except ValueError:
+            continue
+        if number.is_unspecified or number.is_multicast or host == "255.255.255.255":
+            found.append(f"{host} is the address of no single host: name each peer by its own; to listen on all, bind=")
+    near = [host for host in hosts if _is_loopback(host)]
+    if near and len(near) < len(hosts):
+        found.append(
+            f"{near[0]} means another host on each host: name all peers so that every one of them can reach it"
+        )
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host in {"localhost", "localhost."}

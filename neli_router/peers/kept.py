@@ -1,0 +1,151 @@
+"""The memory on disk: the few bytes that a member must not forget, such as that it voted.
+
+    keep --> FILE.new --flush--> rename to FILE --flush of the folder--> it returns        at any moment FILE is whole
+
+    FILE    NELIVOTE | 1 | mark of group, place and protocol | length | memory | check sum
+    LOCK    FILE.lock, locked for as long as a process has it
+
+A process may be killed between any two of these steps, and the power may fail: then the file has the old memory or the
+new one, and never a piece of both. When `keep` has returned, it is the new one.
+
+What cannot be read is never written over. A file that was cut, or that another program or another group has put there,
+is told with its path, and nothing is changed: whoever deletes it knows then that this member will have forgotten its
+votes. That can give one term to two leaders, so the message says how to avoid it.
+
+Only one process has a memory. A second one would keep votes that the first does not know of. The lock belongs to the
+open file; a forked child closes its copy (`udp.py`), so it ends with the process that took it.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import struct
+from pathlib import Path
+from typing import NoReturn
+
+from neli_router.errors import Closed, PeersUnusable
+
+__all__ = ["MEMORY_MAX", "KeptMemory", "default_folder"]
+
+MAGIC = b"NELIVOTE"
+VERSION = 1
+HEADER = struct.Struct(">8sB16sI")
+CHECK_SIZE = 16
+
+MEMORY_MAX = 16 * 2**20
+"""Bytes. A member of a thousand partitions keeps some tens of thousands; a longer file is another one."""
+
+_FORGET = (
+    "bring the file back from where it is whole; or, if no peer of the group runs, delete it and start all with a "
+    "term_base above every term that the group had"
+)
+
+
+class KeptMemory:
+    """The memory of one place of one group. Used by one thread. Raises PeersUnusable; `close` lets another have it."""
+
+    def __init__(self, folder: Path, *, group: str, me: str, mark: bytes) -> None:
+        self.path = folder / f"{group}@{me}.votes"
+        self._about = hashlib.blake2b(f"{group}\n{me}\n".encode() + mark, digest_size=16).digest()
+        self._lock = self._folder = -1
+        try:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                # In a name of its own: the file itself is another one after each rename.
+                self._lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                self._fail(f"its folder cannot be used ({_reason(error)})", "give ?state= a folder that can be written")
+            self._take()
+            self.memory = self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What a forked child must close."""
+        return tuple(one for one in (self._lock, self._folder) if one >= 0)
+
+    def keep(self, memory: bytes) -> None:
+        """Have `memory` on disk. When it raises, the file has this memory or the one before."""
+        if self._lock < 0:
+            raise Closed(f"the memory {self.path} was wanted", "it was closed before", "open it anew")
+        if len(memory) > MEMORY_MAX:
+            self._fail(f"{len(memory)} bytes are more than the {MEMORY_MAX} that one has", "have fewer partitions")
+        text = HEADER.pack(MAGIC, VERSION, self._about, len(memory)) + memory
+        new = Path(f"{self.path}.new")
+        try:
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                _write(descriptor, text + _check(text))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            new.rename(self.path)
+            os.fsync(self._folder)  # Or a power cut could undo the rename.
+        except OSError as error:
+            self._fail(f"it cannot be kept ({_reason(error)})", "make room, or mend the disk, and start again")
+        self.memory = memory
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self._lock = self._folder = -1
+
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+                self._fail("another process has it", "end that one first: a member votes once")
+            self._fail(f"it cannot be locked ({_reason(error)})", "give ?state= a folder on a local disk")
+
+    def _read(self) -> bytes:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                text = file.read(HEADER.size + MEMORY_MAX + CHECK_SIZE + 1)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self._fail(f"it cannot be read ({_reason(error)})", "let this user read the file, and start again")
+        if text[: len(MAGIC)] != MAGIC[: len(text)] or not text:
+            self._fail("the file is none of ours", _FORGET)
+        if len(text) > len(MAGIC) and text[len(MAGIC)] != VERSION:
+            self._fail(
+                f"the file is of version {text[len(MAGIC)]}, and this is {VERSION}", "run the release that wrote it"
+            )
+        whole = len(text) >= HEADER.size + CHECK_SIZE and _check(text[:-CHECK_SIZE]) == text[-CHECK_SIZE:]
+        if not whole or HEADER.unpack_from(text)[3] != len(text) - HEADER.size - CHECK_SIZE:
+            self._fail("the file was cut or changed", _FORGET)
+        if HEADER.unpack_from(text)[2] != self._about:
+            self._fail(
+                "the file is of another group, place, protocol or number of partitions",
+                "give this group a name or a folder of its own, with a term_base above every term that it had",
+            )
+        return text[HEADER.size : -CHECK_SIZE]
+
+    def _fail(self, found: str, remedy: str) -> NoReturn:
+        raise PeersUnusable(f"the memory of this member's votes in {self.path} was wanted", found, remedy) from None
+
+
+def default_folder(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> Path:
+    """Where a group on loopback keeps its memory, if its address does not say: with the user's other state."""
+    home = environment.get("XDG_STATE_HOME") or ""
+    return (Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "state") / "neli"
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    rest = memoryview(text)
+    while rest:  # A full disk takes a part of it first.
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _check(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=CHECK_SIZE).digest()
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno is not None else type(error).__name__

@@ -1,0 +1,89 @@
+"""The pump of a link: one machine, its peers, one loop.
+
+    inbox --(Nominate, Prefer, Rebalance, Released, Close)--.
+                                                            v
+    link --wait, then take, then the clock----------> machine.step --> publish the standing --> effects, in order
+     ^                                                                                                |
+     '----------------------------------- keep, send -------------------------------------------------'
+
+Two orders matter, and both are here. The clock is read *after* the datagrams are taken: a supporter promises its leader
+not to help another until so long after it heard it. If this thread stopped between a reading and the datagram, the
+promise would begin before the leader had even spoken, and end before the leader's lease. And effects are carried out in
+their order, so that a vote is on disk before it is sent. If it cannot be kept, nothing behind it is done, and the error
+ends the member.
+
+It has no thread and no clock of its own, as the pump of a ledger has none.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from neli_router.electors.events import Heard, Keep, PeerEffect, PeerInput, Send
+from neli_router.peers.base import PeerLink
+from neli_router.protocol import TICK, Machine, News
+
+__all__ = ["PeerPump"]
+
+WAIT_MAX = 0.5
+"""The longest wait for news: the link has silent peers to look after, too."""
+
+PeerMachine = TypeVar("PeerMachine", bound=Machine[PeerInput, PeerEffect])
+
+
+class PeerPump(Generic[PeerMachine]):
+    """Drives `machine`. `turn` belongs to one thread; `post` may be called from any.
+
+    `publish` is called after every step, before its effects; `explain` gets the effects before that. `tell` gets every
+    effect that is not for the link, and what the link has to say.
+    """
+
+    def __init__(
+        self,
+        link: PeerLink,
+        machine: PeerMachine,
+        *,
+        clock: Callable[[], float],
+        publish: Callable[[PeerMachine, float], None],
+        tell: Callable[[News], None],
+        explain: Callable[[Sequence[PeerEffect]], None],
+    ) -> None:
+        self._link, self.machine, self._clock = link, machine, clock
+        self._publish, self._tell, self._explain = publish, tell, explain
+        self._inbox: deque[PeerInput] = deque()
+
+    def post(self, event: PeerInput) -> None:
+        """Let the machine take `event` soon. From any thread."""
+        self._inbox.append(event)
+        self._link.wake()
+
+    def turn(self) -> None:
+        """One bounded piece of work: the inbox, and all that has come."""
+        for _ in range(len(self._inbox)):
+            self._step(self._inbox.popleft())
+        if not self._inbox:
+            self._link.wait(min(WAIT_MAX, max(0.0, self.machine.deadline - self._clock())))
+        is_idle = True
+        for event in self._link.take():
+            if isinstance(event, Heard):
+                self._step(event)
+                is_idle = False
+            else:
+                self._tell(event)
+        if is_idle:
+            self._step(TICK)
+
+    def _step(self, event: PeerInput) -> None:
+        now = self._clock()  # After `event` was taken: see above.
+        effects = self.machine.step(event, now)
+        if effects:
+            self._explain(effects)
+        self._publish(self.machine, now)
+        for effect in effects:
+            match effect:
+                case Send(to, body):
+                    self._link.send(to, body)
+                case Keep(memory):
+                    self._link.keep(memory)
+                case _:
+                    self._tell(effect)

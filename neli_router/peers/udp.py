@@ -1,0 +1,466 @@
+"""The link over UDP: one member's sockets, its seal and its memory, as the port of peers wants them.
+
+    names --addresses--> sockets <--sealed datagrams--> network
+    seal ---------------'   |
+    memory                  '--take--> Heard, and Notices of what was refused
+
+The sockets are bound to the very addresses that `me` has, and never shared. So two processes of one id cannot both run
+on one network, and one that is not on its host is told so at once. Behind a translated address nobody can bind to it;
+there `bind=` says where to listen, and two processes of one id find out by their peers (`seal.py`).
+
+Nothing here waits but `wait`: sockets do not block, and names are asked for in a thread (`names.py`). What a network
+may do is no error: a datagram that cannot be sent is lost, as it might have been on its way.
+
+A peer that was not heard for a while is asked for a sign of life. Many peers of a healthy group have nothing to say to
+each other; only one that does not answer is *silent*. Its name is asked again, and another of its addresses is tried.
+
+*What people are told.* Each reason for a refusal once in a while, for each peer: a stranger could fill a disk with log
+lines otherwise. A network may bring a datagram twice, and a process that starts does not know its challenge yet, so
+these are told when there are many.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import select
+import socket
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+from neli_router.clock import Clock
+from neli_router.electors.events import Heard
+from neli_router.errors import Closed, ConfigError, PeersUnusable, Replaced
+from neli_router.peers.address import PeersAddress, split_place
+from neli_router.peers.kept import KeptMemory, default_folder
+from neli_router.peers.names import PeerNames, Resolve, SocketAddress, resolve, spelled
+from neli_router.peers.seal import DATAGRAM_MAX, Content, Flaw, Seal, derived_key
+from neli_router.private import Unreadable, read_secret
+from neli_router.protocol import Notice
+
+__all__ = ["PeerSockets", "my_place", "open_link"]
+
+TAKE_MAX = 256
+"""Datagrams that one `take` reads of each socket. Whoever floods us delays a step of the machine by some milliseconds,
+and no more."""
+
+BUFFER = 2**20
+"""Bytes that the kernel may hold for us while this thread is elsewhere; it may allow fewer."""
+
+ASK_AFTER = 3.0
+"""Seconds after which a peer that says nothing is asked for a sign of life. Twice that, and it is silent."""
+
+LOOK_EVERY = 1.0
+
+TELL_EVERY = 60.0
+"""Seconds between two Notices of one kind about one peer."""
+
+MANY = 20
+"""Within TELL_EVERY, fewer datagrams that came twice, or from a process that has just started, are nobody's fault."""
+
+USUAL = frozenset({Flaw.REPLAYED, Flaw.STALE})
+
+KEY_MIN, KEY_MAX = 16, 4096
+
+STRANGER = -1
+
+
+def my_place(address: PeersAddress, *, resolve: Resolve = resolve) -> int:
+    """The place of this member in the list. Raises ConfigError if neither the address nor this host tells it."""
+    if address.me:
+        return address.peers.index(address.me)
+    mine = [i for i, peer in enumerate(address.peers) if _is_here(peer, resolve)]
+    if len(mine) == 1:
+        return mine[0]
+    found = f"{len(mine)} of them are" if mine else "none of them is"
+    raise ConfigError([f"{found} at an address of this host: say which peer this is, as in ?me={address.peers[0]}"])
+
+
+def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Resolve = resolve) -> "PeerSockets":
+    """The link of this member. `mark`: all that peers must have alike, beside their group and their list.
+
+    Raises ConfigError and PeersUnusable. May wait for a name server, for this member's own name.
+    """
+    place = my_place(address, resolve=resolve)
+    key = derived_key(_secret(address), address.group)
+    sockets = _bound(address, place, resolve)
+    try:
+        folder = Path(address.state) if address.state else default_folder()
+        memory = KeptMemory(folder, group=address.group, me=address.peers[place], mark=mark)
+        seal = Seal(
+            key,
+            group=address.group,
+            peers=address.peers,
+            mark=mark,
+            me=place,
+            draw=lambda: secrets.randbits(64),
+        )
+        return PeerSockets(address, place, sockets, seal, memory, clock=clock, resolve=resolve)
+    except BaseException:
+        for one in sockets:
+            one.close()
+        raise
+
+
+class PeerSockets:
+    """A `PeerLink`. `open_link` makes it."""
+
+    def __init__(
+        self,
+        address: PeersAddress,
+        place: int,
+        sockets: Sequence[socket.socket],
+        seal: Seal,
+        memory: KeptMemory,
+        *,
+        clock: Clock,
+        resolve: Resolve,
+    ) -> None:
+        self._at, self._place, self._seal, self._kept, self._clock = address, place, seal, memory, clock
+        self._sockets = list(sockets)
+        self._mouths: dict[socket.AddressFamily, socket.socket] = {}
+        """Sockets that only send, to peers of the family in which this member has no address."""
+        self._others = [i for i in range(len(address.peers)) if i != place]
+        now = clock()
+        self._heard_at = dict.fromkeys(self._others, now - ASK_AFTER)
+        self._turns = dict.fromkeys(self._others, 0)
+        """Which of its addresses a peer is tried at."""
+        self._look_at = now
+        self._counts: Counter[str] = Counter()
+        self._complaints = _Complaints()
+        self._ear, self._bell = socket.socketpair()
+        self._poll = select.poll()
+        for one in (self._ear, self._bell):
+            one.settimeout(0)
+        for one in (self._ear, *self._sockets):
+            self._poll.register(one, select.POLLIN)
+        self._closed = False
+        self._names = PeerNames([split_place(peer) for peer in address.peers], resolve=resolve, clock=clock)
+        _links.add(self)
+
+    # Questions
+
+    @property
+    def address(self) -> str:
+        return self._at.public
+
+    @property
+    def place(self) -> int:
+        """This member's own, in the list."""
+        return self._place
+
+    @property
+    def memory(self) -> bytes:
+        return self._kept.memory
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return dict(self._counts)
+
+    @property
+    def doubts(self) -> Sequence[str]:
+        found = []
+        if not self._at.key_file:
+            found.append(
+                "the peers have no key, so every user of this host can make leaders: name a file with ?key_file=PATH"
+            )
+        if self._at.bind and not self._at.is_loopback:
+            found.append(
+                f"bind={self._at.bind} lets two hosts run one peer: start each on one host only, because it is found "
+                "out only when both are heard"
+            )
+        if not self._at.is_loopback and all(ip_address(one.getsockname()[0]).is_loopback for one in self._sockets):
+            found.append(
+                f"{self._at.peers[self._place]} is an address of loopback on this host, where no other host reaches "
+                "it: mend /etc/hosts, or say with ?bind=HOST:PORT where to listen"
+            )
+        return found
+
+    # The port
+
+    def wait(self, timeout: float) -> None:
+        self._require_open()
+        for number, _ in self._poll.poll(max(0.0, timeout) * 1000):
+            if number == self._ear.fileno():
+                with contextlib.suppress(BlockingIOError):
+                    while self._ear.recv(4096):
+                        pass
+
+    def take(self) -> list[Heard | Notice]:
+        self._require_open()
+        taken: list[Heard | Notice] = []
+        for one in self._sockets:
+            for _ in range(TAKE_MAX):
+                try:
+                    datagram, source = one.recvfrom(DATAGRAM_MAX + 1)
+                except BlockingIOError:
+                    break
+                except OSError:
+                    continue  # The network's word on something that was sent: it was lost, as others are.
+                self._judge(datagram, source, taken)
+        if (now := self._clock()) >= self._look_at:
+            self._look_at = now + LOOK_EVERY
+            self._look(now, taken)
+        taken += self._names.news()
+        return taken
+
+    def send(self, to: int, body: bytes) -> None:
+        self._require_open()
+        assert to != self._place, "a member says nothing to itself"
+        self._put(to, self._seal.seal(to, body))
+
+    def keep(self, memory: bytes) -> None:
+        self._require_open()
+        self._kept.keep(memory)
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # Closed, or so full of wakes that another one adds nothing.
+            self._bell.send(b"\0")
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self.let_go()
+        self._names.close()
+
+    def let_go(self) -> None:
+        """Close all descriptors. In a forked child that is all there is to do: the parent goes on with its own."""
+        self._closed = True
+        for one in (*self._sockets, *self._mouths.values(), self._ear, self._bell):
+            one.close()
+        self._kept.close()
+
+    # What comes
+
+    def _judge(self, datagram: bytes, source: SocketAddress, taken: list[Heard | Notice]) -> None:
+        opened = self._seal.open(datagram)
+        now = self._clock()
+        if opened.flaw is not None:
+            self._refuse(opened.flaw, opened.sender, opened.size, source, now, taken)
+        elif opened.sender != STRANGER:
+            self._heard_at[opened.sender] = now
+        match opened.content:
+            case Content.BODY:
+                self._counts["taken"] += 1
+                taken.append(Heard(opened.sender, opened.body))
+            case Content.REPLACED:
+                raise Replaced(
+                    f"the place {self._at.peers[self._place]} among the peers of {self._at.group} was wanted",
+                    f"{self._at.peers[opened.sender]} says that another process has taken it",
+                    "run one process for each peer of the list",
+                )
+        if opened.reply:
+            self._put(opened.sender, opened.reply)
+
+    def _refuse(
+        self,
+        why: Flaw,
+        sender: int,
+        size: int,
+        source: SocketAddress,
+        now: float,
+        taken: list[Heard | Notice],
+    ) -> None:
+        reason = why.name.lower()
+        self._counts[f"refused.{reason}"] += 1
+        # A stranger's address may be forged, but a peer without the key is most often just that, so it is named.
+        place = sender if sender != STRANGER else self._place_of(source)
+        times = self._complaints.note((reason, place), now, need=MANY if why in USUAL else 1)
+        if not times:
+            return
+        fields: dict[str, object] = {"reason": reason, "why": why.value, "source": spelled(source), "times": times}
+        if place != STRANGER:
+            fields["peer"] = self._at.peers[place]
+        if size:
+            fields |= {"peers": len(self._at.peers), "theirs": size}
+        taken.append(Notice("peers.refused", fields))
+
+    def _place_of(self, source: SocketAddress) -> int:
+        for place in self._others:
+            if any(source[:2] == address[:2] for address in self._names.addresses(place)):
+                return place
+        return STRANGER
+
+    # What goes
+
+    def _put(self, to: int, datagram: bytes) -> None:
+        addresses = self._names.addresses(to)
+        turn = self._turns[to]
+        for i in range(len(addresses)):
+            target = addresses[(turn + i) % len(addresses)]
+            try:
+                self._mouth(_family(target)).sendto(datagram, target)
+            except OSError:
+                continue  # No route to it, or no room: its other address may do.
+            self._counts["sent"] += 1
+            return
+        self._counts["unsent"] += 1
+
+    def _mouth(self, family: socket.AddressFamily) -> socket.socket:
+        for one in self._sockets:
+            if one.family == family:
+                return one
+        if family not in self._mouths:
+            self._mouths[family] = socket.socket(family, socket.SOCK_DGRAM)
+            self._mouths[family].settimeout(0)
+        return self._mouths[family]
+
+    def _look(self, now: float, taken: list[Heard | Notice]) -> None:
+        silent = []
+        for place in self._others:
+            if now >= self._heard_at[place] + ASK_AFTER:
+                if now >= self._heard_at[place] + 2 * ASK_AFTER:
+                    silent.append(place)
+                    self._turns[place] += 1
+                self._put(place, self._seal.ask(place))
+        self._names.silent = frozenset(silent)
+        if not self._at.bind:
+            self._follow(now, taken)
+
+    def _follow(self, now: float, taken: list[Heard | Notice]) -> None:
+        """Listen where this member's own name leads now, if that is another place than before."""
+        wanted = self._names.addresses(self._place)
+        here = {_identity(one.getsockname()) for one in self._sockets}
+        fresh = [address for address in wanted if _identity(address) not in here]
+        bound = []
+        for address in fresh:
+            try:
+                bound.append(_socket_at(address))
+            except OSError as error:
+                # One of two addresses that never could be bound is not told again and again: it is no change.
+                if not any(_identity(address) in here for address in wanted) and (
+                    times := self._complaints.note(("unbound", self._place), now)
+                ):
+                    fields = {"address": spelled(address), "error": error.strerror, "times": times}
+                    taken.append(Notice("peers.unbound", fields))
+        if not bound:
+            return
+        kept = {_identity(address) for address in wanted}
+        for one in [one for one in self._sockets if _identity(one.getsockname()) not in kept]:
+            self._poll.unregister(one)
+            self._sockets.remove(one)
+            one.close()
+        for one in bound:
+            self._poll.register(one, select.POLLIN)
+            self._sockets.append(one)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the link {self.address} was wanted", "it was closed before", "open it anew")
+
+
+class _Complaints:
+    """How often each thing happened, and whether it is time to tell. As many as there are kinds and peers."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int], tuple[float, int, bool]] = {}
+
+    def note(self, what: tuple[str, int], now: float, *, need: int = 1) -> int:
+        """It happened once more. How often it did since it was told last, if it is to be told now; else 0."""
+        began, times, told = self._since.get(what, (now, 0, False))
+        if now >= began + TELL_EVERY:
+            began, told = now, False
+            times = times if need == 1 else 0
+        times += 1
+        is_due = not told and times >= need
+        self._since[what] = (began, 0 if is_due else times, told or is_due)
+        return times if is_due else 0
+
+
+_links: "weakref.WeakSet[PeerSockets]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # A child that kept them would hold the address and the memory after this process is gone.
+    for link in list(_links):
+        link.let_go()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _secret(address: PeersAddress) -> bytes:
+    if not address.key_file:
+        if not address.is_loopback:
+            raise ConfigError(["peers on several hosts need a key: name its file with ?key_file=PATH"])
+        return b"no key, on loopback"
+    what = "the file of the peers' key (key_file)"
+    try:
+        secret = read_secret(address.key_file, what, KEY_MAX).rstrip(b"\r\n")
+    except Unreadable as error:
+        raise ConfigError([str(error)]) from None
+    if len(secret) < KEY_MIN:
+        raise ConfigError(
+            [f"{what} holds {len(secret)} bytes, and a key has {KEY_MIN} at least: `openssl rand -hex 32` makes one"]
+        )
+    return secret
+
+
+def _bound(address: PeersAddress, place: int, resolve: Resolve) -> list[socket.socket]:
+    """A socket for each address that this member has on this host."""
+    text = address.bind or address.peers[place]
+    try:
+        wanted = resolve(*split_place(text))
+    except (OSError, UnicodeError) as error:
+        raise _unbound(text, f"its name does not resolve ({error})", "correct it, or ask again when it does") from None
+    bound: list[socket.socket] = []
+    failed: OSError | None = None
+    for one in wanted:
+        try:
+            bound.append(_socket_at(one))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                for other in bound:
+                    other.close()
+                raise _unbound(
+                    text, "another process listens there", "end it: two processes of one peer would vote twice"
+                ) from None
+            failed = error
+    if bound:
+        return bound
+    if failed is not None and failed.errno != errno.EADDRNOTAVAIL:
+        raise _unbound(text, f"it cannot be listened at ({failed.strerror})", "correct it, or let this user do that")
+    remedy = "start it on its own host, or say with ?bind=HOST:PORT where this host listens for it"
+    raise _unbound(text, f"that is no address of this host ({', '.join(map(spelled, wanted))})", remedy)
+
+
+def _unbound(place: str, found: str, remedy: str) -> PeersUnusable:
+    return PeersUnusable(f"the place {place} of this member was wanted", found, remedy)
+
+
+def _is_here(peer: str, resolve: Resolve) -> bool:
+    try:
+        addresses = resolve(*split_place(peer))
+    except (OSError, UnicodeError):
+        return False
+    for address in addresses:
+        with contextlib.suppress(OSError):
+            _socket_at((address[0], 0, *address[2:])).close()
+            return True
+    return False
+
+
+def _socket_at(address: SocketAddress) -> socket.socket:
+    one = socket.socket(_family(address), socket.SOCK_DGRAM)
+    try:
+        one.settimeout(0)
+        if one.family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # Or [::] would take the place of 0.0.0.0, too.
+        with contextlib.suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        one.bind(address)
+    except BaseException:
+        one.close()
+        raise
+    return one
+
+
+def _family(address: SocketAddress) -> socket.AddressFamily:
+    return socket.AF_INET6 if len(address) == 4 else socket.AF_INET
+
+
+def _identity(address: SocketAddress) -> tuple[str, int]:
+    return address[0], address[1]

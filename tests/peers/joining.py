@@ -1,0 +1,80 @@
+"""Links for tests: at free ports of this host, with folders of their own, and a condition to wait for."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from neli_router.clock import host_clock
+from neli_router.electors.events import Heard
+from neli_router.peers.address import parse
+from neli_router.peers.names import Resolve, resolve
+from neli_router.peers.udp import PeerSockets, open_link
+from neli_router.protocol import Notice
+
+__all__ = ["PATIENCE", "addresses_at", "free_ports", "link_at", "links", "until"]
+
+PATIENCE = 180.0
+"""Seconds that only a broken test meets."""
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    with ExitStack() as stack:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        taken = [stack.enter_context(socket.socket(family, socket.SOCK_DGRAM)) for _ in range(count)]
+        for one in taken:
+            one.bind((host, 0))
+        return [one.getsockname()[1] for one in taken]
+
+
+def addresses_at(hosts: Sequence[str]) -> list[str]:
+    """HOST:PORT for each host, in the order of the list."""
+    ports = sorted(free_ports(len(hosts)))
+    return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
+
+
+def link_at(
+    peers: Sequence[str],
+    me: str,
+    folder: Path,
+    *,
+    group: str = "jobs",
+    mark: bytes = b"term 8",
+    options: str = "",
+    resolve: Resolve = resolve,
+) -> PeerSockets:
+    address, problems = parse(f"//{','.join(peers)}/{group}?me={me}&state={folder}{options}")
+    assert address is not None, problems
+    return open_link(address, mark=mark, clock=host_clock, resolve=resolve)
+
+
+@contextmanager
+def links(hosts: Sequence[str], folder: Path) -> Iterator[list[PeerSockets]]:
+    """One link for each host, in the order of their places."""
+    peers = addresses_at(hosts)
+    with ExitStack() as stack:
+        made = []
+        for me in peers:
+            made.append(link_at(peers, me, folder))
+            stack.callback(made[-1].close)
+        yield sorted(made, key=lambda link: link.place)
+
+
+def until(
+    condition: Callable[[list[Heard | Notice]], bool],
+    link: PeerSockets,
+    *others: PeerSockets,
+    again: Callable[[], object] = lambda: None,
+) -> list[Heard | Notice]:
+    """All that `link` takes until `condition` holds of it, while the `others` take theirs. `again` between takes."""
+    taken: list[Heard | Notice] = []
+    end = time.monotonic() + PATIENCE
+    while not condition(taken):
+        assert time.monotonic() < end, f"waited in vain; taken so far: {taken[-20:]}"
+        again()
+        link.wait(0.01)
+        taken += link.take()
+        for other in others:
+            other.take()
+    return taken

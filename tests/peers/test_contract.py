@@ -1,0 +1,123 @@
+"""One suite for every link: the promises that the pump and the machines rely upon.
+
+    WAYS["IPv4"] ------+
+    WAYS["IPv6"] ------+--> three links that know each other, for each test
+    WAYS["both"] ------+
+    WAYS["by name"] ---+
+
+A way joins by adding to WAYS a function that gives three links in the order of their places.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from neli_router.electors.events import BODY_MAX, Heard
+from neli_router.errors import Closed
+from neli_router.peers.udp import PeerSockets
+from tests.peers.joining import PATIENCE, links, until
+
+WAYS: dict[str, Callable[[Path], AbstractContextManager[list[PeerSockets]]]] = {
+    "IPv4": lambda folder: links(["127.0.0.1"] * 3, folder),
+    "IPv6": lambda folder: links(["::1"] * 3, folder),
+    "both": lambda folder: links(["127.0.0.1", "::1", "127.0.0.1"], folder),
+    "by name": lambda folder: links(["localhost"] * 3, folder),
+}
+
+Three = list[PeerSockets]
+
+
+@pytest.fixture(params=list(WAYS))
+def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Three]:
+    with WAYS[request.param](tmp_path) as made:
+        yield made
+
+
+def heard(link: PeerSockets, from_: PeerSockets, body: bytes) -> None:
+    """Send `body` until it has come: the network may lose it, and the first ones find nobody who knows the other."""
+    places = {link.place: link, from_.place: from_}
+    sender = from_.place
+    until(lambda taken: Heard(sender, body) in taken, link, from_, again=lambda: places[sender].send(link.place, body))
+
+
+def test_what_one_sends_the_other_hears_and_knows_from_whom(three: Three) -> None:
+    for sender in three:
+        for receiver in three:
+            if sender is not receiver:
+                heard(receiver, sender, f"from {sender.place}".encode())
+
+
+def test_a_body_sent_once_is_taken_once_also_by_one_that_has_never_heard_of_the_sender(three: Three) -> None:
+    one, other, _ = three
+    one.send(other.place, b"once")
+    taken = until(lambda taken: Heard(0, b"once") in taken, other, again=one.take)
+    heard(other, one, b"later")
+    taken += until(lambda _: True, other)
+    assert 1 == taken.count(Heard(0, b"once"))
+
+
+def test_the_longest_body_arrives_whole(three: Three) -> None:
+    heard(three[1], three[0], b"x" * BODY_MAX)
+
+
+def test_an_empty_body_arrives(three: Three) -> None:
+    heard(three[2], three[1], b"")
+
+
+def test_take_returns_at_once_when_nothing_came(three: Three) -> None:
+    for _ in range(3):
+        assert [] == [event for event in three[0].take() if isinstance(event, Heard)]
+
+
+def test_a_wake_from_another_thread_ends_a_wait(three: Three) -> None:
+    waiting = threading.Thread(target=three[0].wait, args=(PATIENCE,))
+    waiting.start()
+    three[0].wake()
+    waiting.join(PATIENCE / 2)
+    assert not waiting.is_alive()
+
+
+def test_a_wake_that_came_before_the_wait_ends_it_too(three: Three) -> None:
+    three[0].wake()
+    waiting = threading.Thread(target=three[0].wait, args=(PATIENCE,))
+    waiting.start()
+    waiting.join(PATIENCE / 2)
+    assert not waiting.is_alive()
+
+
+def test_memory_is_what_was_kept_last(three: Three) -> None:
+    assert b"" == three[0].memory
+    three[0].keep(b"term 7")
+    three[0].keep(b"term 8")
+    assert b"term 8" == three[0].memory
+
+
+def test_sending_to_a_peer_that_is_gone_is_no_error(three: Three) -> None:
+    three[2].close()
+    for _ in range(100):
+        three[0].send(2, b"into the void")
+        three[0].take()
+    heard(three[1], three[0], b"still here")
+
+
+def test_counts_tell_what_was_sent_and_taken(three: Three) -> None:
+    heard(three[1], three[0], b"x")
+    assert three[0].counts["sent"] >= 1
+    assert 1 <= three[1].counts["taken"]
+
+
+def test_no_address_for_people_has_a_path_in_it(three: Three, tmp_path: Path) -> None:
+    assert all(str(tmp_path) not in link.address and link.address.startswith("peers://") for link in three)
+
+
+def test_after_close_every_call_but_wake_raises_closed(three: Three) -> None:
+    link = three[0]
+    link.close()
+    link.close()
+    link.wake()
+    for call in (lambda: link.wait(0), link.take, lambda: link.send(1, b""), lambda: link.keep(b"")):
+        with pytest.raises(Closed):
+            call()
