@@ -68,6 +68,7 @@ from neli_router.protocol import Tick
 
 __all__ = [
     "STARVED_MAX",
+    "STEADY_TIME_OUTS",
     "Became",
     "Cede",
     "Ceded",
@@ -369,7 +370,6 @@ class TermElector:
     def _turn(self, now: float, effects: list[TermEffect]) -> None:
         """Do what is due."""
         if self.role is Role.LEADER:
-            self._begun = now >= self.acts_from
             if now >= self._due:
                 self._beat(now, effects)
         elif now >= self._due:
@@ -377,6 +377,8 @@ class TermElector:
                 self._fail("in time", now, effects)
             else:
                 self._end_wait(now, effects)
+        # Last: votes and its own heartbeat may have brought `acts_from` to this very moment, and then it is not due.
+        self._begun = self.role is Role.LEADER and now >= self.acts_from
 
     # What is heard
 

@@ -500,3 +500,10 @@ def test_a_group_elects_one_leader_whom_all_follow() -> None:
     scene.run(30.0)
     assert scene.acting is not None
     assert {scene.acting[0]} == set(scene.followed.values())
+
+
+def test_deadline_lies_ahead_once_a_leader_may_act_in_the_very_step_that_made_it_one() -> None:
+    """Or its driver would step it twice at one moment: `neli simulate --protocol term --seed 0x1e`."""
+    alone = elector(size=1)
+    now, _ = tick(alone)
+    assert (alone.term, True) == (alone.tenure(now), alone.deadline > now)
