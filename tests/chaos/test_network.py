@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.bad_switch import BadSwitch
 from tests.conftest import require
+from tests.repeat import SEED
 from tests.servers.network import NAMESPACES, Network, missing
 
 pytestmark = pytest.mark.process
@@ -105,3 +107,51 @@ def test_a_thread_that_entered_a_host_is_back_afterwards(network: Network) -> No
     with network.entered("one"):
         assert before != here.readlink()
     assert before == here.readlink()
+
+
+@pytest.fixture(name="switch")
+def _switch(network: Network) -> Iterator[BadSwitch]:
+    with BadSwitch(network, seed=SEED) as switch:
+        yield switch
+
+
+def test_a_bad_switch_that_is_not_told_otherwise_carries_everything(
+    switch: BadSwitch, network: Network, hears: Callable[..., bool]
+) -> None:
+    assert all(hears(one, two) for one in network.hosts for two in network.hosts if one != two)
+    assert switch.carried > 0
+    assert 0 == switch.lost
+
+
+def test_a_bad_switch_loses_what_it_shall_and_cuts_hold_on_it(
+    switch: BadSwitch, network: Network, hears: Callable[..., bool]
+) -> None:
+    switch.loss = 1.0
+    assert not hears("one", "two", within=0.2)
+    switch.heal()
+    assert hears("one", "two")
+    network.lose("one", "two")
+    assert not hears("one", "two", within=0.2)
+    assert hears("two", "one")
+
+
+def test_a_bad_switch_doubles_datagrams_and_lets_them_overtake_each_other(switch: BadSwitch, network: Network) -> None:
+    with network.entered("one"):
+        source = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with network.entered("two"):
+        target = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with source, target:
+        target.bind((network.address("two"), 7636))
+        target.settimeout(SOON)
+        switch.doubled, switch.late = 1.0, 0.2
+        for number in range(20):
+            source.sendto(bytes([number]), (network.address("two"), 7636))
+        heard = [target.recv(100)[0] for _ in range(40)]
+    assert [number for number in range(20) for _ in range(2)] == sorted(heard)
+    assert heard != sorted(heard)
+
+
+def test_when_a_bad_switch_is_gone_the_network_is_as_it_was(network: Network, hears: Callable[..., bool]) -> None:
+    with BadSwitch(network, seed=SEED):
+        pass
+    assert hears("one", "two")

@@ -24,11 +24,12 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -42,6 +43,7 @@ NAMESPACES = Path("/run/netns")
 OURS = re.compile(r"neli-(?P<maker>\d+)-[0-9a-f]{4}-.+")
 
 CLONE_NEWNET = 0x40000000
+ETH_P_ALL = 3
 
 DELAYED = "netem delay 40ms 20ms"
 NARROW = "tbf rate 160kbit burst 2kb latency 800ms"
@@ -133,12 +135,8 @@ class Network:
     @contextmanager
     def entered(self, host: str) -> Iterator[None]:
         """This thread is on `host`, and so are for ever the threads and processes that it starts meanwhile."""
-        with Path("/proc/thread-self/ns/net").open("rb") as home, (NAMESPACES / self._space(host)).open("rb") as there:
-            _enter(there.fileno())
-            try:
-                yield
-            finally:
-                _enter(home.fileno())
+        with _entered(self._space(host)):
+            yield
 
     def lose(self, source: str, target: str) -> None:
         """What `source` sends to `target` vanishes from now on."""
@@ -187,6 +185,26 @@ class Network:
         for host in list(self._slow):
             self.hurry(host)
 
+    @contextmanager
+    def unplugged(self) -> Iterator[dict[str, socket.socket]]:
+        """Meanwhile no cable is in the switch. Raw sockets at their ends, by host: whoever has them is the switch."""
+        with ExitStack() as stack:
+            for host in self.hosts:
+                _run("ip", "-n", self._switch, *f"link set {host} nomaster".split())
+                stack.callback(_try, "ip", "-n", self._switch, *f"link set {host} master switch".split())
+            ends: dict[str, socket.socket] = {}
+            with _entered(self._switch):
+                for host in self.hosts:
+                    end = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)))
+                    end.bind((host, ETH_P_ALL))
+                    end.setblocking(False)
+                    ends[host] = end
+            yield ends
+
+    def mac(self, host: str) -> bytes:
+        """The address that frames for `host` begin with."""
+        return bytes.fromhex(self._mac(host).replace(":", ""))
+
     def _space(self, host: str) -> str:
         return f"{self._family}-{host}"
 
@@ -211,6 +229,16 @@ def _sweep() -> None:
         made = OURS.fullmatch(path.name)
         if made is not None and not Path(f"/proc/{made['maker']}").exists():
             _try("ip", "netns", "del", path.name)
+
+
+@contextmanager
+def _entered(space: str) -> Iterator[None]:
+    with Path("/proc/thread-self/ns/net").open("rb") as home, (NAMESPACES / space).open("rb") as there:
+        _enter(there.fileno())
+        try:
+            yield
+        finally:
+            _enter(home.fileno())
 
 
 def _enter(namespace: int) -> None:

@@ -1,0 +1,106 @@
+"""A bad switch: it loses frames, doubles them, and lets them overtake each other, as much as a test asks for.
+
+    m1 --frame--> thread --lost? doubled? how late?--> m2        all cables of a Network end here, and not in its bridge
+
+Kernels can do that too (netem), where it was built in; a switch of our own is there wherever a Network is. It carries
+some thousand frames a second, which is many times what a small group of peers sends. The seed draws which frames it
+is about, as far as they come in one order.
+"""
+
+import heapq
+import random
+import select
+import socket
+import threading
+from contextlib import ExitStack
+from itertools import count
+
+from neli_router.clock import host_clock
+from neli_router.closing import Closing
+from tests.servers.network import Network
+
+__all__ = ["BadSwitch"]
+
+FRAME_MAX = 65535
+ROUND = 0.05
+"""Seconds that the thread waits at most, and so how long its end takes."""
+
+ETHERTYPE, IPV4 = slice(12, 14), b"\x08\x00"
+PROTOCOL, UDP = 23, 17
+CHECKSUM = slice(40, 42)
+
+
+class BadSwitch(Closing):
+    """Works from its construction until `close`. At first it is a good one; set what it shall do, at any time."""
+
+    def __init__(self, network: Network, *, seed: int) -> None:
+        self.loss = self.doubled = 0.0
+        """Chances."""
+        self.late = 0.0
+        """Seconds: each frame takes any time from 0 to this."""
+        self.carried = self.lost = 0
+        self._rng = random.Random(seed)
+        self._order = count()
+        self._due: list[tuple[float, int, socket.socket, bytes]] = []
+        self._macs = {network.mac(host): host for host in network.hosts}
+        self._stack = ExitStack()
+        self._ends = self._stack.enter_context(network.unplugged())
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="bad-switch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if not self._over:
+            self._over = True
+            self._thread.join()
+            self._stack.close()
+
+    def heal(self) -> None:
+        self.loss = self.doubled = self.late = 0.0
+
+    def _run(self) -> None:
+        poll = select.poll()
+        for end in self._ends.values():
+            poll.register(end, select.POLLIN)
+        by_number = {end.fileno(): end for end in self._ends.values()}
+        while not self._over:
+            rest = self._due[0][0] - host_clock() if self._due else ROUND
+            for number, _ in poll.poll(max(0.0, min(ROUND, rest)) * 1000):
+                self._take(by_number[number])
+            while self._due and self._due[0][0] <= host_clock():
+                _, _, end, frame = heapq.heappop(self._due)
+                self._put(end, frame)
+
+    def _take(self, end: socket.socket) -> None:
+        while True:
+            try:
+                frame, address = end.recvfrom(FRAME_MAX)
+            except (BlockingIOError, OSError):
+                return
+            host = self._macs.get(frame[:6])
+            if address[2] != socket.PACKET_OUTGOING and host is not None:  # For nobody, if it is cut off.
+                self._carry(self._ends[host], _complete(frame))
+
+    def _carry(self, end: socket.socket, frame: bytes) -> None:
+        if self._rng.random() < self.loss:
+            self.lost += 1
+            return
+        for _ in range(1 + (self._rng.random() < self.doubled)):
+            at = host_clock() + self.late * self._rng.random()
+            heapq.heappush(self._due, (at, next(self._order), end, frame))
+
+    def _put(self, end: socket.socket, frame: bytes) -> None:
+        try:
+            end.send(frame)
+            self.carried += 1
+        except OSError:  # Its queue is full: a switch loses frames then.
+            self.lost += 1
+
+
+def _complete(frame: bytes) -> bytes:
+    """Without the checksum of UDP, which the kernel has left to a network card; none is allowed in IPv4."""
+    if frame[ETHERTYPE] != IPV4 or frame[PROTOCOL] != UDP:
+        return frame
+    whole = bytearray(frame)
+    whole[CHECKSUM] = bytes(2)
+    return bytes(whole)
