@@ -323,7 +323,8 @@ class TermElector:
             (
                 (supporter.priority, peer)
                 for peer, supporter in self._supporters.items()
-                if supporter.priority > self.priority
+                if peer != self.me
+                and supporter.priority > self.priority
                 and now < supporter.sent_at + time_out
                 and now >= supporter.since + STEADY_TIME_OUTS * time_out * 2 ** self._passed.get(peer, 0)
             ),

@@ -5,6 +5,8 @@
     scene.cut("B", "ACD")                 both ways; `cut_one_way` for one
     scene.played                          what they became, line by line
 
+`play` takes a script in place of Python, and gives it back with the answers.
+
 After each step the scene asks who acts. Two at once, or a term that is not above all others that acted before, fails
 the test. Times are in heartbeats: the beat is 1 and the lease is 3.
 """
@@ -14,11 +16,22 @@ from random import Random
 
 from neli_router.electors.priority import electorate
 from neli_router.electors.settings import Policy, TermSettings
-from neli_router.electors.term import Became, Message, Remember, Said, Tell, TermEffect, TermElector, TermEvent
+from neli_router.electors.term import (
+    Became,
+    Cede,
+    Message,
+    Remember,
+    Said,
+    Stand,
+    Tell,
+    TermEffect,
+    TermElector,
+    TermEvent,
+)
 from neli_router.keyspace import Layout
 from neli_router.protocol import TICK
 
-__all__ = ["NAMES", "Scene", "new_elector", "term_settings"]
+__all__ = ["NAMES", "Scene", "new_elector", "play", "term_settings"]
 
 NAMES = "ABCDEFGHIJKLM"
 
@@ -71,6 +84,7 @@ class Scene:
         partition: int = 0,
         partitions: int = 1,
         replicas: int | None = None,
+        transfers: bool = False,
         delay: float = 0.01,
         terms: tuple[int, ...] = (),
         seed: int = 0,
@@ -82,7 +96,9 @@ class Scene:
         self.kept = dict(enumerate(terms or (0,) * size))
         self.acted: list[tuple[int, int]] = []
         """The peers that acted, each with its term, in order."""
+        self.acted_at: list[float] = []
         self._partition, self._seed, self._births = partition, seed, 0
+        self._transfers = transfers
         self._settings = [
             term_settings(
                 size,
@@ -153,6 +169,8 @@ class Scene:
                 case Tell(to, message):
                     for target in self.electors[peer].peers if to is None else (to,):
                         self._send(peer, target, message)
+        if self._transfers and (preferred := self.electors[peer].preferred(self.now)) is not None:
+            self.step(peer, Cede(preferred))  # Its program finishes in no time.
         return effects
 
     @property
@@ -195,6 +213,7 @@ class Scene:
             if acting not in self.acted[-1:]:
                 assert all(acting[1] > term for _, term in self.acted), f"{acting} acts after {self.acted}"
                 self.acted.append(acting)
+                self.acted_at.append(self.now)
 
     def _line(self, peer: int, became: Became) -> str:
         leader = "nobody" if became.leader is None else NAMES[became.leader]
@@ -203,3 +222,76 @@ class Scene:
             reason = reason.replace(f"peer {i}", NAMES[i])
         state = f"{NAMES[peer]} {became.role.value} {became.term}, leader {leader}"
         return f"{self.now:.2f} {state}: {reason}"
+
+
+def play(script: str) -> str:
+    """Each line of the script, and below it what the peers became until the next one.
+
+    # ...                           is kept as it is
+    peers 4 scouting=no term=9      how many there are; also policy=priority, transfers=yes, seed=7
+    10 cut A B                      also: cut-one-way A B, heal, kill A, restart A, restart A term=0, stand A,
+                                    cede A, cede A to=B, prefer A priority=1, ask
+    """
+    written: list[str] = []
+    scene: Scene | None = None
+    for line in script.splitlines():
+        if line.startswith("    -> "):
+            continue
+        if line and not line.startswith("#"):
+            first, *words = line.split()
+            names = [word for word in words if "=" not in word]
+            told = dict(word.split("=") for word in words if "=" in word)
+            if scene is None:
+                scene = _scene(int(names[0]), told)
+            else:
+                scene.run(float(first))
+                written += _answers(scene)
+                written.append(line)
+                _direct(scene, names, told)
+                written += _answers(scene)
+                continue
+        written.append(line)
+    return "\n".join([*written, ""])
+
+
+def _scene(size: int, told: dict[str, str]) -> Scene:
+    return Scene(
+        size,
+        policy="priority" if told.get("policy") == "priority" else "random",
+        scouting=told.get("scouting") != "no",
+        terms=(int(told.get("term", "0")),) * size,
+        transfers="transfers" in told,
+        seed=int(told.get("seed", "0")),
+    )
+
+
+def _answers(scene: Scene) -> list[str]:
+    played, scene.played = scene.played, []
+    return [f"    -> {line}" for line in played]
+
+
+def _direct(scene: Scene, names: list[str], told: dict[str, str]) -> None:
+    verb, *who = names
+    match verb:
+        case "cut":
+            scene.cut(*who)
+        case "cut-one-way":
+            scene.cut_one_way(*who)
+        case "heal":
+            scene.heal()
+        case "kill":
+            scene.kill(*who)
+        case "restart":
+            scene.restart(*who, term=int(told["term"]) if "term" in told else None)
+        case "stand":
+            scene.step(NAMES.index(who[0]), Stand())
+        case "cede":
+            scene.step(NAMES.index(who[0]), Cede(NAMES.index(told["to"]) if "to" in told else None))
+        case "prefer":
+            scene.electors[NAMES.index(who[0])].prefer(int(told["priority"]))
+        case "ask":
+            acts = "nobody" if scene.acting is None else f"{scene.acting[0]} under {scene.acting[1]}"
+            led = ", ".join(f"{peer} sees {leader or 'nobody'}" for peer, leader in scene.followed.items())
+            scene.played.append(f"{scene.now:.2f} {acts} acts; {led}")
+        case _:
+            raise AssertionError(verb)
