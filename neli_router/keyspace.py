@@ -16,14 +16,14 @@ a lone surrogate (`json.loads` makes one of the six characters \\ud800). Text is
 it is known to be ASCII, which Python answers from a flag in the string's header, or has been encoded by us.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import mmh3
 import msgspec
 
 from neli_router.errors import BadKey, ConfigError
 
-__all__ = ["PARTITIONS", "SLOTS", "SLOTS_MAX", "Key", "Layout", "Role", "hasher", "role_of", "utf8"]
+__all__ = ["PARTITIONS", "SLOTS", "SLOTS_MAX", "Key", "Layout", "Role", "hasher", "role_of", "spelled", "utf8"]
 
 SLOTS = 16384
 """Redis Cluster's number: small enough for a flat table, large enough for 4096 partitions of four slots each."""
@@ -36,6 +36,9 @@ SLOTS_MAX = 2**32
 
 ROLE_DIGITS_MAX = 18
 """No program counts roles up to more, and Python is slow to read very long numbers."""
+
+SPELLED_MAX = 12
+"""The most runs of partitions that a line spells out. No person reads a line with a thousand numbers."""
 
 Key = str | bytes
 Role = int | str | bytes
@@ -171,6 +174,18 @@ def utf8(key: object) -> bytes:
         f"found {_described(key)}",
         "encode the value the same way in every program of the group, such as str(number) or bytes(buffer)",
     )
+
+
+def spelled(partitions: Iterable[int]) -> str:
+    """Partitions as people write them: `0-7,9`."""
+    runs: list[list[int]] = []
+    for partition in sorted(partitions):
+        if runs and partition == runs[-1][1] + 1:
+            runs[-1][1] = partition
+        else:
+            runs.append([partition, partition])
+    words = [f"{first}-{last}" if first < last else f"{first}" for first, last in runs]
+    return ",".join(words[:SPELLED_MAX]) + (",..." if len(words) > SPELLED_MAX else "")
 
 
 def _tag(key: bytes) -> bytes:

@@ -314,8 +314,11 @@ class TermElector:
         """The term under which this node may act at `now`."""
         return self.term if self.role is Role.LEADER and self.acts_from <= now < self.acts_until else None
 
-    def preferred(self, now: float) -> int | None:
-        """The peer that this leader should cede to: its priority is higher, and it has been there for a while."""
+    def preferred(self, now: float, *, steady: bool = True) -> int | None:
+        """The peer that this leader should cede to: its priority is higher, and it has been there for a while.
+
+        Not `steady`: however short it has been there, because an operator asks for it.
+        """
         if self.tenure(now) is None:
             return None
         time_out = MISSES * self._settings.beat
@@ -326,11 +329,18 @@ class TermElector:
                 if peer != self.me
                 and supporter.priority > self.priority
                 and now < supporter.sent_at + time_out
-                and now >= supporter.since + STEADY_TIME_OUTS * time_out * 2 ** self._passed.get(peer, 0)
+                and (
+                    not steady or now >= supporter.since + STEADY_TIME_OUTS * time_out * 2 ** self._passed.get(peer, 0)
+                )
             ),
             default=None,
         )
         return None if best is None else best[1]
+
+    def beat_by(self, at: float) -> None:
+        """Send the next heartbeat at `at` at the latest: whoever drives many electors lets all beat together."""
+        if self.role is Role.LEADER:
+            self._due = min(self._due, at)
 
     def prefer(self, priority: int | None) -> None:
         """This node's priority is another from now on; None is the assigned one."""

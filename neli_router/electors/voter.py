@@ -76,6 +76,9 @@ class Voter(ABC):
     def _nominate(self, event: Nominate | Prefer | Rebalance, now: float, effects: list[PeerEffect]) -> None:
         """Take an operator's word. An elector that has no use for it ignores it."""
 
+    def _close_step(self, effects: list[PeerEffect]) -> None:  # noqa: B027 - an elector that has nothing to add is whole.
+        """Add what the step came to. Called at the end of each, when the program's news are in `effects`."""
+
     # Questions
 
     @property
@@ -105,6 +108,10 @@ class Voter(ABC):
         leading = self._belief.leading
         ends = {i: self._ends(i) for i in leading}
         return Standing(dict(leading), min(ends.values(), default=-inf), ends)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._told
 
     @property
     def deadline(self) -> float:
@@ -140,7 +147,10 @@ class Voter(ABC):
             self._settle(now, effects)
             self._drain(now, effects)
             if self._closing and not self._belief.leading:
-                self._end(None, effects, now)
+                self._end(None, now, effects)
+        self._close_step(effects)
+        if self._is_over:
+            effects.append(Stopped(self.error))  # After the farewell: whoever drives this closes the link then.
         return effects
 
     def _settle(self, now: float, effects: list[PeerEffect]) -> None:
@@ -161,9 +171,8 @@ class Voter(ABC):
         """End without waiting for the program, which is fenced in this very step."""
         self._belief.reason = reason
         effects += self._belief.settle({}, take=False)
-        self._end(error, effects, now)
+        self._end(error, now, effects)
 
-    def _end(self, error: NeliError | None, effects: list[PeerEffect], now: float) -> None:
+    def _end(self, error: NeliError | None, now: float, effects: list[PeerEffect]) -> None:
         self._cede(range(self._peer.layout.partitions), now, effects)
         self.error, self._told = error, True
-        effects.append(Stopped(error))

@@ -12,22 +12,20 @@ which may quote one.
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from neli_router import logs
+from neli_router.keyspace import spelled
 from neli_router.member.runtime import Lane
 from neli_router.protocol import Acquired, Fenced, News, Notice, Revoked
 
-__all__ = ["NOTES_MAX", "Journal", "spelled"]
+__all__ = ["NOTES_MAX", "Journal"]
 
 NOTES_MAX = 1000
 """Notes that may wait while the log blocks: several minutes of a very bad day. More would cost memory."""
 
-SPELLED_MAX = 12
-"""The most runs of partitions that a line spells out. No person reads a line with a thousand numbers."""
 
-
-QUIET = frozenset({"member.joined", "ledger.available", "witness.found"})
+QUIET = frozenset({"election.won", "leader.found", "ledger.available", "member.joined", "witness.found"})
 """Notices that report no trouble."""
 
 
@@ -69,18 +67,6 @@ class Journal:
                 self._log.warning("journal.dropped", notes=dropped)
         except Exception:  # noqa: BLE001 - as `logging` itself does: a broken log must not end what it reports on.
             traceback.print_exc(file=sys.stderr)
-
-
-def spelled(partitions: Iterable[int]) -> str:
-    """Partitions as people write them: `0-7,9`."""
-    runs: list[list[int]] = []
-    for partition in sorted(partitions):
-        if runs and partition == runs[-1][1] + 1:
-            runs[-1][1] = partition
-        else:
-            runs.append([partition, partition])
-    words = [f"{first}-{last}" if first < last else f"{first}" for first, last in runs]
-    return ",".join(words[:SPELLED_MAX]) + (",..." if len(words) > SPELLED_MAX else "")
 
 
 def _fields(terms: Mapping[int, int]) -> dict[str, object]:

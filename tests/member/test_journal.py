@@ -8,7 +8,8 @@ import pytest
 import structlog
 
 from neli_router import logs, protocol, testing
-from neli_router.member.journal import NOTES_MAX, Journal, spelled
+from neli_router.keyspace import spelled
+from neli_router.member.journal import NOTES_MAX, Journal
 
 
 def drained(journal: Journal) -> None:

@@ -1,0 +1,331 @@
+"""Councils: the electors of all partitions of a few members, wired together by a network that loses nothing."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from math import inf
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from neli_router.electors.council import Council, packed
+from neli_router.electors.events import BODY_MAX, Heard, Keep, Nominate, PeerEffect, PeerInput, Rebalance, Send
+from neli_router.electors.settings import TermSettings
+from neli_router.electors.term import Heartbeat, Message
+from neli_router.errors import LedgerUnusable
+from neli_router.keyspace import Layout
+from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
+
+BEAT = 0.1
+LEASE = 0.3
+DELAY = 0.002
+STEPS_MAX = 200_000
+
+
+def settings(me: int, *, size: int = 3, partitions: int = 6, **options: Any) -> TermSettings:
+    peers = tuple(f"p{i}:1" for i in range(size))
+    given = {"policy": "priority", "lease": LEASE, "beat": BEAT, "drain_timeout": 5.0, **options}
+    layout = Layout(slots=64 * partitions, partitions=partitions)
+    return TermSettings(name=f"m{me}", layout=layout, peers=peers, me=me, **given)
+
+
+class Scene:
+    """Members whose programs finish at once what they are asked for, unless they are `busy`."""
+
+    def __init__(self, *, size: int = 3, partitions: int = 6, **options: Any) -> None:
+        self.now = 0.0
+        self.options: dict[str, Any] = {"size": size, "partitions": partitions, **options}
+        self.members: dict[int, Council] = {}
+        self.disks: dict[int, bytes] = dict.fromkeys(range(size), b"")
+        self.told: dict[int, list[object]] = {i: [] for i in range(size)}
+        self.busy: set[int] = set()
+        self.sent: Counter[int] = Counter()
+        self.longest = 0
+        self._posts: list[tuple[float, int, int, PeerInput]] = []
+        self._count = 0
+        for i in range(size):
+            self.start(i)
+
+    def start(self, me: int, **others: Any) -> None:
+        made = settings(me, **{**self.options, **others})
+        self.members[me] = Council(made, self.disks[me], self.now, rng=Random(f"{me} {self.now}"))
+
+    def kill(self, me: int) -> None:
+        del self.members[me]
+
+    def post(self, to: int, event: PeerInput, *, after: float = 0.0) -> None:
+        self._count += 1
+        self._posts.append((self.now + after, self._count, to, event))
+
+    def run(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
+        end = self.now + seconds
+        for _ in range(STEPS_MAX):
+            if until():
+                return
+            post = min(self._posts, default=(inf, 0, 0, TICK), key=lambda one: one[:2])
+            due, who = min(((one.deadline, me) for me, one in self.members.items()), default=(inf, 0))
+            if min(post[0], due) > end:
+                self.now = end
+                return
+            if post[0] <= due:
+                self._posts.remove(post)
+                self.now, who, event = max(self.now, post[0]), post[2], post[3]
+            else:
+                self.now, event = max(self.now, due), TICK
+            if who in self.members:
+                self._carry_out(who, self.members[who].step(event, self.now))
+            self._require_one_owner()
+        raise AssertionError("the scene did not end")
+
+    def await_leaders(self, seconds: float = 60.0) -> None:
+        partitions = self.options["partitions"]
+        self.run(seconds, until=lambda: len(self.led()) == partitions)
+        assert partitions == len(self.led())
+
+    def led(self) -> dict[int, tuple[int, int]]:
+        """Partition -> (member, term), as the programs believe."""
+        return {i: (me, term) for me, one in self.members.items() for i, term in one.leading.items()}
+
+    def shares(self) -> list[int]:
+        return [len(one.leading) for one in self.members.values()]
+
+    def events(self, me: int, kind: type) -> list[Any]:
+        return [one for one in self.told[me] if isinstance(one, kind)]
+
+    def notices(self, me: int, event: str) -> list[Notice]:
+        return [one for one in self.events(me, Notice) if one.event == event]
+
+    def _carry_out(self, me: int, effects: Iterable[PeerEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(to, body):
+                    self.longest = max(self.longest, len(body))
+                    self.sent[me] += 1
+                    self.post(to, Heard(me, body), after=DELAY)
+                case Keep(memory):
+                    self.disks[me] = memory
+                case _:
+                    self.told[me].append(effect)
+                    if isinstance(effect, Revoked) and me not in self.busy:
+                        self.post(me, Released(effect.terms), after=DELAY)
+                    if isinstance(effect, Stopped):
+                        del self.members[me]
+
+    def _require_one_owner(self) -> None:
+        acting = Counter(i for one in self.members.values() for i in one.tenures(self.now))
+        assert {} == {i: count for i, count in acting.items() if count > 1}
+
+
+def test_priorities_share_the_partitions_out_when_a_group_starts() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    assert [2, 2, 2] == scene.shares()
+
+
+def test_all_heartbeats_to_one_peer_are_sent_together_in_one_body() -> None:
+    scene = Scene(partitions=64)
+    scene.await_leaders()
+    scene.run(5 * BEAT)
+    before = scene.sent.total()
+    scene.run(10 * BEAT)
+    # Each of three members has heartbeats for two peers, and each is answered.
+    assert 12 == (scene.sent.total() - before) / 10
+
+
+def test_no_body_is_longer_than_a_datagram_that_no_network_splits() -> None:
+    scene = Scene(partitions=512, term_base=2**52)
+    scene.await_leaders()
+    assert 0 < scene.longest <= BODY_MAX
+    said: dict[Message, list[int]] = {Heartbeat(2**52 + i, 2**40): list(range(4096)) for i in range(40)}
+    bodies = packed(1.5, False, said, [(4095, 199)] * 1000)
+    assert max(map(len, bodies)) <= BODY_MAX
+    heard = [msgspec.msgpack.decode(body) for body in bodies]
+    assert 40 * 4096 == sum(len(partitions) for one in heard for _, partitions in one[2])
+    assert 1000 == sum(len(one[3]) for one in heard)
+
+
+def test_when_a_leader_dies_one_notice_names_its_partitions_and_others_take_them_under_higher_terms() -> None:
+    scene = Scene(partitions=60)
+    scene.await_leaders()
+    before = scene.led()
+    scene.run(1.0)
+    scene.told = {me: [] for me in scene.told}
+    scene.kill(0)
+    scene.await_leaders()
+    after = scene.led()
+    assert all(after[i][1] > term for i, (me, term) in before.items() if me == 0)
+    assert [30, 30] == scene.shares()  # The alternation of Zeebe's rule.
+    scene.run(1.0)
+    for me in (1, 2):
+        (missed,) = scene.notices(me, "leader.missed")
+        assert ("p0:1", 20) == (missed.fields["peer"], missed.fields["count"])
+        assert "3 heartbeats" in str(missed.fields["reason"])
+
+
+def test_a_restart_goes_on_with_the_terms_on_disk() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    before = {i: term for i, (_, term) in scene.led().items()}
+    for me in range(3):
+        scene.kill(me)
+    scene.run(1.0)
+    for me in range(3):
+        scene.start(me)
+    scene.await_leaders()
+    assert all(term > before[i] for i, (_, term) in scene.led().items())
+
+
+def test_terms_that_grow_in_one_step_are_kept_at_once_and_before_anything_is_sent_or_acquired() -> None:
+    council = Council(settings(0, size=1), b"", 0.0, rng=Random(7))
+    kinds: list[str] = []
+    for _ in range(1000):
+        kinds += [type(effect).__name__ for effect in council.step(TICK, council.deadline)]
+        if len(council.leading) == 6:
+            break
+    assert "Keep" == kinds[0]
+    assert kinds.count("Acquired") >= kinds.count("Keep")
+    assert all(("Acquired", "Keep") != pair or kinds.count("Keep") > 1 for pair in pairwise(kinds))
+
+
+def test_a_member_that_closes_hands_over_at_once_and_to_members_that_stay() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(1.0)
+    began = scene.now
+    scene.post(0, Close())
+    scene.run(30.0, until=lambda: set(scene.members) == {1, 2} and len(scene.led()) == 6)
+    assert scene.now - began < BEAT / 2
+    assert [3, 3] == scene.shares()
+    assert [Stopped(None)] == scene.told[0][-1:]
+    assert [] == scene.events(0, Fenced)
+
+
+def test_a_partition_stays_with_a_member_that_closes_until_its_program_has_finished() -> None:
+    scene = Scene()
+    scene.busy.add(0)
+    scene.await_leaders()
+    scene.run(1.0)
+    mine = dict(scene.members[0].leading)
+    scene.post(0, Close())
+    scene.run(1.0)
+    assert mine == scene.members[0].leading
+    scene.post(0, Released(mine))
+    scene.run(1.0)
+    assert {1, 2} == set(scene.members)
+    assert 6 == len(scene.led())
+
+
+def test_two_members_that_close_together_leave_everything_to_the_third() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(1.0)
+    scene.post(0, Close())
+    scene.post(1, Close())
+    scene.run(1.0)
+    assert [2] == list(scene.members)
+
+
+def test_a_primary_that_returns_is_given_its_partitions_back_by_transfer() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.kill(0)
+    scene.await_leaders()
+    scene.start(0)
+    scene.told = {me: [] for me in scene.told}
+    scene.run(10.0)
+    assert [2, 2, 2] == scene.shares()
+    assert [] == scene.events(1, Fenced) + scene.events(2, Fenced)
+
+
+def test_at_random_a_leader_stays_until_an_operator_names_another() -> None:
+    scene = Scene(policy="random", partitions=3)
+    scene.await_leaders()
+    before = scene.led()
+    scene.run(5.0)
+    assert before == scene.led()
+    leader = before[1][0]
+    chosen, asked = (i for i in range(3) if i != leader)
+    scene.post(asked, Nominate(chosen, (1,)))  # It leads nothing of it, and passes that on.
+    scene.run(1.0)
+    assert chosen == scene.led()[1][0]
+    assert [] == scene.events(leader, Fenced)
+
+
+def test_what_an_operator_named_stays_where_it_is_until_it_is_rebalanced() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(5.0)
+    scene.post(0, Nominate(2))
+    scene.post(1, Nominate(2))
+    scene.run(10.0)
+    assert [0, 0, 6] == scene.shares()
+    scene.post(2, Rebalance())
+    scene.run(1.0)
+    assert [2, 2, 2] == scene.shares()
+
+
+def test_only_the_replicas_of_a_partition_vote_for_it() -> None:
+    scene = Scene(size=4, partitions=12, replicas=3)
+    assert [9, 9, 9, 9] == [len(one.electors) for one in scene.members.values()]
+    scene.await_leaders()
+    assert [3, 3, 3, 3] == scene.shares()
+    scene.post(3, Nominate(3, (0,)))  # Of which it is no replica.
+    scene.run(1.0)
+    assert [3, 3, 3, 3] == scene.shares()
+
+
+def test_a_leader_that_was_paused_is_fenced_when_it_wakes_up_and_says_why() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    asleep = scene.members.pop(0)
+    scene.await_leaders()
+    scene.run(1.0)
+    scene.members[0] = asleep
+    scene.run(0.1)
+    (fenced,) = scene.events(0, Fenced)
+    assert (2, "for a lease, too few of the peers supported it") == (len(fenced.terms), fenced.reason)
+
+
+def test_a_peer_with_another_lease_is_not_listened_to_and_people_are_told_once() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.kill(0)
+    scene.start(0, lease=2 * LEASE)
+    scene.run(5.0)
+    assert [0, 3, 3] == [len(scene.members[me].leading) for me in range(3)]
+    (notice,) = scene.notices(1, "peers.lease_differs")
+    assert {"peer": "p0:1", "theirs": 2 * LEASE, "ours": LEASE} == notice.fields
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", b"\x93\xcb", b"\x90", msgspec.msgpack.encode([LEASE, False, [[["H", 1, 1], [9999, -1]]]])]
+)
+def test_what_cannot_be_read_is_ignored(body: bytes) -> None:
+    council = Council(settings(0), b"", 0.0, rng=Random(7))
+    assert [] == council.step(Heard(1, body), 0.01)
+
+
+def test_a_memory_that_cannot_be_read_is_no_empty_one() -> None:
+    with pytest.raises(LedgerUnusable, match="cannot be read"):
+        Council(settings(0), b"\xc1", 0.0, rng=Random(7))
+
+
+def test_terms_of_partitions_that_a_smaller_layout_leaves_out_are_kept() -> None:
+    scene = Scene(partitions=6)
+    scene.await_leaders()
+    memory = scene.disks[0]
+    small = Council(settings(0, size=1, partitions=2), memory, 0.0, rng=Random(7))
+    kept = [
+        effect.memory for _ in range(100) for effect in small.step(TICK, small.deadline) if isinstance(effect, Keep)
+    ]
+    lowest, above = msgspec.msgpack.decode(kept[-1])
+    assert 6 == len(above)
+    assert lowest > 0
+
+
+def test_acquired_carries_terms_above_the_base() -> None:
+    scene = Scene(term_base=1000)
+    scene.await_leaders()
+    assert {1001} == {term for event in scene.events(1, Acquired) for term in event.terms.values()}
