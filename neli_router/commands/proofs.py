@@ -26,6 +26,8 @@ from neli_router.sim.consumers.miniature import ConsumerBounds
 from neli_router.sim.consumers.options import BorrowedProtocol, ConsumerWeather
 from neli_router.sim.consumers.simulate import ConsumerOutcome, simulate_consumers
 from neli_router.sim.consumers.steps import ConsumerMiniatures
+from neli_router.sim.electors.options import ElectorProtocol, ElectorWeather
+from neli_router.sim.electors.simulate import ElectorOutcome, simulate_electors
 from neli_router.sim.explore import Miniatures, Report, explore, transcript
 from neli_router.sim.miniature import Bounds
 from neli_router.sim.options import Weather
@@ -83,8 +85,11 @@ Those with two partitions go as far as they come in 300,000 worlds."""
 WEATHERS: dict[str, tuple[str, ...]] = {
     "induction": get_args(Weather),
     **dict.fromkeys(get_args(BorrowedProtocol), get_args(ConsumerWeather)),
+    **dict.fromkeys(("term", "priority"), get_args(ElectorWeather)),
 }
 """Protocol -> the kinds of faults that its runs know."""
+
+AnyOutcome = Result | ConsumerOutcome | ElectorOutcome
 
 CHUNK = 5
 """Seeds a process takes at a time: enough to make up for handing them over, few enough for a progress that moves."""
@@ -212,6 +217,8 @@ def simulate_command(
         raise click.BadParameter(f"{protocol} knows {known}, and not {weather}", param_hint="--weather")
     if protocol == "fast-neli" and guarantee == "available":
         raise click.BadParameter("fast-neli is exclusive, as goNELI is", param_hint="--guarantee")
+    if protocol in get_args(ElectorProtocol) and guarantee == "available":
+        raise click.BadParameter(f"{protocol} is exclusive: leaders have leases", param_hint="--guarantee")
     asked = _Asked(protocol, guarantee, weather)
     if first is not None:
         result = asked.run(_seed(first))
@@ -260,18 +267,21 @@ class _Asked:
     guarantee: str | None
     weather: str | None
 
-    def run(self, seed: int) -> Result | ConsumerOutcome:
+    def run(self, seed: int) -> AnyOutcome:
         guarantee = cast(Guarantee | None, self.guarantee)
         if self.protocol == "induction":
             return simulate(seed, guarantee=guarantee, weather=cast(Weather | None, self.weather))
+        if self.protocol in get_args(ElectorProtocol):
+            elector = cast(ElectorProtocol, self.protocol)
+            return simulate_electors(seed, protocol=elector, weather=cast(ElectorWeather | None, self.weather))
         protocol, weather = cast(BorrowedProtocol, self.protocol), cast(ConsumerWeather | None, self.weather)
         return simulate_consumers(seed, protocol=protocol, guarantee=guarantee, weather=weather)
 
-    def run_some(self, seeds: range) -> list[Result | ConsumerOutcome]:
+    def run_some(self, seeds: range) -> list[AnyOutcome]:
         return [self.run(seed) for seed in seeds]
 
 
-def _show(result: Result | ConsumerOutcome, asked: _Asked) -> None:
+def _show(result: AnyOutcome, asked: _Asked) -> None:
     click.echo(result.transcript)
     click.echo(str(result.options))
     # The options that force a kind of run are part of what the seed means.
@@ -279,11 +289,13 @@ def _show(result: Result | ConsumerOutcome, asked: _Asked) -> None:
     if asked.protocol != "induction":
         flags.append(f"--protocol {asked.protocol}")
     if asked.guarantee is not None or asked.weather is not None:
-        flags += [f"--guarantee {result.options.guarantee}", f"--weather {result.options.weather}"]
+        if not isinstance(result, ElectorOutcome):  # Its groups have no other guarantee.
+            flags.append(f"--guarantee {result.options.guarantee}")
+        flags.append(f"--weather {result.options.weather}")
     click.echo(f"FAIL {result.violation} at t={result.time:.3f}; replay: neli simulate {' '.join(flags)}")
 
 
-def _summary(result: Result | ConsumerOutcome) -> str:
+def _summary(result: AnyOutcome) -> str:
     verdict = "FAIL" if result.violation is not None else f"healed after {result.converged_after:.1f} {result.unit}"
     return f"seed={result.seed:#x} trace={result.trace}: {verdict}\n{result.options}"
 

@@ -1,15 +1,24 @@
 """Electors under the simulator: promises are held in many seeds, and its checkers see what they are for."""
 
+import pickle
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
+from os import environ
 from random import Random
 from typing import get_args
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
+from neli_router.cli import main
 from neli_router.electors.events import PeerEffect
 from neli_router.electors.settings import PeerSettings
+from neli_router.electors.term import TermElector
 from neli_router.electors.voter import Voter
 from neli_router.sim.electors.faults import ElectorFaults
 from neli_router.sim.electors.group import ElectorGroup
@@ -21,11 +30,14 @@ from neli_router.sim.electors.options import (
     ElectorProtocol,
     ElectorWeather,
 )
-from neli_router.sim.electors.simulate import ElectorOutcome, run_electors
+from neli_router.sim.electors.simulate import ElectorOutcome, run_electors, simulate_electors
 from neli_router.sim.world import World
 from tests.sim.toy_voter import ToyVoter
 
 PROTOCOLS: tuple[ElectorProtocol, ...] = get_args(ElectorProtocol)
+WEATHERS: tuple[ElectorWeather, ...] = ("fair", "foul")
+SHIPPED: tuple[ElectorProtocol, ...] = ("term", "priority")
+SEEDS = range(15)
 TOY_SEEDS = range(25)
 SEARCHED = range(150)
 """Seeds among which a planted fault has to show."""
@@ -58,6 +70,75 @@ def run_toy(
 
 def broken_rules(runs: Iterator[ElectorOutcome]) -> Iterator[str]:
     return (one.violation.rule for one in runs if one.violation is not None)
+
+
+@cache
+def run(seed: int, protocol: ElectorProtocol, weather: ElectorWeather | None = None) -> ElectorOutcome:
+    return simulate_electors(seed, protocol=protocol, weather=weather)
+
+
+def neli(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ("simulate", *arguments))
+    return result.exit_code, result.output
+
+
+# The shipped electors
+
+
+@pytest.mark.parametrize("weather", WEATHERS)
+@pytest.mark.parametrize("protocol", SHIPPED)
+def test_every_promise_is_held_in_the_first_seeds(protocol: ElectorProtocol, weather: ElectorWeather) -> None:
+    found = [run(seed, protocol, weather) for seed in SEEDS]
+    assert [] == [f"{one.violation}\n{one.options}" for one in found if one.violation is not None]
+    assert {(protocol, weather, "")} == {(one.options.protocol, one.options.weather, one.transcript) for one in found}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "seed"),
+    [
+        ("term", 0x1E),  # A lone leader was stepped twice at one moment.
+        ("priority", 0x12F),  # A leader whose own promises ended at its heartbeat was, too.
+    ],
+)
+def test_a_seed_that_failed_once_holds_every_promise(protocol: ElectorProtocol, seed: int) -> None:
+    found = run(seed, protocol)
+    assert found.violation is None, f"{found.violation}\n{found.transcript}"
+
+
+def test_faults_are_struck_and_have_their_effects() -> None:
+    counts: Counter[str] = Counter()
+    for protocol in SHIPPED:
+        for weather in WEATHERS:
+            for seed in SEEDS:
+                counts += run(seed, protocol, weather).counts
+    assert set(FOUL_STRIKES) == {name.removeprefix("fault_") for name in counts if name.startswith("fault_")}
+    effects = ("datagrams_cut", "datagrams_doubled", "datagrams_lost", "stopped", "tenures")
+    assert all(counts[effect] for effect in effects)
+
+
+def test_a_disk_that_forgets_its_terms_is_seen() -> None:
+    """A peer votes, restarts at 0, and votes again: two lead under one term, or terms fall."""
+    found = broken_rules(run(seed, "term", "amnesiac") for seed in SEARCHED)
+    assert next(found) in {"one_leader_a_term", "terms_grow"}
+
+
+def test_a_supporter_that_owes_nothing_to_the_last_leader_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TermElector, "_owed", lambda *_: 0.0)
+    found = broken_rules(simulate_electors(seed, protocol="term", weather="foul") for seed in SEARCHED)
+    assert "at_most_one_acts" == next(found)
+
+
+def test_peers_that_do_not_scout_unseat_leaders_that_a_majority_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BlazingMQ's stories, found by chance."""
+    monkeypatch.setattr(ElectorOptions, "settings", _without_scouting(ElectorOptions.settings))
+    found = broken_rules(simulate_electors(seed, protocol="term", weather="fair") for seed in SEARCHED)
+    assert "sticks" == next(found)
+
+
+def _without_scouting(
+    settings: Callable[[ElectorOptions, int], PeerSettings],
+) -> Callable[[ElectorOptions, int], PeerSettings]:
+    return lambda options, place: msgspec.structs.replace(settings(options, place), scouting=False)
 
 
 # The simulator, over an elector that is small
@@ -123,6 +204,24 @@ def test_a_leader_that_is_unseated_for_nothing_is_seen() -> None:
 # Seeds
 
 
+def test_a_seed_is_the_same_run_in_processes_whose_hashes_differ() -> None:
+    program = (
+        "from neli_router.sim.electors.simulate import simulate_electors\n"
+        f"for protocol in {SHIPPED}:\n"
+        "    found = simulate_electors(0x5eed, protocol=protocol)\n"
+        "    print(found.trace, found.time, found.converged_after, sorted(found.counts.items()), found.options)\n"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], env={**environ, "PYTHONHASHSEED": hashes}, stdout=subprocess.PIPE
+        )
+        for hashes in ("1", "2")
+    ]
+    one, other = (process.communicate()[0] for process in started)
+    assert [0, 0] == [process.returncode for process in started]
+    assert (len(SHIPPED), one) == (one.count(b"\n"), other)
+
+
 def test_seeds_that_differ_are_runs_that_differ() -> None:
     assert len(TOY_SEEDS) == len({run_toy(seed).trace for seed in TOY_SEEDS})
 
@@ -156,3 +255,43 @@ def test_the_line_of_options_names_every_one_of_them_on_one_line() -> None:
     line = str(drawn(0x5EED))
     assert [field.name for field in fields(ElectorOptions)] == [word.partition("=")[0] for word in line.split()]
     assert line.startswith("seed=0x5eed protocol=")
+
+
+# The command line
+
+
+@pytest.mark.parametrize("protocol", SHIPPED)
+def test_one_seed_prints_its_verdict_and_its_options_and_exits_with_0(protocol: ElectorProtocol) -> None:
+    found = run(0x11, protocol)
+    code, output = neli("--seed", "0x11", "--protocol", protocol)
+    verdict, options = output.splitlines()
+    assert (0, str(found.options)) == (code, options)
+    assert verdict == f"seed=0x11 trace={found.trace}: healed after {found.converged_after:.1f} leases"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--protocol", "term", "--weather", "beyond"), "term knows fair, foul, amnesiac, and not beyond"),
+        (("--protocol", "priority", "--guarantee", "available"), "priority is exclusive: leaders have leases"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_what_was_wanted(arguments: tuple[str, ...], complaint: str) -> None:
+    code, output = neli(*arguments)
+    assert (2, True) == (code, complaint in " ".join(output.replace("│", " ").split())), output
+
+
+def test_a_broken_promise_is_shown_with_its_replay() -> None:
+    forced = ("--protocol", "term", "--weather", "amnesiac")
+    seed = next(s for s in SEARCHED if run(s, "term", "amnesiac").violation is not None)
+    code, output = neli("--seed", str(seed), *forced)
+    *_, options, fail = output.splitlines()
+    again = fail.partition("; replay: neli simulate ")[2].split()
+    assert (1, ["--seed", f"{seed:#x}", *forced]) == (code, again)
+    assert (1, [options, fail]) == (neli(*again)[0], neli(*again)[1].splitlines()[-2:])
+
+
+def test_a_violation_comes_back_from_another_process_as_it_was() -> None:
+    found = next(one for s in SEARCHED if (one := run(s, "term", "amnesiac")).violation is not None)
+    copy: ElectorOutcome = pickle.loads(pickle.dumps(found))  # noqa: S301 - we wrote it ourselves, one call earlier.
+    assert (str(found.violation), found.transcript) == (str(copy.violation), copy.transcript)

@@ -81,8 +81,7 @@ class ElectorFaults(Strikes[ElectorProcess]):
                 self._later(self._span(0.0, self._world.random.choice((0.1, 1.0))), self._start, process.place)
 
     def _start(self, place: int) -> None:
-        if self._group.at_place(place) is None:
-            self._group.start(f"m{place + 1}")
+        self._group.start(f"m{place + 1}")
 
     def _freeze(self, victim: ElectorProcess) -> None:
         seconds = self._span(0.0, self._world.random.choice((0.3, 1.2, 4.0)))

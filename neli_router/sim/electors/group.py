@@ -46,6 +46,7 @@ class ElectorGroup:
         self.network = Network(world, options, self.counts, deliver=self._deliver)
         self.acting: Acting[ElectorProcess, Voter] = Acting(world, exclusive=True, ends_of=insight.turns)
         self.living: list[ElectorProcess] = []
+        self._dead: list[ElectorProcess] = []
         self.calm = False
         """Whether nothing may change any more."""
         self._settles_at = inf
@@ -71,9 +72,11 @@ class ElectorGroup:
     # Processes
 
     def start(self, name: str) -> ElectorProcess:
-        """`name` is m1 for the first peer of the list, and so on."""
-        self._births[name] += 1
+        """`name` is m1 for the first peer of the list, and so on. A place has one process: its link sees to it."""
         place = int(name[1:]) - 1
+        if (living := self.at_place(place)) is not None:
+            return living
+        self._births[name] += 1
         if self.options.weather == "amnesiac":
             self._disks[place].memory = b""
         self.touch([place], self.world.now)
@@ -123,8 +126,10 @@ class ElectorGroup:
             self.start(f"m{place + 1}")
 
     def _can_do_without(self, place: int) -> bool:
-        electorates = [self.insight.voters(partition) for partition in range(self.options.partitions)]
-        return all(len(voters) - (place in voters) > len(voters) // 2 for voters in electorates)
+        return all(
+            self.insight.is_majority([voter for voter in self.insight.voters(partition) if voter != place], partition)
+            for partition in range(self.options.partitions)
+        )
 
     def _deliver(self, to: int, sender: int, body: bytes, sent_at: float) -> None:
         process = self.at_place(to)
@@ -148,11 +153,11 @@ class ElectorGroup:
         standing, now = leader.standing, leader.now
         if now >= standing.end(partition, standing.terms.get(partition, -1)):
             return False
-        return not self._preferred_to(leader, partition)
+        return not self._preferred_to(leader, partition, self.living)
 
-    def _preferred_to(self, leader: ElectorProcess, partition: int) -> bool:
-        """Whether a living peer is preferred to the one that leads, so that a leader gives the partition away."""
-        machines = {process.place: process.machine for process in self.living if not process.was_told_to_end}
+    def _preferred_to(self, leader: ElectorProcess, partition: int, among: Iterable[ElectorProcess]) -> bool:
+        """Whether one of these is preferred to the one that leads, so that it gives the partition away."""
+        machines = {process.place: process.machine for process in among if not process.was_told_to_end}
         return self.insight.prefers(machines, leader.place, partition)
 
     @property
@@ -180,17 +185,25 @@ class ElectorGroup:
         changed = self.acting.step(process, machine)
         for partition, term in self.insight.led_by(machine):
             self._require_one_leader(process, partition, term)
+        acts = self.acting.terms(process)
+        for partition in acts:
+            since, self._dark_since[partition] = self._dark_since[partition], inf
+            if since < inf:
+                self.measured["leaderless"] = max(self.measured["leaderless"], self.world.now - since)
         if changed:
-            acts = self.acting.terms(process)
             self.counts["tenures"] += sum(before.get(partition) != term for partition, term in acts.items())
             self._on_change(process, before, acts)
 
     def on_end(self, process: ElectorProcess, *, error: NeliError | None) -> None:
         self.living.remove(process)
+        self._dead.append(process)
         self.touch([process.place], self.world.now)
         before = self.acting.terms(process)
         self.acting.end(process)
         self._note_dark(before)
+        if self._settles_at < inf:  # It was told to leave before all faults ended.
+            self._settles_at = self.world.now + self.insight.forgets_within
+            self.world.at(self.world.now, self.start, process.label.partition("#")[0])
         if process.stopped is not None:
             self.counts["stopped"] += 1
             if error is not None or not process.was_told_to_end:
@@ -207,11 +220,6 @@ class ElectorGroup:
     def _on_change(self, process: ElectorProcess, before: dict[int, int], acts: dict[int, int]) -> None:
         if self.calm:
             raise Violation("stays", f"{process.label} acts for {acts}, and did for {before}")
-        for partition in acts:
-            if partition not in before:
-                since, self._dark_since[partition] = self._dark_since[partition], inf
-                if since < inf:
-                    self.measured["leaderless"] = max(self.measured["leaderless"], self.world.now - since)
         self._note_dark({i: term for i, term in before.items() if i not in acts})
         if self.options.fair:
             for partition in before.keys() - acts.keys():
@@ -231,15 +239,17 @@ class ElectorGroup:
 
     def _require_excuse(self, process: ElectorProcess, partition: int) -> None:
         now, voters = self.world.now, self.insight.voters(partition)
-        if process.was_told_to_end or now < self._named_until or self._preferred_to(process, partition):
-            return
         since = now - self.insight.forgets_within
+        # It cannot know yet that one died a moment ago, to which it cedes.
+        among = [*(one for one in self._dead if self._touched[one.place] > since), *self.living]
+        if process.was_told_to_end or now < self._named_until or self._preferred_to(process, partition, among):
+            return
         supporters = [
             place
             for place in self._left_alone(voters, since)
             if place == process.place or self.network.open_since(place, process.place) <= since
         ]
-        if len(supporters) > len(voters) // 2:
+        if self.insight.is_majority(supporters, partition):
             raise Violation(
                 "sticks",
                 f"{process.label} leads partition {partition} no more, which m"
@@ -252,7 +262,8 @@ class ElectorGroup:
             voters = self.insight.voters(partition)
             since = now - self.insight.takes_over_within
             alive = [process.place for process in self.living if process.place in voters]
-            if dark_since <= since and len(alive) > len(voters) // 2 and all(self._is_calm(v, since) for v in voters):
+            is_possible = self.insight.is_majority(alive, partition) and all(self._is_calm(v, since) for v in voters)
+            if dark_since <= since and is_possible:
                 raise Violation(
                     "led_in_time",
                     f"partition {partition} has had no leader for {now - dark_since:.6f} s: {self.describe()}",

@@ -8,12 +8,17 @@ are sums of waits that the protocols name, so that a slower protocol is seen as 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from random import Random
 
+from neli_router.electors.council import Council
+from neli_router.electors.priority import electorate
+from neli_router.electors.settings import MISSES, PeerSettings, TermSettings
+from neli_router.electors.term import STEADY_TIME_OUTS, Role, TermElector
 from neli_router.electors.voter import Voter
 from neli_router.sim.electors.options import ElectorOptions
 from neli_router.sim.electors.process import Build
 
-__all__ = ["Insight"]
+__all__ = ["Insight", "TermInsight", "insight_of"]
 
 
 class Insight:
@@ -45,7 +50,15 @@ class Insight:
     def voters(self, partition: int) -> Sequence[int]:
         return range(self.options.size)
 
+    def is_majority(self, places: Sequence[int], partition: int) -> bool:
+        """Whether these elect a leader, whatever the others do."""
+        return len(places) > len(self.voters(partition)) // 2
+
     # Bounds, in seconds
+
+    def patience(self, machine: Voter) -> float:
+        """How long it may put off what it will do in the end."""
+        return 0.0
 
     @property
     def takes_over_within(self) -> float:
@@ -66,3 +79,88 @@ class Insight:
     def converges_within(self) -> float:
         """From the last fault until all is led as it shall be: what is under way must arrive, and programs finish."""
         return self.moves_within + 2 * self.takes_over_within
+
+
+class TermInsight(Insight):
+    """Of `Council`, with either policy."""
+
+    def __init__(self, options: ElectorOptions) -> None:
+        super().__init__(options, _council)
+        settings = _term_settings(options, 0)
+        self._voters = [electorate(settings, i)[0] for i in range(options.partitions)]
+        self._wait, self._beat, self._time_out = settings.wait, settings.beat, MISSES * settings.beat
+        # By priority, a peer waits until the target has come down to it, a beat at a time.
+        self._longest_wait = (
+            settings.longest_wait if settings.policy == "random" else (options.replicas + 1) * 1.5 * settings.beat
+        )
+
+    def turns(self, machine: Voter) -> Iterable[float]:
+        electors = _electors(machine)
+        return [turn for one in electors.values() if one.acts_until > 0 for turn in (one.acts_from, one.acts_until)]
+
+    def led_by(self, machine: Voter) -> Iterable[tuple[int, int]]:
+        return [(i, one.term) for i, one in _electors(machine).items() if one.role is Role.LEADER]
+
+    def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
+        if self.options.protocol != "priority" or not self.options.transfer or leader not in machines:
+            return False
+        council = machines[leader]
+        if partition in council._named:  # type: ignore[attr-defined]  # noqa: SLF001 - an operator named it.
+            return False
+        mine = _electors(council)[partition].priority
+        return any(
+            _electors(machines[peer])[partition].priority > mine for peer in self._voters[partition] if peer in machines
+        )
+
+    def tell(self, machine: Voter) -> str:
+        return ", ".join(f"{i}: {one.role.value} {one.term} of {one.leader}" for i, one in _electors(machine).items())
+
+    def voters(self, partition: int) -> Sequence[int]:
+        return self._voters[partition]
+
+    def patience(self, machine: Voter) -> float:
+        """A leader gives a peer that did not win twice as long each time before it cedes to it again."""
+        passed = (times for one in _electors(machine).values() for times in one._passed.values())  # noqa: SLF001
+        return STEADY_TIME_OUTS * self._time_out * float(2 ** max(passed, default=0))
+
+    @property
+    def _trips(self) -> float:
+        """A few ways to a peer and back, with their turns."""
+        return 10 * self.options.delay_max * self.options.lease
+
+    @property
+    def takes_over_within(self) -> float:
+        """The promises to the last leader end, and its heartbeats are missed; then three waits, of which the last is
+        the highest peer's; then votes, and once more if a candidate got too few."""
+        return self._wait + 2 * self._time_out + 3 * (self._longest_wait + self._beat) + self._trips
+
+    @property
+    def forgets_within(self) -> float:
+        """Its lease ends, if a majority fell silent. Those that started since then have promised nobody anything."""
+        return 2 * self._wait + self._time_out + self._trips
+
+    @property
+    def moves_within(self) -> float:
+        drained = self.options.drain_timeout * self.options.lease
+        return 2 * drained + self.takes_over_within + (STEADY_TIME_OUTS + 1) * self._time_out
+
+
+def insight_of(options: ElectorOptions) -> Insight:
+    """Of the shipped machines."""
+    return TermInsight(options)
+
+
+def _council(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> Voter:
+    assert isinstance(settings, TermSettings)
+    return Council(settings, memory, now, rng=rng)
+
+
+def _term_settings(options: ElectorOptions, place: int) -> TermSettings:
+    settings = options.settings(place)
+    assert isinstance(settings, TermSettings)
+    return settings
+
+
+def _electors(machine: Voter) -> Mapping[int, TermElector]:
+    assert isinstance(machine, Council)
+    return machine.electors

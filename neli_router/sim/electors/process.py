@@ -193,14 +193,19 @@ class ElectorProcess:
             raise Violation("never_crashes", f"{self.label}: {error!r}\n{traceback.format_exc()}") from error
         if event is TICK and self.machine.deadline <= now:
             raise Violation("rests", f"{self.label} has its next deadline at {self.machine.deadline}, and it is {now}")
-        self.standing = self.machine.standing
-        self._checks.on_step(self)
-        self._finish(effects, 0)
+        # A term that is not on disk yet was told to nobody: until then it is the last step's word that counts.
+        kept = max((at + 1 for at, effect in enumerate(effects) if isinstance(effect, Keep)), default=0)
+        self._finish(effects, 0, kept)
 
-    def _finish(self, effects: Sequence[PeerEffect], done: int) -> None:
-        while done < len(effects):
+    def _finish(self, effects: Sequence[PeerEffect], done: int, kept: int) -> None:
+        while True:
+            if done == kept:
+                self.standing = self.machine.standing
+                self._checks.on_step(self)
+            if done == len(effects):
+                break
             if self._stall:
-                self._stop_or(self._finish_from, effects, done)
+                self._stop_or(self._finish_from, effects, done, kept)
                 return
             self._carry_out(effects[done])
             done += 1
@@ -210,10 +215,10 @@ class ElectorProcess:
         else:
             self._rest()
 
-    def _finish_from(self, effects: Sequence[PeerEffect], done: int) -> None:
+    def _finish_from(self, effects: Sequence[PeerEffect], done: int, kept: int) -> None:
         """Carry out one effect, and then look again whether a pause comes."""
         self._carry_out(effects[done])
-        self._finish(effects, done + 1)
+        self._finish(effects, done + 1, kept)
 
     def _carry_out(self, effect: PeerEffect) -> None:
         match effect:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from neli_router.sim.electors.faults import ElectorFaults
 from neli_router.sim.electors.group import ElectorGroup
-from neli_router.sim.electors.insight import Insight
-from neli_router.sim.electors.options import ElectorOptions
+from neli_router.sim.electors.insight import Insight, insight_of
+from neli_router.sim.electors.options import ElectorOptions, ElectorProtocol, ElectorWeather
 from neli_router.sim.seed import Outcome, assemble, converge, transcript_of, verdict_on
 from neli_router.sim.world import Violation, World
 
-__all__ = ["ElectorOutcome", "run_electors"]
+__all__ = ["ElectorOutcome", "run_electors", "simulate_electors"]
 
 STEPS_MAX = 6000
 """After how many steps of machines the faults of a run end, if that is before its time."""
@@ -35,6 +35,15 @@ class ElectorOutcome(Outcome[ElectorOptions]):
 
     measured: Mapping[str, float]
     """The longest times of the run, in seconds."""
+
+
+def simulate_electors(
+    seed: int, *, protocol: ElectorProtocol | None = None, weather: ElectorWeather | None = None
+) -> ElectorOutcome:
+    """Run `seed`. What is named replaces what it would draw; a replay must name it, too."""
+    world = World(seed)
+    options = ElectorOptions.draw(seed, world.random, protocol=protocol, weather=weather)
+    return run_electors(world, options, insight_of(options))
 
 
 def run_electors(world: World, options: ElectorOptions, insight: Insight) -> ElectorOutcome:
@@ -63,11 +72,12 @@ def _run(world: World, group: ElectorGroup, options: ElectorOptions) -> float:
         world.run(world.now + lease)
     faults.stop()
     group.heal()
+    machines = [process.machine for process in group.living]
     took = converge(
         world,
         group,
         lease,
-        bound=group.insight.converges_within / lease,
+        bound=(group.insight.converges_within + max(map(group.insight.patience, machines))) / lease,
         checks_per_unit=CHECKS_PER_LEASE,
         named=UNIT,
     )
