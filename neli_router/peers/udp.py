@@ -11,8 +11,9 @@ there `bind=` says where to listen, and two processes of one id find out by thei
 Nothing here waits but `wait`: sockets do not block, and names are asked for in a thread (`names.py`). What a network
 may do is no error: a datagram that cannot be sent is lost, as it might have been on its way.
 
-A peer that was not heard for a while is asked for a sign of life. Many peers of a healthy group have nothing to say to
-each other; only one that does not answer is *silent*. Its name is asked again, and another of its addresses is tried.
+Each peer is asked for an Answer now and then, and one that gives none is *silent*: its name is asked again, and another
+of its addresses is tried. That a peer is heard does not count. One that moved hears nothing at its old address, and may
+speak all the time.
 
 *What people are told.* Each reason for a refusal once in a while, for each peer: a stranger could fill a disk with log
 lines otherwise. A network may bring a datagram twice, and a process that starts does not know its challenge yet, so
@@ -50,8 +51,12 @@ and no more."""
 BUFFER = 2**20
 """Bytes that the kernel may hold for us while this thread is elsewhere; it may allow fewer."""
 
-ASK_AFTER = 3.0
-"""Seconds after which a peer that says nothing is asked for a sign of life. Twice that, and it is silent."""
+ASK_AFTER = 5.0
+"""Seconds after its last Answer that a peer is asked for another, again and again. A group of a hundred so takes twenty
+datagrams a second of each member; less often finds a peer later that has moved."""
+
+SILENT_AFTER = 3.0
+"""Seconds of asking in vain until a peer is silent."""
 
 LOOK_EVERY = 1.0
 
@@ -125,7 +130,7 @@ class PeerSockets:
         """Sockets that only send, to peers of the family in which this member has no address."""
         self._others = [i for i in range(len(address.peers)) if i != place]
         now = clock()
-        self._heard_at = dict.fromkeys(self._others, now - ASK_AFTER)
+        self._answered_at = dict.fromkeys(self._others, now - ASK_AFTER)
         self._turns = dict.fromkeys(self._others, 0)
         """Which of its addresses a peer is tried at."""
         self._look_at = now
@@ -240,12 +245,12 @@ class PeerSockets:
         now = self._clock()
         if opened.flaw is not None:
             self._refuse(opened.flaw, opened.sender, opened.size, source, now, taken)
-        elif opened.sender != STRANGER:
-            self._heard_at[opened.sender] = now
         match opened.content:
             case Content.BODY:
                 self._counts["taken"] += 1
                 taken.append(Heard(opened.sender, opened.body))
+            case Content.HEARD:
+                self._answered_at[opened.sender] = now
             case Content.REPLACED:
                 raise Replaced(
                     f"the place {self._at.peers[self._place]} among the peers of {self._at.group} was wanted",
@@ -311,8 +316,8 @@ class PeerSockets:
     def _look(self, now: float, taken: list[Heard | Notice]) -> None:
         silent = []
         for place in self._others:
-            if now >= self._heard_at[place] + ASK_AFTER:
-                if now >= self._heard_at[place] + 2 * ASK_AFTER:
+            if now >= self._answered_at[place] + ASK_AFTER:
+                if now >= self._answered_at[place] + ASK_AFTER + SILENT_AFTER:
                     silent.append(place)
                     self._turns[place] += 1
                 self._put(place, self._seal.ask(place))

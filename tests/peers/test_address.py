@@ -1,0 +1,138 @@
+"""Addresses of groups without a broker: one order for all, all that is wrong at once, and nothing secret shown."""
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neli_router.peers.address import HARMLESS, PeersAddress, parse, split_place
+
+OFF = "?key_file=/etc/neli/key&state=/var/lib/neli"
+
+
+def parsed(rest: str) -> PeersAddress:
+    found, problems = parse(rest)
+    assert found is not None, problems
+    return found
+
+
+def problems(rest: str) -> str:
+    found, said = parse(rest)
+    assert found is None
+    assert said
+    return "\n".join(said)
+
+
+def test_an_address_says_where_all_are_and_what_is_this_members_own() -> None:
+    expected = PeersAddress(
+        peers=("a:7801", "b:7801", "c:7801"),
+        group="jobs",
+        me="b:7801",
+        key_file="/etc/neli/key",
+        state="/var/lib/neli",
+        bind="0.0.0.0:7801",
+    )
+    assert expected == parsed(f"//b:7801,c:7801,a:7801/jobs{OFF}&me=b:7801&bind=0.0.0.0:7801")
+
+
+def test_every_order_of_the_list_is_one_list() -> None:
+    written = ("b:7801", "a:9", "a:10", "[::1]:7801")
+    lists = {parsed(f"//{','.join(order)}/jobs{OFF}").peers for order in permutations(("b:1", "a:9", "a:10", "c:7"))}
+    assert {("a:9", "a:10", "b:1", "c:7")} == lists
+    assert "another host" in problems(f"//{','.join(written)}/jobs{OFF}")
+
+
+@pytest.mark.parametrize(
+    ("written", "peer"),
+    [
+        ("Host.Example:7801", "host.example:7801"),
+        ("a:007801", None),
+        ("a:07801", "a:7801"),
+        ("[2001:DB8:0:0::1]:7801", "[2001:db8::1]:7801"),
+        ("198.18.0.1:1", "198.18.0.1:1"),
+        ("127.1:7801", None),
+        ("198.18.0.01:1", None),
+        ("[::g]:1", None),
+        ("::1:7801", None),
+        ("a", None),
+        ("a:0", None),
+        ("a:65536", None),
+        ("a:٣", None),
+        ("", None),
+    ],
+)
+def test_each_peer_is_written_in_one_form(written: str, peer: str | None) -> None:
+    found, said = parse(f"//{written}/jobs{OFF}")
+    assert peer == (found.peers[0] if found else None)
+    assert bool(said) == (peer is None)
+
+
+def test_what_is_one_peer_in_two_spellings_is_named_twice() -> None:
+    assert "peers are named twice ([::1]:7801)" in problems("//[::1]:7801,[0:0::1]:7801/jobs")
+
+
+def test_on_loopback_neither_key_nor_folder_is_wanted() -> None:
+    found = parsed("//localhost:7801,127.0.0.1:7802,[::1]:7803/jobs")
+    assert found.is_loopback
+
+
+@pytest.mark.parametrize("servers", ["a:7801,b:7801", "198.18.0.1:1", "localhost.example:7801"])
+def test_off_loopback_a_key_and_a_folder_are_wanted(servers: str) -> None:
+    said = problems(f"//{servers}/jobs")
+    assert "?key_file=" in said
+    assert "?state=" in said
+
+
+def test_a_group_on_loopback_that_listens_for_others_wants_a_key() -> None:
+    assert "?key_file=" in problems("//localhost:7801,localhost:7802/jobs?bind=0.0.0.0:7801")
+
+
+def test_all_problems_are_told_at_once() -> None:
+    said = problems("//a,b:7801/no group?me=c&state=here&colour=red")
+    for part in ("HOST:PORT,HOST:PORT", "a group was wanted", "me must be", "state must be an absolute", "option 3"):
+        assert part in said
+
+
+@pytest.mark.parametrize(
+    ("servers", "said"),
+    [
+        ("0.0.0.0:7801,a:7801", "of no single host"),
+        ("224.0.0.1:7801", "of no single host"),
+        ("[::]:7801", "of no single host"),
+        ("localhost:7801,a:7801", "another host on each host"),
+    ],
+)
+def test_a_host_that_is_none_is_refused(servers: str, said: str) -> None:
+    assert said in problems(f"//{servers}/jobs{OFF}")
+
+
+def test_me_must_be_one_of_the_list_in_any_spelling() -> None:
+    assert "me is not in the list" in problems(f"//a:7801,b:7801/jobs{OFF}&me=c:7801")
+    assert "a:7801" == parsed(f"//a:7801,b:7801/jobs{OFF}&me=A:7801").me
+
+
+@pytest.mark.parametrize("group", ["", ".", "..", "a/b", "a b", "x" * 201])
+def test_a_group_is_a_name_that_can_be_a_part_of_a_files_name(group: str) -> None:
+    assert "a group was wanted" in problems(f"//localhost:1/{group}")
+
+
+def test_a_password_is_not_shown() -> None:
+    for written in ("//user:Tr0ub4dor@a:7801/jobs", "//a:7801/jobs?Tr0ub4dor", "//a:7801/jobs?Tr0ub4dor=x"):
+        assert "Tr0ub4dor" not in problems(written)
+
+
+def test_the_public_form_has_no_paths_and_reads_as_the_same_group() -> None:
+    found = parsed(f"//b:7801,a:7801/jobs{OFF}&me=a:7801")
+    assert "peers://a:7801,b:7801/jobs" == found.public
+    assert frozenset({"bind", "key_file", "me", "state"}) == HARMLESS
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_any_text_is_an_address_or_has_problems(front: str, behind: str) -> None:
+    for rest in (front, f"//{front}/jobs", f"//a:7801/jobs?{behind}", f"//localhost:1/{behind}"):
+        found, said = parse(rest)
+        assert (found is None) == bool(said)
+        if found is not None:
+            assert sorted(found.peers, key=split_place) == list(found.peers)
+            assert found.peers == parsed(found.public.removeprefix("peers:") + OFF).peers

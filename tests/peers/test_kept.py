@@ -1,0 +1,263 @@
+"""The memory on disk: whole at every moment, one process's at a time, and never written over when it cannot be read."""
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from neli_router.errors import Closed, PeersUnusable
+from neli_router.peers.kept import MEMORY_MAX, KeptMemory, default_folder
+from tests.peers.joining import PATIENCE
+
+
+def kept(folder: Path, *, group: str = "jobs", me: str = "a:7801", mark: bytes = b"term 8") -> KeptMemory:
+    return KeptMemory(folder, group=group, me=me, mark=mark)
+
+
+def stored(folder: Path, memory: bytes) -> Path:
+    one = kept(folder)
+    one.keep(memory)
+    one.close()
+    return one.path
+
+
+def test_nothing_is_kept_at_first_and_then_what_was_kept_last(tmp_path: Path) -> None:
+    one = kept(tmp_path / "made" / "for" / "it")
+    assert b"" == one.memory
+    for memory in (b"term 1", b"", b"term 3" * 1000):
+        one.keep(memory)
+    one.close()
+    assert b"term 3" * 1000 == kept(tmp_path / "made" / "for" / "it").memory
+
+
+def test_only_one_process_has_it(tmp_path: Path) -> None:
+    one = kept(tmp_path)
+    with pytest.raises(PeersUnusable, match="another process has it"):
+        kept(tmp_path)
+    one.close()
+    kept(tmp_path).close()
+
+
+def test_places_and_groups_have_memories_of_their_own_in_one_folder(tmp_path: Path) -> None:
+    made = [kept(tmp_path), kept(tmp_path, me="[::1]:7801"), kept(tmp_path, group="others")]
+    for i, one in enumerate(made):
+        one.keep(str(i).encode())
+    assert [b"0", b"1", b"2"] == [one.memory for one in made]
+
+
+def test_no_other_user_can_read_it(tmp_path: Path) -> None:
+    path = stored(tmp_path / "new", b"term 1")
+    assert (0o700, 0o600) == (path.parent.stat().st_mode & 0o777, path.stat().st_mode & 0o777)
+
+
+@pytest.mark.parametrize("other", [{"mark": b"gossip 8"}, {"mark": b"term 16"}])
+def test_the_votes_of_another_protocol_are_refused_and_stay(tmp_path: Path, other: dict[str, bytes]) -> None:
+    path = stored(tmp_path, b"term 1")
+    before = path.read_bytes()
+    with pytest.raises(PeersUnusable, match="another group, place, protocol"):
+        KeptMemory(tmp_path, group="jobs", me="a:7801", mark=other["mark"])
+    assert before == path.read_bytes()
+
+
+def test_the_file_of_another_place_under_this_name_is_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"term 1")
+    path.rename(path.with_name("jobs@b:7801.votes"))
+    with pytest.raises(PeersUnusable, match="another group, place"):
+        kept(tmp_path, me="b:7801")
+
+
+def test_a_file_that_was_cut_anywhere_or_changed_is_refused_and_stays(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"term 1")
+    whole = path.read_bytes()
+    torn = [whole[:size] for size in range(len(whole))] + [whole + b"x"]
+    torn += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
+    for text in torn:
+        path.write_bytes(text)
+        with pytest.raises(PeersUnusable, match=r"cut or changed|none of ours|is of version"):
+            kept(tmp_path)
+        assert text == path.read_bytes()
+    path.write_bytes(whole)
+    assert b"term 1" == kept(tmp_path).memory
+
+
+def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"term 1")
+    path.write_text("my thesis\n", encoding="utf-8")
+    with pytest.raises(PeersUnusable, match="none of ours"):
+        kept(tmp_path)
+    assert "my thesis\n" == path.read_text(encoding="utf-8")
+
+
+def test_a_file_of_a_newer_version_says_so(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"term 1")
+    path.write_bytes(path.read_bytes()[:8] + b"\x02" + b"another form")
+    with pytest.raises(PeersUnusable, match="of version 2, and this is 1"):
+        kept(tmp_path)
+
+
+def test_what_a_crash_left_half_written_beside_it_does_no_harm(tmp_path: Path) -> None:
+    path = stored(tmp_path, b"term 1")
+    path.with_name(f"{path.name}.new").write_bytes(b"NELIVOT")
+    one = kept(tmp_path)
+    assert b"term 1" == one.memory
+    one.keep(b"term 2")
+    one.close()
+    assert b"term 2" == kept(tmp_path).memory
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "jobs@a:7801.votes"
+    if kind == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(PeersUnusable):
+        kept(tmp_path)
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PeersUnusable, match=r"folder cannot be used .*state="):
+        kept(tmp_path / "file")
+
+
+def test_after_close_nothing_is_kept(tmp_path: Path) -> None:
+    one = kept(tmp_path)
+    one.close()
+    one.close()
+    with pytest.raises(Closed):
+        one.keep(b"late")
+
+
+def test_more_than_a_memory_has_is_refused_and_the_last_one_stays(tmp_path: Path) -> None:
+    one = kept(tmp_path)
+    one.keep(b"term 1")
+    with pytest.raises(PeersUnusable, match="more than"):
+        one.keep(bytes(MEMORY_MAX + 1))
+    one.close()
+    assert b"term 1" == kept(tmp_path).memory
+
+
+def test_a_disk_that_takes_no_more_is_an_error_and_the_last_memory_stays(tmp_path: Path) -> None:
+    """A limit on the size of files fails in the middle of a write, as a full disk does."""
+    one = kept(tmp_path)
+    one.keep(b"term 1")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+        with pytest.raises(PeersUnusable, match=os.strerror(errno.EFBIG)):
+            one.keep(bytes(100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert b"term 1" == one.memory
+    one.close()
+    assert b"term 1" == kept(tmp_path).memory
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root can mount")
+def test_a_full_disk_is_an_error_and_the_last_memory_stays(tmp_path: Path) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path],  # noqa: S607
+        check=False,
+        capture_output=True,
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this machine lets nobody mount")
+    try:
+        one = kept(tmp_path)
+        one.keep(b"term 1")
+        with pytest.raises(PeersUnusable, match=os.strerror(errno.ENOSPC)):
+            one.keep(bytes(100_000))
+        one.close()
+        again = kept(tmp_path)
+        assert b"term 1" == again.memory
+        again.keep(b"term 2")  # What the failed one left behind is in nobody's way.
+        again.close()
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)  # noqa: S607
+
+
+@pytest.mark.process
+def test_a_process_killed_at_any_moment_leaves_a_whole_memory_and_none_older_than_it_told(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from neli_router.peers.kept import KeptMemory
+        one = KeptMemory(Path(sys.argv[1]), group="jobs", me="a:7801", mark=b"term 8")
+        number = int(one.memory[:20] or b"0")
+        while True:
+            number += 1
+            one.keep(b"%020d" % number * 100)
+            print(number, flush=True)
+    """)
+    told = 0
+    for life in range(8):
+        process = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        try:
+            for _ in range(3 + 17 * life % 40):
+                told = int(process.stdout.readline())
+        finally:
+            process.kill()
+        told = int((process.stdout.read().split() or [str(told)])[-1])
+        process.stdout.close()
+        process.wait(PATIENCE)
+        one = kept(tmp_path)
+        number = int(one.memory[:20])
+        assert b"%020d" % number * 100 == one.memory
+        assert number >= told
+        one.close()
+
+
+@pytest.mark.process
+def test_a_child_that_outlives_its_member_does_not_keep_the_memory_from_the_next(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import os, sys, time
+        from pathlib import Path
+        from neli_router.clock import host_clock
+        from neli_router.peers.address import parse
+        from neli_router.peers.udp import open_link
+        address, problems = parse(sys.argv[1])
+        link = open_link(address, mark=b"", clock=host_clock)
+        if os.fork() == 0:
+            print(os.getpid(), flush=True)
+            time.sleep(600)
+    """)
+    from tests.peers.joining import addresses_at, link_at  # noqa: PLC0415 - this test alone has a link.
+
+    (me,) = addresses_at(["127.0.0.1"])
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, f"//{me}/jobs?state={tmp_path}"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        process.wait(PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                link_at([me], me, tmp_path, mark=b"").close()
+                break
+            except PeersUnusable:
+                assert time.monotonic() < end, "the child holds it"
+                time.sleep(0.01)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
+
+
+def test_by_default_it_lies_with_the_users_other_state() -> None:
+    assert Path("/home/u/state/neli") == default_folder({"XDG_STATE_HOME": "/home/u/state"})
+    assert Path.home() / ".local" / "state" / "neli" == default_folder({"XDG_STATE_HOME": "relative"})

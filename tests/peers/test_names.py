@@ -1,0 +1,142 @@
+"""Names of peers: followed when they change, told when they are lost, and never waited for."""
+
+import threading
+from pathlib import Path
+
+from neli_router.clock import host_clock
+from neli_router.electors.events import Heard
+from neli_router.peers.names import PeerNames, SocketAddress, resolve
+from neli_router.protocol import Notice
+from tests.peers.joining import addresses_at, link_at, until
+
+
+class Zone:
+    """A name server that a test may change. Without an entry there is no such name."""
+
+    def __init__(self, **hosts: str) -> None:
+        self.hosts = hosts
+        self.asked: list[str] = []
+
+    def __call__(self, host: str, port: int) -> list[SocketAddress]:
+        self.asked.append(host)
+        if host not in self.hosts:
+            raise OSError(-2, "Name or service not known")
+        return resolve(self.hosts[host], port)
+
+
+def events(taken: list[Heard | Notice]) -> list[str]:
+    return [one.event for one in taken if isinstance(one, Notice)]
+
+
+def key_at(folder: Path) -> str:
+    path = folder / "key"
+    path.touch(0o600)
+    path.write_bytes(b"k" * 16)
+    return f"&key_file={path}"
+
+
+def test_a_peer_that_moved_is_found_at_its_new_address(tmp_path: Path) -> None:
+    port = addresses_at(["127.0.0.1"])[0].rpartition(":")[2]
+    peers = [f"a.example:{port}", f"b.example:{port}"]
+    options = key_at(tmp_path)
+    zone = Zone(**{"a.example": "127.0.0.1", "b.example": "127.0.0.2"})
+    a = link_at(peers, peers[0], tmp_path / "a", options=options, resolve=zone)
+    b = link_at(peers, peers[1], tmp_path / "b", options=options, resolve=zone)
+    until(lambda taken: Heard(0, b"hello") in taken, b, a, again=lambda: a.send(1, b"hello"))
+    b.close()
+    zone.hosts["b.example"] = "127.0.0.3"
+    b = link_at(peers, peers[1], tmp_path / "b", options=options, resolve=zone)
+    taken: list[Heard | Notice] = []
+
+    def a_speaks() -> None:
+        a.send(1, b"at your new address")
+        taken.extend(a.take())
+
+    until(lambda taken: Heard(0, b"at your new address") in taken, b, again=a_speaks)
+    assert "peers.moved" in events(taken)
+    a.close()
+    b.close()
+
+
+def test_a_member_listens_where_its_own_name_leads_now(tmp_path: Path) -> None:
+    port = addresses_at(["127.0.0.1"])[0].rpartition(":")[2]
+    peers = [f"a.example:{port}", f"b.example:{port}"]
+    options = key_at(tmp_path)
+    zone = Zone(**{"a.example": "127.0.0.1", "b.example": "127.0.0.2"})
+    a = link_at(peers, peers[0], tmp_path / "a", options=options, resolve=zone)
+    b = link_at(peers, peers[1], tmp_path / "b", options=options, resolve=zone)
+    a._names._asked_at[0] -= 1000  # It is asked for once a minute, and no test waits for that.
+    zone.hosts["a.example"] = "127.0.0.4"
+
+    def ask_often() -> None:
+        for link in (a, b):
+            link._names._asked_at = dict.fromkeys(link._names._asked_at, 0.0)
+        b.send(0, b"at your new address")
+
+    until(lambda _: [("127.0.0.4", int(port))] == [one.getsockname() for one in a._sockets], a, b, again=ask_often)
+    until(lambda taken: Heard(1, b"at your new address") in taken, a, b, again=ask_often)
+    a.close()
+    b.close()
+
+
+def test_a_name_that_does_not_resolve_is_told_once_and_when_it_heals(tmp_path: Path) -> None:
+    port = addresses_at(["127.0.0.1"])[0].rpartition(":")[2]
+    peers = [f"a.example:{port}", f"b.example:{port}"]
+    zone = Zone(**{"a.example": "127.0.0.1"})
+    a = link_at(peers, peers[0], tmp_path / "a", options=key_at(tmp_path), resolve=zone)
+    taken = until(
+        lambda taken: "peers.unresolved" in events(taken) and zone.asked.count("b.example") > 1,
+        a,
+        again=lambda: a.send(1, b"nobody knows where"),
+    )
+    zone.hosts["b.example"] = "127.0.0.2"
+    taken += until(lambda taken: "peers.resolved" in events(taken), a)
+    assert ["peers.unresolved", "peers.resolved"] == events(taken)
+    (lost, _) = [one for one in taken if isinstance(one, Notice)]
+    assert {"peer": peers[1], "error": "Name or service not known"} == lost.fields
+    assert a.counts["unsent"] > 0
+    a.close()
+
+
+def test_an_address_that_was_known_is_kept_while_the_name_server_is_away() -> None:
+    zone = Zone(**{"b.example": "127.0.0.2"})
+    names = PeerNames([("b.example", 1)], resolve=zone, clock=host_clock)
+    wait = threading.Event()
+    while not names.addresses(0):
+        wait.wait(0.01)
+    del zone.hosts["b.example"]
+    names._asked_at[0] -= 1000
+    while not (news := names.news()):
+        wait.wait(0.01)
+    assert ["peers.unresolved"] == [one.event for one in news]
+    assert (("127.0.0.2", 1),) == names.addresses(0)
+    names.close()
+
+
+def test_a_name_server_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+    port = addresses_at(["127.0.0.1"])[0].rpartition(":")[2]
+    peers = [f"a.example:{port}", f"b.example:{port}"]
+    hanging, is_over = threading.Event(), threading.Event()
+
+    def hangs(host: str, port: int) -> list[SocketAddress]:
+        if host == "b.example":
+            hanging.set()
+            is_over.wait()
+        return resolve("127.0.0.1", port)
+
+    a = link_at(peers, peers[0], tmp_path / "a", options=key_at(tmp_path), resolve=hangs)
+    until(lambda _: hanging.is_set(), a)
+    a.send(1, b"lost")
+    assert [] == [one for one in a.take() if isinstance(one, Heard)]
+    assert 1 <= a.counts["unsent"]
+    a.close()
+    is_over.set()
+
+
+def test_hosts_that_are_numbers_take_no_thread_and_are_asked_for_once() -> None:
+    zone = Zone(**{"127.0.0.1": "127.0.0.1", "::1": "::1"})
+    names = PeerNames([("127.0.0.1", 1), ("::1", 2)], resolve=zone, clock=host_clock)
+    assert ((("127.0.0.1", 1),), (("::1", 2, 0, 0),)) == (names.addresses(0), names.addresses(1))
+    assert not names._thread.is_alive()
+    names.close()
+    assert ["127.0.0.1", "::1"] == zone.asked
