@@ -97,6 +97,8 @@ HEARTBEAT, READY, LEADS, FLOOR, ELECTORATE, PULSE, WISH = range(7)
     WISH        (place, term)                an operator wants the leader of this term to give way to this place
 """
 
+LAPSED = "no majority declared this member their favourite within P"
+
 NOBODY = -1
 ON_NONE = (1 << 62) - 1
 """A floor above all bounds."""
@@ -189,8 +191,9 @@ class Gossip(Voter):
         self._supports: dict[int, _Favour] = {}
         self._given: set[int] = set()
         self._slept = 0.0
+        self._hears_until = -inf
         self._beat_at = self._turned_at = now
-        self._reason = "it was not elected yet"
+        self._reason = LAPSED
         self._begin_life(incarnation_after(last, rng.getrandbits(16)), now)
 
     def _begin_life(self, incarnation: int, now: float) -> None:
@@ -305,7 +308,7 @@ class Gossip(Voter):
         bases, based_at = self._bases, self._based_at
         supports, me, life = self._supports, self._settings.me, self._life
         awake, slow, term = now - self._slept, self._slow * TICKS, self._term
-        tag = self._electorate.tag
+        tag, two_classes = self._electorate.tag, self._two_classes
         for place in changed:
             replica = replicas[place]
             if lives[place] != replica.incarnation:
@@ -322,12 +325,12 @@ class Gossip(Voter):
             favourite, favoured_life, elapsed, bound, known, electorate_term, electorate_count = beat
             if elapsed > bases[place] + (now - based_at[place]) * slow:
                 bases[place], based_at[place] = elapsed, now
-            term = max(term, known)
-            theirs = (electorate_term, electorate_count)
-            if theirs > tag and self._two_classes:
+            if known > term:  # noqa: PLR1730 - a call of `max` for each of them would be felt.
+                term = known
+            if two_classes and (electorate_term, electorate_count) > tag:
                 tag = self._take_over(replica.get(ELECTORATE)) or tag
             if favourite == me and favoured_life == life:
-                supports[place] = _Favour(bound, known, theirs)
+                supports[place] = _Favour(bound, known, (electorate_term, electorate_count))
             elif place in supports:
                 del supports[place]
         if term > self._term or tag != self._electorate_published:
@@ -383,16 +386,13 @@ class Gossip(Voter):
             self._slept += now - self._beat_at
             self._beat_at = now
         if self._lead_term is not None and (now >= self._majority_until or (self._acting and now >= self._acts_until)):
-            self._end_lead(now, "no majority declared it their favourite any more")
+            self._end_lead(now, LAPSED)
 
     def _look_round(self, now: float) -> None:
         """Find out whether I am a candidate, and whether I stick to my favourite."""
         own, awake = self._copies.own, now - self._slept
         # One that leads is heard by a majority, and a short outage shall not unseat it: P decides.
-        hears = self._acting or (
-            self._hears(self._electorate.new, awake)
-            and (not self._electorate.is_joint or self._hears(self._electorate.old, awake))
-        )
+        hears = self._acting or self._hears_majority(awake)
         aside = now < self._aside_until or (self._closing and self._lead_term is None)
         if hears and not aside and self._settings.me in self._electors:
             if own.get(READY) is None:
@@ -411,13 +411,16 @@ class Gossip(Voter):
         ):
             self._steady = False
 
-    def _hears(self, part: tuple[int, ...], awake: float) -> bool:
-        missing = len(part) // 2 + 1
-        for place in part:
-            missing -= place == self._settings.me or self._signs[place].is_alive(awake)
-            if not missing:
-                return True
-        return False
+    def _hears_majority(self, awake: float) -> bool:
+        """Whether a majority of the electorate seem alive. It is put off to look at each of a hundred."""
+        if awake >= self._hears_until:
+            mine, signs = self._electorate, self._signs
+            until = inf
+            for part in {mine.old, mine.new}:
+                ends = sorted((inf if p == self._settings.me else signs[p].until for p in part), reverse=True)
+                until = min(until, ends[len(part) // 2])
+            self._hears_until = until
+        return awake < self._hears_until
 
     def _beat(self, now: float, effects: list[PeerEffect]) -> None:
         # In step with the last one, unless that is past: then beats would come one after another.
@@ -475,7 +478,7 @@ class Gossip(Voter):
         if chosen == self._favourite:
             return
         if self._favourite is not None and self._favourite[0] == self._settings.me:
-            self._end_lead(now, "it favours another member")
+            self._end_lead(now, "it favours another member now")
         self._favourite, self._favoured_at = chosen, now
         self._declare(now)
         self._is_news = True
@@ -546,16 +549,16 @@ class Gossip(Voter):
                 self._declare(now)
             self._tell_voters()
         elif now >= self._majority_until:
-            self._end_lead(now, "no majority declared it their favourite any more")
+            self._end_lead(now, LAPSED)
             return
         self._acts_until = self._until(self._lead_term)
         if now < self._acts_until:
             if not self._acting:
-                self._acting = True
+                self._acting, self._reason = True, LAPSED
                 self._copies.set(LEADS, (self._lead_term,))
                 self._tell_voters()
         elif self._acting:
-            self._end_lead(now, "no majority declared it their favourite any more")
+            self._end_lead(now, LAPSED)
 
     def _until(self, term: int) -> float:
         """Until when a majority's declarations hold, of those with at least this term."""
@@ -604,7 +607,7 @@ class Gossip(Voter):
         if self._lead_term is not None:
             self._aside_until = now + 2 * self._settings.wait
             self._copies.delete(READY, now)
-            self._end_lead(now, "it gave its partitions away")
+            self._end_lead(now, "it gave all partitions away")
         if self._closing:
             # The process ends: a voter that hears this waits for nothing, whatever it declares in the meantime.
             self._copies.delete(READY, now)
@@ -683,6 +686,7 @@ class Gossip(Voter):
         if self._two_classes and self._copies.own.get(ELECTORATE) != (value := _flat(mine)):
             self._copies.set(ELECTORATE, value)
         self._electorate_published = mine.tag
+        self._hears_until = -inf
 
     # Helpers
 

@@ -75,10 +75,15 @@ class Accrual:
 
     def is_alive(self, now: float) -> bool:
         """Whether phi is below its bound at `now`; not before the first sign."""
+        return now < self.until
+
+    @property
+    def until(self) -> float:
+        """When phi meets its bound, if nothing is heard; `-inf` before the first sign."""
         limit = self._limit
         if limit is None:
             mean = self._sum / len(self._intervals)
             variance = self._squares / len(self._intervals) - mean * mean
             deviation = max(sqrt(max(variance, 0.0)), self._deviation_min)
             limit = self._limit = mean + self._z * deviation
-        return now - self.last < limit
+        return self.last + limit

@@ -39,8 +39,8 @@ __all__ = ["Ack", "Piece", "Replica", "Rest", "Scuttlebutt", "Syn", "Update", "V
 
 DRAWN_BITS = 16
 
-PIECES_MAX = BODY_MAX // 24
-"""More pieces of states never fit into a datagram, so no more are made."""
+PIECES_MIN = 8
+"""So many pieces are made at least, although fewer did fit: the next ones may be shorter."""
 
 NEVER_HEARD = 1 << 62
 """How far behind a copy of another life is: further than any copy of this one."""
@@ -87,7 +87,7 @@ def incarnation_after(last: int, drawn: int) -> int:
 class Replica:
     """What one copy of one state holds."""
 
-    __slots__ = ("incarnation", "keys", "purged", "version")
+    __slots__ = ("before", "incarnation", "keys", "latest", "purged", "version")
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
@@ -96,20 +96,28 @@ class Replica:
         """In the order of versions, so that what changed last is found without looking at the others."""
         self.purged = 0
         """The highest version of a tombstone that was forgotten."""
+        self.latest: Update = (0, 0, None)
+        self.before = 0
+        """A version that no update but `latest` is above."""
 
     def get(self, key: int) -> Value | None:
         held = self.keys.get(key)
         return None if held is None else held[2]
 
     def put(self, update: Update) -> None:
-        self.keys.pop(update[0], None)
-        self.keys[update[0]] = update
-        self.version = update[1]
+        key, version, _ = update
+        if key != self.latest[0]:
+            self.before = self.version
+            self.keys.pop(key, None)
+        self.keys[key] = self.latest = update
+        self.version = version
 
     def since(self, version: int) -> tuple[int, list[Update]]:
         """After which version a piece begins, and its updates, for a copy that ends with `version`."""
         if version < self.purged:
             version = 0
+        if version >= self.before:
+            return version, [self.latest]  # As it is nearly always: looking for others costs more than all the rest.
         changed = []
         for update in reversed(self.keys.values()):
             if update[1] <= version:
@@ -130,6 +138,8 @@ class Scuttlebutt:
         self._digest = [0, 0] * size
         self._first = 0
         self._room = size
+        self._fitted = size
+        """More pieces than this would be made in vain: a little more than did fit into a datagram last."""
         self._tombs: deque[tuple[float, Replica, Update]] = deque()
         self.begin(incarnation)
 
@@ -198,18 +208,18 @@ class Scuttlebutt:
         pieces = self._pieces(((place, version) for _, place, version in behind), refresh)
         if not pieces and not wanted:
             return None
-        return _fit(lambda some: Ack(self._mark, some, wanted), pieces)
+        return self._fit(lambda some: Ack(self._mark, some, wanted), pieces)
 
     def rest(self, wants: Sequence[int], refresh: Callable[[int, Update], Update] | None = None) -> bytes | None:
         """What the other one lacks; None if there is nothing."""
         size = len(self.replicas)
         asked = [(p, v) for p, v in zip(wants[::2], wants[1::2], strict=False) if 0 <= p < size]
         pieces = self._pieces(asked, refresh)
-        return _fit(lambda some: Rest(self._mark, some), pieces) if pieces else None
+        return self._fit(lambda some: Rest(self._mark, some), pieces) if pieces else None
 
     def farewell(self) -> bytes:
         """All of my own state, for one who need not have asked."""
-        return _fit(lambda some: Rest(self._mark, some), self._pieces([(self._me, 0)], None))
+        return self._fit(lambda some: Rest(self._mark, some), self._pieces([(self._me, 0)], None))
 
     def take(self, pieces: Iterable[Piece], now: float) -> list[int]:
         """Bring my copies up to date; returns the places of those that changed."""
@@ -231,15 +241,15 @@ class Scuttlebutt:
                 continue
             elif not after and replica.version:
                 # It lacks a deletion that nobody remembers. What is no more shall not stay.
-                replica.keys.clear()
-                replica.version = replica.purged = 0
+                replica = replicas[place] = Replica(incarnation)
+            version = replica.version
             for update in updates:
-                if update[1] > replica.version:
+                if update[1] > version:
                     replica.put(update)
                     if update[2] is None:
                         self._bury(replica, update, now)
             digest[2 * place] = incarnation
-            digest[2 * place + 1] = replica.version
+            digest[2 * place + 1] = last
             changed.append(place)
         return changed
 
@@ -286,8 +296,9 @@ class Scuttlebutt:
 
     def _pieces(self, asked: Iterable[tuple[int, int]], refresh: Callable[[int, Update], Update] | None) -> list[Piece]:
         pieces = []
-        for place, version in islice(asked, PIECES_MAX):
-            replica = self.replicas[place]
+        replicas = self.replicas
+        for place, version in islice(asked, self._fitted):
+            replica = replicas[place]
             if replica.version > version:
                 after, updates = replica.since(version)
                 if refresh is not None and place != self._me:
@@ -295,15 +306,17 @@ class Scuttlebutt:
                 pieces.append((place, replica.incarnation, after, updates))
         return pieces
 
-
-def _fit(message: Callable[[list[Piece]], Ack | Rest], pieces: list[Piece]) -> bytes:
-    """The message with as many of `pieces` as a datagram holds, the first ones first."""
-    while True:
-        body = _encode(message(pieces))
-        if len(body) <= BODY_MAX:
-            return body
-        if len(pieces) > 1:
-            pieces = pieces[: min(len(pieces) - 1, len(pieces) * BODY_MAX // len(body) + 1)]
-        else:
-            place, incarnation, after, updates = pieces[0]
-            pieces = [(place, incarnation, after, updates[: len(updates) // 2])]
+    def _fit(self, message: Callable[[list[Piece]], Ack | Rest], pieces: list[Piece]) -> bytes:
+        """The message with as many of `pieces` as a datagram holds, the first ones first."""
+        while True:
+            body = _encode(message(pieces))
+            if len(body) <= BODY_MAX:
+                # The asked were cut to what fitted, or all fitted: try one more the next time.
+                self._fitted = min(self._fitted + 1, len(self.replicas))
+                return body
+            if len(pieces) > 1:
+                pieces = pieces[: min(len(pieces) - 1, len(pieces) * BODY_MAX // len(body))]
+                self._fitted = max(PIECES_MIN, len(pieces))
+            else:
+                place, incarnation, after, updates = pieces[0]
+                pieces = [(place, incarnation, after, updates[: len(updates) // 2])]
