@@ -85,7 +85,7 @@ Those with two partitions go as far as they come in 300,000 worlds."""
 WEATHERS: dict[str, tuple[str, ...]] = {
     "induction": get_args(Weather),
     **dict.fromkeys(get_args(BorrowedProtocol), get_args(ConsumerWeather)),
-    **dict.fromkeys(("term", "priority"), get_args(ElectorWeather)),
+    **dict.fromkeys(get_args(ElectorProtocol), get_args(ElectorWeather)),
 }
 """Protocol -> the kinds of faults that its runs know."""
 

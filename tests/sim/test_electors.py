@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from neli_router.cli import main
 from neli_router.electors.events import PeerEffect
+from neli_router.electors.gossip import Gossip
 from neli_router.electors.settings import PeerSettings
 from neli_router.electors.term import TermElector
 from neli_router.electors.voter import Voter
@@ -36,7 +37,6 @@ from tests.sim.toy_voter import ToyVoter
 
 PROTOCOLS: tuple[ElectorProtocol, ...] = get_args(ElectorProtocol)
 WEATHERS: tuple[ElectorWeather, ...] = ("fair", "foul")
-SHIPPED: tuple[ElectorProtocol, ...] = ("term", "priority")
 SEEDS = range(15)
 TOY_SEEDS = range(25)
 SEARCHED = range(150)
@@ -86,7 +86,7 @@ def neli(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("weather", WEATHERS)
-@pytest.mark.parametrize("protocol", SHIPPED)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_promise_is_held_in_the_first_seeds(protocol: ElectorProtocol, weather: ElectorWeather) -> None:
     found = [run(seed, protocol, weather) for seed in SEEDS]
     assert [] == [f"{one.violation}\n{one.options}" for one in found if one.violation is not None]
@@ -107,7 +107,7 @@ def test_a_seed_that_failed_once_holds_every_promise(protocol: ElectorProtocol, 
 
 def test_faults_are_struck_and_have_their_effects() -> None:
     counts: Counter[str] = Counter()
-    for protocol in SHIPPED:
+    for protocol in PROTOCOLS:
         for weather in WEATHERS:
             for seed in SEEDS:
                 counts += run(seed, protocol, weather).counts
@@ -125,6 +125,12 @@ def test_a_disk_that_forgets_its_terms_is_seen() -> None:
 def test_a_supporter_that_owes_nothing_to_the_last_leader_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TermElector, "_owed", lambda *_: 0.0)
     found = broken_rules(simulate_electors(seed, protocol="term", weather="foul") for seed in SEARCHED)
+    assert "at_most_one_acts" == next(found)
+
+
+def test_a_gossiper_that_changes_its_favourite_at_once_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gossip, "_is_free", lambda *_: True)
+    found = broken_rules(simulate_electors(seed, protocol="gossip", weather="foul") for seed in SEARCHED)
     assert "at_most_one_acts" == next(found)
 
 
@@ -207,7 +213,7 @@ def test_a_leader_that_is_unseated_for_nothing_is_seen() -> None:
 def test_a_seed_is_the_same_run_in_processes_whose_hashes_differ() -> None:
     program = (
         "from neli_router.sim.electors.simulate import simulate_electors\n"
-        f"for protocol in {SHIPPED}:\n"
+        f"for protocol in {PROTOCOLS}:\n"
         "    found = simulate_electors(0x5eed, protocol=protocol)\n"
         "    print(found.trace, found.time, found.converged_after, sorted(found.counts.items()), found.options)\n"
     )
@@ -219,7 +225,7 @@ def test_a_seed_is_the_same_run_in_processes_whose_hashes_differ() -> None:
     ]
     one, other = (process.communicate()[0] for process in started)
     assert [0, 0] == [process.returncode for process in started]
-    assert (len(SHIPPED), one) == (one.count(b"\n"), other)
+    assert (len(PROTOCOLS), one) == (one.count(b"\n"), other)
 
 
 def test_seeds_that_differ_are_runs_that_differ() -> None:
@@ -260,7 +266,7 @@ def test_the_line_of_options_names_every_one_of_them_on_one_line() -> None:
 # The command line
 
 
-@pytest.mark.parametrize("protocol", SHIPPED)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_one_seed_prints_its_verdict_and_its_options_and_exits_with_0(protocol: ElectorProtocol) -> None:
     found = run(0x11, protocol)
     code, output = neli("--seed", "0x11", "--protocol", protocol)

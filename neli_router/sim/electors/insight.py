@@ -11,14 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 from neli_router.electors.council import Council
+from neli_router.electors.gossip import Gossip
 from neli_router.electors.priority import electorate
-from neli_router.electors.settings import MISSES, PeerSettings, TermSettings
+from neli_router.electors.settings import MISSES, GossipSettings, PeerSettings, TermSettings
 from neli_router.electors.term import STEADY_TIME_OUTS, Role, TermElector
 from neli_router.electors.voter import Voter
 from neli_router.sim.electors.options import ElectorOptions
 from neli_router.sim.electors.process import Build
 
-__all__ = ["Insight", "TermInsight", "insight_of"]
+__all__ = ["GossipInsight", "Insight", "TermInsight", "insight_of"]
+
+GOSSIP_ROUNDS = 10
+"""Intervals in which news reaches everybody in a group of a few, and silence is noticed."""
 
 
 class Insight:
@@ -145,9 +149,49 @@ class TermInsight(Insight):
         return 2 * drained + self.takes_over_within + (STEADY_TIME_OUTS + 1) * self._time_out
 
 
+class GossipInsight(Insight):
+    """Of `Gossip`. Which of its members vote is up to its leaders, if not all do."""
+
+    def __init__(self, options: ElectorOptions) -> None:
+        super().__init__(options, _gossip)
+        settings = options.settings(0)
+        self._wait, self._interval = settings.wait, settings.beat
+
+    def turns(self, machine: Voter) -> Iterable[float]:
+        return [machine._ends(0)]  # noqa: SLF001 - no program needs to know.
+
+    def is_majority(self, places: Sequence[int], partition: int) -> bool:
+        return self.options.size - len(places) <= (self.options.first_class - 1) // 2
+
+    def tell(self, machine: Voter) -> str:
+        assert isinstance(machine, Gossip)
+        return f"favours {machine.favourite}, sees {machine.leader}, {machine.electorate}"
+
+    @property
+    def takes_over_within(self) -> float:
+        """2 P, and the intervals that it takes to suspect the last leader and to hear of the next one."""
+        return 2 * self._wait + GOSSIP_ROUNDS * self._interval
+
+    @property
+    def forgets_within(self) -> float:
+        """The leader's P ends, and a voter that was silent is taken for alive again."""
+        return 2 * self._wait + GOSSIP_ROUNDS * self._interval
+
+    @property
+    def moves_within(self) -> float:
+        """The leader that gives way stands aside for 2 P, and another may have to be found."""
+        drained = self.options.drain_timeout * self.options.lease
+        return 2 * drained + 2 * self._wait + self.takes_over_within
+
+
 def insight_of(options: ElectorOptions) -> Insight:
     """Of the shipped machines."""
-    return TermInsight(options)
+    return GossipInsight(options) if options.protocol == "gossip" else TermInsight(options)
+
+
+def _gossip(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> Voter:
+    assert isinstance(settings, GossipSettings)  # The options of a run say so, here and below.
+    return Gossip(settings, memory, now, rng=rng)
 
 
 def _council(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> Voter:
