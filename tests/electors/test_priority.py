@@ -209,6 +209,20 @@ def test_preferred_is_a_peer_of_higher_priority_that_has_supported_the_leader_fo
     assert [None, 0] == [machine.preferred(now) for machine, now in (early, later)]
 
 
+def test_preferred_counts_anew_after_a_silence_of_a_time_out() -> None:
+    machine, _ = leading(1, (0, 3), (2, 1), until=25.0)
+    now = 0.0
+    for beat in range(2 * MISSES):
+        now = machine.deadline
+        (told,) = machine.step(TICK, now)
+        assert isinstance(told, Tell)
+        assert isinstance(told.message, Heartbeat)
+        machine.step(Said(2, Support(told.message.term, told.message.counter, 0.0, 1)), now)
+        if beat >= MISSES:
+            machine.step(Said(0, Support(told.message.term, told.message.counter, 0.0, 3)), now)
+    assert None is machine.preferred(now)
+
+
 def test_preferred_is_nobody_for_the_primary() -> None:
     machine, now = leading(0, (1, 2), (2, 1), until=25.0)
     assert None is machine.preferred(now)

@@ -339,6 +339,12 @@ def test_sequence_numbers_are_compared_as_pairs_and_stale_ones_ignored() -> None
     assert Tell(1, Support(5, 1, 1.5, 0)) == hear(machine, 1, Heartbeat(5, 1), 12.0)[-1]
 
 
+def test_sequence_of_a_second_leader_of_one_term_is_not_followed() -> None:
+    """It takes a node that forgot its term. Whom it hears first, a follower keeps."""
+    machine = follower(2, term=5, now=10.0)
+    assert ([], 2) == (hear(machine, 1, Heartbeat(5, 9), 10.5), machine.leader)
+
+
 def test_any_node_may_lead_that_an_operator_names_and_it_asks_nobody_before() -> None:
     machine = follower(2, term=5)
     told = machine.step(Stand(), 10.5)
@@ -366,6 +372,20 @@ def test_lease_a_leader_may_act_until_a_lease_after_it_sent_what_a_majority_answ
     at, _ = tick(machine)
     hear(machine, 1, Support(5, 2, 0.0, 0), at + 0.5)
     assert at + 3.0 == machine.acts_until
+
+
+def test_lease_an_answer_that_comes_late_takes_nothing_back() -> None:
+    machine, _ = leader(term=5)
+    at, _ = tick(machine)
+    hear(machine, 1, Support(5, 2, 0.0, 0), at)
+    hear(machine, 1, Support(5, 1, 0.0, 0), at + 0.1)
+    assert at + 3.0 == machine.acts_until
+
+
+def test_lease_an_answer_to_what_was_sent_more_than_a_lease_ago_prolongs_nothing() -> None:
+    machine, now = leader(term=5)
+    hear(machine, 1, Support(5, 77, 0.0, 0), now + 0.5)
+    assert now + 3.0 == machine.acts_until
 
 
 def test_lease_owed_by_a_voter_is_waited_for() -> None:
