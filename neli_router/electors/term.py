@@ -574,7 +574,9 @@ class TermElector:
         self, term: int, leader: int | None, reason: str, effects: list[TermEffect], *, to: int | None = None
     ) -> None:
         """Be a follower under `term`, of `leader` if it is known. Whoever led or stood says that it is over."""
-        before, was, counter = self.term, self.role, self._counter + 1
+        before, was = self.term, self.role
+        # A candidate has led nothing: a counter above 0 would hide the first heartbeat of another that won its term.
+        counter = self._counter + 1 if was is Role.LEADER else 0
         if self.leader != self.me:
             self._lost = self._lost if self.leader is None else self.leader
         else:

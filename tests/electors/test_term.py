@@ -150,7 +150,7 @@ def test_proposal_of_a_higher_term_makes_a_candidate_a_follower() -> None:
     told = hear(machine, 2, Proposal(6), now)
     assert [
         Became(Role.FOLLOWER, 6, None, "peer 2 proposed itself under term 6"),
-        Tell(None, Ceded(5, 1, 2)),
+        Tell(None, Ceded(5, 0, 2)),
         Remember(6),
         Tell(2, Support(6, 0, 0.0, 0)),
     ] == told
@@ -206,10 +206,17 @@ def test_candidate_waits_for_answers_no_longer_than_its_time_out_and_tries_again
     now, told = tick(machine)
     assert began + 3.0 == now
     reason = "1 of 3 supported its proposal in time, and 2 must"
-    assert [Became(Role.FOLLOWER, 5, None, reason), Tell(None, Ceded(5, 1, None))] == told
+    assert [Became(Role.FOLLOWER, 5, None, reason), Tell(None, Ceded(5, 0, None))] == told
     again, told = tick(machine)
     assert now + 1.0 <= again <= now + 1.0 + 3.0
     assert Tell(None, Proposal(6)) == told[-1]
+
+
+def test_candidate_that_failed_does_not_hide_the_first_heartbeat_of_the_one_that_won_its_term() -> None:
+    machine = elector(now=0.0)
+    hear(machine, 1, Proposal(5), 10.0)
+    hear(machine, 2, Ceded(5, 0, None), 10.0)
+    assert Tell(1, Support(5, 1, 0.0, 0)) == hear(machine, 1, Heartbeat(5, 1), 10.0)[-1]
 
 
 def test_candidate_that_all_have_answered_waits_no_longer() -> None:
@@ -217,7 +224,7 @@ def test_candidate_that_all_have_answered_waits_no_longer() -> None:
     assert [] == hear(machine, 1, Rejection(5, 5), now)
     told = hear(machine, 2, Rejection(5, 5), now)
     reason = "1 of 3 supported its proposal and the others rejected it, and 2 must"
-    assert [Became(Role.FOLLOWER, 5, None, reason), Tell(None, Ceded(5, 1, None))] == told
+    assert [Became(Role.FOLLOWER, 5, None, reason), Tell(None, Ceded(5, 0, None))] == told
 
 
 def test_candidate_that_hears_of_a_higher_term_takes_it_over() -> None:
