@@ -48,6 +48,7 @@ explore: $(CORE)/ready ## Every reachable state within the full bounds (under th
 	$(CORE)/bin/neli explore --profile full
 	$(CORE)/bin/neli explore --protocol neli --profile full
 	$(CORE)/bin/neli explore --protocol fast-neli --profile full
+	$(CORE)/bin/neli explore --protocol term --profile full
 
 chaos: fetch ## Ten minutes of faults on members and three brokers, ten on Redis (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
