@@ -19,33 +19,47 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from neli_router.consumer_group.settings import FastNeliSettings, GroupSettings, NeliSettings
+from neli_router.electors.settings import GossipSettings, TermSettings
 from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.keyspace import Layout
 from neli_router.ledgers.addresses import needing, open_ledger, owners_problems, problems_of, public_address, unknown
 from neli_router.ledgers.base import Ledger, Promise
 from neli_router.ledgers.redis import address as redis_address
 from neli_router.ownership.base import OwnersSource
+from neli_router.peers import address as peers_address
+from neli_router.peers import udp as peer_sockets
+from neli_router.peers.address import PeersAddress
+from neli_router.peers.base import PeerLink
 from neli_router.protocol import Guarantee, Settings
 from neli_router.subscriptions.base import GroupLook, GroupSubscription
 from neli_router.subscriptions.kafka import address as group_address
 from neli_router.subscriptions.kafka.address import GroupAddress
 
 __all__ = [
+    "BORROWED",
+    "ELECTED",
     "LEASES",
     "PROTOCOLS",
     "PROTOCOLS_OWN",
+    "SHARERS",
     "WITNESSES",
     "Config",
     "look_at_group",
+    "my_place",
     "open",
+    "open_link",
     "owners_at",
     "owners_of",
+    "peers_at",
     "require_promises",
     "subscribe",
 ]
 
-PROTOCOLS = ("induction", "neli", "fast-neli")
-"""By the names of DESIGN and the papers. Those after the first borrow a broker's consumer group."""
+PROTOCOLS = ("induction", "neli", "fast-neli", "term", "gossip")
+"""By the names of DESIGN and the papers."""
+
+BORROWED, ELECTED = PROTOCOLS[1:3], PROTOCOLS[3:]
+"""Those that borrow a broker's consumer group, and those whose members elect among themselves."""
 
 PROTOCOLS_OWN = float("nan")
 """Stands for a lease that is not chosen, and for no number: it is looked for as an object."""
@@ -56,11 +70,24 @@ WITNESSES = ("auto", "agent", "child", "none")
 KILL_HUNG_MIN = 0.5
 """Part of the lease: at least two beats, which may be a quarter of it apart."""
 
-LEASES = {"induction": 1.0, "neli": 3.0, "fast-neli": 5.0}
-"""The lease that is not chosen. With a broker's usual sessions, the borrowed ones can have no shorter one."""
+LEASES = {"induction": 1.0, "neli": 3.0, "fast-neli": 5.0, "term": 1.5, "gossip": 3.0}
+"""The lease that is not chosen. With a broker's usual sessions, the borrowed ones can have no shorter one. `term` beats
+three times in it. `gossip` calls it P, and needs so long for all peers to hear of a new favourite."""
+
+BEATS = {"term": 3, "gossip": 10}
+"""Beats in a lease of protocols between peers, when none is chosen. More cost datagrams and forgive more loss."""
+
+SHARERS = {
+    **dict.fromkeys(BORROWED, "its broker shares the partitions out"),
+    **dict.fromkeys(ELECTED, "its members elect who leads"),
+}
+"""What stands in the place of a ledger's table, as a clause."""
 
 AVAILABLE_NELI_LEASE = 12.0
 """That of `neli` under `available`: the old leader must last until a session of six seconds has ended."""
+
+PARTITIONS_MAX = 4096
+"""Of protocols between peers: more would be many datagrams at each beat."""
 
 HOST_MAX = 64
 """Characters of the host's name in a fresh member's name: all that Linux lets a host have."""
@@ -101,8 +128,16 @@ class Config:
     snapshot_every: int = 5000
     """Records between snapshots. More makes newcomers start slower; fewer makes the ledger larger."""
     protocol: str = "induction"
-    """`induction`, or one that borrows a consumer group in Kafka: the paper's `neli`, or goNELI's `fast-neli`. Those
-    know what they lead themselves; who leads the rest they learn from `ownership`."""
+    """`induction`, which has a ledger; or one that borrows a consumer group in Kafka: the paper's `neli`, or goNELI's
+    `fast-neli`; or one whose members elect among themselves, by messages alone: `term`, or `gossip`, whose one leader
+    leads everything. All but the first know what they lead themselves; who leads the rest they learn from `ownership`.
+    """
+    policy: str | None = None
+    """Of `term`, who stands first: `priority`, which shares the partitions out and gives them back to a peer that
+    returns, or `random`, under which a leader stays. None is `priority`."""
+    replicas: int | None = None
+    """Of `term` under `priority`: how many peers elect the leader of each partition. None is all: fewer cost fewer
+    datagrams, and a partition has no leader when a majority of its few is away."""
     session: float | None = None
     """Of a borrowed group: how long the broker waits for a silent consumer. None means what suits the lease."""
     clock_error: float = 0.5
@@ -182,12 +217,23 @@ class Config:
         return self.protocol == "induction"
 
     def group_settings(self) -> NeliSettings | FastNeliSettings:
-        """The settings for the machine of such a protocol; with a fresh name if none was given."""
+        """The settings for the machine of a protocol that borrows a group; with a fresh name if none was given."""
         return _group_settings(self._values(), name=_fresh_name() if self.name is None else self.name)
+
+    def peer_settings(self, me: int) -> TermSettings | GossipSettings:
+        """The settings for the machine of a protocol between peers, for the member at place `me` of their list."""
+        name = _fresh_name() if self.name is None else self.name
+        return _peer_settings(self._values(), name=name, peers=peers_at(self).peers, me=me)
+
+    def named(self) -> "Config":
+        """The same, with a fresh name if none was given."""
+        return replace(self, name=_fresh_name()) if self.name is None else self
 
     @property
     def public_ledger(self) -> str:
-        """The ledger's address for people: no secrets in it."""
+        """The ledger's address for people: no secrets in it, and the same for all members of the group."""
+        if self.protocol in ELECTED and (address := _list_of(self.ledger)) is not None:
+            return address.public
         return public_address(str(self.ledger))
 
     def __repr__(self) -> str:
@@ -208,10 +254,15 @@ class Config:
                 if not fits(values[name]):
                     problems.append(f"{name}={values[name]!r:.60} must be {wanted}")
                     values[name] = _STAND_INS[name]  # So that the rest can be checked, too.
-        borrows = values["protocol"] in PROTOCOLS[1:]
+        borrows, elects = values["protocol"] in BORROWED, values["protocol"] in ELECTED
         if values["lease"] is PROTOCOLS_OWN:
             values["lease"] = _own_lease(values)
-        problems += _group_problems(values["ledger"]) if borrows else problems_of(values["ledger"])
+        if borrows:
+            problems += _group_problems(values["ledger"])
+        elif elects:
+            problems += _list_problems(values["ledger"])
+        elif not values["ledger"].startswith("peers:"):
+            problems += problems_of(values["ledger"])
         if values["ownership"] is not None:
             problems += owners_problems("ownership", values["ownership"])
         if values["protocol"] not in PROTOCOLS:
@@ -219,20 +270,25 @@ class Config:
         name = "fresh" if values["name"] is None else values["name"]
         # Compared below, by the rules of the protocol.
         its = ("lease", "beat", "delay_max", "drain_timeout", "term_base")
-        own = {field: value for field, value in values.items() if not (borrows and field in its)}
-        for check, given in ((_settings, own), (_group_settings, values))[: 1 + borrows]:
+        own = {field: value for field, value in values.items() if not ((borrows or elects) and field in its)}
+        checks: list[Callable[[], object]] = [lambda: _settings(own, name=name)]
+        if borrows:
+            checks.append(lambda: _group_settings(values, name=name))
+        elif elects and (listed := _list_of(values["ledger"])):
+            checks.append(lambda: _peer_settings(values, name=name, peers=listed.peers, me=0))
+        for check in checks:
             try:
-                check(given, name=name)
+                check()
             except ConfigError as error:
                 problems += [problem for problem in error.problems if problem not in problems]
-        if values["protocol"] == "fast-neli" and values["guarantee"] != "exclusive":
-            problems.append("guarantee='available' is not of fast-neli, which is exclusive: choose the protocol neli")
+        problems += _misplaced(values)
         if values["witness"] not in WITNESSES:
             problems.append(unknown("witness", values["witness"], WITNESSES))
-        elif borrows and values["witness"] in ("agent", "child"):
+        elif (borrows or elects) and values["witness"] in ("agent", "child"):
+            ends = "whose broker ends its members by a session" if borrows else "whose leaders end by their lease alone"
             problems.append(
-                f"witness={values['witness']!r} is of no use to {values['protocol']}, whose broker ends its members by "
-                "a session: leave it out, or choose the protocol induction"
+                f"witness={values['witness']!r} is of no use to {values['protocol']}, {ends}: leave it out, or choose "
+                "the protocol induction"
             )
         if (part := values["kill_hung"]) is not None:
             if not KILL_HUNG_MIN <= part < 1:
@@ -250,7 +306,7 @@ def open(config: Config, *, create: bool = True) -> Ledger:  # noqa: A001 - `con
     if not config.has_ledger:
         raise BeyondProtocol(
             f"the ledger of {config.public_ledger} was wanted",
-            f"a group of the protocol {config.protocol!r} has none: its broker shares the partitions out",
+            f"a group of the protocol {config.protocol!r} has none: {SHARERS[config.protocol]}",
             "ask its members, or the store of owners that they have in common",
         )
     return open_ledger(config.ledger, create=create, patience=config.lease)
@@ -276,6 +332,60 @@ def look_at_group(config: Config) -> GroupLook:
     with needing("kafka", "a consumer group in Kafka"):
         from neli_router.subscriptions.kafka import subscription  # noqa: PLC0415 - as above.
     return subscription.look_at_group(_group_at(config), config.group_settings().session_timeout)
+
+
+def my_place(config: Config) -> int:
+    """This member's place in the list of peers. Raises ConfigError if that cannot be told."""
+    return peer_sockets.my_place(peers_at(config))
+
+
+def open_link(config: Config, clock: Callable[[], float]) -> PeerLink:
+    """The link to the peers of `config`. Raises ConfigError and PeersUnusable."""
+    address = peers_at(config)
+    # All that members must have alike, or two majorities would not share one. What may change from one release of a
+    # program to the next, such as the lease, is in what they say: what is kept belongs to this mark.
+    mark = f"{config.protocol} {config.layout.partitions} {config.replicas or len(address.peers)}"
+    return peer_sockets.open_link(address, mark=mark.encode(), clock=clock)
+
+
+def peers_at(config: Config) -> PeersAddress:
+    """The list of peers that `config` names."""
+    address = _list_of(config.ledger)
+    assert address is not None, "an address with problems was refused"
+    return address
+
+
+def _list_of(url: object) -> PeersAddress | None:
+    scheme, _, rest = str(url).partition(":")
+    return peers_address.parse(rest)[0] if scheme == "peers" else None
+
+
+def _list_problems(url: object) -> list[str]:
+    """A sentence for each thing that is wrong with the address of a list of peers."""
+    scheme, _, rest = str(url).partition(":")
+    shown = public_address(str(url))
+    if scheme != "peers":
+        return [f"ledger={shown!r:.200} is no list of peers: write peers://a:7801,b:7801,c:7801/jobs"]
+    return [f"ledger={shown!r:.200}: {problem}" for problem in peers_address.parse(rest)[1]]
+
+
+def _misplaced(values: Mapping[str, Any]) -> list[str]:
+    """The options that the protocol has no use for, and whose silence would be taken for consent."""
+    protocol, found = values["protocol"], []
+    if protocol != "term":
+        has_none = f"is of the protocol term, and {protocol} has none: leave it out"
+        found += [f"{option} {has_none}" for option in ("policy", "replicas") if values[option] is not None]
+    if protocol in ELECTED and values["layout"].partitions > PARTITIONS_MAX:
+        found.append(
+            f"{values['layout'].partitions} partitions are too many for {protocol}, which keeps and says something of "
+            f"each: have {PARTITIONS_MAX} at most, or choose the protocol induction"
+        )
+    if protocol in ("fast-neli", *ELECTED) and values["guarantee"] != "exclusive":
+        instead = "neli" if protocol == "fast-neli" else "induction"
+        found.append(f"guarantee='available' is not of {protocol}, which is exclusive: choose the protocol {instead}")
+    if str(values["ledger"]).startswith("peers:") and protocol not in ELECTED:
+        found.append(f"a list of peers is no ledger of {protocol}: choose the protocol term or gossip")
+    return found
 
 
 def _group_at(config: Config) -> GroupAddress:
@@ -337,6 +447,12 @@ _STAND_INS: Mapping[str, Any] = {**{field.name: field.default for field in field
 _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("ledger", "address", "zone", "protocol", "guarantee", "witness"), lambda value: isinstance(value, str), "text"),
     (("ownership",), lambda value: value is None or isinstance(value, str), "an address, or None to tell nobody"),
+    (("policy",), lambda value: value is None or isinstance(value, str), "text, or None for the protocol's own"),
+    (
+        ("replicas",),
+        lambda value: value is None or (isinstance(value, int) and not isinstance(value, bool)),
+        "a whole number, or None for all peers",
+    ),
     (("name",), lambda value: value is None or isinstance(value, str), "text, or None for a fresh one"),
     (("layout",), lambda value: isinstance(value, Layout), "a Layout(slots=..., partitions=..., tags=...)"),
     (("lease", "drain_timeout"), _is_number, "a number of seconds, at least 0"),
@@ -375,6 +491,19 @@ def _group_settings(values: Mapping[str, Any], *, name: str) -> NeliSettings | F
     if beat is not None:
         given["min_poll_interval"] = beat
     return FastNeliSettings(name=name, heartbeat_timeout=lease, goneli=values["goneli"], **given)
+
+
+def _peer_settings(
+    values: Mapping[str, Any], *, name: str, peers: tuple[str, ...], me: int
+) -> TermSettings | GossipSettings:
+    lease, beat, protocol = values["lease"], values["beat"], values["protocol"]
+    given = {field: values[field] for field in ("layout", "drain_timeout", "term_base")}
+    given |= {"name": name, "peers": peers, "me": me, "lease": lease}
+    given["beat"] = lease / BEATS[protocol] if beat is None else beat
+    if protocol == "gossip":
+        return GossipSettings(**given)
+    policy: Any = values["policy"] or "priority"  # Judged by the settings.
+    return TermSettings(policy=policy, replicas=values["replicas"], **given)
 
 
 def _fresh_name() -> str:

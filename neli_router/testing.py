@@ -34,7 +34,7 @@ from random import Random
 from threading import Condition
 from typing import Any
 
-from neli_router.config import PROTOCOLS, Config
+from neli_router.config import BORROWED, ELECTED, Config
 from neli_router.consumer_group.settings import GroupSettings
 from neli_router.deaths.base import NO_WITNESS, Witness
 from neli_router.deaths.life import OwnLife
@@ -46,6 +46,7 @@ from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.member.engine import Engine
 from neli_router.member.member import Member
 from neli_router.member.runtime import Loop
+from neli_router.peers.base import PeerLink
 from neli_router.protocol import Event, Handler, Notice
 from neli_router.pump import Pump
 from neli_router.router.feed import Feed
@@ -77,7 +78,13 @@ class Group:
     def __init__(self, *, seed: int, options: Mapping[str, Any]) -> None:
         sizes = {name: options[name] for name in Layout.__struct_fields__ if name in options}
         rest = {name: value for name, value in options.items() if name not in sizes}
-        if (protocol := rest.get("protocol")) in PROTOCOLS[1:]:
+        if (protocol := rest.get("protocol")) in ELECTED:
+            raise BeyondProtocol(
+                "a group in memory was wanted",
+                f"the members of a group of the protocol {protocol!r} speak to each other over a network",
+                "test with protocol='induction', which is the same to a program, or with peers on 127.0.0.1",
+            )
+        if protocol in BORROWED:
             # Before Config asks for an address in Kafka, which would not help here.
             raise BeyondProtocol(
                 "a group in memory was wanted",
@@ -360,6 +367,9 @@ class _Host:
         return NO_WITNESS  # All members are of one process, and `kill` only stops turning them.
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
+        raise AssertionError("a group in memory refuses such a protocol")
+
+    def link(self, config: Config) -> PeerLink:
         raise AssertionError("a group in memory refuses such a protocol")
 
     def ledger(self, config: Config) -> Ledger:

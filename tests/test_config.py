@@ -3,11 +3,13 @@
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neli_router import config
 from neli_router.config import Config
+from neli_router.electors.settings import TermSettings
 from neli_router.errors import ConfigError, LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.ledgers import addresses
@@ -57,8 +59,8 @@ def test_all_problems_are_named_at_once() -> None:
     )
     known = (
         "accept_rewinds, address, beat, clock_error, delay_max, drain_timeout, goneli, groups, guarantee, "
-        "kill_hung, layout, lease, ledger, max_age, name, ownership, protocol, replace, session, snapshot_every, "
-        "term_base, weight, witness, zone"
+        "kill_hung, layout, lease, ledger, max_age, name, ownership, policy, protocol, replace, replicas, session, "
+        "snapshot_every, term_base, weight, witness, zone"
     )
     expected = f"""
 leese is no known option: did you mean lease? Choose from {known}
@@ -67,7 +69,7 @@ slots=0 must be a whole number of at least 1
 accept_rewinds='yes' must be True or False
 sqlit is no known kind of ledger: did you mean sqlite? Choose from kafka, memory, redis, redis+sentinel, redis+unix, \
 rediss, rediss+sentinel, sqlite
-induktion is no known protocol: did you mean induction? Choose from fast-neli, induction, neli
+induktion is no known protocol: did you mean induction? Choose from fast-neli, gossip, induction, neli, term
 the member's name is empty: give each process a name of its own
 weight=-1 must be a whole number from 0 to 1000000: 1 for an equal share
 term_base=-1 must be a whole number from 0 to 4503599627370496: correct it
@@ -81,7 +83,10 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"protocol": "zookeeper"}, "zookeeper is no known protocol: choose from fast-neli, induction, neli"),
+        (
+            {"protocol": "zookeeper"},
+            "zookeeper is no known protocol: choose from fast-neli, gossip, induction, neli, term",
+        ),
         ({"name": "tab\there"}, r"the name must be printable text of at most 256 characters, got 'tab\there'"),
         ({"name": 7}, "name=7 must be text, or None for a fresh one"),
         ({"lease": "1"}, "lease='1' must be a number of seconds, at least 0"),
@@ -261,3 +266,67 @@ def test_a_forked_child_shares_no_memory_with_its_parent() -> None:
         found = config.open(Config("memory://test-config-fork")).read(0)
         os._exit(len(found))
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"ledger": "sqlite:jobs.db"}, "'sqlite:jobs.db' is no list of peers: write peers://a:7801,b:7801,c:7801/jobs"),
+        ({"ledger": "peers://a:7801/jobs", "protocol": "induction"}, "is no ledger of induction: choose the protocol"),
+        ({"ledger": "peers://a:7801,b/jobs"}, "peers were wanted as HOST:PORT,HOST:PORT"),
+        ({"ledger": "peers://127.0.0.1:7801"}, "a group was wanted after the peers"),
+        ({"ledger": "peers://127.0.0.1:1,127.0.0.1:1/jobs"}, "peers are named twice (127.0.0.1:1)"),
+        ({"ledger": PEERS + "?me=127.0.0.1:9"}, "me is not in the list of peers"),
+        ({"ledger": "peers://a:1,b:1,c:1/jobs?state=/var/lib/neli"}, "need a key, or whoever reaches their port makes"),
+        ({"ledger": "peers://a:1,b:1,c:1/jobs?key_file=/etc/key"}, "need a folder for their votes"),
+        ({"policy": "oldest"}, "policy='oldest' is unknown: choose 'random' or 'priority'"),
+        ({"policy": 7}, "policy=7 must be text, or None for the protocol's own"),
+        ({"replicas": 4}, "replicas=4 must be from 1 to the 3 peers, or None for all"),
+        ({"replicas": "all"}, "replicas='all' must be a whole number, or None for all peers"),
+        ({"replicas": 2, "policy": "random"}, "replicas is of policy='priority'"),
+        ({"protocol": "gossip", "policy": "random"}, "policy is of the protocol term, and gossip has none: leave it"),
+        ({"ledger": "memory://x", "protocol": "induction", "replicas": 2}, "replicas is of the protocol term, and ind"),
+        ({"beat": 0.6}, "beat=0.6 must be above 0 and at most lease/3=0.5: lower it, or raise lease to 1.8"),
+        ({"protocol": "gossip", "beat": 1.0}, "beat=1 must be above 0 and at most lease/5=0.6: lower it, or raise"),
+        ({"lease": 7200}, "lease=7200 must be from 0.01 to 3600.0 seconds"),
+        ({"term_base": -1}, "term_base=-1 must be a whole number from 0"),
+        (
+            {"guarantee": "available"},
+            "guarantee='available' is not of term, which is exclusive: choose the",
+        ),
+        ({"witness": "child"}, "witness='child' is of no use to term, whose leaders end by their lease alone"),
+        ({"layout": Layout(slots=16384, partitions=8192)}, "8192 partitions are too many for term"),
+    ],
+)
+def test_one_problem_of_a_group_of_peers_is_told_in_words_that_help(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(**{"ledger": PEERS, "protocol": "term", **options})
+    assert expected in str(caught.value)
+    assert 1 == len(caught.value.problems)
+
+
+def test_all_problems_of_a_group_of_peers_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(PEERS, protocol="term", replicas=9, beat=2.0, guarantee="available", witness="agent", zone=7)  # type: ignore[arg-type]
+    assert 5 == len(caught.value.problems)
+
+
+def test_the_defaults_of_peers_leave_room_for_two_lost_heartbeats() -> None:
+    term = Config(PEERS, protocol="term").peer_settings(1)
+    assert isinstance(term, TermSettings)
+    assert (1.5, 0.5, "priority", 1) == (term.lease, term.beat, term.policy, term.me)
+    gossip = Config(PEERS, protocol="gossip", name="a").peer_settings(2)
+    assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)
+
+
+def test_members_of_one_list_have_one_ledger_for_people_and_an_address_that_is_none_shows_no_secret() -> None:
+    told = {Config(f"{PEERS}?me=127.0.0.1:780{i}", protocol="term").public_ledger for i in (1, 2, 3)}
+    assert {PEERS} == told
+    assert f"{PEERS}?me=127.0.0.1:7801" == public_address(f"{PEERS}?me=127.0.0.1:7801")
+    assert "geheim" not in public_address("peers://me:geheim@127.0.0.1:7801/jobs")
+    with pytest.raises(ConfigError) as caught:
+        Config("peers://me:geheim@127.0.0.1:7801/jobs", protocol="term")
+    assert "geheim" not in str(caught.value)

@@ -5,6 +5,9 @@ sqlite:///var/lib/ledger.db        one file, from the root         sqlite:ledger
 memory://jobs                      all members in this process that name it so share one log, until it ends
 kafka://host:9092,host:9092/jobs   one topic of one partition; further settings: `kafka/address.py`
 redis://host:6379/jobs             one stream; also rediss, redis+unix, redis+sentinel: `redis/address.py`
+
+`peers://a:7801,b:7801,c:7801/jobs` names no ledger: protocols whose members elect among themselves have none, and
+`peers/address.py` reads it. It is known here as far as that it has no secrets in it.
 """
 
 import difflib
@@ -35,6 +38,11 @@ __all__ = [
 ]
 
 Address = TypeVar("Address")
+
+_PEERS = re.compile(
+    r"(//)?[A-Za-z0-9._:,\[\]-]+/[A-Za-z0-9._-]+(\?((me|bind|key_file|state)=[A-Za-z0-9._:/\[\]-]*(&|$))*)?"
+)
+"""A list of peers as it should be: places, and names of files."""
 
 _SCHEMES = ("kafka", "memory", *redis_address.SCHEMES, "sqlite")
 
@@ -149,6 +157,8 @@ def public_address(address: str) -> str:
     if scheme == "sqlite" and "@" not in place.removeprefix("//").partition("/")[0]:
         # A file has no password, and its name may have an @. Other programs' addresses of files have options.
         return f"{scheme}{colon}{place}{mark and '?***'}"
+    if scheme == "peers" and _is_read(scheme, rest):
+        return address
     if not _is_read(scheme, rest):
         start = f"{scheme}:" if colon and scheme in _SCHEMES else ""
         return f"{start}{harmless_start(address.removeprefix(start))}"
@@ -163,6 +173,8 @@ def _is_read(scheme: str, rest: str) -> bool:
         return not kafka_address.parse(rest)[1]
     if scheme in redis_address.SCHEMES:
         return not redis_address.parse(scheme, rest)[1]
+    if scheme == "peers":
+        return _PEERS.fullmatch(rest) is not None
     return scheme == "memory" and harmless_start(rest) == rest
 
 

@@ -76,7 +76,7 @@ class Bridge:
         runtime, changed = self.engine.runtime, self.engine.membership.changed
         give_up_at = inf if timeout is None else runtime.clock() + timeout
         for _ in range(TURNS_MAX):
-            if runtime.wait(changed, ready, min(self.engine.settings.beat_every, give_up_at - runtime.clock())):
+            if runtime.wait(changed, ready, min(self.engine.beat_every, give_up_at - runtime.clock())):
                 return True
             if runtime.clock() >= give_up_at:
                 return False
@@ -128,7 +128,7 @@ class AsyncBlock:
         give_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self._bridge, self._role, self._timeout, self._give_up = bridge, role, timeout, give_up
-        self._partition = bridge.engine.settings.layout.partition_of_role(role)
+        self._partition = bridge.engine.config.layout.partition_of_role(role)
 
     async def __aenter__(self) -> AsyncLease:
         grant = await self._bridge.lead(self._partition, self._timeout, self._give_up)

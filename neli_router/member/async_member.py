@@ -11,7 +11,7 @@ which may come while another one is awaited; a plain function must not block the
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Self
@@ -136,7 +136,13 @@ class AsyncMember(AsyncClosing):
         """The error that ended this member; None while it lives, and if it was closed."""
         return None if self._parts is None else self._member.error
 
-    # Wishes: see Member
+    # Elections and wishes: see Member
+
+    def rebalance(self) -> None:
+        self._member.rebalance()
+
+    def nominate(self, peer: str, partitions: Iterable[int] | None = None) -> None:
+        self._member.nominate(peer, partitions)
 
     async def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Member.
         await self.wish(wishes.drain(name), timeout)

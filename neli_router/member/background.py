@@ -34,7 +34,7 @@ class BaseBackground:
     def __init__(self, engine: Engine, role: Role, interval: float) -> None:
         self._engine, self._membership = engine, engine.membership
         self._role, self._interval = role, interval
-        self._partition = engine.settings.layout.partition_of_role(role)
+        self._partition = engine.config.layout.partition_of_role(role)
         self._stopping = False
         self._error: BaseException | None = None
         self._began = inf

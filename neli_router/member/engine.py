@@ -28,26 +28,28 @@ that went on with its parent's leases would be a second leader that no other mem
 import atexit
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from weakref import WeakSet
 
 from neli_router import protocol
-from neli_router.config import Config, owners_of
+from neli_router.config import BORROWED, ELECTED, Config, owners_of, peers_at
 from neli_router.deaths.process import ProcessMark
+from neli_router.electors.events import Nominate, Rebalance
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.induction.events import Wish
 from neli_router.member.barrier import Barrier
 from neli_router.member.failures import defect, forked, handler_failed
-from neli_router.member.footing import Foothold, Footing
+from neli_router.member.footing import Foothold, Footing, Request
 from neli_router.member.group_footing import GroupFooting
 from neli_router.member.journal import Journal
 from neli_router.member.ledger_footing import LedgerFooting
 from neli_router.member.membership import Membership
+from neli_router.member.peer_footing import PeerFooting
 from neli_router.member.runtime import Loop, Runtime
 from neli_router.member.wishes import CheckedWish, no_wishes, unheard
-from neli_router.protocol import LEASE_MAX, NO_STANDING, Close, Handler, News, Released, Settings, Stopped
+from neli_router.protocol import BEATS_PER_LEASE, LEASE_MAX, NO_STANDING, Close, Handler, News, Released, Stopped
 from neli_router.pump import Tap
 from neli_router.router.feed import Feed
 from neli_router.router.owners_reader import OwnersReader, OwnersTap
@@ -92,12 +94,14 @@ class Engine:
     ) -> None:
         if on_event is not None and not callable(on_event):
             raise ConfigError([f"on_event must be a function of one event, got a {type(on_event).__name__}"])
-        self.settings = config.settings() if config.has_ledger else config.group_settings()
+        self.config = config = config.named()
         self.lease = config.lease
-        self.name = f"neli-{self.settings.name}"
-        self._config, self.runtime, self._tap, self._owners_tap = config, runtime, tap, owners_tap
-        self.membership = Membership(self.settings.name, runtime, has_ledger=config.has_ledger)
-        self.journal = Journal(self.settings.name, f"{self.name}-journal", self.membership.notify)
+        self.beat_every = config.lease / BEATS_PER_LEASE if config.beat is None else config.beat
+        self.member = str(config.name)
+        self.name = f"neli-{self.member}"
+        self.runtime, self._tap, self._owners_tap = runtime, tap, owners_tap
+        self.membership = Membership(self.member, runtime, protocol=config.protocol)
+        self.journal = Journal(self.member, f"{self.name}-journal", self.membership.notify)
         self.barrier = self.membership.barrier = Barrier(
             on_event,
             self.membership.changed,
@@ -109,7 +113,7 @@ class Engine:
         self.feed = Feed(
             config.public_ledger,
             kind="the ledger" if config.has_ledger else "the table of owners",
-            layout=self.settings.layout,
+            layout=config.layout,
             max_age=config.max_age,
             clock=runtime.clock,
             watched=not runtime.is_turned,
@@ -130,7 +134,7 @@ class Engine:
         Returns after `timeout` seconds, wherever it has come to.
         """
         _living.add(self)
-        if not self._config.has_ledger:
+        if not self.config.has_ledger:
             self._read_owners()
         try:
             if self.runtime.is_turned:  # Nothing hangs in a test, and none wants its clock to be turned by this.
@@ -153,7 +157,7 @@ class Engine:
     def _read_owners(self) -> None:
         """Let the router know what the store of owners tells, because the protocol does not know it."""
         try:
-            source = owners_of(self._config)
+            source = owners_of(self.config)
         except BeyondProtocol as error:
             self.feed.fail(error)
         else:
@@ -228,9 +232,7 @@ class Engine:
 
     def _cannot_open(self, why: str) -> None:
         if self._obstacles.get("open", "") in {"", SLOW}:  # A line for each failed try would bury the first.
-            self.journal.note(
-                "warning", "ledger.unavailable", what="open", ledger=self._config.public_ledger, error=why
-            )
+            self.journal.note("warning", "ledger.unavailable", what="open", ledger=self.config.public_ledger, error=why)
         self._meet("open", why)
 
     def _open(self) -> None:
@@ -241,7 +243,7 @@ class Engine:
             if not gone:
                 self._footing, self._tried = footing, True
                 if "open" in self._obstacles:
-                    self.journal.note("info", "ledger.available", what="open", ledger=self._config.public_ledger)
+                    self.journal.note("info", "ledger.available", what="open", ledger=self.config.public_ledger)
                 self._meet("open", "")
         if gone:  # It was closed while the ledger was opened.
             self._let_go(footing)
@@ -249,13 +251,12 @@ class Engine:
 
     def _footed(self) -> Footing:
         foothold = Foothold(explain=self.barrier.explain, stepped=self._stepped, moved=self._has_moved, tell=self._tell)
-        if not isinstance(self.settings, Settings):
-            return GroupFooting(
-                self._config, self.settings, self.runtime, membership=self.membership, foothold=foothold
-            )
+        if self.config.protocol in ELECTED:
+            return PeerFooting(self.config, self.runtime, membership=self.membership, foothold=foothold)
+        if self.config.protocol in BORROWED:
+            return GroupFooting(self.config, self.runtime, membership=self.membership, foothold=foothold)
         return LedgerFooting(
-            self._config,
-            self.settings,
+            self.config,
             self.runtime,
             membership=self.membership,
             feed=self.feed,
@@ -292,12 +293,12 @@ class Engine:
         others = {key: text for key, text in self._obstacles.items() if key != what}
         self._obstacles = {**others, what: obstacle} if obstacle else others
         self.membership.obstacle = next(iter(self._obstacles.values()), "")
-        if obstacle and what != "append" and self._config.has_ledger:
+        if obstacle and what != "append" and self.config.has_ledger:
             self.feed.away(obstacle)
 
     # Requests of the program, from any thread
 
-    def post(self, event: Released | Close | Wish) -> None:
+    def post(self, event: Request) -> None:
         """Let the protocol take `event` soon, if it has begun."""
         if not self.membership.is_over and self._footing is not None:
             self._footing.post(event)
@@ -310,7 +311,7 @@ class Engine:
             raise ConfigError(
                 [f"a pledge is of 0 to {LEASE_MAX:g} seconds, as long as a lease may be, got {seconds!r:.60}"]
             )
-        config = self._config
+        config = self.config
         if config.witness not in {"child", "none"} and config.has_ledger:
             problem = (
                 f"a pledge is kept by witness='child', and this member has {config.witness!r}: others see this "
@@ -324,13 +325,38 @@ class Engine:
     def wishing(self, wish: CheckedWish, timeout: float) -> "Iterator[WishAttempt]":
         """A block that waits for `is_due`, says it, and waits for `is_over`. Raises at its end if that was in vain."""
         self.membership.require_alive()
-        if not self._config.has_ledger:
-            raise no_wishes(wish.what, self._config.protocol)
+        if not self.config.has_ledger:
+            raise no_wishes(wish.what, self.config.protocol)
         with self.membership.watching_state():
             yield WishAttempt(self, wish, timeout)
         if not wish.shown(self.membership.state):
             self.membership.require_alive()
             raise unheard(wish, timeout, self.membership.obstacle)
+
+    def rebalance(self) -> None:
+        """Pass what this member leads to living peers that are preferred. Raises BeyondProtocol, where nobody is."""
+        wanted = "preferred leaders were wanted"
+        self._require_election(wanted)
+        if self.config.policy == "random":
+            raise BeyondProtocol(wanted, "policy='random' prefers nobody", "name the peer that shall lead")
+        self.post(Rebalance())
+
+    def nominate(self, peer: str, partitions: Iterable[int] | None) -> None:
+        """Let `peer`, as the list spells it, lead these partitions; None is all."""
+        self._require_election(f"{peer} was wanted as a leader")
+        peers, numbers = peers_at(self.config).peers, None if partitions is None else tuple(partitions)
+        if peer not in peers:
+            raise ConfigError([f"{peer!s:.100} is none of the peers: there is {', '.join(peers)}"])
+        count = self.config.layout.partitions
+        if strangers := [i for i in numbers or () if not 0 <= i < count]:
+            raise ConfigError([f"partition {strangers[0]} is none of the {count}: they count from 0"])
+        self.post(Nominate(peers.index(peer), numbers))
+
+    def _require_election(self, wanted: str) -> None:
+        self.membership.require_open()
+        if self.config.protocol != "term":
+            found = f"in a group of the protocol {self.config.protocol!r} nobody can be named to lead"
+            raise BeyondProtocol(wanted, found, "choose the protocol 'term', where any member may lead")
 
     def wish(self, wish: CheckedWish) -> None:
         """Let the ledger take note, under the name of the present incarnation."""
@@ -418,7 +444,7 @@ class Engine:
 
     def on_fork(self, parent: int) -> None:
         """This is a child of process `parent`. Takes no lock: the thread that holds it may not exist here."""
-        self.membership.make_void(forked(self.settings.name, parent))
+        self.membership.make_void(forked(self.member, parent))
 
 
 class WishAttempt:

@@ -2,6 +2,7 @@
 
     ledger_footing    a ledger and Induction: reads what the whole group is and does
     group_footing     a broker's consumer group and NELI or Fast NELI: knows its own tenures, and nothing of the others'
+    peer_footing      datagrams between the members, and an elector: the same
 
 A footing is opened on the engine's thread, because a driver may hang. It says what happens by `Foothold`, which belongs
 to the engine.
@@ -12,10 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from neli_router.deaths.process import ProcessMark
+from neli_router.electors.events import Nominate, Prefer, Rebalance
 from neli_router.induction.events import Wish
 from neli_router.protocol import Close, Machine, News, Released
 
-__all__ = ["Foothold", "Footing"]
+__all__ = ["Foothold", "Footing", "Request"]
+
+
+Request = Released | Close | Wish | Nominate | Prefer | Rebalance
+"""What a program, or an operator, says to a machine. The engine posts to each footing what its protocol takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Footing(Protocol):
     def turn(self) -> None:
         """One bounded piece of work."""
 
-    def post(self, event: Released | Close | Wish) -> None:
+    def post(self, event: Request) -> None:
         """Let the machine take `event` soon."""
 
     def wake(self) -> None:

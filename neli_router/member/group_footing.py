@@ -17,8 +17,7 @@ from neli_router.consumer_group.neli import Neli
 from neli_router.consumer_group.settings import FastNeliSettings, NeliSettings
 from neli_router.deaths.process import ProcessMark
 from neli_router.errors import NeliError
-from neli_router.induction.events import Wish
-from neli_router.member.footing import Foothold
+from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
 from neli_router.protocol import Close, Machine, Notice, Released
@@ -33,13 +32,13 @@ class GroupFooting:
     def __init__(
         self,
         config: Config,
-        settings: NeliSettings | FastNeliSettings,
         runtime: Runtime,
         *,
         membership: Membership,
         foothold: Foothold,
     ) -> None:
         self._membership, self._stepped = membership, foothold.stepped
+        settings = config.group_settings()
         self._subscription = runtime.subscription(config, settings)
         try:
             for doubt in self._subscription.doubts:
@@ -66,8 +65,8 @@ class GroupFooting:
     def turn(self) -> None:
         self._pump.turn()
 
-    def post(self, event: Released | Close | Wish) -> None:
-        assert not isinstance(event, Wish), "the engine refuses wishes to such a group"
+    def post(self, event: Request) -> None:
+        assert isinstance(event, Released | Close), "the engine refuses wishes to such a group"
         self._pump.post(event)
 
     def wake(self) -> None:

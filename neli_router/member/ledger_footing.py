@@ -22,10 +22,10 @@ from neli_router.errors import NeliError
 from neli_router.induction.events import Wish
 from neli_router.induction.fold import State
 from neli_router.induction.machine import Induction
-from neli_router.member.footing import Foothold
+from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
-from neli_router.protocol import Close, Released, Settings
+from neli_router.protocol import Close, Released
 from neli_router.pump import Pump, Tap
 from neli_router.router.feed import Feed
 from neli_router.router.ledger_reader import LedgerReadings
@@ -39,7 +39,6 @@ class LedgerFooting:
     def __init__(
         self,
         config: Config,
-        settings: Settings,
         runtime: Runtime,
         *,
         membership: Membership,
@@ -47,9 +46,9 @@ class LedgerFooting:
         tap: Tap | None,
         foothold: Foothold,
     ) -> None:
-        self._settings, self._runtime, self._membership, self._feed = settings, runtime, membership, feed
+        self._settings, self._runtime, self._membership, self._feed = config.settings(), runtime, membership, feed
         self._stepped, self._moved, self._tell = foothold.stepped, foothold.moved, foothold.tell
-        self._find_witness = partial(runtime.witness, config, settings.name)
+        self._find_witness = partial(runtime.witness, config, self._settings.name)
         self._rng = runtime.rng()
         self._life = OwnLife.begin(self._rng)
         self._witness: Witness = NO_WITNESS
@@ -81,7 +80,8 @@ class LedgerFooting:
     def turn(self) -> None:
         self._opened.turn()
 
-    def post(self, event: Released | Close | Wish) -> None:
+    def post(self, event: Request) -> None:
+        assert isinstance(event, Released | Close | Wish), "the engine refuses what only peers take"
         self._opened.post(event)
 
     def wake(self) -> None:

@@ -19,7 +19,7 @@ Nothing here runs on the caller's thread but the waiting, and nothing ever runs 
 `AsyncMember`. After a fork, the child's copy is void: its leases do not hold, and every call raises Forked.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
@@ -80,7 +80,7 @@ class Member(Closing):
         config = Config.given(config)
         self._engine = Engine(config, on_event, runtime, tap, owners_tap)
         self._membership = self._engine.membership
-        self._layout = self._engine.settings.layout
+        self._layout = config.layout
         self._router = Router(self._engine.feed, name=self.name, wait=False)
         self._publisher = _publisher(config, self._engine)
         self._engine.start(timeout)
@@ -151,7 +151,7 @@ class Member(Closing):
 
     @property
     def name(self) -> str:
-        return self._engine.settings.name
+        return self._engine.member
 
     @property
     def layout(self) -> Layout:
@@ -258,6 +258,22 @@ class Member(Closing):
     # A drain, a pin or a weight for a name that no member has waits for one, and the log says so. (The commands refuse
     # it, because a person may have mistyped it.)
 
+    def rebalance(self) -> None:
+        """Pass what this member leads to living peers that are preferred: of `term` with priorities.
+
+        Returns at once: each partition moves when the program has finished with it. Raises BeyondProtocol where nobody
+        is preferred.
+        """
+        self._engine.rebalance()
+
+    def nominate(self, peer: str, partitions: Iterable[int] | None = None) -> None:
+        """`peer`, HOST:PORT as in the list, shall lead these partitions, or all: of `term`.
+
+        Returns at once, and a word of it may be lost on its way: say it again if it does not come to be. Raises
+        BeyondProtocol and ConfigError.
+        """
+        self._engine.nominate(peer, partitions)
+
     def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:
         """The member called `name` shall own nothing but what is pinned to it."""
         self.wish(wishes.drain(name), timeout)
@@ -331,5 +347,5 @@ def _publisher(config: Config, engine: Engine) -> "Publisher | None":
     from neli_router.member.publisher import Publisher  # noqa: PLC0415 - as above.
 
     name = f"{engine.name}-owners"
-    card = Card(engine.settings.name, config.address, config.weight, config.zone)
+    card = Card(engine.member, config.address, config.weight, config.zone)
     return Publisher(owners_at(config.ownership).open, config, card, engine.membership, engine.journal, name)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from neli_router.config import ELECTED
 from neli_router.errors import Closed, NeliError, NotLeading
 from neli_router.induction.fold import State
 from neli_router.member.barrier import Barrier, Grant, GrantState
@@ -37,7 +38,7 @@ class Membership:
     barrier: Barrier
     """Set by the engine, which it tells about what is finished."""
 
-    def __init__(self, member: str, runtime: Runtime, *, has_ledger: bool) -> None:
+    def __init__(self, member: str, runtime: Runtime, *, protocol: str) -> None:
         self.member, self.runtime, self.clock = member, runtime, runtime.clock
         self.changed = Changed()
         self.standing: Standing = NO_STANDING
@@ -53,7 +54,7 @@ class Membership:
         """Whether this member's Beats come back too late for it to expire a member that died."""
         self.watching = 0
         """How many callers wait for the state to change, which it does at every record."""
-        self._has_ledger = has_ledger
+        self._protocol = protocol
         self._inside = threading.local()
 
     # Questions
@@ -101,8 +102,8 @@ class Membership:
 
     def why_not(self, partition: int) -> str:
         """Why `partition` is not led."""
-        if not self._has_ledger:
-            return _why_not_given(self.barrier.grant(partition), self.obstacle)
+        if self._protocol != "induction":
+            return _why_not_given(self._protocol, self.barrier.grant(partition), self.obstacle)
         return why_not(self.state, self.incarnation, partition, self.barrier.grant(partition), self.obstacle)
 
     def not_leading(self, partition: int, timeout: float | None) -> NotLeading:
@@ -221,12 +222,14 @@ def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle
     return f"{name} owns it under term {state.terms[partition]}{coming}"
 
 
-def _why_not_given(grant: Grant | None, obstacle: str) -> str:
+def _why_not_given(protocol: str, grant: Grant | None, obstacle: str) -> str:
     """The same, for a protocol without a ledger: who leads it instead, the member cannot know."""
     if obstacle:
-        return f"the broker is out of reach ({obstacle})"
+        return f"the {'peers are' if protocol in ELECTED else 'broker is'} out of reach ({obstacle})"
     if grant is not None and grant.state in _BY_STATE:
         return _BY_STATE[grant.state]
+    if protocol in ELECTED:
+        return "the peers elected another member for it, or no majority of them has answered yet"
     return "the broker gave it to another member, or it is given and no fresh heartbeat of it has come yet"
 
 

@@ -26,6 +26,7 @@ from neli_router.deaths.base import Witness
 from neli_router.deaths.choice import choose
 from neli_router.deaths.life import OwnLife
 from neli_router.ledgers.base import Ledger
+from neli_router.peers.base import PeerLink
 from neli_router.protocol import Notice
 from neli_router.subscriptions.base import GroupSubscription
 
@@ -105,6 +106,9 @@ class Runtime(Protocol):
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
         """A consumer in the broker's group."""
 
+    def link(self, config: Config) -> PeerLink:
+        """The link to the other peers of the group."""
+
     def start(self, loop: Loop) -> None:
         """Keep `loop` going from now on."""
 
@@ -139,6 +143,9 @@ class Threads:
 
     def subscription(self, config: Config, settings: GroupSettings) -> GroupSubscription:
         return configuration.subscribe(config, settings)
+
+    def link(self, config: Config) -> PeerLink:
+        return configuration.open_link(config, host_clock)
 
     def start(self, loop: Loop) -> None:
         # Daemons, or a program that forgot to close would never end. At its exit, the engine lets its members leave.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from neli_router.config import SHARERS
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerUnavailable
 from neli_router.induction.fold import State
 from neli_router.induction.records import Drain, Load, Pin, Record, Undrain, Unpin, Weigh
@@ -65,7 +66,7 @@ def no_wishes(what: str, protocol: str) -> BeyondProtocol:
     """The error for a wish in a group of a protocol that takes none."""
     return BeyondProtocol(
         f"{what} was wanted",
-        f"in a group of the protocol {protocol!r} the broker shares the partitions out, and takes no wishes",
+        f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and it takes no wishes",
         "stop a member to empty it, which hands over what it leads; choose the protocol 'induction' for a group that "
         "takes wishes",
     )

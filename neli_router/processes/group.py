@@ -180,14 +180,17 @@ class ProcessGroup(Closing):
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         replace: bool = False,
+        ledger: str = "",
     ) -> MemberProcess:
         """Start a process of member `name`. A `prefix` stands before its command, which it must become by `exec`.
 
-        With `replace`, it takes the name from a process that still runs.
+        With `replace`, it takes the name from a process that still runs. `ledger` is the group's as this member names
+        it, where each has an address of its own.
         """
         self._started[name] += 1
         label = f"{name}.{self._started[name]}"
-        process = self._begin(label, prefix, environment or {}, name=name, replace=replace)
+        of_member = {"name": name, "replace": replace, "ledger": ledger or self.ledger}
+        process = self._begin(label, prefix, environment or {}, **of_member)
         self.processes.append(process)
         return process
 

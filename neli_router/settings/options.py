@@ -115,7 +115,7 @@ class Option:
     def of_value(self, value: object) -> object:
         """The value itself, if it is one that this option may have. Raises Misfit."""
         if self.kind.fits(value):
-            return None if value == "none" and self.kind in {PERHAPS_NUMBER, PERHAPS_SECONDS, PERHAPS_TEXT} else value
+            return None if value == "none" and self.kind in _PERHAPS else value
         raise Misfit(self.kind.wanted)
 
 
@@ -153,7 +153,14 @@ SECONDS = Kind("a number of seconds, at least 0", _number, _is_number, "SECONDS"
 PERHAPS_SECONDS = Kind(
     "a number of seconds, or none", _perhaps_number, lambda value: value == "none" or _is_number(value), "SECONDS"
 )
+PERHAPS_WHOLE = Kind(
+    "a whole number, or none",
+    lambda text: "none" if text.lower() == "none" else _whole(text),
+    lambda value: value == "none" or _is_whole(value),
+    "NUMBER",
+)
 PERHAPS_NUMBER = Kind("a number, or none", _perhaps_number, PERHAPS_SECONDS.fits, "NUMBER")
+_PERHAPS = (PERHAPS_NUMBER, PERHAPS_SECONDS, PERHAPS_TEXT, PERHAPS_WHOLE)
 WHOLE = Kind("a whole number", _whole, _is_whole, "NUMBER")
 SWITCH = Kind("true or false", lambda text: _SWITCH[text.lower()], lambda value: isinstance(value, bool), "")
 
@@ -171,7 +178,12 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "delay_max", PERHAPS_SECONDS, "Under available, how late a record may be read, in s."),
         Option("", "drain_timeout", SECONDS, "How long a successor waits for work in progress, in s."),
         Option("", "snapshot_every", WHOLE, "Records between snapshots."),
-        Option("", "protocol", TEXT, "induction, or one that borrows a consumer group in Kafka: neli, fast-neli."),
+        Option(
+            *("", "protocol", TEXT),
+            "induction; neli or fast-neli, which borrow a consumer group in Kafka; term or gossip, among peers alone.",
+        ),
+        Option("", "policy", PERHAPS_TEXT, "Of term, who stands first: priority or random; none for priority."),
+        Option("", "replicas", PERHAPS_WHOLE, "Of term: how many peers elect each partition's leader; none for all."),
         Option("", "session", PERHAPS_SECONDS, "Of a borrowed group: how long the broker waits for a member, in s."),
         Option("", "clock_error", SECONDS, "Of neli: by how much this host's and any broker's clocks differ, in s."),
         Option("", "groups", WHOLE, "Of neli: how many groups share the topic."),
@@ -183,7 +195,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "kill_hung", PERHAPS_NUMBER, "The part of the lease after which a hung process is killed, or none."),
         Option(
             *("", "ownership", PERHAPS_TEXT),
-            "The Redis that is told the owners, such as redis://host:6379/jobs; neli and fast-neli need it.",
+            "The Redis that is told the owners, such as redis://host:6379/jobs; all but induction need it.",
         ),
         Option("", "max_age", PERHAPS_SECONDS, "When the table is too old for look-ups, in s; none for never."),
         Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, for ever."),

@@ -1,0 +1,87 @@
+"""The footing of a member whose group has neither ledger nor broker: a link to its peers, and an elector.
+
+    pump --standing--> membership: leases and waiting calls
+
+Such a member knows what it leads, and whom it supports; what members are called, where their clients reach them, and
+what they lead, nobody tells it. Its router is fed by the store of owners, where every member tells what it leads, or by
+nothing: see `engine.py`.
+
+Nothing is ever out of reach here. A member that hears no majority of its peers leads nothing, and goes on asking.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from neli_router.config import Config, my_place
+from neli_router.deaths.process import ProcessMark
+from neli_router.electors.council import Council
+from neli_router.electors.gossip import Gossip
+from neli_router.electors.settings import GossipSettings, TermSettings
+from neli_router.electors.voter import Voter
+from neli_router.errors import NeliError
+from neli_router.induction.events import Wish
+from neli_router.member.footing import Foothold, Request
+from neli_router.member.membership import Membership
+from neli_router.member.runtime import Runtime
+from neli_router.peers.pump import PeerPump
+from neli_router.protocol import Machine, Notice
+
+__all__ = ["PeerFooting"]
+
+
+class PeerFooting:
+    """A `Footing`, opened. Raises ConfigError and PeersUnusable."""
+
+    def __init__(self, config: Config, runtime: Runtime, *, membership: Membership, foothold: Foothold) -> None:
+        self._membership, self._stepped = membership, foothold.stepped
+        settings = config.peer_settings(my_place(config))
+        self._link = runtime.link(config)
+        try:
+            for doubt in (*settings.doubts, *self._link.doubts):
+                foothold.tell(Notice("group.doubt", {"doubt": doubt}))
+            self._pump = PeerPump(
+                self._link,
+                _voter(settings, self._link.memory, runtime),
+                clock=runtime.clock,
+                publish=self._publish,
+                tell=foothold.tell,
+                explain=foothold.explain,
+            )
+        except BaseException:
+            with contextlib.suppress(NeliError):  # The first failure is the one to tell.
+                self.close()
+            raise
+        # At once, and not at the first step: the store of owners is told of this member when the engine has it.
+        membership.incarnation = self._pump.machine.incarnation
+
+    @property
+    def machine(self) -> Machine[Any, Any]:
+        return self._pump.machine
+
+    def turn(self) -> None:
+        self._pump.turn()
+
+    def post(self, event: Request) -> None:
+        assert not isinstance(event, Wish), "the engine refuses wishes to such a group"
+        self._pump.post(event)
+
+    def wake(self) -> None:
+        self._link.wake()
+
+    def pledge(self, until: float, processes: Sequence[ProcessMark]) -> None:
+        pass  # Nobody tells of a death: a leader that is silent is missed.
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _publish(self, machine: Voter, now: float) -> None:
+        self._membership.standing, self._membership.incarnation = machine.standing, machine.incarnation
+        self._stepped(now)
+
+
+def _voter(settings: TermSettings | GossipSettings, memory: bytes, runtime: Runtime) -> Voter:
+    now, rng = runtime.clock(), runtime.rng()
+    if isinstance(settings, TermSettings):
+        return Council(settings, memory, now, rng=rng)
+    return Gossip(settings, memory, now, rng=rng)

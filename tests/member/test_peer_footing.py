@@ -1,0 +1,268 @@
+"""Members whose group has neither ledger nor broker: real processes, or members of this one, on loopback."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neli_router.config import Config
+from neli_router.errors import BeyondProtocol, ConfigError, PeersUnusable
+from neli_router.keyspace import Layout
+from neli_router.member.member import Member
+from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.processes.referee import LifePhase
+from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.testing import group as group_in_memory
+
+LEASE = 2.0
+"""Long enough that a busy machine does not interrupt the course that a test waits for."""
+
+BEATS = {"term": 0.4, "gossip": 0.2}
+PARTITIONS = 6
+PATIENCE = 180.0
+
+Open = Callable[..., Member]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that no process has, in order."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return sorted(one.getsockname()[1] for one in sockets)
+
+
+class Listed:
+    """A list of peers on loopback: the address of each."""
+
+    def __init__(self, folder: Path, count: int = 3) -> None:
+        self.places = [f"127.0.0.1:{port}" for port in free_ports(count)]
+        self._folder = folder
+
+    def address(self, i: int) -> str:
+        (state := self._folder / f"state{i}").mkdir(mode=0o700, exist_ok=True)
+        return f"peers://{','.join(self.places)}/jobs?me={self.places[i]}&state={state}"
+
+
+@pytest.fixture(name="listed")
+def _listed(tmp_path: Path) -> Listed:
+    return Listed(tmp_path)
+
+
+@pytest.fixture(name="opened")
+def _opened(listed: Listed) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        def opened(i: int, *, on_event: Callable[[Event], object] | None = None, **options: Any) -> Member:
+            given = {"protocol": "term", "lease": LEASE, "layout": Layout(slots=64, partitions=PARTITIONS), **options}
+            member = Member(Config(listed.address(i), name=f"m{i}", **given), on_event=on_event)
+            return stack.enter_context(member)
+
+        yield opened
+
+
+def eventually(ready: Callable[[], object]) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while not ready():
+        assert time.monotonic() < give_up_at, "it never came to be"
+        time.sleep(0.02)
+
+
+def shares(*members: Member) -> list[int]:
+    return [len(member.led) for member in members]
+
+
+# Real processes
+
+
+class Processes:
+    """Three member processes of one group, and what they noted."""
+
+    def __init__(self, folder: Path, protocol: str) -> None:
+        self.listed, self._is_one = Listed(folder), protocol == "gossip"
+        self.group = ProcessGroup(
+            folder,
+            partitions=PARTITIONS,
+            pause=0.02,
+            ledger=self.listed.address(0),
+            protocol=protocol,
+            lease=LEASE,
+            beat=BEATS[protocol],
+            layout={"slots": 64, "partitions": PARTITIONS},
+        )
+        for i in range(3):
+            self.start(i)
+
+    def start(self, i: int) -> MemberProcess:
+        return self.group.start(f"m{i}", ledger=self.listed.address(i))
+
+    def led(self) -> dict[int, tuple[str, int]]:
+        """Partition -> (process, term), of those that run. One that is stopped cannot note what it has lost."""
+        return {
+            i: (one.life.label, span.term)
+            for one in self.group.processes
+            if one.is_running and one.life.phase is not LifePhase.STOPPED
+            for i, span in one.life.held.items()
+        }
+
+    def settle(self) -> dict[int, tuple[str, int]]:
+        self.group.wait_until(lambda: len(self.led()) == PARTITIONS, "all partitions were to be led")
+        if not self._is_one:
+            self.group.settle()
+        return self.led()
+
+    def await_takeover(self, gone: MemberProcess, before: dict[int, tuple[str, int]]) -> dict[int, tuple[str, int]]:
+        """Until all that `gone` led is led by others, under higher terms."""
+        lost = {i: term for i, (label, term) in before.items() if label == gone.life.label}
+        assert lost
+
+        def is_taken() -> bool:
+            led = self.led()
+            return all(i in led and led[i][0] != gone.life.label and led[i][1] > term for i, term in lost.items())
+
+        self.group.wait_until(is_taken, "others were to lead what was lost")
+        return self.led()
+
+
+@pytest.fixture(name="processes", params=["term", "gossip"])
+def _processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processes]:
+    found = Processes(tmp_path, request.param)
+    with found.group:
+        yield found
+        found.group.read_notes()
+        assert [] == found.group.verdict().faults
+
+
+def leader(processes: Processes, before: dict[int, tuple[str, int]]) -> MemberProcess:
+    return next(one for one in processes.group.processes if one.life.label == before[0][0])
+
+
+@pytest.mark.process
+def test_a_member_that_is_killed_is_taken_over_under_higher_terms(processes: Processes) -> None:
+    before = processes.settle()
+    victim = leader(processes, before)
+    victim.kill()
+    processes.await_takeover(victim, before)
+
+
+@pytest.mark.process
+def test_a_member_that_leaves_hands_over_and_is_not_fenced(processes: Processes) -> None:
+    before = processes.settle()
+    leaver = leader(processes, before)
+    leaver.ask_to_leave()
+    assert 0 == leaver.exit_code()
+    processes.await_takeover(leaver, before)
+    assert [] == leaver.life.halted
+    assert processes.group.verdict().handovers > 0
+
+
+@pytest.mark.process
+def test_a_leader_that_was_stopped_wakes_up_fenced(processes: Processes) -> None:
+    before = processes.settle()
+    sleeper = leader(processes, before)
+    sleeper.stop()
+    processes.await_takeover(sleeper, before)
+    sleeper.resume()
+    processes.group.wait_until(lambda: bool(sleeper.life.halted), "the sleeper was to be fenced")
+    assert all(note.refusal for note in sleeper.life.woke)
+
+
+@pytest.mark.process
+def test_a_group_that_is_killed_as_a_whole_goes_on_with_higher_terms(processes: Processes) -> None:
+    before = processes.settle()
+    for one in processes.group.processes:
+        one.kill()
+    for i in range(3):
+        processes.start(i)
+    after = processes.settle()
+    assert all(after[i][1] > term for i, (_, term) in before.items())
+
+
+# Members of this process
+
+
+def test_a_leader_works_under_a_lease_and_others_say_that_they_do_not_lead(opened: Open) -> None:
+    members = [opened(i) for i in range(3)]
+    eventually(lambda: [2, 2, 2] == shares(*members))
+    mine = next(iter(members[0].led))
+    with members[0].leading(mine, timeout=PATIENCE) as lease:
+        assert 0 < lease.remaining() <= LEASE
+    assert "the peers elected another member for it" in members[1].why_not(mine)
+
+
+def test_a_lone_member_of_three_leads_nothing(opened: Open) -> None:
+    told: list[Event] = []
+    lone = opened(0, on_event=told.append, lease=0.3)
+    time.sleep(3.0)
+    assert ({}, []) == (lone.led, told)
+
+
+def test_a_group_of_one_leads_everything(tmp_path: Path) -> None:
+    layout = Layout(slots=64, partitions=PARTITIONS)
+    with Member(Config(Listed(tmp_path, 1).address(0), protocol="term", lease=0.3, layout=layout)) as lone:
+        eventually(lambda: [PARTITIONS] == shares(lone))
+
+
+def test_a_group_can_be_rebalanced_by_hand(opened: Open, listed: Listed) -> None:
+    told: list[Event] = []
+    members = [opened(i, lease=0.6, on_event=told.append if i == 0 else None) for i in range(3)]
+    eventually(lambda: [2, 2, 2] == shares(*members))
+    for member in members:
+        member.nominate(listed.places[2])
+    eventually(lambda: [0, 0, 6] == shares(*members))
+    members[2].nominate(listed.places[0], [1])
+    eventually(lambda: [1, 0, 5] == shares(*members))
+    assert 1 in members[0].led
+    for member in members:
+        member.rebalance()
+    eventually(lambda: [2, 2, 2] == shares(*members))
+    assert [Revoked] == [type(event) for event in told if not isinstance(event, Acquired) and 0 in event.partitions]
+    assert not any(isinstance(event, Fenced) for event in told)
+
+
+def test_a_nomination_that_makes_no_sense_is_refused_with_what_there_is(opened: Open, listed: Listed) -> None:
+    member = opened(0, policy="random")
+    with pytest.raises(ConfigError, match=f"elsewhere:1 is none of the peers: there is {listed.places[0]}"):
+        member.nominate("elsewhere:1")
+    with pytest.raises(ConfigError, match="partition 6 is none of the 6"):
+        member.nominate(listed.places[0], [0, 6])
+    with pytest.raises(BeyondProtocol, match="policy='random' prefers nobody"):
+        member.rebalance()
+
+
+@pytest.mark.parametrize("options", [{"protocol": "gossip"}, {"ledger": "memory://x"}])
+def test_a_protocol_in_which_nobody_can_be_named_says_so(listed: Listed, options: dict[str, Any]) -> None:
+    given = {"ledger": listed.address(0), **options}
+    with Member(Config(**given)) as member:
+        for ask in (member.rebalance, partial(member.nominate, listed.places[0])):
+            with pytest.raises(BeyondProtocol, match="choose the protocol 'term'"):
+                ask()
+
+
+def test_a_member_says_what_its_protocol_cannot_know_or_do(opened: Open) -> None:
+    member = opened(0)
+    with pytest.raises(BeyondProtocol, match="knows only what it leads itself"):
+        member.router.owner("customer-3")
+    for wish in (partial(member.drain, "a"), partial(member.pin, 0, "a"), partial(member.load, {0: 1.0})):
+        with pytest.raises(BeyondProtocol, match="its members elect who leads, and it takes no wishes"):
+            wish()
+
+
+def test_a_second_member_at_one_place_is_refused(opened: Open) -> None:
+    opened(0)
+    with pytest.raises(PeersUnusable):
+        opened(0)
+
+
+def test_a_group_in_memory_refuses_a_protocol_that_needs_a_network() -> None:
+    with (
+        pytest.raises(BeyondProtocol, match=r"over a network: test with protocol='induction'"),
+        group_in_memory("a", protocol="term"),
+    ):
+        pass
