@@ -46,6 +46,7 @@ class ElectorGroup:
         self.network = Network(world, options, self.counts, deliver=self._deliver)
         self.acting: Acting[ElectorProcess, Voter] = Acting(world, exclusive=True, ends_of=insight.turns)
         self.living: list[ElectorProcess] = []
+        self._places: list[ElectorProcess | None] = [None] * options.size
         self._dead: list[ElectorProcess] = []
         self.calm = False
         """Whether nothing may change any more."""
@@ -92,6 +93,7 @@ class ElectorGroup:
             build=self.insight.build,
         )
         self.living.append(process)
+        self._places[place] = process
         if self._settles_at < inf:
             process.heal()
         return process
@@ -99,8 +101,13 @@ class ElectorGroup:
     def named(self, name: str) -> list[ElectorProcess]:
         return [process for process in self.living if process.label.partition("#")[0] == name]
 
+    def remove(self, process: ElectorProcess) -> None:
+        """It is gone."""
+        self.living.remove(process)
+        self._places[process.place] = None
+
     def at_place(self, place: int) -> ElectorProcess | None:
-        return next((process for process in self.living if process.place == place), None)
+        return self._places[place]
 
     def touch(self, places: Iterable[int], until: float) -> None:
         """A fault has to do with these, until then."""
@@ -195,7 +202,7 @@ class ElectorGroup:
             self._on_change(process, before, acts)
 
     def on_end(self, process: ElectorProcess, *, error: NeliError | None) -> None:
-        self.living.remove(process)
+        self.remove(process)
         self._dead.append(process)
         self.touch([process.place], self.world.now)
         before = self.acting.terms(process)

@@ -52,6 +52,7 @@ class Network:
     def send(self, sender: int, to: int, body: bytes) -> None:
         world, options = self._world, self._options
         self._counts["datagrams"] += 1
+        self._counts["bytes"] += len(body)
         world.include(body)
         if world.now < self._cut_until.get((sender, to), 0.0):
             self._counts["datagrams_cut"] += 1
