@@ -34,12 +34,13 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 from benchmarks import Figures
-from benchmarks._fuzz import MARKER, FuzzPart, addresses, http_door, neli_toml, records, redis_table
+from benchmarks._fuzz import MARKER, FuzzPart, addresses, datagrams, http_door, neli_toml, records, redis_table
 
 __all__ = ["PARTS", "fuzz", "run"]
 
 PARTS: Mapping[str, FuzzPart] = {
     "addresses": FuzzPart(addresses.DOCUMENTED, addresses.opened),
+    "datagrams": FuzzPart(datagrams.DOCUMENTED, datagrams.opened),
     "http_door": FuzzPart(http_door.DOCUMENTED, http_door.opened),
     "records": FuzzPart(records.DOCUMENTED, records.opened),
     "redis_table": FuzzPart(redis_table.DOCUMENTED, redis_table.opened),

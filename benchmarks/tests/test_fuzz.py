@@ -25,7 +25,7 @@ def found(name: str, *, seconds: float = 2.0) -> dict[str, Any]:
     return {figure: figures[figure] for figure in NOTHING}
 
 
-@pytest.mark.parametrize("name", ["addresses", "http_door", "neli_toml", "records"])
+@pytest.mark.parametrize("name", ["addresses", "datagrams", "http_door", "neli_toml", "records"])
 def test_no_input_of_a_few_seconds_crashes_a_door_or_has_it_print_a_secret(name: str) -> None:
     assert found(name) == NOTHING
 

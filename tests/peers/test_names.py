@@ -58,6 +58,28 @@ def test_a_peer_that_moved_is_found_at_its_new_address(tmp_path: Path) -> None:
     b.close()
 
 
+def test_of_two_addresses_of_a_peer_the_one_that_answers_is_found(tmp_path: Path) -> None:
+    port = addresses_at(["127.0.0.1"])[0].rpartition(":")[2]
+    peers = [f"a.example:{port}", f"b.example:{port}"]
+    options = key_at(tmp_path)
+
+    def both(host: str, port: int) -> list[SocketAddress]:
+        hosts = {"a.example": ["127.0.0.1"], "b.example": ["127.0.0.5", "127.0.0.2"]}
+        return [(one, port) for one in hosts[host]]
+
+    a = link_at(peers, peers[0], tmp_path / "a", options=options, resolve=both)
+    b = link_at(
+        peers,
+        peers[1],
+        tmp_path / "b",
+        options=options,
+        resolve=Zone(**{"a.example": "127.0.0.1", "b.example": "127.0.0.2"}),
+    )
+    until(lambda taken: Heard(0, b"there you are") in taken, b, a, again=lambda: a.send(1, b"there you are"))
+    a.close()
+    b.close()
+
+
 def test_a_member_listens_where_its_own_name_leads_now(tmp_path: Path) -> None:
     port = addresses_at(["127.0.0.1"])[0].rpartition(":")[2]
     peers = [f"a.example:{port}", f"b.example:{port}"]
