@@ -18,7 +18,7 @@ from math import inf
 from neli_router.clock import Clock
 from neli_router.protocol import Notice
 
-__all__ = ["PeerNames", "Resolve", "SocketAddress", "resolve", "spelled"]
+__all__ = ["SILENT_EVERY", "PeerNames", "Resolve", "SocketAddress", "resolve", "spelled"]
 
 SILENT_EVERY = 3.0
 CALM_EVERY = 60.0

@@ -236,8 +236,8 @@ class Seal:
             return Unsealed(Content.REPLACED, sender=sender)
         peer.echo = challenge
         again = next((held for held in peer.held if held[0] == counter), None)
-        if again is not None:
-            peer.held.remove(again)  # Once: two processes of one id would have it sent for ever.
+        # Once: no counter is quoted twice, and what is sent again is not held. Else two processes of one id, each of
+        # which voids the challenge of the other, would have it sent for ever.
         reply = self._sealed(sender, BODY, again[1]) if again is not None else b""
         return Unsealed(Content.HEARD, sender=sender, reply=reply)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from neli_router.clock import host_clock
+from neli_router.clock import Clock, host_clock
 from neli_router.electors.events import Heard
 from neli_router.peers.address import parse
 from neli_router.peers.names import Resolve, resolve
@@ -43,10 +43,11 @@ def link_at(
     mark: bytes = b"term 8",
     options: str = "",
     resolve: Resolve = resolve,
+    clock: Clock = host_clock,
 ) -> PeerSockets:
     address, problems = parse(f"//{','.join(peers)}/{group}?me={me}&state={folder}{options}")
     assert address is not None, problems
-    return open_link(address, mark=mark, clock=host_clock, resolve=resolve)
+    return open_link(address, mark=mark, clock=clock, resolve=resolve)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from neli_router.clock import host_clock
 from neli_router.electors.events import Heard
-from neli_router.peers.names import PeerNames, SocketAddress, resolve
+from neli_router.peers.names import SILENT_EVERY, PeerNames, SocketAddress, resolve
 from neli_router.protocol import Notice
 from tests.peers.joining import addresses_at, link_at, until
 
@@ -162,3 +162,19 @@ def test_hosts_that_are_numbers_take_no_thread_and_are_asked_for_once() -> None:
     assert not names._thread.is_alive()
     names.close()
     assert ["127.0.0.1", "::1"] == zone.asked
+
+
+def test_the_name_of_a_silent_peer_is_asked_again_soon_and_others_are_left_in_peace() -> None:
+    now = [100.0]
+    zone = Zone(**{"b.example": "127.0.0.2", "c.example": "127.0.0.3"})
+    names = PeerNames([("b.example", 1), ("c.example", 1)], resolve=zone, clock=lambda: now[0])
+    wait = threading.Event()
+    while not (names.addresses(0) and names.addresses(1)):
+        wait.wait(0.01)
+    names.silent = frozenset({0})
+    for times in (2, 3):
+        now[0] += SILENT_EVERY
+        while zone.asked.count("b.example") < times:
+            wait.wait(0.01)
+    names.close()
+    assert (3, 1) == (zone.asked.count("b.example"), zone.asked.count("c.example"))

@@ -15,7 +15,7 @@ from neli_router.errors import ConfigError, PeersUnusable, Replaced
 from neli_router.peers.address import parse
 from neli_router.peers.names import SocketAddress, resolve
 from neli_router.peers.seal import DATAGRAM_MAX, Seal, derived_key
-from neli_router.peers.udp import MANY, PeerSockets, my_place, open_link
+from neli_router.peers.udp import ASK_AFTER, MANY, PeerSockets, my_place, open_link
 from neli_router.protocol import Notice
 from tests.peers.joining import addresses_at, link_at, until
 
@@ -177,6 +177,24 @@ def test_a_flood_does_not_hold_up_a_take_nor_what_comes_behind_it(opened: Open) 
 
     with closing(Raw(link)) as raw:
         until(lambda taken: Heard(1, b"through the flood") in taken, link, again=flood)
+
+
+def test_a_peer_that_answers_is_not_silent_and_one_that_is_gone_is(opened: Open) -> None:
+    now = [100.0]
+    peers = addresses_at(["127.0.0.1"] * 3)
+    link, other, gone = (opened(peers, me, f"of {place}", clock=lambda: now[0]) for place, me in enumerate(peers))
+    gone.close()
+
+    def pass_time() -> None:
+        now[0] += 1.0
+
+    for _ in range(3):
+        answered_at = now[0] = now[0] + ASK_AFTER
+        until(lambda _, since=answered_at: link._answered_at[other.place] >= since, link, other, again=pass_time)  # type: ignore[misc]
+        pass_time()
+        link.take()
+        assert other.place not in link._names.silent
+    assert {gone.place} == link._names.silent
 
 
 # Two of one id
