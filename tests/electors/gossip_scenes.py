@@ -23,7 +23,7 @@ from neli_router.protocol import TICK, Acquired, Event, Fenced, Released, Revoke
 __all__ = ["GossipScene", "gossip_settings"]
 
 LAYOUT = Layout(slots=16, partitions=2)
-STEPS_MAX = 2_000_000
+STEPS_MAX = 200_000
 """Many times what the longest scene takes: then a member asks for the same deadline again and again."""
 
 
@@ -182,7 +182,7 @@ class GossipScene:
     def post(self, at: float, to: int, sender: int, body: bytes) -> None:
         """`sender` -1 is the clock, and then `at` is by the member's own."""
         if sender < 0:
-            at = max(self.now, (at - 1000.0 * to) / self._rates.get(to, 1.0))
+            at = max(self.now, (at - 1000.0 * to) / self._rates.get(to, 1.0)) + 1e-9  # Rounding must not make it early.
             body = self._lives[to].to_bytes(4)
         heappush(self._queue, (at, next(self._order), to, sender, body))
 
@@ -198,8 +198,7 @@ class GossipScene:
             if sender < 0:
                 if to in self._paused or int.from_bytes(body) != self._lives[to]:
                     continue
-                # An event that came in between may have moved the deadline. Rounding must not make it come too early.
-                if self.members[to].deadline <= self.clock(to) + 1e-9:
+                if self.members[to].deadline <= self.clock(to):  # What came in between may have moved it.
                     self.step(to, TICK)
             elif to in self._paused:
                 self._paused[to].append((sender, body))

@@ -4,10 +4,15 @@ Each test is a course in virtual time, in `gossip_scenes`: P is 10 s, and the in
 otherwise. A scene fails whenever two act at once, or a term does not grow.
 """
 
+from random import Random
+
 import pytest
 
-from neli_router.electors.gossip import Gossip
-from tests.electors.gossip_scenes import GossipScene
+from neli_router.electors.events import Heard, Nominate, PeerEffect
+from neli_router.electors.gossip import TICKS, Gossip, Triplet
+from neli_router.electors.settings import GossipSettings
+from neli_router.protocol import TICK, Acquired, Close, Fenced, Revoked, Stopped
+from tests.electors.gossip_scenes import GossipScene, gossip_settings
 
 P = 10.0
 
@@ -93,3 +98,417 @@ def test_two_candidates_that_do_not_hear_each_other_never_both_lead() -> None:
 def test_two_candidates_that_do_not_hear_each_other_both_lead_where_favourites_change_at_once() -> None:
     scene = disconnected_candidates(ThawsTooSoon)
     assert sorted(scene.by_uuid[-2:]) == sorted(scene.doubled[0][1])
+
+
+# What is frozen
+
+
+class Doubter(Gossip):
+    """Takes a member for dead which it hears, as a detector may."""
+
+    doubted: int | None = None
+
+    def _sticks(self, now: float) -> bool:
+        return self.favourite != self.doubted and super()._sticks(now)
+
+    def _choose(self, now: float) -> tuple[int, int] | None:
+        if self.doubted is None:
+            return super()._choose(now)
+        others = {place for place in range(self._settings.size) if place != self.doubted}
+        best = max(others, key=lambda place: self._rank[place])
+        return best, self._copies.replicas[best].incarnation
+
+
+class FreezesElapsedAlone(Doubter):
+    """Goes on declaring its favourite with a bound that grows, up to the very change."""
+
+    def _beat(self, now: float, effects: list[PeerEffect]) -> None:
+        frozen_at, is_steady = self._declared_at, self._steady
+        self._steady = True
+        super()._beat(now, effects)
+        if not is_steady:
+            self._declared_at, self._steady = frozen_at, False
+
+
+def doubted_leader(machine: type[Doubter]) -> GossipScene:
+    """The others take the leader for dead, and it hears them until the first of them has changed over."""
+    scene = GossipScene(3, machine=machine, strict=False)
+    scene.run(30.0)
+    leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
+    for place in others:
+        member = scene.members[place]
+        assert isinstance(member, Doubter)
+        member.doubted = leader
+    while scene.members[others[0]].favourite == scene.members[others[1]].favourite == leader and scene.now < 90:
+        scene.run(scene.now + 0.01)
+    scene.cut([leader], others)
+    scene.run(90.0)
+    return scene
+
+
+def test_the_bound_is_frozen_too_before_a_change_of_favourite() -> None:
+    scene = doubted_leader(Doubter)
+    assert ([], [scene.by_uuid[-2]]) == (scene.doubled, scene.acting)
+
+
+def test_a_bound_that_is_not_frozen_makes_two_leaders() -> None:
+    assert doubted_leader(FreezesElapsedAlone).doubled != []
+
+
+def test_a_frozen_member_still_seems_alive() -> None:
+    scene = settled(5)
+    scene.kill(scene.by_uuid[-1])
+    scene.run(scene.now + P - 1)
+    assert [scene.by_uuid[-1]] * 4 == [member.favourite for member in scene.members.values()]
+    suspected = [
+        place
+        for me, member in scene.members.items()
+        for place in scene.members
+        if place != me and not member._signs[place].is_alive(scene.clock(me))
+    ]
+    assert [] == suspected
+
+
+def test_a_favourite_that_is_heard_again_while_its_voters_are_frozen_stays() -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    scene.cut([leader], scene.by_uuid[:-1])
+    scene.run(scene.now + 0.6 * P)
+    scene.heal()
+    scene.run(scene.now + 3 * P)
+    assert [leader] == scene.acting
+    assert {leader} == {place for _, place, _ in scene.acts}
+
+
+# Starts
+
+
+class VotesAtOnce(Gossip):
+    """Has no quiet P after a start."""
+
+    def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
+        super().__init__(settings, memory, now, rng=rng)
+        if memory:
+            self._quiet_until = now + 2 * settings.beat
+
+
+def voters_restart(machine: type[Gossip]) -> GossipScene:
+    """The leader is cut off, and at that moment the others start anew."""
+    scene = GossipScene(3, machine=machine, strict=False)
+    scene.run(30.0)
+    leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
+    scene.cut([leader], others)
+    for place in others:
+        scene.restart(place)
+    scene.run(60.0)
+    return scene
+
+
+def test_a_restart_is_followed_by_a_quiet_p_because_the_older_life_may_have_declared() -> None:
+    scene = voters_restart(Gossip)
+    assert ([], [scene.by_uuid[-2]]) == (scene.doubled, scene.acting)
+
+
+def test_a_restart_without_a_quiet_p_makes_two_leaders() -> None:
+    assert voters_restart(VotesAtOnce).doubled != []
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_bounds_of_a_leaders_older_life_do_not_make_its_new_life_lead(remembers: bool) -> None:
+    """Its clock starts anew, so they are far ahead of it."""
+    scene = settled(until=300.0)
+    leader = scene.by_uuid[-1]
+    scene.restart(leader, remembers=remembers)
+    led = []
+    for _ in range(60):
+        scene.run(scene.now + P / 60)
+        led += scene.acting
+    assert [] == led
+
+
+def test_a_member_that_lost_its_disk_begins_another_life_and_votes_again() -> None:
+    scene = settled(until=50.0)
+    lost = scene.by_uuid[0]
+    scene.restart(lost, remembers=False)
+    scene.run(scene.now + 3 * P)
+    assert scene.by_uuid[-1] == scene.members[lost].favourite
+    scene.kill(scene.by_uuid[1])
+    scene.run(scene.now + 3 * P)
+    assert [scene.by_uuid[-1]] == scene.acting
+
+
+def test_a_memory_that_cannot_be_read_is_a_lost_one() -> None:
+    member = Gossip(gossip_settings(), b"garbage", 0.0, rng=Random(1))
+    assert [] == [effect for effect in member.step(TICK, 0.0) if isinstance(effect, Stopped)]
+
+
+# Clocks
+
+
+class AllowsForOneClock(Gossip):
+    """The text's own rule: the leader's time counts (1 + drift), and the voter's clock is taken to be right."""
+
+    def _is_free(self, now: float) -> bool:
+        assert self._favourite is not None
+        return now >= self._declared_at + self._settings.lease * (1 + self._settings.drift)
+
+
+def clocks_at_the_bound(machine: type[Gossip]) -> GossipScene:
+    """The leader's clock is as slow as allowed, all others' are as fast. Its voters are cut off from it."""
+    highest = GossipScene(3).by_uuid[-1]
+    rates = {place: 0.93 if place == highest else 1.07 for place in range(3)}
+    scene = GossipScene(3, machine=machine, rates=rates, drift=0.07, delay=0.0, lease=60.0, strict=False)
+    scene.run(200.0)
+    assert [highest] == scene.acting
+    scene.cut([highest], scene.by_uuid[:-1])
+    scene.run(400.0)
+    return scene
+
+
+def test_clocks_that_are_both_off_by_all_that_is_allowed_leave_one_leader() -> None:
+    scene = clocks_at_the_bound(Gossip)
+    assert ([], [scene.by_uuid[-2]]) == (scene.doubled, scene.acting)
+
+
+def test_allowing_for_the_drift_of_one_clock_makes_two_leaders() -> None:
+    assert clocks_at_the_bound(AllowsForOneClock).doubled != []
+
+
+@pytest.mark.parametrize("relay", [False, True])
+def test_a_biased_clock_is_never_ahead_of_the_clock_that_it_estimates(relay: bool) -> None:
+    scene = GossipScene(5, rates={0: 0.95, 1: 1.05, 2: 1.05, 3: 0.95}, drift=0.05, relay=relay, delay=0.5)
+    for _ in range(100):
+        scene.run(scene.now + 0.7)
+        for me, member in scene.members.items():
+            for place, other in scene.members.items():
+                if member._lives[place] == other._life:
+                    estimate = member._clock(place, scene.clock(me))
+                    assert estimate <= (scene.clock(place) - other._start) * TICKS
+
+
+def test_relaying_what_is_known_of_a_clock_brings_fresher_estimates() -> None:
+    lags = []
+    for relay in (False, True):
+        scene = GossipScene(21, relay=relay)
+        scene.run(40.0)
+        lag = 0
+        for me, member in scene.members.items():
+            for place, other in scene.members.items():
+                if place != me and (beat := member._beats[place]) is not None:
+                    lag += other._elapsed(scene.clock(place)) - beat[2]
+        lags.append(lag)
+    assert lags[1] < lags[0]
+
+
+# Pauses and late messages
+
+
+@pytest.mark.parametrize("length", [3.0, 15.0, 100.0])
+def test_a_paused_leader_acts_no_more_when_it_wakes_than_its_followers_allow(length: float) -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    scene.pause(leader)
+    scene.run(scene.now + length)
+    scene.resume(leader)
+    scene.run(scene.now + 4 * P)
+    assert 1 == len(scene.acting)
+
+
+def test_a_paused_voter_does_not_take_its_own_deafness_for_others_death() -> None:
+    scene = settled()
+    voter = scene.by_uuid[0]
+    scene.pause(voter)
+    scene.run(scene.now + 5 * P)
+    scene.resume(voter)
+    scene.run(scene.now + P)
+    assert (scene.by_uuid[-1], [scene.by_uuid[-1]]) == (scene.members[voter].favourite, scene.acting)
+
+
+def test_a_declaration_that_comes_late_makes_nobody_lead() -> None:
+    """Bounds say when they were made: it does not matter how long they were on their way."""
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    others = scene.by_uuid[:-1]
+    scene.slow = {(place, leader): P + 5 for place in others}
+    scene.run(scene.now + 2 * P)
+    assert leader not in scene.acting
+
+
+# Liveness that the text leaves open
+
+
+def test_a_member_that_is_heard_but_hears_nobody_is_no_candidate() -> None:
+    highest = GossipScene(3).by_uuid[-1]
+    scene = GossipScene(3)
+    scene.silence(range(3), [highest])
+    scene.run(60.0)
+    assert [scene.by_uuid[-2]] == scene.acting
+
+
+def test_favourites_that_were_chosen_in_cut_off_parts_do_not_stay_split() -> None:
+    scene = GossipScene(4)
+    low, high = scene.by_uuid[:2], scene.by_uuid[2:]
+    for place, member in scene.members.items():
+        member._favourite = (low[-1], scene.members[low[-1]]._life) if place in low else None
+        member._bound, member._favoured_at = 0, scene.clock(place)
+    scene.run(8 * P)
+    assert [scene.by_uuid[-1]] == scene.acting
+    assert {high[-1]} == {member.favourite for member in scene.members.values()}
+
+
+def test_gossip_passes_through_others_where_links_are_missing() -> None:
+    """A chain: each member hears its neighbours only."""
+    scene = GossipScene(5, lease=20.0)
+    for place in range(5):
+        scene.cut([place], [other for other in range(5) if abs(other - place) > 1])
+    scene.run(60.0)
+    assert [scene.by_uuid[-1]] == scene.acting
+
+
+# Ending in good order, and giving way
+
+
+def test_a_leader_that_closes_is_followed_without_a_wait() -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    scene.step(leader, Close())
+    kinds = [type(event) for event in scene.told_to(leader)]
+    assert [Acquired, Revoked, Stopped] == kinds
+    scene.kill(leader)
+    assert scene.until_led(P) < 3
+    assert scene.by_uuid[-2] == scene.leader
+
+
+def test_a_leader_that_ended_acts_on_no_declaration_from_before() -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    member = scene.members[leader]
+    member._end_lead(scene.clock(leader), "a test")
+    scene.silence(range(3), [leader])
+    scene.run(scene.now + P / 2)
+    assert leader not in scene.acting
+
+
+def test_the_word_that_a_leader_ended_reaches_those_who_did_not_hear_it_themselves() -> None:
+    scene = settled(5)
+    leader = scene.by_uuid[-1]
+    scene.silence([leader], scene.by_uuid[1:-1])
+    scene.step(leader, Close())
+    scene.kill(leader)
+    assert scene.until_led(P) < 5
+
+
+def test_a_leader_gives_way_to_whom_an_operator_names() -> None:
+    scene = settled()
+    named = scene.by_uuid[0]
+    scene.step(scene.by_uuid[-1], Nominate(named))
+    assert [] == scene.acting
+    assert scene.until_led(P) < 5
+    scene.run(scene.now + 5 * P)
+    assert [named] == scene.acting
+
+
+def test_an_operators_word_to_any_member_reaches_the_leader() -> None:
+    scene = settled()
+    scene.step(scene.by_uuid[1], Nominate(scene.by_uuid[0]))
+    scene.run(scene.now + P)
+    assert [scene.by_uuid[0]] == scene.acting
+
+
+def test_a_leader_that_loses_its_majority_says_why() -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    scene.cut([leader], scene.by_uuid[:-1])
+    scene.run(scene.now + 2 * P)
+    fenced = [event for event in scene.told_to(leader) if isinstance(event, Fenced)]
+    assert ["no majority declared this member their favourite within P"] == [event.reason for event in fenced]
+
+
+# Terms
+
+
+def test_terms_are_above_their_base() -> None:
+    settings = {i: gossip_settings(3, i, term_base=500) for i in range(3)}
+    assert [501] == [term for _, _, term in settled(settings=settings).acts]
+
+
+# Members that were told otherwise
+
+
+@pytest.mark.parametrize("other", [{"lease": 20.0}, {"drift": 0.01}, {"first_class": 1}, {"size": 4}])
+def test_members_with_another_p_drift_or_electorate_do_not_hear_each_other(other: dict[str, object]) -> None:
+    options: dict[str, object] = {"size": 3, "me": 1, **other}
+    one = Gossip(gossip_settings(), b"", 0.0, rng=Random(1))
+    stranger = Gossip(gossip_settings(**options), b"", 0.0, rng=Random(2))  # type: ignore[arg-type]
+    assert [] == one.step(TICK, 0.0)[3:]
+    assert [] == one.step(Heard(1, stranger._copies.ask()), 0.1)
+
+
+def test_garbage_changes_nothing() -> None:
+    one = Gossip(gossip_settings(), b"", 0.0, rng=Random(1))
+    one.step(TICK, 0.0)
+    assert [] == one.step(Heard(1, b"\x93\x02garbage"), 0.1)
+
+
+def test_a_heartbeat_of_another_shape_is_ignored() -> None:
+    """A newer release may say more."""
+    scene = GossipScene(3).run(0.0)
+    one, other = scene.members[0], scene.members[1]
+    other._copies.set(0, (*Triplet(0, one._life, 10**9, 10**9, 99, 0, 0), 1))
+    scene.step(0, Heard(1, other._copies.farewell()))
+    assert (0, {}) == (one._term, one._supports)
+
+
+# Two classes of citizens
+
+
+def test_only_first_class_citizens_vote_and_all_watch() -> None:
+    scene = settled(9, first_class=3)
+    first = scene.by_uuid[-3:]
+    assert sorted(first) == [place for place, member in sorted(scene.members.items()) if member.favourite is not None]
+    assert {scene.by_uuid[-1]} == {member.leader for member in scene.members.values()}
+
+
+def test_a_dead_first_class_citizen_is_replaced_over_a_joint_electorate() -> None:
+    scene = settled(9, first_class=3)
+    scene.kill(scene.by_uuid[-2])
+    scene.run(scene.now + 6 * P)
+    expected = tuple(sorted([scene.by_uuid[-1], scene.by_uuid[-3], scene.by_uuid[-4]]))
+    assert {(expected, expected)} == {(m.electorate.old, m.electorate.new) for m in scene.members.values()}
+
+
+def test_so_many_can_die_one_after_another_that_no_majority_of_the_first_ones_is_left() -> None:
+    scene = settled(9, first_class=3)
+    for _ in range(5):
+        assert scene.leader is not None
+        electors = scene.members[scene.leader].electorate.new
+        scene.kill(max(place for place in electors if place != scene.leader))
+        scene.run(scene.now + 6 * P)
+    assert 1 == len(scene.acting)
+
+
+def test_an_electorate_outlives_the_process() -> None:
+    scene = settled(9, first_class=3)
+    scene.kill(scene.by_uuid[-2])
+    scene.run(scene.now + 6 * P)
+    leader = scene.by_uuid[-1]
+    before = scene.members[leader].electorate
+    scene.kill(leader)
+    scene.silence(range(9), [leader])
+    scene.start(leader)
+    assert before == scene.members[leader].electorate
+
+
+def electors_cut_in_two(machine: type[Gossip]) -> GossipScene:
+    """The leader and the second-class are cut off from the other two electors, who seem dead to it."""
+    scene = GossipScene(9, machine=machine, first_class=3, strict=False)
+    scene.run(30.0)
+    away = scene.by_uuid[-3:-1]
+    scene.cut(away, [place for place in range(9) if place not in away])
+    scene.run(120.0)
+    return scene
+
+
+def test_a_leader_replaces_no_majority_of_its_electorate() -> None:
+    scene = electors_cut_in_two(Gossip)
+    assert ([], [scene.by_uuid[-2]]) == (scene.doubled, scene.acting)
