@@ -13,7 +13,7 @@ A voter that closes goes on voting until its program has let go of everything, a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import inf
 from random import Random
 
@@ -159,9 +159,9 @@ class Voter(ABC):
 
     def _drain(self, now: float, effects: list[PeerEffect]) -> None:
         leading = self._belief.leading
-        wanted: Mapping[int, int] = (
-            dict(leading) if self._closing else {i: leading[i] for i in self._unwanted(now) if i in leading}
-        )
+        # Whatever its program was asked for is given away, also if nobody wants it any more: it cannot be unasked.
+        asked = set(leading) if self._closing else {*self._belief.draining, *self._unwanted(now)}
+        wanted = {i: leading[i] for i in sorted(asked) if i in leading}
         late, told = self._belief.drain(wanted, now)
         effects += told
         if late:

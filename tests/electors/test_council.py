@@ -266,6 +266,22 @@ def test_what_an_operator_named_stays_where_it_is_until_it_is_rebalanced() -> No
     assert [2, 2, 2] == scene.shares()
 
 
+def test_a_partition_that_its_program_was_asked_for_is_given_away_though_its_leader_is_named_again() -> None:
+    """A program cannot be unasked: `neli simulate --protocol priority --seed 0x37c`."""
+    scene = Scene(policy="random", partitions=1, drain_timeout=0.5)
+    scene.await_leaders()
+    scene.run(1.0)
+    leader = scene.led()[0][0]
+    scene.busy.add(leader)
+    scene.post(leader, Nominate((leader + 1) % 3))
+    scene.post(leader, Nominate(leader), after=0.1)
+    scene.run(0.2)
+    assert (0,) == scene.members[leader].finishing
+    scene.run(1.0)
+    assert leader != scene.led()[0][0]
+    assert 1 == len(scene.events(leader, Fenced))
+
+
 def test_only_the_replicas_of_a_partition_vote_for_it() -> None:
     scene = Scene(size=4, partitions=12, replicas=3)
     assert [9, 9, 9, 9] == [len(one.electors) for one in scene.members.values()]

@@ -98,6 +98,7 @@ def test_every_promise_is_held_in_the_first_seeds(protocol: ElectorProtocol, wea
     [
         ("term", 0x1E),  # A lone leader was stepped twice at one moment.
         ("priority", 0x12F),  # A leader whose own promises ended at its heartbeat was, too.
+        ("priority", 0x37C),  # A program was asked to finish, and then nobody wanted its partition any more.
     ],
 )
 def test_a_seed_that_failed_once_holds_every_promise(protocol: ElectorProtocol, seed: int) -> None:
