@@ -1,4 +1,4 @@
-"""How soon `induction`, `neli`, `fast-neli` and a real goNELI take over, on one Kafka and by one schedule of faults.
+"""How soon `induction`, `neli`, `fast-neli` and a real goNELI take over, on one Kafka; and electors, without one.
 
     one broker, and a group of three processes for each row, all of them at once:
 
@@ -31,7 +31,21 @@ Each figure has @PROTOCOL,PARTITIONS behind it. All times are by the host's one 
     bytes_per_second            their keys and values, without Kafka's own frames around them
     commits_per_second          appended for the group, at rest, to the broker's own topic of commits
 
-The default takes about eight minutes, `--quick` two.
+The electors, `term`, `priority` and `gossip`, need no broker, and are measured first; with `--electors` nothing else
+is, and with `--sides` they are left out. `term` has its random wait, and `priority` is `term` with the other policy.
+Each figure has @PROTOCOL,SIZE behind it. Real processes on loopback, at heartbeats and gossip intervals of 50 ms
+(`_protocols/electors.py`):
+
+    takeover_ms_, handover_ms_, leaderless_ms_, overlaps    as above
+    takeover_over_beat, _lease  the median over the heartbeat, and over the lease: the time-out of three missed
+                                heartbeats, and P of `gossip`
+    takeover_over_term          the median over that of `term` with as many members, of the same run
+    messages_per_second         datagrams of all members of the group at rest
+    expected_by_text_ms         what the protocol's own text expects of a takeover, in these times
+
+And in the simulator, in virtual time, for groups of up to 101 (`_protocols/simulated.py`).
+
+The default takes about twenty minutes, `--electors` ten, `--quick` four and `--electors --quick` two.
 """
 
 import argparse
@@ -45,13 +59,20 @@ from statistics import median
 from benchmarks import Figures
 from benchmarks._places import place
 from benchmarks._protocols.appended import Appended, appended
+from benchmarks._protocols.electors import real_figures
 from benchmarks._protocols.schedule import Schedule
 from benchmarks._protocols.side import GONELI, SIDES, Side, opened_sides
+from benchmarks._protocols.simulated import balance_figures, simulated_figures
 from tests.interop.goneli import build
 
 __all__ = ["run"]
 
 KINDS = ("kill", "stop", "start")
+
+SIZES, QUICK_SIZES = (3, 5, 7), (3,)
+SIMULATED, QUICK_SIMULATED = (3, 7, 21, 101), (3, 11)
+SIMULATED_TRIALS_MAX = 3
+RESTARTS, QUICK_RESTARTS = 100, 10
 
 
 def run(options: Sequence[str]) -> Figures:
@@ -60,17 +81,46 @@ def run(options: Sequence[str]) -> Figures:
     )
     parser.add_argument("--trials", type=int, default=10, help="kills, and as many clean stops")
     parser.add_argument("--members", type=int, default=3, help="processes of each group")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="PROTOCOL,PARTITIONS")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, help="PROTOCOL,PARTITIONS: these and no others")
     parser.add_argument("--shortest", action="store_true", help="the shortest safe times, not the default ones")
     parser.add_argument("--seconds", type=float, default=10.0, help="for which messages are counted, at rest")
     parser.add_argument("--seed", type=int, default=1, help="draws when faults come")
-    parser.add_argument("--quick", action="store_true", help="2 kills and 2 clean stops")
+    parser.add_argument("--quick", action="store_true", help="2 kills and 2 clean stops; fewer and smaller electors")
+    parser.add_argument("--electors", action="store_true", help="only these, which need no broker")
+    parser.add_argument("--sizes", nargs="+", type=int, help="members of each elector's group, as real processes")
+    parser.add_argument("--simulated", nargs="+", type=int, help="the same in the simulator")
     chosen = parser.parse_args(options)
     if chosen.members < 2:
         parser.error(f"--members {chosen.members}: one must survive, so at least 2 are needed")
+    sizes = chosen.sizes or (QUICK_SIZES if chosen.quick else SIZES)
+    if min(sizes) < 3:
+        parser.error(f"--sizes {min(sizes)}: a majority must survive, so at least 3 are needed")
+    simulated = chosen.simulated or (QUICK_SIMULATED if chosen.quick else SIMULATED)
     trials = 2 if chosen.quick else max(1, chosen.trials)
-    why_not = build() if any(name.startswith(GONELI) for name in chosen.sides) else ""
-    names = [name for name in dict.fromkeys(chosen.sides) if not (why_not and name.startswith(GONELI))]
+    figures: Figures = {}
+    if not chosen.sides:
+        figures |= _elector_figures(sizes, simulated, trials, chosen)
+    if not chosen.electors:
+        broker = _broker_figures(chosen.sides or SIDES, trials, chosen)
+        overlaps = int(figures.get("overlaps") or 0) + int(broker["overlaps"] or 0)
+        figures |= {**broker, "overlaps": overlaps}
+    return {**figures, "trials": trials}
+
+
+def _elector_figures(
+    sizes: Sequence[int], simulated: Sequence[int], trials: int, chosen: argparse.Namespace
+) -> Figures:
+    restarts = QUICK_RESTARTS if chosen.quick else RESTARTS
+    with tempfile.TemporaryDirectory(prefix="neli-electors-") as folder:
+        real = real_figures(Path(folder), sizes, trials=trials, seconds=chosen.seconds, rng=Random(chosen.seed))
+    shares = balance_figures(restarts, chosen.seed)
+    virtual = simulated_figures(simulated, trials=min(trials, SIMULATED_TRIALS_MAX), seed=chosen.seed)
+    return {**real, **shares, "restarts": restarts, **virtual}
+
+
+def _broker_figures(wanted: Sequence[str], trials: int, chosen: argparse.Namespace) -> Figures:
+    why_not = build() if any(name.startswith(GONELI) for name in wanted) else ""
+    names = [name for name in dict.fromkeys(wanted) if not (why_not and name.startswith(GONELI))]
     with place("kafka") as there, tempfile.TemporaryDirectory(prefix="neli-protocols-") as folder:
         brokers = there.removeprefix("kafka://")
         with opened_sides(Path(folder), there, names, shortest=chosen.shortest) as sides:
@@ -85,7 +135,6 @@ def run(options: Sequence[str]) -> Figures:
     return {
         **({GONELI: f"not here: {why_not}"} if why_not else {}),
         **figures,
-        "trials": trials,
         "members": chosen.members,
         "settings": "shortest" if chosen.shortest else "default",
         "load_average_median": median(loads),

@@ -25,7 +25,7 @@ from neli_router.processes.group import MemberProcess
 from neli_router.processes.referee import Life
 from neli_router.router.router import Router
 
-__all__ = ["Schedule"]
+__all__ = ["QUIET", "Schedule", "gap"]
 
 QUIET = 1.0
 SPREAD = 3.0
@@ -67,7 +67,7 @@ class Schedule:
         left = self._fault("stop", lambda process: process.ask_to_leave(), lambda found: found.handovers)
         for side, process, partitions in left:
             assert process.exit_code() == 0, f"{process.life.label} was to leave in good order:\n{process.log}"
-            side.found.leaderless.append(max(_gap(side, process.life, partition) for partition in partitions))
+            side.found.leaderless.append(max(gap(side, process.life, partition) for partition in partitions))
         self._start_again(left)
 
     def _fault(self, kind: str, act: Callable[[MemberProcess], float], took: Callable[[Found], list[float]]) -> Left:
@@ -146,7 +146,7 @@ class Schedule:
         return counts
 
 
-def _gap(side: Side, leaver: Life, partition: int) -> float:
+def gap(side: Side, leaver: Life, partition: int) -> float:
     """For how long none led it, after one had left in good order."""
     ended = max(span.until for span in leaver.spans if span.partition == partition)
     spans = [span for life in side.group.lives if life is not leaver for span in life.spans]

@@ -3,14 +3,17 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from benchmarks import protocols
 from benchmarks._places import place
+from benchmarks._protocols import electors
 from benchmarks._protocols import side as sides
 from benchmarks._protocols.goneli import GoneliTranslator
 from benchmarks._protocols.side import Tenures, opened_sides
+from benchmarks._protocols.simulated import BALANCES, ROWS, balance_figures, simulated_figures
 from neli_router.processes.notes import Acts, Done
 from neli_router.processes.referee import Life, LifePhase, judged
 from tests.conftest import require
@@ -85,6 +88,43 @@ def test_at_least_two_processes_are_needed(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         protocols.run(["--members", "1"])
     assert "one must survive" in capsys.readouterr().err
+
+
+def test_a_group_of_which_no_majority_survives_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        protocols.run(["--electors", "--sizes", "2"])
+    assert "at least 3 are needed" in capsys.readouterr().err
+
+
+def test_every_elector_has_all_its_figures_in_the_simulator_beside_what_its_text_expects() -> None:
+    figures = simulated_figures([3], trials=1, seed=1)
+    names = {figure.partition("@")[0] for figure in figures}
+    assert {f"{name}@{row.name},3" for name in names for row in ROWS if row.first_class is None} == figures.keys()
+    assert [6.0, 9.0, 30.0] == [figures[f"expected_by_text_s@{row},3"] for row in ("term", "priority", "gossip")]
+    assert all(figures.values())
+
+
+def test_priorities_share_partitions_out_again_after_restarts_of_random_nodes() -> None:
+    figures = balance_figures(5, seed=1)
+    assert [1.0, 1.0] == [figures[f"balanced@priority,{nodes}x{partitions}"] for nodes, partitions in BALANCES]
+    assert {f"balanced@term,{nodes}x{partitions}" for nodes, partitions in BALANCES} <= figures.keys()
+
+
+@pytest.mark.process
+@pytest.mark.timeout(900)
+def test_real_electors_have_all_figures_without_a_broker_and_none_overlaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A beat of 50 ms is missed three times where other tests take all cores, and then nobody rests.
+    monkeypatch.setattr(electors, "BEAT", 0.5)
+    figures = electors.real_figures(tmp_path, [3], trials=1, seconds=1.0, rng=Random(1))
+    assert 0 == figures["overlaps"]
+    names = {figure.partition("@")[0] for figure in figures if "@" in figure} - {"takeover_over_term"}
+    counted = {figure for figure in figures if figure.startswith("messages_per_second@")}
+    assert counted
+    wanted = {f"{name}@{protocol},3" for name in names - {"messages_per_second"} for protocol in electors.ELECTORS}
+    assert wanted <= figures.keys()
+    assert figures["takeover_over_term@priority,3"]
 
 
 @pytest.fixture(name="there", scope="module")
