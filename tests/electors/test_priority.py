@@ -274,3 +274,25 @@ def test_a_primary_that_cannot_win_is_tried_less_and_less_often() -> None:
     gaps = [later - sooner for sooner, later in pairwise(attempts)]
     assert 2 <= len(attempts) <= 7
     assert sorted(gaps) == gaps
+
+
+@pytest.mark.parametrize(("size", "partitions"), [(3, 6), (4, 12)])
+def test_balance_is_there_again_after_nearly_every_restart_of_a_random_node(size: int, partitions: int) -> None:
+    """The text's measure: how often leaders are balanced, of all times that a node was restarted."""
+    scenes = [
+        Scene(size, policy="priority", partition=i, partitions=partitions, replicas=3, transfers=True, seed=i)
+        for i in range(partitions)
+    ]
+    rng, now, restarts, balanced_after = Random(7), 10.0, 20, 0
+    for _ in range(restarts):
+        victim, back, later = "ABCD"[rng.randrange(size)], now + rng.uniform(1.0, 20.0), now + 40.0
+        for scene in scenes:
+            scene.run(now)
+            scene.kill(victim)
+            scene.run(back)
+            scene.restart(victim)
+            scene.run(later)
+        now = later
+        acting = [scene.acting for scene in scenes]
+        balanced_after += balanced([None if acts is None else "ABCD".index(acts[0]) for acts in acting], size)
+    assert balanced_after >= 0.95 * restarts
