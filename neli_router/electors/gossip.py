@@ -333,6 +333,8 @@ class Gossip(Voter):
                 supports[place] = _Favour(bound, known, (electorate_term, electorate_count))
             elif place in supports:
                 del supports[place]
+        if self._favourite is not None and self._favourite[0] in changed:
+            self._steady = self._sticks(now)  # First: what follows may declare it.
         if term > self._term or tag != self._electorate_published:
             self._term = term
             self._publish_electorate()
@@ -342,8 +344,6 @@ class Gossip(Voter):
                 self._is_news = True
         if self._acting:
             self._heed_wishes(changed)
-        if self._favourite is not None and self._favourite[0] in changed:
-            self._steady = self._sticks(now)
 
     def _refresher(self, now: float) -> Callable[[int, Update], Update]:
         """The text's own improvement: pass on what I know of a clock, where its owner's last word is older."""
