@@ -25,7 +25,10 @@ NOTES_MAX = 1000
 """Notes that may wait while the log blocks: several minutes of a very bad day. More would cost memory."""
 
 
-QUIET = frozenset({"election.won", "leader.found", "ledger.available", "member.joined", "witness.found"})
+QUIET = frozenset(
+    {"election.won", "leader.found", "ledger.available", "member.joined", "peers.moved", "peers.resolved"}
+    | {"witness.found"}
+)
 """Notices that report no trouble."""
 
 
