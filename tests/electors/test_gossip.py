@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from neli_router.electors.events import Heard, Nominate, PeerEffect
-from neli_router.electors.gossip import TICKS, Gossip, Triplet
+from neli_router.electors.gossip import TICKS, Electorate, Gossip, Triplet
 from neli_router.electors.settings import GossipSettings
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Revoked, Stopped
 from tests.electors.gossip_scenes import GossipScene, gossip_settings
@@ -434,6 +434,42 @@ def test_terms_are_above_their_base() -> None:
     assert [501] == [term for _, _, term in settled(settings=settings).acts]
 
 
+class KeepsItsTerm(Gossip):
+    """Leads under the term that it took first, also after it lost its majority."""
+
+    first: int | None = None
+
+    def _lead(self, now: float, effects: list[PeerEffect]) -> None:
+        super()._lead(now, effects)
+        if self._lead_term is not None:
+            self.first = self._lead_term = self.first or self._lead_term
+
+
+def leader_that_comes_again(machine: type[Gossip]) -> GossipScene:
+    """It is cut off, another leads meanwhile, and when that one dies, it leads again."""
+    scene = GossipScene(3, machine=machine, strict=False)
+    scene.run(30.0)
+    first = scene.by_uuid[-1]
+    scene.cut([first], scene.by_uuid[:-1])
+    scene.run(70.0)
+    scene.heal()
+    scene.run(80.0)
+    assert [scene.by_uuid[-2]] == scene.acting
+    scene.kill(scene.by_uuid[-2])
+    scene.run(140.0)
+    assert [first] == scene.acting
+    return scene
+
+
+def test_a_term_is_dropped_with_the_majority_that_it_was_taken_on() -> None:
+    scene = leader_that_comes_again(Gossip)
+    assert ([], [1, 2, 3]) == (scene.fell, [term for _, _, term in scene.acts])
+
+
+def test_a_term_that_outlives_its_majority_falls_below_anothers() -> None:
+    assert leader_that_comes_again(KeepsItsTerm).fell != []
+
+
 # Members that were told otherwise
 
 
@@ -501,6 +537,20 @@ def test_an_electorate_outlives_the_process() -> None:
     assert before == scene.members[leader].electorate
 
 
+class ReplacesAtOnce(Gossip):
+    """Goes by a new electorate without a majority of the old one."""
+
+    def _govern(self, now: float, effects: list[PeerEffect]) -> None:
+        me, mine = self._settings.me, self._electorate
+        living = [p for p in range(self._settings.size) if p == me or self._signs[p].is_alive(now)]
+        kept = [p for p in mine.new if p in living]
+        new = tuple(sorted([*kept, *(p for p in living if p not in kept)][: len(mine.new)]))
+        if new != mine.new and self._lead_term is not None:
+            self._electorate = Electorate(self._lead_term, mine.change + 1, new, new)
+            self._publish_electorate()
+            self._keep(effects)
+
+
 def electors_cut_in_two(machine: type[Gossip]) -> GossipScene:
     """The leader and the second-class are cut off from the other two electors, who seem dead to it."""
     scene = GossipScene(9, machine=machine, first_class=3, strict=False)
@@ -514,3 +564,7 @@ def electors_cut_in_two(machine: type[Gossip]) -> GossipScene:
 def test_a_leader_replaces_no_majority_of_its_electorate() -> None:
     scene = electors_cut_in_two(Gossip)
     assert ([], [scene.by_uuid[-2]]) == (scene.doubled, scene.acting)
+
+
+def test_an_electorate_that_is_replaced_without_its_own_majority_makes_two_leaders() -> None:
+    assert electors_cut_in_two(ReplacesAtOnce).doubled != []
