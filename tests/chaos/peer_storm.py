@@ -1,0 +1,205 @@
+"""A storm among peers: five hosts without a ledger, whose members are all that there is to strike.
+
+    to a process     kill        kill -9; a while later a new process starts in its place
+                     reboot      kill -9, and a new process at once: what its older self promised still runs
+                     stop        stands still past its lease, then goes on and believes what it did
+                     leave       leaves in good order, and comes back
+                     outage      kill -9 of all, which come back one after another
+    to the network   cut off     a peer hears nobody, and nobody hears it
+                     unpair      two peers do not hear each other, and hear all others
+                     mute, deaf  all that a peer sends is lost; all that is sent to it
+                     one way     what one peer sends to one other is lost
+                     split       a line through the group
+                     slow        everything takes longer on one peer's link
+                     bad         the switch loses, doubles and reorders everybody's datagrams
+
+Kinds are dealt from a deck that a seed shuffled, as in `storm`. Most are aimed at a peer that leads, because nothing is
+to be seen at others. Faults of the network may overlap. In the end all is undone at once, and all must be led again.
+"""
+
+import heapq
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+
+from neli_router.clock import host_clock
+from neli_router.processes.group import MemberProcess, ProcessGroup
+from neli_router.processes.referee import LifePhase
+from tests.chaos.bad_switch import BadSwitch
+from tests.chaos.faults import Fault
+from tests.chaos.storm import ASK_EVERY, LATE_MAX, LOOK_EVERY, Injected, led_from
+from tests.servers.network import Network
+
+__all__ = ["PEER_FAULTS", "PeerStorm"]
+
+PROCESS_FAULTS = ("kill", "reboot", "stop", "leave", "outage")
+PEER_FAULTS = (*PROCESS_FAULTS, "stop", "cut off", "unpair", "mute", "deaf", "one way", "split", "slow", "bad")
+
+AIMED = 0.7
+"""How often a fault is aimed at a peer that leads."""
+
+LOSS, DOUBLED, LATE = 0.2, 0.3, 0.3
+"""At most, of the bad switch; the last in leases, and about a beat. More than this elects nobody for long."""
+
+
+class PeerStorm:
+    """Turns a group upside down for some seconds, and then lets it be led again."""
+
+    def __init__(self, network: Network, group: ProcessGroup, switch: BadSwitch, *, lease: float, seed: int) -> None:
+        self.injected: list[Injected] = []
+        self.ended: list[str] = []
+        """The log of each process that ended by itself, which none may."""
+        self.led_after = 0.0
+        """Seconds after the calm until every partition was led."""
+        self._network, self._group, self._switch, self._lease = network, group, switch, lease
+        self._names = list(network.hosts)
+        self._rng = random.Random(seed)
+        self._present: dict[str, MemberProcess] = {}
+        self._out: set[str] = set()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._began_at = 0.0
+
+    def run(self, seconds: float, seen: Callable[[], object]) -> None:
+        """Let things happen for `seconds`, and on until all kinds of faults were met and it has `seen` something."""
+        for name in self._names:
+            self._start(name)
+        led_from(self._group, host_clock())
+        self._began_at = host_clock()
+        end, deck, unmet = self._began_at + seconds, list[str](), set(PEER_FAULTS)
+        give_up_at, strike_at = end + LATE_MAX, self._began_at
+        try:
+            while (now := host_clock()) < give_up_at:
+                if now >= end:
+                    if not unmet and seen():
+                        break
+                    end = now + ASK_EVERY
+                if now >= strike_at:
+                    deck = deck or self._rng.sample(PEER_FAULTS, len(PEER_FAULTS))
+                    if self._strike(deck[-1]):
+                        unmet.discard(deck.pop())
+                    strike_at = now + self._lease * self._rng.uniform(0.3, 2.0)
+                self._look()
+        finally:
+            while self._due:
+                heapq.heappop(self._due)[2]()
+            self._network.heal()
+            self._switch.heal()
+        self._look()
+        calm_at = host_clock()
+        self.led_after = max(led_from(self._group, calm_at).values()) - calm_at
+        self._group.wait_until(lambda: all(map(self._is_member, self._names)), "all were to be members again")
+        self._group.leave()
+
+    def _start(self, name: str) -> None:
+        self._present[name] = self._group.start(name, prefix=self._network.prefix(name))
+
+    def _is_member(self, name: str) -> bool:
+        return self._present[name].life.phase is LifePhase.MEMBER
+
+    def _victim(self, names: Sequence[str]) -> str:
+        leaders = [name for name in names if self._present[name].life.held]
+        return self._rng.choice(leaders if leaders and self._rng.random() < AIMED else names)
+
+    def _strike(self, kind: str) -> bool:
+        """Whether it could be: begin this fault, and say when it ends."""
+        seconds = self._lease * self._rng.uniform(0.3, 3.0)
+        if kind in PROCESS_FAULTS:
+            free = [name for name in self._names if name not in self._out]
+            if len(free) <= len(self._names) // 2 + 1 or (kind == "outage" and self._out):
+                return False  # Others must be there to take over, or nothing would ever be taken over.
+            if kind in ("stop", "leave"):  # A process that has only just started would die of a signal.
+                free = [name for name in free if self._is_member(name)]
+                if not free:
+                    return False
+            out = free if kind == "outage" else [self._victim(free)]
+            undo = self._befall(kind, out)
+            self._end_later(Fault(kind, " ".join(out), seconds + (kind == "stop") * self._lease, undo), out)
+        else:
+            self._end_later(self._disturb(kind, seconds), ())
+        return True
+
+    def _befall(self, kind: str, names: Sequence[str]) -> list[Callable[[], object]]:
+        processes = [self._present[name] for name in names]
+        match kind:
+            case "stop":
+                for process in processes:
+                    process.stop()
+                return [process.resume for process in processes]
+            case "leave":
+                for process in processes:
+                    process.ask_to_leave()
+                return [partial(self._come_back, name) for name in names]
+            case _:
+                for process in processes:
+                    process.kill()
+                if kind != "reboot":
+                    return [partial(self._start, name) for name in names]
+                for name in names:
+                    self._start(name)
+                return []
+
+    def _come_back(self, name: str) -> None:
+        left = self._present[name]
+        if (code := left.exit_code()) != 0:
+            self.ended.append(f"{left.life.label} was to leave, and ended with {code}:\n{left.log}")
+        self._start(name)
+
+    def _disturb(self, kind: str, seconds: float) -> Fault:
+        network, names = self._network, self._names
+        one = self._victim(names)
+        others = [name for name in names if name != one]
+        other = self._rng.choice(others)
+        match kind:
+            case "slow":
+                how, _, _ = network.slow(one).partition(" ")
+                return Fault(kind, f"{one} by {how}", seconds, [partial(network.hurry, one)])
+            case "bad":
+                self._switch.loss = LOSS * self._rng.random()
+                self._switch.doubled = DOUBLED * self._rng.random()
+                self._switch.late = LATE * self._lease * self._rng.random()
+                return Fault(kind, "all", 2 * seconds, [self._switch.heal])
+            case "cut off":
+                ways = [way for name in others for way in ((one, name), (name, one))]
+            case "unpair":
+                ways = [(one, other), (other, one)]
+            case "mute":
+                ways = [(one, name) for name in others]
+            case "deaf":
+                ways = [(name, one) for name in others]
+            case "one way":
+                ways = [(one, other)]
+            case _:
+                assert kind == "split", f"there is no fault {kind!r}"
+                side = {one, *self._rng.sample(others, self._rng.randrange(1, len(others)))}
+                ways = [(a, b) for a in names for b in names if (a in side) != (b in side)]
+        for way in ways:
+            network.lose(*way)
+        whom = f"{one}, {other}" if kind in ("unpair", "one way") else one
+        return Fault(kind, whom, seconds, [partial(network.carry, *way) for way in ways])
+
+    def _end_later(self, fault: Fault, out: Sequence[str]) -> None:
+        began_at = host_clock()
+        self._out.update(out)
+
+        def end() -> None:
+            for act in fault.undo:
+                act()
+            self._out.difference_update(out)
+            lasted = host_clock() - began_at
+            self.injected.append(Injected(fault.kind, fault.whom, began_at - self._began_at, lasted))
+
+        heapq.heappush(self._due, (began_at + fault.seconds, next(self._order), end))
+
+    def _look(self) -> None:
+        """Do what is due, read what was noted, and start what ended by itself."""
+        while self._due and self._due[0][0] <= host_clock():
+            heapq.heappop(self._due)[2]()
+        self._group.read_notes()
+        for name, process in self._present.items():
+            if name not in self._out and not process.is_running:
+                self.ended.append(f"{process.life.label} ended with {process.exit_code()}:\n{process.log}")
+                self._start(name)
+        time.sleep(LOOK_EVERY)
