@@ -49,6 +49,7 @@ explore: $(CORE)/ready ## Every reachable state within the full bounds (under th
 	$(CORE)/bin/neli explore --protocol neli --profile full
 	$(CORE)/bin/neli explore --protocol fast-neli --profile full
 	$(CORE)/bin/neli explore --protocol term --profile full
+	$(CORE)/bin/neli explore --protocol gossip --profile full
 
 chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redis, on term, on gossip (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos

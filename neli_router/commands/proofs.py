@@ -28,6 +28,7 @@ from neli_router.sim.consumers.simulate import ConsumerOutcome, simulate_consume
 from neli_router.sim.consumers.steps import ConsumerMiniatures
 from neli_router.sim.electors.miniature import ElectorBounds
 from neli_router.sim.electors.options import ElectorProtocol, ElectorWeather
+from neli_router.sim.electors.rumours import GossipBounds, GossipMiniatures
 from neli_router.sim.electors.simulate import ElectorOutcome, simulate_electors
 from neli_router.sim.electors.steps import ElectorMiniatures
 from neli_router.sim.explore import Miniatures, Report, explore, transcript
@@ -40,7 +41,7 @@ __all__ = ["demo_command", "explore_command", "simulate_command"]
 
 WorldT = TypeVar("WorldT")
 
-AnyBounds = Bounds | ConsumerBounds | ElectorBounds
+AnyBounds = Bounds | ConsumerBounds | ElectorBounds | GossipBounds
 
 PROFILES: dict[str, dict[str, tuple[AnyBounds, ...]]] = {
     "induction": {
@@ -88,6 +89,19 @@ PROFILES: dict[str, dict[str, tuple[AnyBounds, ...]]] = {
             ElectorBounds(terms=3, cede=False, states_max=1_000_000),
         ),
     },
+    "gossip": {
+        "test": (
+            GossipBounds(terms=1, states_max=60_000),
+            GossipBounds(terms=2, rates=(1, 2, 1), states_max=40_000),
+        ),
+        "full": (
+            GossipBounds(terms=1, states_max=1_000_000),
+            GossipBounds(terms=2, states_max=1_000_000),
+            GossipBounds(terms=2, rates=(1, 2, 1), states_max=1_000_000),
+            GossipBounds(terms=2, restarts=1, states_max=1_000_000),
+            GossipBounds(terms=2, rivals=False, states_max=1_000_000),
+        ),
+    },
 }
 """`test` of `induction` is complete within minutes. `full` takes under two hours; its last, three incarnations, goes as
 far as it comes in twelve million worlds, which is what fits into eight gigabytes.
@@ -96,9 +110,14 @@ The `test` of a borrowed group takes seconds, and only the first one of `neli` i
 `full`, all with one partition are complete: 24,000 to 205,000 worlds each, in one to ten minutes on a busy machine.
 Those with two partitions go as far as they come in 300,000 worlds.
 
-Of `term`, the `test` is complete in about a minute: 10,000 worlds with a restart, and 68,000 with two elections."""
+Of `term`, the `test` is complete in about a minute: 10,000 worlds with a restart, and 68,000 with two elections.
+`gossip` goes as far as it comes: tens of thousands of worlds in its `test`, and a million of each in `full`."""
 
-_KINDS_OF_BOUNDS: dict[str, type[Bounds] | type[ElectorBounds]] = {"induction": Bounds, "term": ElectorBounds}
+_KINDS_OF_BOUNDS: dict[str, type[Bounds | ElectorBounds | GossipBounds]] = {
+    "induction": Bounds,
+    "term": ElectorBounds,
+    "gossip": GossipBounds,
+}
 
 WEATHERS: dict[str, tuple[str, ...]] = {
     "induction": get_args(Weather),
@@ -144,7 +163,9 @@ def demo_command(
     "--protocol", type=click.Choice(list(PROFILES)), default="induction", show_default=True, help="What the group runs."
 )
 @click.option("--slots", type=click.IntRange(1, 4), help="induction: incarnations at once.  [default: 2]")
-@click.option("--lease", type=click.IntRange(1, 6), help="induction, term: the lease, in ticks.  [default: 2; term: 1]")
+@click.option(
+    "--lease", type=click.IntRange(1, 6), help="induction, term, gossip: the lease, in ticks.  [default: 2; term: 1]"
+)
 @click.option("--births", type=click.IntRange(1), help="induction: incarnations over all time.  [default: any number]")
 @click.option("--guarantee", type=click.Choice(["exclusive", "available"]), help="neli: what it is to promise.")
 @click.option("--partitions", type=click.IntRange(1, 2), help="neli, fast-neli: partitions.  [default: 1]")
@@ -163,13 +184,28 @@ def demo_command(
     default=None,
     help="induction: whether witnesses certify processes that crashed.  [default: certify]",
 )
-@click.option("--terms", type=click.IntRange(1, 6), help="term: how many over all time.  [default: 2]")
 @click.option(
-    "--restarts", type=click.IntRange(0, 9), help="term: processes that restart, over all time.  [default: 0]"
+    "--terms", type=click.IntRange(1, 6), help="term, gossip: how many over all time.  [default: 2; gossip: 1]"
 )
+@click.option("--restarts", type=click.IntRange(0, 9), help="term, gossip: how many over all time.  [default: 0]")
 @click.option("--forget", is_flag=True, default=None, help="term: a process that restarts has forgotten its term.")
-@click.option("--wires", type=click.IntRange(1, 3), help="term: messages of one kind between two.  [default: 1]")
+@click.option(
+    "--wires",
+    type=click.IntRange(1, 3),
+    help="term: messages of a kind between two; gossip: words of a place.  [default: 1]",
+)
 @click.option("--cede/--no-cede", default=None, help="term: whether leaders give up in good order.  [default: cede]")
+@click.option(
+    "--voter-twice-as-fast",
+    "rates",
+    flag_value=(1, 2, 1),
+    default=None,
+    type=click.UNPROCESSED,
+    help="gossip: the clock of one place runs twice as fast, and all are told so.",
+)
+@click.option(
+    "--rivals/--any", default=None, help="gossip: two rivals and a voter, or all want any.  [default: rivals]"
+)
 @click.option("--states", "states_max", type=click.IntRange(1), help="Stop after this many states.")
 def explore_command(profile: str | None, protocol: str, **given: object) -> None:
     """Walk every interleaving of a small group, running the shipped protocol.
@@ -185,6 +221,8 @@ def explore_command(profile: str | None, protocol: str, **given: object) -> None
                 _explore(ConsumerMiniatures(bounds))
             case ElectorBounds():
                 _explore(ElectorMiniatures(bounds))
+            case GossipBounds():
+                _explore(GossipMiniatures(bounds))
 
 
 def _bounds(protocol: str, given: dict[str, object]) -> AnyBounds:

@@ -74,7 +74,7 @@ from neli_router.electors.settings import GossipSettings
 from neli_router.electors.voter import Voter
 from neli_router.protocol import Notice
 
-__all__ = ["Electorate", "Gossip", "Triplet", "uuid_of"]
+__all__ = ["FLOOR", "HEARTBEAT", "LEADS", "READY", "TICKS", "Electorate", "Gossip", "Triplet", "uuid_of"]
 
 TICKS = 8192
 """Times travel in ticks, of which a second has this many: whole numbers are short, and halves stay exact."""

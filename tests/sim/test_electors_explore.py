@@ -1,6 +1,7 @@
 """The explorer of electors among peers: it tells worlds apart that differ, finds what is broken, and ends."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -8,8 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from neli_router.cli import main
+from neli_router.electors.events import PeerEffect
+from neli_router.electors.gossip import Gossip
 from neli_router.sim.electors.canon import KEPT, LEFT_OUT
 from neli_router.sim.electors.miniature import ElectorBounds, ElectorMiniature, ElectorPlace
+from neli_router.sim.electors.rumours import GossipBounds, GossipMiniatures
 from neli_router.sim.electors.steps import ElectorMiniatures
 from neli_router.sim.explore import Report, explore, transcript
 
@@ -96,5 +100,106 @@ def test_bounds_are_printed_with_what_they_leave_out() -> None:
         "explore: term: 3 electors, 2 terms over all time, lease 1 ticks, each stands at any time, without ceding, "
         "1 restarts over all time, which forget their term, the newest message of each kind between two lost, late, "
         "doubled; at most 100 states"
+    ) == first
+    assert last.startswith("  as far as it came: ")
+
+
+# Gossip: what the text says, word for word, and what is shipped
+
+
+RIVALS = GossipBounds(terms=2)
+
+
+def change_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the text had no period P before a change."""
+    monkeypatch.setattr(Gossip, "_is_free", lambda machine, now: True)
+
+
+def freeze_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """During P only `elapsed-since-start` stands still, as the text has it, and bounds do not."""
+    beat = Gossip._beat
+
+    def beat_with_a_fresh_bound(machine: Gossip, now: float, effects: list[PeerEffect]) -> None:
+        steady, declared_at = machine._steady, machine._declared_at
+        machine._steady = True
+        beat(machine, now, effects)
+        machine._steady = steady
+        if not steady:
+            machine._declared_at = declared_at
+
+    monkeypatch.setattr(Gossip, "_beat", beat_with_a_fresh_bound)
+
+
+def begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that restarts has a favourite at once: the text says nothing of a start within P."""
+    begin = Gossip._begin_life
+
+    def begin_without_quiet(machine: Gossip, incarnation: int, now: float) -> None:
+        begin(machine, incarnation, now)
+        if incarnation >> 16 > 1:
+            machine._quiet_until = now
+
+    monkeypatch.setattr(Gossip, "_begin_life", begin_without_quiet)
+
+
+TEXTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], GossipBounds]] = {
+    "a_change_at_once": (change_at_once, RIVALS),
+    "a_restart_within_p": (begin_at_once, replace(RIVALS, restarts=1)),
+    "a_fresh_bound_while_frozen": (freeze_no_bound, RIVALS),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("story", TEXTS)
+def test_two_lead_by_the_texts_own_rules_where_the_shipped_ones_let_none(
+    story: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, bounds = TEXTS[story]
+    with monkeypatch.context() as patched:
+        text(patched)
+        report = explore(GossipMiniatures(bounds))
+        told = [line.rstrip() for line in transcript(report)]
+    assert (TRANSCRIPTS / f"{story}.txt").read_text().splitlines() == told
+    shipped = explore(GossipMiniatures(replace(bounds, states_max=report.states)))
+    assert shipped.broken is None
+
+
+def test_rumours_of_one_key_can_do_the_same() -> None:
+    miniatures = GossipMiniatures(replace(RIVALS, restarts=1))
+    steps: dict[bytes, set[bytes]] = {}
+    queue = [miniatures.first()]
+    seen: set[bytes] = set()
+    for world in islice(queue, 3 * WORLDS):
+        key = miniatures.key(world)
+        found = {miniatures.key(after): after for _, after in miniatures.steps(world)}
+        assert steps.setdefault(key, found.keys() - {key}) == found.keys() - {key}
+        if key not in seen:
+            seen.add(key)
+            queue += found.values()
+    assert len(steps) < 3 * WORLDS
+
+
+def test_a_leader_comes_to_act_among_rivals() -> None:
+    miniatures = GossipMiniatures(RIVALS)
+    world = miniatures.first()
+    for verb, *words in (
+        ("tick",),
+        ("turn", "p1", "wants p0"),
+        ("hear", "p0", "p1"),
+        ("hear", "p1", "p0"),
+        ("tick",),
+        ("hear", "p0", "p1"),
+    ):
+        world = next(after for label, after in miniatures.steps(world) if label[: 1 + len(words)] == (verb, *words))
+    assert (1, 0) == world.acted[:2]
+
+
+def test_bounds_of_gossip_are_printed_with_what_they_leave_out() -> None:
+    code, output = neli("--protocol", "gossip", "--voter-twice-as-fast", "--states", "100")
+    first, last = output.splitlines()
+    assert 0 == code
+    assert (
+        "explore: gossip: 3 electors, two rivals and one voter, 1 terms and 0 restarts over all time, P=2 ticks, "
+        "clocks of rates (1, 2, 1), the newest 1 of each place's words lost, late, doubled; at most 100 states"
     ) == first
     assert last.startswith("  as far as it came: ")

@@ -43,6 +43,12 @@ def test_three_electors_that_keep_their_term_break_no_rule_in_any_world_within_t
     assert len(bounds) == sum(line.startswith("  complete: ") for line in lines)
 
 
+def test_two_rivals_and_a_voter_that_gossip_break_no_rule_within_the_quick_bounds() -> None:
+    lines = neli("explore", "--protocol", "gossip", "--profile", "test")
+    bounds = [line for line in lines if line.startswith("explore: gossip: 3 electors, ")]
+    assert len(bounds) == sum(line.startswith(("  complete: ", "  as far as it came: ")) for line in lines)
+
+
 def test_five_hundred_groups_under_faults_keep_every_promise() -> None:
     lines = neli("simulate", "--seeds", "500")
     assert any(line.startswith("simulate: 500 seeds from 0: every promise held") for line in lines)
