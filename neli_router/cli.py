@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "owner": ("lookups", "owner_command", "Print which member owns each key."),
     "pin": ("wishes", "pin_command", "Give a partition to a certain member."),
     "pipeline": ("pipeline", "pipeline_command", "Let Spark jobs of three hosts fill one table, and kill one."),
+    "rebalance": ("rebalance", "rebalance_command", "Move leaders that are elected among peers."),
     "run": ("run", "run_command", "Run a command only while a role is led here."),
     "simulate": ("proofs", "simulate_command", "Run whole groups under faults in virtual time."),
     "table": ("lookups", "table_command", "Print the owner of each partition."),

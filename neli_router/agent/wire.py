@@ -17,6 +17,7 @@
     GET  /v1/events                              a stream: status (StatusView) first, then changed (StatusView)
     POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
     POST /v1/load             LoadAsked          LoadView       the same for loads, with how evenly they lie on members
+    POST /v1/rebalance        RebalanceAsked     RebalanceView  leaders that are elected among peers move
     POST /v1/witness          WitnessAsked       a stream: registered (WitnessView); of `deaths/registration.py`
     GET  /health  /ready  /metrics               for those who watch processes
 
@@ -70,6 +71,8 @@ __all__ = [
     "OwnersAsked",
     "OwnersView",
     "PartitionView",
+    "RebalanceAsked",
+    "RebalanceView",
     "Refusal",
     "ShareView",
     "StatusView",
@@ -319,6 +322,22 @@ class WishView(_View, frozen=True):
 
     done: bool
     moves: list[MoveView]
+
+
+class RebalanceAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Without `to`, this agent's member passes what it leads to the peers that are preferred. With it, that peer shall
+    lead `partitions`, or all."""
+
+    to: str | None = None
+    partitions: list[int] | None = None
+
+
+class RebalanceView(_View, frozen=True):
+    """It was asked for. Partitions move when their programs have finished."""
+
+    member: str
+    led: int
+    """Partitions that this agent's member leads now."""
 
 
 class LoadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

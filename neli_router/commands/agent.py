@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options
+from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options, with_peers
 from neli_router.errors import MissingExtra
 from neli_router.exit_codes import EXIT_USAGE
 from neli_router.logs import logger
@@ -32,6 +32,7 @@ OURS = "neli_router"
 
 
 @click.command("agent")
+@with_peers
 @with_options()
 def agent_command(config_file: str | None, **flags: object) -> None:
     """Be this host's member of the group, and answer programs that do not live long enough to join.
@@ -43,6 +44,9 @@ def agent_command(config_file: str | None, **flags: object) -> None:
     With --protocol neli or fast-neli, the group lives in a consumer group of Kafka. Such a member knows what it leads
     itself; the rest its agent learns from the Redis of --ownership, which all members tell what they lead. There are no
     wishes in such a group: `neli drain`, pin, weigh and load are refused.
+
+    With --protocol term or gossip, and --peers a:7801,b:7801,c:7801, the members elect among themselves. Without
+    --ownership such an agent gives leases and answers for what it leads itself; the rest is refused.
 
     Every option may be said here, in the environment (NELI_LEASE=0.5) or in a file; `neli config` shows what holds and
     where it comes from, `neli doctor` whether it will work.

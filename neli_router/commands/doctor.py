@@ -33,7 +33,7 @@ import click
 from neli_router import config as configuration
 from neli_router.agent.server.sockets import listen_tcp
 from neli_router.clock import host_clock
-from neli_router.commands.configuration import resolve_here, with_options
+from neli_router.commands.configuration import resolve_here, with_options, with_peers
 from neli_router.commands.conventions import output_option
 from neli_router.commands.measurements import (
     Diagnosis,
@@ -47,13 +47,14 @@ from neli_router.commands.measurements import (
     measure_trips,
     percentile,
 )
-from neli_router.config import Config
+from neli_router.config import ELECTED, Config
 from neli_router.deaths.life import OwnLife
 from neli_router.deaths.registration import Registration
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerMissing, NeliError
 from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
+from neli_router.private import Unreadable, read_secret
 from neli_router.protocol import BEATS_PER_LEASE, Notice
 from neli_router.settings.addresses import parse_place
 from neli_router.settings.agent_address import Address, distrust
@@ -75,12 +76,16 @@ HEAR_BEATS = 3
 HEAR_MAX = 10.0
 """For how many Beats, and for how many seconds at most, a member of our name is listened for."""
 
+KEY_MAX = 4096
+"""Bytes of a file with a key, as the link of peers reads it."""
+
 _UNMEASURED = Diagnosis("trips", "skipped", "there is no ledger here that could be asked or measured beside")
 
 MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
 
 
 @click.command("doctor")
+@with_peers
 @with_options()
 @output_option
 def doctor_command(config_file: str | None, output: str, **flags: object) -> None:
@@ -113,7 +118,9 @@ def examine(resolved: Resolved) -> list[Diagnosis]:
     findings = [Diagnosis("configuration", "fine", f"no problems; {told['default']} options by default{from_file}")]
     kind, _, rest = config.ledger.partition(":")
     trips: Trips | Diagnosis = _UNMEASURED
-    if not config.has_ledger:
+    if config.protocol in ELECTED:
+        findings += [*_peers(config), *(_owners(resolved) if config.ownership is not None else [_NO_OWNERS])]
+    elif not config.has_ledger:
         findings += [_consumer_group(config), *_owners(resolved)]
     elif kind == "sqlite":
         path = Path(rest.removeprefix("//")).absolute()
@@ -142,6 +149,56 @@ def _place(path: Path) -> Diagnosis:
     except OSError:  # macOS.
         system = ""
     return Diagnosis("place", "fine", f"{path} is writable, on {system or 'a file system of unknown kind'}")
+
+
+_NO_OWNERS = Diagnosis(
+    "owners",
+    "warning",
+    "no store of owners is named, so an agent answers only for what it leads itself",
+    "give all members the same --ownership redis://host:6379/group, where each tells what it leads",
+)
+
+
+def _peers(config: Config) -> list[Diagnosis]:
+    """The checks of a group without a broker: the list, this member's place, its key and its folder."""
+    address = configuration.peers_at(config)
+    unknown = [peer for peer in address.peers if not _resolves(peer)]
+    if unknown:
+        remedy = "correct the name, or add it to the name server or /etc/hosts: it is asked for again and again"
+        found = [Diagnosis("peers", "failed", f"no address is known for {', '.join(unknown)}", remedy)]
+    else:
+        found = [Diagnosis("peers", "fine", f"{len(address.peers)} peers, and an address is known for each")]
+    try:
+        settings = config.peer_settings(configuration.my_place(config))
+    except ConfigError as error:
+        return [*found, Diagnosis("place", "failed", "; ".join(error.problems), "say --me HOST:PORT")]
+    found.append(Diagnosis("place", "fine", f"this member is {settings.peers[settings.me]}"))
+    for doubt in settings.doubts:
+        costs, _, remedy = doubt.partition(": ")
+        found.append(Diagnosis("majority", "warning", costs, remedy))
+    if not address.key_file:
+        remedy = "name a file with --key-file; `openssl rand -hex 32` makes one"
+        found.append(Diagnosis("key", "warning", "no key is named: every user of this host can make leaders", remedy))
+    else:
+        try:
+            read_secret(address.key_file, address.key_file, KEY_MAX)
+            found.append(Diagnosis("key", "fine", f"{address.key_file} can be read, and by no other user"))
+        except Unreadable as error:
+            found.append(Diagnosis("key", "failed", str(error), "all peers need the same key, in a file of their user"))
+    if address.state and not (Path(address.state).is_dir() and os.access(address.state, os.W_OK | os.X_OK)):
+        remedy = "make it, for this member's user: without its votes a member must not stand"
+        found.append(Diagnosis("state", "failed", f"{address.state} is no folder that can be written to", remedy))
+    elif address.state:
+        found.append(Diagnosis("state", "fine", f"{address.state} can be written to"))
+    return found
+
+
+def _resolves(peer: str) -> bool:
+    host, _, port = peer.rpartition(":")
+    try:
+        return bool(socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM))
+    except OSError:
+        return False
 
 
 def _consumer_group(config: Config) -> Diagnosis:

@@ -33,6 +33,8 @@ from neli_router.agent.wire import (
     OwnersAsked,
     OwnersView,
     OwnerView,
+    RebalanceAsked,
+    RebalanceView,
     Refusal,
     ShareView,
     StatusView,
@@ -66,6 +68,7 @@ __all__ = [
     "owner",
     "owner_of_role",
     "owners",
+    "rebalance",
     "share",
     "share_events",
     "watch",
@@ -188,6 +191,11 @@ def moves(limit: int) -> Call[MovesView]:
 
 def wish(what: str, asked: WishAsked) -> Call[WishView]:
     return Call("POST", f"/v1/{what}", WishView, msgspec.json.encode(asked), WISH_TIMEOUT)
+
+
+def rebalance(to: str | None, partitions: Iterable[int] | None) -> Call[RebalanceView]:
+    asked = RebalanceAsked(to, None if partitions is None else list(partitions))
+    return Call("POST", "/v1/rebalance", RebalanceView, msgspec.json.encode(asked), WISH_TIMEOUT)
 
 
 def load(asked: LoadAsked) -> Call[LoadView]:

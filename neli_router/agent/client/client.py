@@ -43,6 +43,7 @@ from neli_router.agent.wire import (
     MembersView,
     MovesView,
     OwnerView,
+    RebalanceView,
     StatusView,
     TableView,
     WishAsked,
@@ -142,6 +143,11 @@ class Client(Transport):
 
     # Wishes, of operators. Each returns when the ledger shows it; with `preview` it only says what it would move.
 
+    def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> RebalanceView:
+        """The agent's member passes what it leads to the peers that are preferred; or the peer `to` shall lead
+        `partitions`, None for all. Raises BeyondProtocol where leaders are not elected among peers."""
+        return self.call(calls.rebalance(to, partitions))
+
     def drain(self, name: str, *, preview: bool = False) -> WishView:
         """The member `name` shall own no partition but those that are pinned to it."""
         return self.call(calls.wish("drain", WishAsked(name=name, preview=preview)))
@@ -235,6 +241,9 @@ class AsyncClient(AsyncTransport):
         return block
 
     # Wishes
+
+    async def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> RebalanceView:
+        return await self.call(calls.rebalance(to, partitions))
 
     async def drain(self, name: str, *, preview: bool = False) -> WishView:
         return await self.call(calls.wish("drain", WishAsked(name=name, preview=preview)))

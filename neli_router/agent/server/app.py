@@ -34,12 +34,13 @@ from neli_router.agent.server.requests import (
     partitions,
     place,
     queried,
+    rebalance_asked,
 )
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes
-from neli_router.agent.wire import AGE_MAX, HistoryView, OwnersView, StatusView
+from neli_router.agent.wire import AGE_MAX, HistoryView, OwnersView, OwnerView, RebalanceView, StatusView
 from neli_router.clock import host_clock
-from neli_router.config import Config
+from neli_router.config import ELECTED, Config
 from neli_router.errors import NoOwner
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.wishes import no_wishes
@@ -78,6 +79,8 @@ class App:
         self._wishes = Wishes(member, hub.chronicle)
         self._version = version
         self._status_json = (-1.0, -1, b"")
+        self._is_alone = not config.has_ledger and config.ownership is None
+        """Whether this agent knows nothing of the group but what its member leads."""
         self._lending = Lending(hub.member, config.drain_timeout)
         waits = Waits(member, hub, self._lending, self._status_event)
         self._routes: Mapping[tuple[str, str], Route] = {
@@ -96,6 +99,7 @@ class App:
             ("GET", "/v1/history/events"): waits.history_events,
             ("GET", "/v1/status"): self._status,
             ("GET", "/v1/events"): waits.events,
+            ("POST", "/v1/rebalance"): self._rebalance,
             ("POST", "/v1/witness"): lives.witness,
             ("GET", "/health"): self._health,
             ("GET", "/ready"): self._ready,
@@ -122,6 +126,11 @@ class App:
         where = place(queried(scope["query_string"], ("key", "key64", "role")), self._layout)
         view = self._feed.view
         if not isinstance(view, Table):
+            if self._is_alone and (term := self._inner.led.get(where.partition)) is not None:
+                self._traffic.lookups["owned"] += 1
+                name, address = self._member.name, self._config.address
+                await answer(send, OwnerView(where.partition, name, address, term, where.slot))
+                return
             error = view.explain(f"the owner of partition {where.partition} was wanted")
             self._traffic.lookups[type(error).__name__] += 1
             raise error
@@ -219,7 +228,7 @@ class App:
             doing=self._doing(),
             address=self._address,
             protocol=self._config.protocol,
-            store="" if self._config.has_ledger else self._feed.address,
+            store="" if self._config.has_ledger or self._is_alone else self._feed.address,
             led=0 if self._inner.closed else len(self._inner.led),
             can_expire=not self._inner.is_powerless,
         )
@@ -234,6 +243,15 @@ class App:
             raise no_wishes(f"the wish {kind!r}", self._config.protocol)
         await self._wishes.say(kind, body, send)
 
+    async def _rebalance(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        asked = rebalance_asked(await body_of(receive))
+        if asked.to is None:
+            self._inner.rebalance()
+        else:
+            self._inner.nominate(asked.to, asked.partitions)
+        await answer(send, RebalanceView(self._member.name, len(self._inner.led)))
+
     # The process
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -246,7 +264,8 @@ class App:
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
         source, yet = "ledger", "it was not admitted yet, for which it must first have read along"
         if not self._config.has_ledger:
-            source, yet = "broker", "the store of owners does not show it yet"
+            source = "peers" if self._config.protocol in ELECTED else "broker"
+            yet = "the store of owners does not show it yet"
         wanted, view = f"a member of the group that reads its {source} was wanted", self._feed.view
         if self._hub.is_ending:
             raise _unwell(wanted, self._hub.why(0), "ask another agent")
@@ -255,7 +274,7 @@ class App:
         if self._inner.obstacle:
             remedy = f"mend that, or correct the {source}'s address; the agent goes on trying by itself"
             raise _unwell(wanted, f"the {source} is out of reach ({self._inner.obstacle})", remedy)
-        if not isinstance(view, Table):
+        if not isinstance(view, Table) and not self._is_alone:
             error = view.explain(wanted)
             raise _unwell(wanted, error.found, error.remedy)
         if self._doing() != "member":
@@ -277,6 +296,8 @@ class App:
             return "stopped"
         if member.closing:
             return "leaving"
+        if self._is_alone:
+            return "member" if member.incarnation else "joining"
         if self._feed.at.age > AGE_MAX or member.obstacle:  # Never read to its end, or not now.
             return "reading"
         if not group.is_founded:

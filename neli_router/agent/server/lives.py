@@ -36,7 +36,7 @@ from neli_router.agent.server.channels import Channel, event
 from neli_router.agent.server.connections import Connection, connection_of
 from neli_router.agent.server.requests import RequestRefused, bad_request, body_of, queried, witness_asked
 from neli_router.clock import host_clock
-from neli_router.config import Config
+from neli_router.config import SHARERS, Config
 from neli_router.deaths.life import OwnLife, life_of
 from neli_router.deaths.process import HostProcess
 from neli_router.deaths.registration import WitnessView, is_named_after
@@ -137,8 +137,8 @@ class Lives:
         if not config.has_ledger:
             raise BeyondProtocol(
                 wanted,
-                f"in a group of the protocol {config.protocol!r} the broker ends a member whose session is over",
-                "leave it to the broker; choose the protocol 'induction' for a group that takes certificates",
+                f"in a group of the protocol {config.protocol!r} {SHARERS[config.protocol]}, and miss the silent",
+                "leave it to them; choose the protocol 'induction' for a group that takes certificates",
             )
         if ledger != config.public_ledger:
             found = f"this agent's ledger is {config.public_ledger}, and the member's is another"

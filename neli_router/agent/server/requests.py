@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive
 
-from neli_router.agent.wire import KEY_MAX, LoadAsked, OwnersAsked, Refusal, WishAsked
+from neli_router.agent.wire import KEY_MAX, LoadAsked, OwnersAsked, RebalanceAsked, Refusal, WishAsked
 from neli_router.deaths.registration import WitnessAsked
 from neli_router.errors import BadKey, ConfigError, NeliError
 from neli_router.keyspace import Key, Layout, Role, role_of
@@ -43,6 +43,7 @@ __all__ = [
     "partitions",
     "place",
     "queried",
+    "rebalance_asked",
     "wish_asked",
     "witness_asked",
 ]
@@ -61,6 +62,7 @@ Asked = TypeVar("Asked")
 _owners: msgspec.json.Decoder[OwnersAsked] = msgspec.json.Decoder(OwnersAsked)
 _wishes: msgspec.json.Decoder[WishAsked] = msgspec.json.Decoder(WishAsked)
 _loads: msgspec.json.Decoder[LoadAsked] = msgspec.json.Decoder(LoadAsked)
+_rebalances: msgspec.json.Decoder[RebalanceAsked] = msgspec.json.Decoder(RebalanceAsked)
 _witnesses: msgspec.json.Decoder[WitnessAsked] = msgspec.json.Decoder(WitnessAsked)
 
 
@@ -212,6 +214,13 @@ def wish_asked(body: bytes, kind: str) -> WishAsked:
     ]
     if problems:
         raise ConfigError(problems)
+    return asked
+
+
+def rebalance_asked(body: bytes) -> RebalanceAsked:
+    asked = _decoded(_rebalances, body, '{"to": "host-1:7801"}')
+    if asked.to is None and asked.partitions is not None:
+        raise ConfigError(["partitions are for a peer that shall lead them: give one as to"])
     return asked
 
 

@@ -47,7 +47,7 @@ from neli_router.agent.server.hub import Hub
 from neli_router.agent.server.lives import LIVES_MAX, Lives
 from neli_router.agent.server.metrics import Delays, MetricsSnapshot, render
 from neli_router.agent.server.sockets import OwnSocket, listen_tcp, listen_unix
-from neli_router.config import Config
+from neli_router.config import BORROWED, ELECTED, Config
 from neli_router.errors import Closed, ConfigError, NeliError, StaleTable
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.async_member import AsyncMember
@@ -82,7 +82,7 @@ class Agent:
     def __init__(self, config: Config, options: AgentOptions, *, reload: Reload | None = None) -> None:
         if not options.socket and options.listen is None:
             raise ConfigError(["the agent would listen nowhere: name a socket, or an address to listen on"])
-        if not config.has_ledger and config.ownership is None:
+        if config.protocol in BORROWED and config.ownership is None:
             # Not an agent that shows just its own share: by that, an operator would take the rest for ownerless.
             problem = (
                 f"an agent answers for the whole group, and a member of {config.protocol!r} knows only what it leads "
@@ -191,7 +191,7 @@ class Agent:
         return member
 
     def _member(self) -> Member:
-        if not self.config.has_ledger:
+        if not self.config.has_ledger and self.config.ownership is not None:
             # First of all: each start of an agent that cannot stay would have the broker move partitions twice.
             with suppress(StaleTable), closing(Router(self.config, timeout=OPEN_MAX)):
                 pass  # It raises what will not heal.
@@ -224,6 +224,13 @@ class Agent:
                 "agent.started", member=member.name, socket=self.options.socket or None, tcp=self.tcp_address
             )
             self._tell_room()
+            if self.config.protocol in ELECTED and self.config.ownership is None:
+                logs.logger().warning(
+                    "agent.knows_itself_alone",
+                    why="a member among peers knows only what it leads itself: other owners, the table and the members "
+                    "are refused here, and leases and `neli run` work",
+                    remedy="give all members one --ownership redis://host:6379/group, where each tells what it leads",
+                )
             compare_weight(inner, self.config.weight)
             await _first(self._stopping.wait(), _ended(member), serving, keeping)
             await self._drain(member)
@@ -254,7 +261,11 @@ class Agent:
         """Look after its socket, and its store of owners. Raises NeliError when it cannot have one of them any more."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            if not self.config.has_ledger and (lost := inner.router.feed.error) is not None:
+            if (
+                not self.config.has_ledger
+                and self.config.ownership is not None
+                and (lost := inner.router.feed.error) is not None
+            ):
                 logs.logger().error("agent.owners_lost", why=str(lost))
                 raise lost
             try:

@@ -24,6 +24,8 @@ const POWERLESS =
 const NO_WISHES =
   "The broker shares the partitions out, evenly and by its own reasons: it takes no drains, pins or weights. To empty a" +
   " member, stop it.";
+const NO_WISHES_OF_PEERS =
+  "The members elect who leads: there are no drains, pins or weights. To empty a member, stop it.";
 const TICK_MS = 200;
 const REDRAW_MS = 5000;
 
@@ -97,7 +99,11 @@ function header(status) {
   const isBorrowed = borrows(status);
   document.body.classList.toggle("borrowed", isBorrowed);
   at("borrowed").hidden = !isBorrowed;
-  if (isBorrowed) say(at("borrowed"), `Members and owners are as told in ${status.store}. ${NO_WISHES}`);
+  if (isBorrowed) {
+    const isElected = ["term", "gossip"].includes(status.protocol);
+    const told = status.store ? `Members and owners are as told in ${status.store}.` : `This agent knows only what it leads.`;
+    say(at("borrowed"), `${told} ${isElected ? NO_WISHES_OF_PEERS : NO_WISHES}`);
+  }
   document.title = `${status.agent} \u00b7 NELI`;
   const unowned = partitions.filter((partition) => partition.owner === null).length;
   const moving = partitions.filter(({ owner, target }) => owner !== null && target !== null && owner !== target).length;

@@ -1,0 +1,54 @@
+"""The command `neli rebalance`: leaders that are elected among peers move by an operator's word.
+
+    no --to          what this agent's member leads goes to living peers that are preferred
+    --to PEER        that peer shall lead all partitions, or those that are named
+
+It is no wish: nothing is written down, and nothing is promised. The leader lets its program finish, and cedes to the
+peer, which must then be elected. A word to another leader may be lost on its way.
+"""
+
+from pathlib import Path
+
+import click
+
+from neli_router.commands.conventions import agent_options, asking, output_option, print_views
+from neli_router.exit_codes import EXIT_USAGE
+
+__all__ = ["rebalance_command"]
+
+
+@click.command("rebalance")
+@click.option("--to", metavar="HOST:PORT", help="The peer that shall lead, as the list of peers spells it.")
+@click.option(
+    "--partition", "partitions", type=int, multiple=True, metavar="N", help="One that --to shall lead. Again for more."
+)
+@output_option
+@agent_options
+def rebalance_command(
+    to: str | None, partitions: tuple[int, ...], agent: str | None, token_file: Path | None, output: str
+) -> None:
+    """Let this agent pass what it leads to the peers that are preferred; or let one peer lead.
+
+    Only in a group of the protocol `term`. By its priorities leaders are spread evenly, and a peer that returns is
+    given its partitions back after a while: this does so at once. Say it to each agent. A leader that was named by --to
+    stays until this is said to its agent without --to.
+
+    \b
+    Examples:
+      neli rebalance
+      neli rebalance --to host-2:7801 --partition 7
+
+    \b
+    Exit codes: 0 asked for, 2 not usable, 4 no agent answered, 5 it refused.
+    """
+    if partitions and to is None:
+        click.echo("Error: --partition is for a peer that shall lead it: name it by --to HOST:PORT", err=True)
+        raise SystemExit(EXIT_USAGE)
+    with asking(agent, token_file) as client:
+        view = client.rebalance(to, partitions or None)
+        if output == "json":
+            print_views([view])
+            return
+        which = "all partitions" if not partitions else f"partitions {', '.join(map(str, partitions))}"
+        shall = "passes what it leads to preferred peers" if to is None else f"asked that {to} leads {which}"
+        click.echo(f"{view.member}, which leads {view.led} now, {shall}.")

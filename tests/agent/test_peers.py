@@ -1,0 +1,133 @@
+"""Agents of a group without a broker: what they show and refuse, and how an operator moves their leaders."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from neli_router.cli import main
+from neli_router.config import Config
+from neli_router.keyspace import Layout
+from neli_router.settings.agent_options import AgentOptions
+from tests.agent.running import Running, running, until
+from tests.member.test_peer_footing import PARTITIONS, Listed
+
+LEASE = 2.0
+
+
+def neli(*words: str) -> Result:
+    return CliRunner().invoke(main, words, env={"NELI_CONFIG": "", "NELI_AGENT": ""})
+
+
+@pytest.fixture(name="listed")
+def _listed(tmp_path: Path) -> Listed:
+    return Listed(tmp_path)
+
+
+@pytest.fixture(name="agents")
+def _agents(listed: Listed, tmp_path: Path) -> Iterator[list[Running]]:
+    with ExitStack() as stack:
+        agents = []
+        for i in range(3):
+            layout = Layout(slots=64, partitions=PARTITIONS)
+            config = Config(listed.address(i), protocol="term", name=f"m{i}", lease=LEASE, layout=layout)
+            agents.append(stack.enter_context(running(config, AgentOptions(socket=f"{tmp_path}/{i}.sock"))))
+        until(lambda: [2, 2, 2] == shares(agents), "an even share")
+        yield agents
+
+
+def shares(agents: list[Running]) -> list[int]:
+    return [len(one.agent.member.led) for one in agents]
+
+
+def asked(folder: Path, path: str) -> httpx.Response:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/0.sock"), base_url="http://agent") as client:
+        return client.get(path)
+
+
+def test_agents_among_peers_answer_for_what_they_lead_and_name_the_option_that_the_rest_needs(
+    agents: list[Running], tmp_path: Path
+) -> None:
+    led = agents[0].agent.member.led
+    mine, other = next(iter(led)), next(i for i in range(PARTITIONS) if i not in led)
+    assert 200 == asked(tmp_path, "/ready").status_code
+    owner = asked(tmp_path, f"/v1/owner?role={mine}").json()
+    assert ("m0", led[mine]) == (owner["name"], owner["term"])
+    for path in (f"/v1/owner?role={other}", "/v1/table", "/v1/members"):
+        assert "ownership='redis://host:6379/group'" in asked(tmp_path, path).text
+    status = asked(tmp_path, "/v1/status").json()
+    assert ("term", "member", 2) == (status["protocol"], status["member"], status["led"])
+    assert "neli_partitions_led 2.0" in asked(tmp_path, "/metrics").text
+
+    code = "import os; print(os.environ['NELI_ROLE'], os.environ['NELI_TERM'])"
+    run = neli("run", "--agent", f"{tmp_path}/0.sock", "--role", str(mine), "--", sys.executable, "-c", code)
+    assert 0 == run.exit_code, run.output
+
+    result = neli("drain", "m0", "--agent", f"{tmp_path}/0.sock", "--yes")
+    assert (5, True) == (result.exit_code, "its members elect who leads, and it takes no wishes" in result.output)
+
+
+def test_an_operator_names_a_leader_and_rebalances(agents: list[Running], listed: Listed, tmp_path: Path) -> None:
+    def rebalance(i: int, *words: str) -> Result:
+        return neli("rebalance", "--agent", f"{tmp_path}/{i}.sock", *words)
+
+    result = rebalance(0, "--to", listed.places[2])
+    assert (0, True) == (result.exit_code, f"asked that {listed.places[2]} leads all partitions" in result.output)
+    rebalance(1, "--to", listed.places[2])
+    until(lambda: [0, 0, 6] == shares(agents), "all led by one")
+    said = json.loads(rebalance(2, "--output", "json").output)
+    assert ("m2", 6) == (said["member"], said["led"])
+    until(lambda: [2, 2, 2] == shares(agents), "an even share")
+
+    result = rebalance(0, "--to", "elsewhere:1")
+    assert (2, True) == (result.exit_code, "elsewhere:1 is none of the peers" in result.output)
+    result = rebalance(0, "--partition", "3")
+    assert (2, True) == (result.exit_code, "name it by --to HOST:PORT" in result.output)
+
+
+def test_where_leaders_are_not_elected_nobody_can_be_named(tmp_path: Path) -> None:
+    with running(Config(f"sqlite://{tmp_path}/ledger.db"), AgentOptions(socket=f"{tmp_path}/a.sock")):
+        result = neli("rebalance", "--agent", f"{tmp_path}/a.sock")
+        assert (5, True) == (result.exit_code, "choose the protocol 'term'" in result.output)
+
+
+def test_flags_spell_the_address_of_a_list(listed: Listed, tmp_path: Path) -> None:
+    peers = ",".join(listed.places)
+    result = neli("doctor", "--peers", peers, "--me", listed.places[1], "--state", str(tmp_path), "--protocol", "term")
+    for words in ("3 peers, and an address is known for each", f"this member is {listed.places[1]}", "no key is named"):
+        assert words in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--me", "a:1"), "--me must come with --peers"),
+        (("--peers", "a:1", "--ledger", "memory://x"), "--peers stand for a ledger: leave --ledger out"),
+        (("--peers", "127.0.0.1:1", "--group", "a/b", "--protocol", "term"), "a group was wanted after the peers"),
+        (("--peers", "127.0.0.1:1"), "a list of peers is no ledger of induction: choose the protocol term or gossip"),
+        (("--peers", "a:1,b:1,c:1", "--protocol", "term", "--state", "/x"), "peers on several hosts need a key"),
+    ],
+)
+def test_a_wrong_list_is_refused_in_words_that_help(words: tuple[str, ...], expected: str) -> None:
+    result = neli("agent", *words)
+    assert (2, True) == (result.exit_code, expected in result.output)
+
+
+def test_doctor_says_what_an_even_number_costs_and_which_name_nobody_knows(tmp_path: Path) -> None:
+    places = [f"127.0.0.1:{port}" for port in (7801, 7802, 7803, 7804)]
+    result = neli("doctor", "--peers", ",".join(places), "--me", places[0], "--protocol", "term")
+    assert "4 peers need 3 for a majority, and bear 1 failures, as 3 do" in " ".join(result.output.split())
+    key = tmp_path / "key"
+    key.write_text("0" * 64)
+    key.chmod(0o600)
+    missing = ["a.invalid:1", "b.invalid:1", "c.invalid:1"]
+    given = ("--key-file", str(key), "--state", f"{tmp_path}/nowhere", "--me", missing[0], "--protocol", "term")
+    result = neli("doctor", "--peers", ",".join(missing), *given)
+    said = " ".join(result.output.split())
+    assert "no address is known for a.invalid:1, b.invalid:1, c.invalid:1" in said
+    assert "nowhere is no folder that can be written to" in said
