@@ -44,7 +44,7 @@ check: $(DEV)/ready ## Format, lint, types and which module may import which
 bench: fetch ## Every benchmark, one table each
 	$(DEV)/bin/python -m benchmarks --all
 
-explore: $(CORE)/ready ## Every reachable state within the full bounds (under three hours)
+explore: $(CORE)/ready ## Every reachable state within the full bounds (some hours)
 	$(CORE)/bin/neli explore --profile full
 	$(CORE)/bin/neli explore --protocol neli --profile full
 	$(CORE)/bin/neli explore --protocol fast-neli --profile full

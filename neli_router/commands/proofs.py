@@ -110,7 +110,7 @@ The `test` of a borrowed group takes seconds, and only the first one of `neli` i
 `full`, all with one partition are complete: 24,000 to 205,000 worlds each, in one to ten minutes on a busy machine.
 Those with two partitions go as far as they come in 300,000 worlds.
 
-Of `term`, the `test` is complete in about a minute: 10,000 worlds with a restart, and 68,000 with two elections.
+Of `term`, the `test` is complete in about a minute: 18,000 worlds with a restart, and 59,000 with two elections.
 `gossip` goes as far as it comes: tens of thousands of worlds in its `test`, and a million of each in `full`."""
 
 _KINDS_OF_BOUNDS: dict[str, type[Bounds | ElectorBounds | GossipBounds]] = {
