@@ -29,9 +29,9 @@ def rebalance_command(
 ) -> None:
     """Let this agent pass what it leads to the peers that are preferred; or let one peer lead.
 
-    Only in a group of the protocol `term`. By its priorities leaders are spread evenly, and a peer that returns is
-    given its partitions back after a while: this does so at once. Say it to each agent. A leader that was named by --to
-    stays until this is said to its agent without --to.
+    In a group of the protocol `term`, leaders are spread evenly by priorities, and a peer that returns is given its
+    partitions back after a while: this does so at once. Say it to each agent. A leader that was named by --to stays
+    until this is said to its agent without --to. With `gossip`, --to names the one that shall lead everything.
 
     \b
     Examples:

@@ -217,6 +217,7 @@ class Gossip(Voter):
         self._aside_until = -inf
         self._is_news = False
         self._urgent: dict[int, None] = {}
+        self._told_leader: int | None = None
         self._copies.begin(incarnation)
         self._publish_electorate()
 
@@ -369,6 +370,7 @@ class Gossip(Voter):
         self._lead(now, effects)
         if is_beat:
             self._beat(now, effects)
+            self._tell_leader(effects)
         if self._is_news:
             self._is_news = False
             if self._favourite is not None:
@@ -376,6 +378,17 @@ class Gossip(Voter):
         self._urgent.pop(self._settings.me, None)
         effects += [Send(place, self._copies.ask()) for place in self._urgent]
         self._urgent.clear()
+
+    def _tell_leader(self, effects: list[PeerEffect]) -> None:
+        """Let people know whom the group follows. Of itself a member tells by what it acquires."""
+        if (leader := self.leader) == self._told_leader:
+            return
+        me, peers = self._settings.me, self._settings.peers
+        if leader is None and self._told_leader != me and self._told_leader is not None:
+            effects.append(Notice("leader.missed", {"peer": peers[self._told_leader]}))
+        elif leader is not None and leader != me:
+            effects.append(Notice("leader.found", {"peer": peers[leader], "term": self._leads(leader)}))
+        self._told_leader = leader
 
     def _wake(self, now: float, effects: list[PeerEffect]) -> None:
         """Let time pass first: what is heard late must not hide that the majority had lapsed before."""
@@ -668,7 +681,7 @@ class Gossip(Voter):
             old, new = mine.new, tuple(sorted(swapped.get(p, p) for p in mine.new))
         count = mine.change + 1 if mine.term == self._lead_term else 1
         self._electorate = Electorate(self._lead_term, count, old, new)
-        effects.append(Notice("electorate_changed", {"term": self._lead_term, "old": list(old), "new": list(new)}))
+        effects.append(Notice("electorate.changed", {"term": self._lead_term, "old": list(old), "new": list(new)}))
         self._publish_electorate()
         self._keep(effects)
         self._tell_voters()
@@ -695,7 +708,7 @@ class Gossip(Voter):
         later = self._copies.outlived
         self._end_lead(now, "others know a later life of this member: its memory was lost, or there are two of it")
         self._begin_life(incarnation_after(later, self._rng.getrandbits(16)), now)
-        effects.append(Notice("memory_lost", {"incarnation": self._life}))
+        effects.append(Notice("memory.lost", {"incarnation": self._life}))
         self._wake(now, effects)
 
     def _keep(self, effects: list[PeerEffect]) -> None:

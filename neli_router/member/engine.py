@@ -337,13 +337,17 @@ class Engine:
         """Pass what this member leads to living peers that are preferred. Raises BeyondProtocol, where nobody is."""
         wanted = "preferred leaders were wanted"
         self._require_election(wanted)
-        if self.config.policy == "random":
-            raise BeyondProtocol(wanted, "policy='random' prefers nobody", "name the peer that shall lead")
+        if self.config.protocol == "gossip" or self.config.policy == "random":
+            found = "gossip" if self.config.protocol == "gossip" else "policy='random'"
+            raise BeyondProtocol(wanted, f"{found} prefers nobody", "name the peer that shall lead")
         self.post(Rebalance())
 
     def nominate(self, peer: str, partitions: Iterable[int] | None) -> None:
         """Let `peer`, as the list spells it, lead these partitions; None is all."""
-        self._require_election(f"{peer} was wanted as a leader")
+        wanted = f"{peer} was wanted as a leader"
+        self._require_election(wanted)
+        if self.config.protocol == "gossip" and partitions is not None:
+            raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "leave the partitions out")
         peers, numbers = peers_at(self.config).peers, None if partitions is None else tuple(partitions)
         if peer not in peers:
             raise ConfigError([f"{peer!s:.100} is none of the peers: there is {', '.join(peers)}"])
@@ -354,7 +358,7 @@ class Engine:
 
     def _require_election(self, wanted: str) -> None:
         self.membership.require_open()
-        if self.config.protocol != "term":
+        if self.config.protocol not in ("term", "gossip"):
             found = f"in a group of the protocol {self.config.protocol!r} nobody can be named to lead"
             raise BeyondProtocol(wanted, found, "choose the protocol 'term', where any member may lead")
 

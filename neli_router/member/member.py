@@ -267,7 +267,7 @@ class Member(Closing):
         self._engine.rebalance()
 
     def nominate(self, peer: str, partitions: Iterable[int] | None = None) -> None:
-        """`peer`, HOST:PORT as in the list, shall lead these partitions, or all: of `term`.
+        """`peer`, HOST:PORT as in the list, shall lead these partitions of `term`, or all; of `gossip`, all.
 
         Returns at once, and a word of it may be lost on its way: say it again if it does not come to be. Raises
         BeyondProtocol and ConfigError.

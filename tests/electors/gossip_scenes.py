@@ -18,7 +18,7 @@ from neli_router.electors.events import BODY_MAX, Heard, Keep, PeerInput, Send
 from neli_router.electors.gossip import Gossip, uuid_of
 from neli_router.electors.settings import GossipSettings
 from neli_router.keyspace import Layout
-from neli_router.protocol import TICK, Acquired, Event, Fenced, Released, Revoked, Stopped
+from neli_router.protocol import TICK, Acquired, Event, Fenced, Notice, Released, Revoked, Stopped
 
 __all__ = ["GossipScene", "gossip_settings"]
 
@@ -82,6 +82,8 @@ class GossipScene:
         self.disks: dict[int, bytes] = {}
         self.acts: list[tuple[float, int, int]] = []
         self.told: list[tuple[float, int, Event | Stopped]] = []
+        self.notices: list[tuple[int, str, object]] = []
+        """To people: whose log, which event, and about which peer."""
         self.doubled: list[tuple[float, list[int]]] = []
         self.fell: list[tuple[float, int, int]] = []
         self.silent: set[tuple[int, int]] = set()
@@ -167,6 +169,8 @@ class GossipScene:
                         self.post(self.now + took, to, place, body)
                 case Keep(memory):
                     self.disks[place] = memory
+                case Notice(name, fields):
+                    self.notices.append((place, name, fields.get("peer")))
                 case Acquired() | Revoked() | Fenced() | Stopped():
                     self.told.append((self.now, place, effect))
                     if isinstance(effect, Acquired):

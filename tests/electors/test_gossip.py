@@ -43,6 +43,17 @@ def test_a_killed_leader_is_followed_within_two_p_by_the_next_highest() -> None:
         assert scene.by_uuid[-2] == scene.leader
 
 
+def test_people_are_told_whom_a_member_follows_and_when_that_one_is_missed() -> None:
+    scene = GossipScene(3)
+    low, middle, high = scene.by_uuid
+    peers = scene.settings[low].peers
+    scene.run(30)
+    scene.kill(high)
+    scene.run(60)
+    told = [(name, peer) for place, name, peer in scene.notices if place == low]
+    assert [("leader.found", peers[high]), ("leader.missed", peers[high]), ("leader.found", peers[middle])] == told
+
+
 def test_a_living_leader_is_kept_though_a_higher_member_comes() -> None:
     highest = GossipScene(3).by_uuid[-1]
     scene = settled(asleep=[highest])

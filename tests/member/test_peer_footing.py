@@ -236,10 +236,24 @@ def test_a_nomination_that_makes_no_sense_is_refused_with_what_there_is(opened: 
         member.rebalance()
 
 
-@pytest.mark.parametrize("options", [{"protocol": "gossip"}, {"ledger": "memory://x"}])
-def test_a_protocol_in_which_nobody_can_be_named_says_so(listed: Listed, options: dict[str, Any]) -> None:
-    given = {"ledger": listed.address(0), **options}
-    with Member(Config(**given)) as member:
+def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named(opened: Open, listed: Listed) -> None:
+    members = [opened(i, protocol="gossip") for i in range(3)]
+    eventually(lambda: [0, 0, PARTITIONS] == sorted(shares(*members)))
+    follower = shares(*members).index(0)
+
+    def leads_when_named() -> bool:
+        members[follower].nominate(listed.places[follower])
+        return shares(*members)[follower] == PARTITIONS
+
+    eventually(leads_when_named)
+    with pytest.raises(BeyondProtocol, match="one member leads all partitions: leave the partitions out"):
+        members[0].nominate(listed.places[1], [0])
+    with pytest.raises(BeyondProtocol, match="gossip prefers nobody: name the peer"):
+        members[0].rebalance()
+
+
+def test_a_protocol_in_which_nobody_can_be_named_says_so(listed: Listed) -> None:
+    with Member(Config("memory://x")) as member:
         for ask in (member.rebalance, partial(member.nominate, listed.places[0])):
             with pytest.raises(BeyondProtocol, match="choose the protocol 'term'"):
                 ask()
