@@ -10,16 +10,21 @@ A protocol says what a member *may* act for; this keeps what its program believe
 program never believes more than the protocol allows, because it hears of losses first and in the same step. It hears of
 nothing twice: a partition that was fenced is not revoked as well.
 
+A machine that reads no ledger knows nobody's tenures but its own: a `Believer`. Those of borrowed groups and electors
+are such, and answer alike for what they believe.
+
 Under `available` nothing drains. A partition is given up while it is led, and the program is told Revoked when the
 protocol knows that it has a successor: then it can stop without a gap.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from math import inf
+from random import Random
 
-from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.protocol import Acquired, Event, Fenced, Revoked, Standing
 
-__all__ = ["Belief"]
+__all__ = ["Belief", "Believer"]
 
 
 class Belief:
@@ -95,3 +100,44 @@ class Belief:
         if fenced:
             events.append(Fenced(fenced, self.reason))
         return events
+
+
+class Believer(ABC):
+    """A machine that has no ledger to read: what it answers of itself, whatever its protocol."""
+
+    def __init__(self, drain_timeout: float, now: float, rng: Random) -> None:
+        self._incarnation = f"{rng.getrandbits(64):016x}"
+        self._belief = Belief(drain_timeout)
+        self._heard_at = now
+
+    @abstractmethod
+    def _ends(self, partition: int) -> float:
+        """Until when this member may act for `partition`, if it hears nothing more."""
+
+    @property
+    def incarnation(self) -> str:
+        return self._incarnation
+
+    @property
+    def caught_up(self) -> bool:
+        return True  # There is no past to read.
+
+    @property
+    def heard_at(self) -> float:
+        return self._heard_at
+
+    @property
+    def leading(self) -> dict[int, int]:
+        """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
+        return dict(self._belief.leading)
+
+    @property
+    def finishing(self) -> tuple[int, ...]:
+        """The partitions that were Revoked and that the program has not let go of."""
+        return tuple(self._belief.draining)
+
+    @property
+    def standing(self) -> Standing:
+        leading = self._belief.leading
+        ends = {i: self._ends(i) for i in leading}
+        return Standing(dict(leading), min(ends.values(), default=-inf), ends)

@@ -30,12 +30,12 @@ at offset 0: where that is seen (an offset that is not above the last) the membe
 lived to see it, terms fall unless `term_base` is raised.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from random import Random
 
-from neli_router.belief import Belief
+from neli_router.belief import Believer
 from neli_router.consumer_group.events import (
     AskedBack,
     Away,
@@ -55,7 +55,7 @@ from neli_router.consumer_group.events import (
 )
 from neli_router.consumer_group.settings import GroupSettings
 from neli_router.errors import GroupMismatch, LedgerRewound, NeliError
-from neli_router.protocol import Close, Released, Standing, Stopped
+from neli_router.protocol import Close, Released, Stopped
 
 __all__ = ["Contender", "Held"]
 
@@ -76,21 +76,19 @@ class Held:
         """Whether the group shall confirm the present tenure again. Until it has, no message prolongs it."""
 
 
-class Contender(ABC):
+class Contender(Believer):
     """One member's machine. Not thread-safe. `partitions` is M, as the broker was asked for it at the start."""
 
     def __init__(self, settings: GroupSettings, partitions: int, now: float, *, rng: Random) -> None:
         if partitions != settings.layout.partitions:
             raise _other_size(settings.layout.partitions, partitions)
+        super().__init__(settings.drain_timeout, now, rng)
         self.error: NeliError | None = None
-        self._incarnation = f"{rng.getrandbits(64):016x}"
         self._group = settings
-        self._belief = Belief(settings.drain_timeout)
         self._held: dict[int, Held] = {}
         self._tenures: dict[int, int] = {}
         """Partition -> the offset of the message that began the tenure."""
         self._offsets: dict[int, int] = {}
-        self._heard_at = now
         self._publish_at = -inf
         self._confirm_at = -inf
         self._news = False
@@ -106,10 +104,6 @@ class Contender(ABC):
     @abstractmethod
     def _receive(self, message: Message, wall: float, now: float, effects: list[BrokerEffect]) -> None:
         """Take one message, which may be evidence."""
-
-    @abstractmethod
-    def _ends(self, partition: int) -> float:
-        """Until when the evidence holds."""
 
     def _disregards(self, partition: int) -> bool:
         """Whether this partition is nothing to the protocol, although the broker gives it to members."""
@@ -129,34 +123,6 @@ class Contender(ABC):
         """Why evidence ends, in words for the program."""
 
     # Questions
-
-    @property
-    def incarnation(self) -> str:
-        return self._incarnation
-
-    @property
-    def caught_up(self) -> bool:
-        return True  # Nothing that was published before the start is ever read.
-
-    @property
-    def heard_at(self) -> float:
-        return self._heard_at
-
-    @property
-    def leading(self) -> dict[int, int]:
-        """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
-        return dict(self._belief.leading)
-
-    @property
-    def finishing(self) -> tuple[int, ...]:
-        """The partitions that were Revoked and that the program has not let go of."""
-        return tuple(self._belief.draining)
-
-    @property
-    def standing(self) -> Standing:
-        leading = self._belief.leading
-        ends = {i: self._ends(i) for i in leading}
-        return Standing(dict(leading), min(ends.values(), default=-inf), ends)
 
     def tenures(self, now: float) -> dict[int, int]:
         """Partition -> term, for all partitions that this member may act for at `now`."""

@@ -12,29 +12,27 @@ has let go of. So the next leader begins when the program has finished, and need
 A voter that closes goes on voting until its program has let go of everything, and then says farewell and stops.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from math import inf
 from random import Random
 
-from neli_router.belief import Belief
+from neli_router.belief import Believer
 from neli_router.electors.events import Heard, Nominate, PeerEffect, PeerInput, Prefer, Rebalance
 from neli_router.electors.settings import PeerSettings
 from neli_router.errors import NeliError
-from neli_router.protocol import Close, Released, Standing, Stopped
+from neli_router.protocol import Close, Released, Stopped
 
 __all__ = ["Voter"]
 
 
-class Voter(ABC):
+class Voter(Believer):
     """One member's machine. Not thread-safe."""
 
     def __init__(self, settings: PeerSettings, now: float, *, rng: Random) -> None:
+        super().__init__(settings.drain_timeout, now, rng)
         self.error: NeliError | None = None
         self._peer = settings
-        self._incarnation = f"{rng.getrandbits(64):016x}"
-        self._belief = Belief(settings.drain_timeout)
-        self._heard_at = now
         self._closing = self._told = False
 
     # What each elector says for itself
@@ -50,10 +48,6 @@ class Voter(ABC):
     @abstractmethod
     def tenures(self, now: float) -> dict[int, int]:
         """Partition -> term, for all partitions that this member may act for at `now`."""
-
-    @abstractmethod
-    def _ends(self, partition: int) -> float:
-        """Until when this member may act for `partition`, if nobody supports it any more."""
 
     @abstractmethod
     def _unwanted(self, now: float) -> Iterable[int]:
@@ -76,38 +70,10 @@ class Voter(ABC):
     def _nominate(self, event: Nominate | Prefer | Rebalance, now: float, effects: list[PeerEffect]) -> None:
         """Take an operator's word. An elector that has no use for it ignores it."""
 
-    def _close_step(self, effects: list[PeerEffect]) -> None:  # noqa: B027 - an elector that has nothing to add is whole.
+    def _close_step(self, effects: list[PeerEffect]) -> None:
         """Add what the step came to. Called at the end of each, when the program's news are in `effects`."""
 
     # Questions
-
-    @property
-    def incarnation(self) -> str:
-        return self._incarnation
-
-    @property
-    def caught_up(self) -> bool:
-        return True  # There is no past to read.
-
-    @property
-    def heard_at(self) -> float:
-        return self._heard_at
-
-    @property
-    def leading(self) -> dict[int, int]:
-        """Partition -> term, for all that the program was told it Acquired and was not yet told it lost."""
-        return dict(self._belief.leading)
-
-    @property
-    def finishing(self) -> tuple[int, ...]:
-        """The partitions that were Revoked and that the program has not let go of."""
-        return tuple(self._belief.draining)
-
-    @property
-    def standing(self) -> Standing:
-        leading = self._belief.leading
-        ends = {i: self._ends(i) for i in leading}
-        return Standing(dict(leading), min(ends.values(), default=-inf), ends)
 
     @property
     def _is_over(self) -> bool:

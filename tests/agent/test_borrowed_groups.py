@@ -148,7 +148,7 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     assert (409, "BeyondProtocol") == (refused.status_code, refused.json()["kind"])
     said = a.ask("drain", "b", "--yes")
     assert EXIT_REFUSED == said.exit_code
-    assert "the broker shares the partitions out, and takes no wishes: stop a member to empty it" in said.stderr
+    assert "its broker shares the partitions out, and it takes no wishes: stop a member to empty it" in said.stderr
 
     # Death.
     terms = {one["partition"]: one["term"] for one in owners}

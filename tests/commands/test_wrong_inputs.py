@@ -100,7 +100,11 @@ COMMANDS = [
     (f"{MEMORY} --layout-partitions 0", 2, "partitions=0 must be a whole number of at least 1"),
     (f"{MEMORY} --layout-partitions 99999", 2, "raise slots or lower partitions"),
     (f"{MEMORY} --weight 1.5", 2, "weight='1.5' must be a whole number (flag --weight)"),
-    (f"{MEMORY} --protocol paxos", 2, "paxos is no known protocol: choose from fast-neli, gossip, induction, neli, term"),
+    (
+        f"{MEMORY} --protocol paxos",
+        2,
+        "paxos is no known protocol: choose from fast-neli, gossip, induction, neli, term",
+    ),
     (f"{MEMORY} --name ''", 2, "the member's name is empty: give each process a name of its own"),
     (f"{MEMORY} --ownership kafka://h:1/g", 2, "is no address in Redis: write redis://localhost:6379/jobs"),
     (f"{MEMORY} --listen nonsense", 2, "agent.listen='nonsense' must be HOST:PORT, such as 127.0.0.1:7635"),
