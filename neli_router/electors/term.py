@@ -356,7 +356,7 @@ class TermElector:
         match event:
             case Said(sender, message) if sender in self.peers:
                 self._hear(sender, message, now, effects)
-            case Stand() if self.role is not Role.LEADER:
+            case Stand() if self.role is Role.FOLLOWER:  # A candidate stands already, and would lose its votes.
                 self._propose(self.term + 1, "an operator named it", now, effects)
             case Cede(to) if self.role is Role.LEADER:
                 if to is not None:

@@ -81,7 +81,7 @@ def test_an_operator_names_a_leader_and_rebalances(agents: list[Running], listed
     rebalance(1, "--to", listed.places[2])
     until(lambda: [0, 0, 6] == shares(agents), "all led by one")
     said = json.loads(rebalance(2, "--output", "json").output)
-    assert ("m2", 6) == (said["member"], said["led"])
+    assert "m2" == said["member"]  # And how many it leads by now: some may have moved already.
     until(lambda: [2, 2, 2] == shares(agents), "an even share")
 
     result = rebalance(0, "--to", "elsewhere:1")

@@ -357,6 +357,7 @@ def test_any_node_may_lead_that_an_operator_names_and_it_asks_nobody_before() ->
     told = machine.step(Stand(), 10.5)
     reason = "an operator named it"
     assert [Became(Role.CANDIDATE, 6, None, reason), Remember(6), Tell(None, Proposal(6))] == told
+    assert [] == machine.step(Stand(), 10.6)  # Or an operator who repeats it would take the votes away each time.
 
 
 def test_dormant_is_a_peer_that_is_no_replica() -> None:

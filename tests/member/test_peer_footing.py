@@ -211,7 +211,7 @@ def test_a_group_of_one_leads_everything(tmp_path: Path) -> None:
 
 def test_a_group_can_be_rebalanced_by_hand(opened: Open, listed: Listed) -> None:
     told: list[Event] = []
-    members = [opened(i, lease=0.6, on_event=told.append if i == 0 else None) for i in range(3)]
+    members = [opened(i, on_event=told.append if i == 0 else None) for i in range(3)]
     eventually(lambda: [2, 2, 2] == shares(*members))
     for member in members:
         member.nominate(listed.places[2])
