@@ -483,13 +483,12 @@ def test_memory_a_restarted_node_that_forgot_its_term_votes_twice_in_it_and_two_
     """They would not act at once, as who starts owes a wait; but nothing downstream could tell one from the other."""
     voter = elector(0)
     first, second = elector(1, scouting=False), elector(2, scouting=False)
-    tick(first)
     for proposer in (first, second):
         proposer.step(Stand(), 10.0)
         (yes,) = [e.message for e in hear(voter, proposer.me, Proposal(proposer.term), 10.0) if isinstance(e, Tell)]
         hear(proposer, 0, yes, 10.0)
         voter = elector(0, term=0, now=10.0)
-    assert [Role.LEADER, Role.LEADER] == [first.role, second.role]
+    assert [(Role.LEADER, 1), (Role.LEADER, 1)] == [(first.role, first.term), (second.role, second.term)]
 
 
 def test_a_late_event_does_not_hide_the_silence_before_it() -> None:
