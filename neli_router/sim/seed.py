@@ -15,7 +15,18 @@ from typing import Generic, Protocol, TypeVar
 
 from neli_router.sim.world import Violation, World
 
-__all__ = ["Healing", "Outcome", "SeedGroup", "SeedOptions", "assemble", "converge", "transcript_of", "verdict_on"]
+__all__ = [
+    "CalmGroup",
+    "Healing",
+    "Outcome",
+    "SeedGroup",
+    "SeedOptions",
+    "assemble",
+    "converge",
+    "require_calm",
+    "transcript_of",
+    "verdict_on",
+]
 
 TRANSCRIPT_LINES, DETAILS_MAX = 80, 300
 """As much as one reads before replaying the seed oneself."""
@@ -76,6 +87,12 @@ class SeedGroup(Protocol):
     def describe(self) -> str: ...
 
 
+class CalmGroup(SeedGroup, Protocol):
+    """One whose checkers hold it to more when nothing may change any more."""
+
+    calm: bool
+
+
 class Healing(Protocol):
     """A process that nothing keeps from anything any more."""
 
@@ -109,6 +126,15 @@ def converge(world: World, group: SeedGroup, unit: float, *, bound: float, check
         if group.converged:
             return (world.now - healed_at) / unit
     raise Violation("converges", f"not within {bound:g} {named}: {group.describe()}")
+
+
+def require_calm(world: World, group: CalmGroup, unit: float, *, units: float, checks_per_unit: int) -> None:
+    """Let `units` pass in which nothing may move."""
+    group.calm = True
+    for _ in range(round(units * checks_per_unit)):
+        world.run(world.now + unit / checks_per_unit)
+        if not group.converged:
+            raise Violation("stays", group.describe())
 
 
 def transcript_of(world: World, names: Mapping[str, str]) -> str:

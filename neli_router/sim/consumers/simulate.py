@@ -15,8 +15,8 @@ from neli_router.protocol import Guarantee
 from neli_router.sim.consumers.faults import ConsumerFaults
 from neli_router.sim.consumers.group import ConsumerGroup
 from neli_router.sim.consumers.options import BorrowedProtocol, ConsumerOptions, ConsumerWeather
-from neli_router.sim.seed import Outcome, assemble, converge, transcript_of, verdict_on
-from neli_router.sim.world import Violation, World
+from neli_router.sim.seed import Outcome, assemble, converge, require_calm, transcript_of, verdict_on
+from neli_router.sim.world import World
 
 __all__ = ["ConsumerOutcome", "simulate_consumers"]
 
@@ -72,11 +72,7 @@ def _run(world: World, group: ConsumerGroup, options: ConsumerOptions) -> float:
     faults.stop()
     group.heal()
     took = _converge(world, group, options)
-    group.calm = True
-    for _ in range(round(CALM_SESSIONS * CHECKS_PER_SESSION)):
-        world.run(world.now + session / CHECKS_PER_SESSION)
-        if not group.converged:
-            raise Violation("stays", group.describe())
+    require_calm(world, group, session, units=CALM_SESSIONS, checks_per_unit=CHECKS_PER_SESSION)
     return took
 
 

@@ -15,8 +15,8 @@ from neli_router.sim.electors.faults import ElectorFaults
 from neli_router.sim.electors.group import ElectorGroup
 from neli_router.sim.electors.insight import Insight, insight_of
 from neli_router.sim.electors.options import ElectorOptions, ElectorProtocol, ElectorWeather
-from neli_router.sim.seed import Outcome, assemble, converge, transcript_of, verdict_on
-from neli_router.sim.world import Violation, World
+from neli_router.sim.seed import Outcome, assemble, converge, require_calm, transcript_of, verdict_on
+from neli_router.sim.world import World
 
 __all__ = ["ElectorOutcome", "run_electors", "simulate_electors"]
 
@@ -81,9 +81,5 @@ def _run(world: World, group: ElectorGroup, options: ElectorOptions) -> float:
         checks_per_unit=CHECKS_PER_LEASE,
         named=UNIT,
     )
-    group.calm = True
-    for _ in range(round(CALM_LEASES * CHECKS_PER_LEASE)):
-        world.run(world.now + lease / CHECKS_PER_LEASE)
-        if not group.converged:
-            raise Violation("stays", group.describe())
+    require_calm(world, group, lease, units=CALM_LEASES, checks_per_unit=CHECKS_PER_LEASE)
     return took
