@@ -19,6 +19,7 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from neli_router.consumer_group.settings import FastNeliSettings, GroupSettings, NeliSettings
+from neli_router.electors.preferences import preferred_rows
 from neli_router.electors.settings import GossipSettings, TermSettings
 from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.keyspace import Layout
@@ -138,6 +139,10 @@ class Config:
     replicas: int | None = None
     """Of `term` under `priority`: how many peers elect the leader of each partition. None is all: fewer cost fewer
     datagrams, and a partition has no leader when a majority of its few is away."""
+    preferences: str | None = None
+    """Of `term` under `priority`: who shall lead, best first. `"others,c:7801"` lets c lead nothing while another can;
+    `"0-31: a:7801,b:7801"` is for some partitions; several rules have a `;` between them. None shares out evenly. They
+    are this member's own: see `electors/preferences.py`."""
     session: float | None = None
     """Of a borrowed group: how long the broker waits for a silent consumer. None means what suits the lease."""
     clock_error: float = 0.5
@@ -374,7 +379,10 @@ def _misplaced(values: Mapping[str, Any]) -> list[str]:
     protocol, found = values["protocol"], []
     if protocol != "term":
         has_none = f"is of the protocol term, and {protocol} has none: leave it out"
-        found += [f"{option} {has_none}" for option in ("policy", "replicas") if values[option] is not None]
+        own = ("policy", "replicas", "preferences")
+        found += [f"{option} {has_none}" for option in own if values[option] is not None]
+    elif values["policy"] == "random" and values["preferences"] is not None:
+        found.append("preferences are of policy='priority', and policy='random' has none: choose one of the two")
     if protocol in ELECTED and values["layout"].partitions > PARTITIONS_MAX:
         found.append(
             f"{values['layout'].partitions} partitions are too many for {protocol}, which keeps and says something of "
@@ -448,6 +456,7 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("ledger", "address", "zone", "protocol", "guarantee", "witness"), lambda value: isinstance(value, str), "text"),
     (("ownership",), lambda value: value is None or isinstance(value, str), "an address, or None to tell nobody"),
     (("policy",), lambda value: value is None or isinstance(value, str), "text, or None for the protocol's own"),
+    (("preferences",), lambda value: value is None or isinstance(value, str), "text, or None to share out evenly"),
     (
         ("replicas",),
         lambda value: value is None or (isinstance(value, int) and not isinstance(value, bool)),
@@ -503,7 +512,12 @@ def _peer_settings(
     if protocol == "gossip":
         return GossipSettings(**given)
     policy: Any = values["policy"] or "priority"  # Judged by the settings.
-    return TermSettings(policy=policy, replicas=values["replicas"], **given)
+    given |= {"policy": policy, "replicas": values["replicas"]}
+    assigned = TermSettings(**given)
+    if values["preferences"] is None or policy != "priority":
+        return assigned
+    rows = preferred_rows(values["preferences"], peers, assigned.layout.partitions, assigned.replicas or len(peers))
+    return TermSettings(**given, priorities=rows)
 
 
 def _fresh_name() -> str:

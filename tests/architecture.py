@@ -103,6 +103,7 @@ ROOMS = (
         imports=(
             *GROUND,
             "consumer_group.settings",
+            "electors.preferences",
             "electors.settings",
             "ledgers",
             "ownership",

@@ -59,8 +59,8 @@ def test_all_problems_are_named_at_once() -> None:
     )
     known = (
         "accept_rewinds, address, beat, clock_error, delay_max, drain_timeout, goneli, groups, guarantee, "
-        "kill_hung, layout, lease, ledger, max_age, name, ownership, policy, protocol, replace, replicas, session, "
-        "snapshot_every, term_base, weight, witness, zone"
+        "kill_hung, layout, lease, ledger, max_age, name, ownership, policy, preferences, protocol, replace, replicas, "
+        "session, snapshot_every, term_base, weight, witness, zone"
     )
     expected = f"""
 leese is no known option: did you mean lease? Choose from {known}
@@ -289,6 +289,11 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
         ({"replicas": 2, "policy": "random"}, "replicas is of policy='priority'"),
         ({"protocol": "gossip", "policy": "random"}, "policy is of the protocol term, and gossip has none: leave it"),
         ({"ledger": "memory://x", "protocol": "induction", "replicas": 2}, "replicas is of the protocol term, and ind"),
+        ({"preferences": 7}, "preferences=7 must be text, or None to share out evenly"),
+        ({"preferences": "a:1"}, "'a:1' is none of the peers: there is 127.0.0.1:7801, 127.0.0.1:7802, 127.0.0.1:7803"),
+        ({"preferences": "256: others,127.0.0.1:7801"}, "there are no partitions '256': they count from 0 to 255"),
+        ({"policy": "random", "preferences": "127.0.0.1:7801"}, "preferences are of policy='priority', and policy='ra"),
+        ({"protocol": "gossip", "preferences": "127.0.0.1:7801"}, "preferences is of the protocol term, and gossip"),
         ({"beat": 0.6}, "beat=0.6 must be above 0 and at most lease/3=0.5: lower it, or raise lease to 1.8"),
         ({"protocol": "gossip", "beat": 1.0}, "beat=1 must be above 0 and at most lease/5=0.6: lower it, or raise"),
         ({"lease": 7200}, "lease=7200 must be from 0.01 to 3600.0 seconds"),
@@ -320,6 +325,15 @@ def test_the_defaults_of_peers_leave_room_for_two_lost_heartbeats() -> None:
     assert (1.5, 0.5, "priority", 1) == (term.lease, term.beat, term.policy, term.me)
     gossip = Config(PEERS, protocol="gossip", name="a").peer_settings(2)
     assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)
+
+
+def test_preferences_order_the_replicas_and_do_not_choose_them() -> None:
+    wished = "1: 127.0.0.1:7803; others,127.0.0.1:7801"
+    term = Config(PEERS, protocol="term", replicas=2, preferences=wished).peer_settings(0)
+    assert isinstance(term, TermSettings)
+    assert term.priorities is not None
+    # Assigned are (2, 1, 0), (0, 2, 1), (1, 0, 2), (2, 1, 0).
+    assert ((1, 2, 0), (0, 1, 2), (1, 0, 2), (1, 2, 0)) == term.priorities[:4]
 
 
 def test_members_of_one_list_have_one_ledger_for_people_and_an_address_that_is_none_shows_no_secret() -> None:

@@ -184,6 +184,10 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option("", "policy", PERHAPS_TEXT, "Of term, who stands first: priority or random; none for priority."),
         Option("", "replicas", PERHAPS_WHOLE, "Of term: how many peers elect each partition's leader; none for all."),
+        Option(
+            *("", "preferences", PERHAPS_TEXT),
+            "Of term, who shall lead, best first, as in 'others,c:7801' or '0-31: a:7801'; none for an even share.",
+        ),
         Option("", "session", PERHAPS_SECONDS, "Of a borrowed group: how long the broker waits for a member, in s."),
         Option("", "clock_error", SECONDS, "Of neli: by how much this host's and any broker's clocks differ, in s."),
         Option("", "groups", WHOLE, "Of neli: how many groups share the topic."),

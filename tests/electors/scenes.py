@@ -11,9 +11,11 @@ After each step the scene asks who acts. Two at once, or a term that is not abov
 the test. Times are in heartbeats: the beat is 1 and the lease is 3.
 """
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from random import Random
 
+from neli_router.electors.preferences import preferred_rows
 from neli_router.electors.priority import electorate
 from neli_router.electors.settings import Policy, TermSettings
 from neli_router.electors.term import (
@@ -34,6 +36,7 @@ from neli_router.protocol import TICK
 __all__ = ["NAMES", "Scene", "new_elector", "play", "term_settings"]
 
 NAMES = "ABCDEFGHIJKLM"
+_PLACES = tuple(f"{name.lower()}:1" for name in NAMES)
 
 STEPS_MAX = 200_000
 """Many times what a scene of hours takes: then an elector asks for the same deadline again and again."""
@@ -81,6 +84,7 @@ class Scene:
         policy: Policy = "random",
         scouting: bool = True,
         priorities: tuple[int, ...] | None = None,
+        preferences: Sequence[str] = (),
         partition: int = 0,
         partitions: int = 1,
         replicas: int | None = None,
@@ -99,6 +103,8 @@ class Scene:
         self.acted_at: list[float] = []
         self._partition, self._seed, self._births = partition, seed, 0
         self._transfers = transfers
+        # What each peer prefers by itself, in place of what all of them do.
+        ours = [preferred_rows(text.lower(), _PLACES[:size], partitions, replicas or size) for text in preferences]
         self._settings = [
             term_settings(
                 size,
@@ -107,7 +113,7 @@ class Scene:
                 scouting=scouting,
                 partitions=partitions,
                 replicas=replicas,
-                priorities=None if priorities is None else (priorities,) * partitions,
+                priorities=ours[i] if ours else None if priorities is None else (priorities,) * partitions,
             )
             for i in range(size)
         ]
