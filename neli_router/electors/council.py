@@ -22,7 +22,8 @@ Three orders are kept here, for all electors at once:
 A member that closes votes on, and does not stand any more. What it is elected for all the same, it cedes at once.
 
 Two members with different leases would not keep their promises to each other: a supporter waits as long as its own
-lease lasts. So the lease is in each body, and others' are ignored, with a notice.
+lease lasts. So the lease is in each body, and others' are ignored, with a notice. A member that is restarted with a
+shorter lease owes what it promised before under the longer one. So the wait is in the memory, beside the terms.
 """
 
 from collections.abc import Iterable
@@ -81,10 +82,12 @@ class Body(Struct, frozen=True, array_like=True):
 
 
 class Memory(Struct, frozen=True, array_like=True):
-    """The memory: of each partition the last term, less the lowest of them."""
+    """The memory: of each partition the last term, less the lowest of them; and how long promises may run."""
 
     lowest: int
     above: list[int]
+    wait: float = 0.0
+    """Of the promises that were given since, or before and may run yet. Memories without it are from older releases."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -99,11 +102,12 @@ class Council(Voter):
         super().__init__(settings, now, rng=rng)
         self._settings = settings
         self._time_out = MISSES * settings.beat
-        self._terms = _remembered(memory)
+        kept = _remembered(memory)
+        self._terms = [kept.lowest + above for above in kept.above]
         self._terms += [0] * (settings.layout.partitions - len(self._terms))
         self._policies = [electorate(settings, i) for i in range(settings.layout.partitions)]
         self.electors = {
-            i: TermElector(settings, replicas, policy, self._terms[i], now, rng=rng)
+            i: TermElector(settings, replicas, policy, self._terms[i], now, rng=rng, owed=kept.wait)
             for i, (replicas, policy) in enumerate(self._policies)
             if settings.me in replicas
         }
@@ -126,6 +130,10 @@ class Council(Voter):
         self._nominations: dict[int, list[tuple[int, int]]] = {}
         self._is_changed = False
         """Whether a term has to be kept."""
+        self._kept_wait = kept.wait
+        self._wait = max(kept.wait, settings.wait)
+        """What the memory must say before this member promises anything."""
+        self._owes_older_until = now + self._wait
         self._why = SILENCE
         self._news: dict[tuple[str, int], tuple[str, list[int]]] = {}
         """(event, peer) -> the first reason, and the partitions: what people are told when a beat has passed."""
@@ -177,6 +185,8 @@ class Council(Voter):
                     self._let(i, said, now)
 
     def _turn(self, now: float, effects: list[PeerEffect]) -> None:
+        if now >= self._owes_older_until:
+            self._wait = self._settings.wait  # Else each later restart would owe the longest wait that ever was.
         if self._leads and now >= self._beat_at:
             self._beat_at = now + self._settings.beat
             for i in self._leads:
@@ -205,10 +215,10 @@ class Council(Voter):
 
     def _close_step(self, effects: list[PeerEffect]) -> None:
         self._why = SILENCE
-        if self._is_changed:
-            self._is_changed = False
+        if self._is_changed or (self._outbox and self._kept_wait != self._wait):
+            self._is_changed, self._kept_wait = False, self._wait
             lowest = min(self._terms)
-            memory = _ENCODER.encode(Memory(lowest, [term - lowest for term in self._terms]))
+            memory = _ENCODER.encode(Memory(lowest, [term - lowest for term in self._terms], self._wait))
             # Fenced need not wait for the disk. Acquired must: a term that is acted for and forgotten comes twice.
             first = next((i for i, effect in enumerate(effects) if isinstance(effect, Acquired)), len(effects))
             effects.insert(first, Keep(memory))
@@ -300,7 +310,6 @@ class Council(Voter):
             if not self._leads or self._beat_at <= now:
                 self._beat_at = now + self._settings.beat
             self._leads.add(partition)
-            self.electors[partition].beat_by(self._beat_at)
             self._tell_later("election.won", self._peer.me, partition, became.reason, now)
         elif partition in self._leads:
             self._leads.discard(partition)
@@ -346,9 +355,9 @@ def packed(lease: float, leaving: bool, said: dict[Message, list[int]], named: l
     return [_ENCODER.encode(body) for body in bodies]
 
 
-def _remembered(memory: bytes) -> list[int]:
+def _remembered(memory: bytes) -> Memory:
     if not memory:
-        return []
+        return Memory(0, [])
     try:
         kept = _MEMORIES.decode(memory)
     except msgspec.DecodeError as error:
@@ -359,4 +368,4 @@ def _remembered(memory: bytes) -> list[int]:
             "run the release that kept it, or newer; or end all members of the group, delete it and start them again "
             "with a higher term_base",
         ) from None
-    return [kept.lowest + above for above in kept.above]
+    return kept

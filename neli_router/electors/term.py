@@ -246,7 +246,10 @@ class Supporter(NamedTuple):
 
 
 class TermElector:
-    """One node's elector of one partition. Not thread-safe. `term` is the last one that was kept on disk, or 0."""
+    """One node's elector of one partition. Not thread-safe. `term` is the last one that was kept on disk, or 0.
+
+    `owed` is how long the promises of its older self ran, where that may be longer than its own do.
+    """
 
     def __init__(
         self,
@@ -257,6 +260,7 @@ class TermElector:
         now: float,
         *,
         rng: Random,
+        owed: float = 0.0,
     ) -> None:
         self.me = settings.me
         self.peers = tuple(peer for peer in replicas if peer != settings.me)
@@ -271,7 +275,7 @@ class TermElector:
         self._settings, self._policy, self._rng = settings, policy, rng
         self._voted: int | None = None
         """Who had our yes under the present term."""
-        self._owes_until = now + settings.wait
+        self._owes_until = now + max(settings.wait, owed)
         """Our older self may have promised anybody anything until then."""
         self._promises: dict[int, tuple[int, float]] = {}
         """Peer -> the term that we support it under, and until when nobody else acts by that support."""

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from neli_router.electors.council import Council, packed
+from neli_router.electors.council import Body, Council, packed
 from neli_router.electors.events import BODY_MAX, Heard, Keep, Nominate, PeerEffect, PeerInput, Rebalance, Send
 from neli_router.electors.settings import TermSettings
-from neli_router.electors.term import Heartbeat, Message
+from neli_router.electors.term import Heartbeat, Message, Proposal, Support
 from neli_router.errors import LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
@@ -132,6 +132,39 @@ def test_all_heartbeats_to_one_peer_are_sent_together_in_one_body() -> None:
     scene.run(10 * BEAT)
     # Each of three members has heartbeats for two peers, and each is answered.
     assert 12 == (scene.sent.total() - before) / 10
+
+
+def test_a_member_that_closes_cedes_nothing_to_another_that_closes_and_is_not_done() -> None:
+    """Whoever is ceded to and does not stand leaves the partition without a leader for a time-out."""
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(1.0)
+    scene.busy.add(1)
+    scene.post(1, Close())
+    scene.run(1.0)
+    began = scene.now
+    scene.post(0, Close())
+    scene.run(30.0, until=lambda: 4 == len(scene.members[2].leading))
+    assert scene.now - began < BEAT / 2
+    assert [2, 4] == scene.shares()
+
+
+def test_nothing_is_passed_to_a_preferred_member_that_closes() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.kill(0)
+    scene.await_leaders()
+    scene.start(0)
+    scene.busy.add(0)
+    scene.run(0.5)
+    scene.post(0, Nominate(0, (1,)))
+    scene.run(0.1)
+    assert 0 == scene.led()[1][0]
+    scene.post(0, Close())
+    scene.told = {me: [] for me in scene.told}
+    scene.run(4.0)
+    assert 0 == scene.led()[1][0]
+    assert [] == scene.events(1, Revoked) + scene.events(2, Revoked)
 
 
 def test_no_body_is_longer_than_a_datagram_that_no_network_splits() -> None:
@@ -336,7 +369,7 @@ def test_terms_of_partitions_that_a_smaller_layout_leaves_out_are_kept() -> None
     kept = [
         effect.memory for _ in range(100) for effect in small.step(TICK, small.deadline) if isinstance(effect, Keep)
     ]
-    lowest, above = msgspec.msgpack.decode(kept[-1])
+    lowest, above, _ = msgspec.msgpack.decode(kept[-1])
     assert 6 == len(above)
     assert lowest > 0
 
@@ -345,3 +378,71 @@ def test_acquired_carries_terms_above_the_base() -> None:
     scene = Scene(term_base=1000)
     scene.await_leaders()
     assert {1001} == {term for event in scene.events(1, Acquired) for term in event.terms.values()}
+
+
+# Members that are restarted with another lease
+
+
+def started(memory: bytes, now: float, *, lease: float) -> Council:
+    return Council(settings(0, partitions=1, lease=lease), memory, now, rng=Random(7))
+
+
+def heard(council: Council, message: Message, now: float, *, lease: float) -> tuple[Support, list[bytes]]:
+    """The yes of `council` to what peer 1 says, and all that it keeps before."""
+    effects = council.step(Heard(1, msgspec.msgpack.encode(Body(lease, False, [(message, [0])]))), now)
+    *kept, sent = [effect for effect in effects if isinstance(effect, Keep | Send)]
+    assert isinstance(sent, Send)
+    ((yes, _),) = msgspec.msgpack.decode(sent.body, type=Body).said
+    assert isinstance(yes, Support)
+    return yes, [keep.memory for keep in kept if isinstance(keep, Keep)]
+
+
+def test_a_member_that_is_restarted_with_a_shorter_lease_owes_the_longer_promises_of_its_older_self() -> None:
+    _, (memory,) = heard(started(b"", 0.0, lease=10.0), Proposal(1), 0.0, lease=10.0)
+    again = started(memory, 5.0, lease=1.0)
+    yes, (memory,) = heard(again, Proposal(2), 7.0, lease=1.0)
+    assert 8.0 < yes.owed < 8.1
+    once_more = started(memory, 8.0, lease=1.0)  # The first promise may run yet.
+    yes, _ = heard(once_more, Proposal(3), 8.0, lease=1.0)
+    assert 10.0 < yes.owed < 10.1
+
+
+def test_longer_promises_are_forgotten_when_they_are_over() -> None:
+    _, (memory,) = heard(started(b"", 0.0, lease=10.0), Proposal(1), 0.0, lease=10.0)
+    again = started(memory, 10.0, lease=1.0)
+    (memory,) = [effect.memory for effect in again.step(TICK, 21.0) if isinstance(effect, Keep)]
+    yes, _ = heard(again, Heartbeat(1, 1), 22.0, lease=1.0)
+    assert 0.0 == yes.owed
+    yes, _ = heard(started(memory, 30.0, lease=1.0), Proposal(2), 30.0, lease=1.0)
+    assert 1.0 < yes.owed < 1.1
+
+
+def test_a_longer_lease_is_kept_before_the_first_promise_under_it() -> None:
+    _, (memory,) = heard(started(b"", 0.0, lease=1.0), Proposal(1), 0.0, lease=1.0)
+    yes, (memory,) = heard(started(memory, 5.0, lease=10.0), Heartbeat(1, 1), 5.0, lease=10.0)  # No term grows.
+    assert 10.0 < yes.owed < 10.1
+    yes, _ = heard(started(memory, 6.0, lease=1.0), Proposal(2), 6.0, lease=1.0)
+    assert 10.0 < yes.owed < 10.1
+
+
+def test_a_memory_without_a_lease_is_one_of_an_older_release() -> None:
+    memory = msgspec.msgpack.encode([41, [0]])
+    yes, _ = heard(started(memory, 0.0, lease=1.0), Proposal(42), 0.0, lease=1.0)
+    assert (42, True) == (yes.term, 1.0 < yes.owed < 1.1)
+
+
+def test_a_lease_is_shortened_by_one_restart_after_another_and_at_no_moment_two_act() -> None:
+    scene = Scene(lease=5.0)
+    scene.await_leaders()
+    scene.run(5.0)
+    for me in (1, 2):
+        scene.kill(me)
+        scene.start(me, lease=LEASE)
+    mine = dict(scene.members[0].leading)
+    scene.run(4.9)
+    assert mine == scene.members[0].leading  # It hears nobody, and its lease runs yet.
+    scene.kill(0)
+    scene.start(0, lease=LEASE)
+    scene.await_leaders()
+    scene.run(10.0)
+    assert [2, 2, 2] == scene.shares()
