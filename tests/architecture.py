@@ -194,7 +194,7 @@ ROOMS = (
     Room(
         ("agent.server",),
         imports=(
-            *(*GROUND, "agent.server", "agent.wire", "config", "deaths", "fence", "member", "router"),
+            *(*GROUND, "agent.server", "agent.wire", "config", "deaths", "fence", "member", "peers.outlook", "router"),
             *("settings", "status"),
         ),
         packages=frozenset({"httptools", "msgspec", "prometheus_client", "starlette", "structlog", "uvicorn"}),

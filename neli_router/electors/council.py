@@ -26,17 +26,20 @@ lease lasts. So the lease is in each body, and others' are ignored, with a notic
 shorter lease owes what it promised before under the longer one. So the wait is in the memory, beside the terms.
 """
 
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from math import inf
 from random import Random
 
 import msgspec
 from msgspec import Struct
 
-from neli_router.electors.events import BODY_MAX, Keep, Nominate, PeerEffect, Prefer, Rebalance, Send
+from neli_router.electors.events import BODY_MAX, Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.electors.priority import Priorities, electorate
 from neli_router.electors.settings import MISSES, TermSettings
 from neli_router.electors.term import (
+    CAUSES,
     Became,
     Cede,
     Ceded,
@@ -64,6 +67,15 @@ FRAME_MAX = 64
 
 NAMED_MAX = 100
 """Nominations in one body: at most eight bytes each, so that they fit into one datagram."""
+
+CEDED = frozenset({"ceded_to", "leader_ceded"})
+"""Causes by which a leader is missed that gave up in good order: no trouble."""
+
+UNHEARD = "it has not heard of one yet"
+"""Why a member that has just started knows no leader."""
+
+PEER = re.compile(r"\bpeer (\d+)\b")
+"""Electors know each other by their places in the list, which mean nothing to people."""
 
 PARTITION_MAX = 3
 """Bytes of a partition's number: there are at most 4096."""
@@ -134,6 +146,11 @@ class Council(Voter):
         self._wait = max(kept.wait, settings.wait)
         """What the memory must say before this member promises anything."""
         self._owes_older_until = now + self._wait
+        self.transitions = Counter(dict.fromkeys(CAUSES, 0))
+        self._last_leaders: dict[int, int] = {}
+        """Partition -> the leader that was known last."""
+        self._reasons: dict[int, str] = {}
+        """Partition -> why its leader is another than before."""
         self._why = SILENCE
         self._news: dict[tuple[str, int], tuple[str, list[int]]] = {}
         """(event, peer) -> the first reason, and the partitions: what people are told when a beat has passed."""
@@ -154,6 +171,18 @@ class Council(Voter):
     def _due(self) -> float:
         dues = [self._dues[i] for i in self._leads] if self._closing else self._dues.values()
         return min(self._news_due, self._beat_at if self._leads else inf, min(dues, default=inf))
+
+    @property
+    def leaders(self) -> Sequence[Led | None]:
+        electors = (self.electors.get(i) for i in range(self._settings.layout.partitions))
+        return [
+            None if elector is None else Led(elector.leader, elector.term, self._reasons.get(i, UNHEARD))
+            for i, elector in enumerate(electors)
+        ]
+
+    @property
+    def strangers(self) -> frozenset[int]:
+        return frozenset(self._strangers)
 
     @property
     def _loss(self) -> str:
@@ -306,22 +335,30 @@ class Council(Voter):
 
     def _became(self, partition: int, became: Became, leader: int | None, now: float) -> int | None:
         """The new leader, as this member sees it. `leader` was the one before."""
+        self.transitions[became.role.value, became.cause] += 1
+        if became.leader is not None and self._last_leaders.get(partition) != became.leader:
+            self.leader_changes += partition in self._last_leaders
+            self._last_leaders[partition] = became.leader
+        reason = PEER.sub(lambda found: self._peer.peers[int(found[1])], became.reason)
+        if became.leader != leader or became.role is Role.LEADER:
+            self._reasons[partition] = reason
         if became.role is Role.LEADER:
             if not self._leads or self._beat_at <= now:
                 self._beat_at = now + self._settings.beat
             self._leads.add(partition)
-            self._tell_later("election.won", self._peer.me, partition, became.reason, now)
+            self._tell_later("election.won", self._peer.me, partition, reason, now)
         elif partition in self._leads:
             self._leads.discard(partition)
             self._targets.pop(partition, None)
             self._named.discard(partition)
-            self._why = became.reason
+            self._why = reason
         if became.leader not in (leader, self._peer.me, None):
             assert became.leader is not None
-            self._tell_later("leader.found", became.leader, partition, became.reason, now)
+            self._tell_later("leader.found", became.leader, partition, reason, now)
         elif became.leader is None and leader not in (None, self._peer.me):
             assert leader is not None
-            self._tell_later("leader.missed", leader, partition, became.reason, now)
+            event = "leader.ceded" if became.cause in CEDED else "leader.missed"
+            self._tell_later(event, leader, partition, reason, now)
         return became.leader
 
     def _tell_later(self, event: str, peer: int, partition: int, reason: str, now: float) -> None:

@@ -15,10 +15,11 @@ leaders of one term.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from neli_router.protocol import Close, News, Released, Tick
 
-__all__ = ["BODY_MAX", "Heard", "Keep", "Nominate", "PeerEffect", "PeerInput", "Prefer", "Rebalance", "Send"]
+__all__ = ["BODY_MAX", "Heard", "Keep", "Led", "Nominate", "PeerEffect", "PeerInput", "Prefer", "Rebalance", "Send"]
 
 BODY_MAX = 1200
 """Bytes of the longest body: with all frames around it a datagram that no network splits."""
@@ -68,6 +69,17 @@ class Keep:
     """Have this on disk, in place of what was kept before, before any later effect is carried out."""
 
     memory: bytes
+
+
+class Led(NamedTuple):
+    """Of one partition, for people: who leads it, as this member believes."""
+
+    leader: int | None
+    """The place of the leader."""
+    term: int
+    """The term that this member knows."""
+    reason: str
+    """Why the leader is another than before."""
 
 
 PeerEffect = Send | Keep | News

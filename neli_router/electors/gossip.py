@@ -57,7 +57,8 @@ A member's *uuid* is a hash of its address, so that "highest" is the same for al
 order in the list.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from math import inf
 from random import Random
@@ -67,14 +68,14 @@ from zlib import crc32
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, encode
 
-from neli_router.electors.events import Keep, Nominate, PeerEffect, Prefer, Rebalance, Send
+from neli_router.electors.events import Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.electors.phi import Accrual
 from neli_router.electors.scuttlebutt import Ack, Piece, Scuttlebutt, Syn, Update, incarnation_after
 from neli_router.electors.settings import GossipSettings
 from neli_router.electors.voter import Voter
 from neli_router.protocol import Notice
 
-__all__ = ["FLOOR", "HEARTBEAT", "LEADS", "READY", "TICKS", "Electorate", "Gossip", "Triplet", "uuid_of"]
+__all__ = ["CAUSES", "FLOOR", "HEARTBEAT", "LEADS", "READY", "TICKS", "Electorate", "Gossip", "Triplet", "uuid_of"]
 
 TICKS = 8192
 """Times travel in ticks, of which a second has this many: whole numbers are short, and halves stay exact."""
@@ -98,6 +99,15 @@ HEARTBEAT, READY, LEADS, FLOOR, ELECTORATE, PULSE, WISH = range(7)
 """
 
 LAPSED = "no majority declared this member their favourite within P"
+TURNED = "it favours another member now"
+GAVE = "it gave all partitions away"
+OUTLIVED = "others know a later life of this member: its memory was lost, or there are two of it"
+
+ENDS = {LAPSED: "majority_lost", TURNED: "other_favoured", GAVE: "ceded", OUTLIVED: "outlived"}
+"""Why leading ended -> the same in a word."""
+
+CAUSES = (("candidate", "favoured"), *(("follower", cause) for cause in ENDS.values()), ("leader", "elected"))
+"""All (role, cause): a candidate has a majority, and waits until it declares the new term."""
 
 NOBODY = -1
 ON_NONE = (1 << 62) - 1
@@ -194,6 +204,12 @@ class Gossip(Voter):
         self._hears_until = -inf
         self._beat_at = self._turned_at = now
         self._reason = LAPSED
+        self.transitions = Counter(dict.fromkeys(CAUSES, 0))
+        self._lost_by = "it has not heard of one"
+        """Why there is no leader."""
+        self._strangers: set[int] = set()
+        self._last_leader: int | None = None
+        """The one that was known last."""
         self._begin_life(incarnation_after(last, rng.getrandbits(16)), now)
 
     def _begin_life(self, incarnation: int, now: float) -> None:
@@ -265,6 +281,21 @@ class Gossip(Voter):
         return min(self._beat_at, free_at if free_at > self._turned_at else inf)
 
     @property
+    def leaders(self) -> Sequence[Led | None]:
+        leader = self.leader
+        if leader is None:
+            led = Led(None, self._term, self._lost_by)
+        elif leader == self._settings.me:
+            led = Led(leader, self._lead_term or 0, "a majority favour it")
+        else:
+            led = Led(leader, self._leads(leader), "it says that it leads")
+        return [led] * self._settings.layout.partitions
+
+    @property
+    def strangers(self) -> frozenset[int]:
+        return frozenset(self._strangers)
+
+    @property
     def _loss(self) -> str:
         return self._reason
 
@@ -285,7 +316,12 @@ class Gossip(Voter):
         self._wake(now, effects)
         message = self._copies.decode(body)
         if message is None or not 0 <= sender < self._settings.size:
+            if self._copies.is_foreign and sender not in self._strangers:
+                self._strangers.add(sender)
+                why = "it has another lease, another first_class or another bound of drift: start all with the same"
+                effects.append(Notice("peers.settings_differ", {"peer": self._settings.peers[sender], "why": why}))
             return
+        self._strangers.discard(sender)
         refresh = self._refresher(now) if self._settings.relay else None
         answer: bytes | None
         if isinstance(message, Syn):
@@ -384,11 +420,27 @@ class Gossip(Voter):
         if (leader := self.leader) == self._told_leader:
             return
         me, peers = self._settings.me, self._settings.peers
+        if leader is not None and leader != self._last_leader:
+            self.leader_changes += self._last_leader is not None
+            self._last_leader = leader
         if leader is None and self._told_leader != me and self._told_leader is not None:
-            effects.append(Notice("leader.missed", {"peer": peers[self._told_leader]}))
+            farewell = self._farewell_of(self._told_leader)
+            effects.append(farewell)
+            self._lost_by = str(farewell.fields["reason"])
         elif leader is not None and leader != me:
             effects.append(Notice("leader.found", {"peer": peers[leader], "term": self._leads(leader)}))
         self._told_leader = leader
+
+    def _farewell_of(self, leader: int) -> Notice:
+        """How people are told that this one leads no more."""
+        peer, floor = self._settings.peers[leader], self._copies.replicas[leader].get(FLOOR)
+        if floor is not None and len(floor) == 2 and (floor[0] == ON_NONE or floor[1] != NOBODY):
+            heir = NOBODY if floor[0] == ON_NONE else floor[1]
+            whom = "it stopped" if heir == NOBODY else f"it gave way to {self._settings.peers[heir]}"
+            return Notice("leader.ceded", {"peer": peer, "reason": whom})
+        lives = self._signs[leader].is_alive(self._turned_at - self._slept)
+        why = "it says that it leads no more: it lost its majority" if lives else "nothing is heard of it"
+        return Notice("leader.missed", {"peer": peer, "reason": why})
 
     def _wake(self, now: float, effects: list[PeerEffect]) -> None:
         """Let time pass first: what is heard late must not hide that the majority had lapsed before."""
@@ -491,7 +543,7 @@ class Gossip(Voter):
         if chosen == self._favourite:
             return
         if self._favourite is not None and self._favourite[0] == self._settings.me:
-            self._end_lead(now, "it favours another member now")
+            self._end_lead(now, TURNED)
         self._favourite, self._favoured_at = chosen, now
         self._declare(now)
         self._is_news = True
@@ -561,6 +613,7 @@ class Gossip(Voter):
             if self._steady:
                 self._declare(now)
             self._tell_voters()
+            self.transitions["candidate", "favoured"] += 1
         elif now >= self._majority_until:
             self._end_lead(now, LAPSED)
             return
@@ -568,6 +621,7 @@ class Gossip(Voter):
         if now < self._acts_until:
             if not self._acting:
                 self._acting, self._reason = True, LAPSED
+                self.transitions["leader", "elected"] += 1
                 self._copies.set(LEADS, (self._lead_term,))
                 self._tell_voters()
         elif self._acting:
@@ -595,7 +649,8 @@ class Gossip(Voter):
         """I act no more on anything that was declared up to now."""
         if self._lead_term is None:
             return
-        self._reason = reason
+        self._reason = self._lost_by = reason
+        self.transitions["follower", ENDS[reason]] += 1
         self._lead_term, self._acting = None, False
         self._majority_until = self._acts_until = -inf
         self._copies.delete(LEADS, now)
@@ -620,7 +675,7 @@ class Gossip(Voter):
         if self._lead_term is not None:
             self._aside_until = now + 2 * self._settings.wait
             self._copies.delete(READY, now)
-            self._end_lead(now, "it gave all partitions away")
+            self._end_lead(now, GAVE)
         if self._closing:
             # The process ends: a voter that hears this waits for nothing, whatever it declares in the meantime.
             self._copies.delete(READY, now)
@@ -706,7 +761,7 @@ class Gossip(Voter):
     def _begin_another_life(self, now: float, effects: list[PeerEffect]) -> None:
         """Others remember a later life of mine than I do: my disk was lost. This life's words are lost on them."""
         later = self._copies.outlived
-        self._end_lead(now, "others know a later life of this member: its memory was lost, or there are two of it")
+        self._end_lead(now, OUTLIVED)
         self._begin_life(incarnation_after(later, self._rng.getrandbits(16)), now)
         effects.append(Notice("memory.lost", {"incarnation": self._life}))
         self._wake(now, effects)

@@ -135,6 +135,8 @@ class Scuttlebutt:
         self.outlived = 0
         """The incarnation of a later life of mine, if somebody has heard of one."""
         self._me, self._mark, self._grace = me, mark, grace
+        self.is_foreign = False
+        """Whether the message that was decoded last has another mark."""
         self._digest = [0, 0] * size
         self._first = 0
         self._room = size
@@ -180,11 +182,13 @@ class Scuttlebutt:
 
     def decode(self, body: bytes) -> Syn | Ack | Rest | None:
         """None is what cannot be read, or comes from a member that was told otherwise than this one."""
+        self.is_foreign = False
         try:
             message = _decoder.decode(body)
         except MsgspecError:
             return None
-        return message if message.mark == self._mark else None
+        self.is_foreign = message.mark != self._mark
+        return None if self.is_foreign else message
 
     def ask(self) -> bytes:
         """A Syn of all copies, or of as many as fit, beginning where the last one ended."""

@@ -54,7 +54,7 @@ to it is given twice as long each time before the next attempt.
 All containers in here are replaced and never changed, so that `copy.copy` makes an elector of its own. It shares `rng`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf, isfinite
 from random import Random
@@ -67,6 +67,7 @@ from neli_router.electors.settings import MISSES, TermSettings
 from neli_router.protocol import Tick
 
 __all__ = [
+    "CAUSES",
     "STARVED_MAX",
     "STEADY_TIME_OUTS",
     "Became",
@@ -101,6 +102,14 @@ restarts again and again is not. Longer costs balance after each restart."""
 
 DOUBLINGS_MAX = 8
 """A peer that never wins is tried again after 256 times as long, and no longer: a cut heals some day."""
+
+CAUSES = (
+    *(("candidate", cause) for cause in ("ceded_to", "named", "no_leader", "scouted", "starved")),
+    *(("follower", cause) for cause in ("ceded", "higher_term", "leader_ceded", "leader_found", "leader_missed")),
+    *(("follower", cause) for cause in ("majority_lost", "other_proposed", "proposal_failed", "stood_again")),
+    ("leader", "elected"),
+)
+"""All (role, cause) that a `Became` can have: reasons are for people, and these few can be counted."""
 
 Term = Annotated[int, Meta(ge=0, lt=2**62)]
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
@@ -227,6 +236,8 @@ class Became:
     term: int
     leader: int | None
     reason: str
+    cause: str = field(default="", compare=False)
+    """The reason in a word: one of CAUSES."""
 
 
 TermEvent = Said | Stand | Cede | Tick
@@ -361,12 +372,12 @@ class TermElector:
             case Said(sender, message) if sender in self.peers:
                 self._hear(sender, message, now, effects)
             case Stand() if self.role is Role.FOLLOWER:  # A candidate stands already, and would lose its votes.
-                self._propose(self.term + 1, "an operator named it", now, effects)
+                self._propose(self.term + 1, "named", "an operator named it", now, effects)
             case Cede(to) if self.role is Role.LEADER:
                 if to is not None:
                     self._passed = {**self._passed, to: min(DOUBLINGS_MAX, self._passed.get(to, 0) + 1)}
                 whom = "" if to is None else f" to peer {to}"
-                self._follow(self.term, None, f"it ceded{whom}", effects, to=to)
+                self._follow(self.term, None, "ceded", f"it ceded{whom}", effects, to=to)
                 self._await(now + self._time_out + self._settings.beat)  # All others shall come first.
         self._turn(now, effects)
         return effects
@@ -375,11 +386,11 @@ class TermElector:
         if self.role is Role.LEADER:
             if now >= self.acts_until:
                 few = f"for a lease, fewer than {self.quorum} of {len(self.peers) + 1} supported it"
-                self._follow(self.term, None, f"it lost its majority: {few}", effects)
+                self._follow(self.term, None, "majority_lost", f"it lost its majority: {few}", effects)
                 self._await(now)
         elif self.leader is not None and now >= self._due:
             reason = f"{MISSES} heartbeats of peer {self.leader} were missed"
-            self._follow(self.term, None, reason, effects)
+            self._follow(self.term, None, "leader_missed", reason, effects)
             self._await(now)
 
     def _turn(self, now: float, effects: list[TermEffect]) -> None:
@@ -414,7 +425,7 @@ class TermElector:
             case Heartbeat(term, counter):
                 self._hear_heartbeat(sender, term, counter, now, effects)
             case Support(term) | Rejection(term) | InvalidHeartbeat(term) if term > self.term:
-                self._follow(term, None, f"peer {sender} is at term {term}", effects)
+                self._follow(term, None, "higher_term", f"peer {sender} is at term {term}", effects)
                 self._await(now)
             case Support(term) if term == self.term and isfinite(message.owed):
                 self._take_support(sender, message, now, effects)
@@ -426,7 +437,8 @@ class TermElector:
     def _hear_proposal(self, sender: int, term: int, now: float, effects: list[TermEffect]) -> None:
         if term > self.term:
             # Always, whatever the role, and though a healthy leader is perceived: it is scouting that protects it.
-            self._follow(term, None, f"peer {sender} proposed itself under term {term}", effects, to=sender)
+            reason = f"peer {sender} proposed itself under term {term}"
+            self._follow(term, None, "other_proposed", reason, effects, to=sender)
             self._await(now + self._time_out)
             self._voted = sender
         elif term < self.term or sender != self._voted:
@@ -444,7 +456,8 @@ class TermElector:
             return  # Two leaders of one term. It takes a node that forgot its term; the first one heard stays.
         self._lsn = (term, counter)
         if sender != self.leader or term > self.term:
-            self._follow(term, sender, f"peer {sender} was discovered, which leads term {term}", effects, to=sender)
+            reason = f"peer {sender} was discovered, which leads term {term}"
+            self._follow(term, sender, "leader_found", reason, effects, to=sender)
             self._passed = {peer: times for peer, times in self._passed.items() if peer != sender}
             self._starved = 0
         self._due = now + self._time_out
@@ -462,9 +475,9 @@ class TermElector:
         if not fresh or term != self.term or self.role is not Role.FOLLOWER:
             return
         if to == self.me:
-            self._propose(self.term + 1, f"peer {sender} ceded to it", now, effects)
+            self._propose(self.term + 1, "ceded_to", f"peer {sender} ceded to it", now, effects)
         elif self.leader == sender:
-            self._follow(self.term, None, f"peer {sender} ceded", effects)
+            self._follow(self.term, None, "leader_ceded", f"peer {sender} ceded", effects)
             self._await(now if to is None else now + self._time_out)
 
     # Votes
@@ -506,7 +519,7 @@ class TermElector:
         if len(self._supporters) >= self.quorum:
             self.role, self.leader = Role.LEADER, self.me
             votes = f"{len(self._supporters)} of {len(self.peers) + 1} support it"
-            effects.append(Became(self.role, self.term, self.me, votes))
+            effects.append(Became(self.role, self.term, self.me, votes, "elected"))
             self._beat(now, effects)
 
     def _beat(self, now: float, effects: list[TermEffect]) -> None:
@@ -538,10 +551,10 @@ class TermElector:
             self._target -= DECAY
             self._due = now + self._settings.beat + self._policy.patience(self._rng)
         elif not self._settings.scouting:
-            self._propose(self.term + 1, "it found no leader", now, effects)
+            self._propose(self.term + 1, "no_leader", "it found no leader", now, effects)
         elif self._starved >= STARVED_MAX:
             reason = f"{self._starved} times it found no yes of a majority, and nobody who saw a leader"
-            self._propose(self.term + 1, reason, now, effects)
+            self._propose(self.term + 1, "starved", reason, now, effects)
         else:
             self._round += 1
             self._answers = {}
@@ -555,27 +568,34 @@ class TermElector:
         if ayes >= self.quorum:
             # A scout learns terms, but takes them over only now that it leaves its own.
             term = 1 + max([self.term, *(answer.term for answer in self._answers.values())])
-            self._propose(term, f"{ayes} of {len(self.peers) + 1} would support it", now, effects)
+            self._propose(term, "scouted", f"{ayes} of {len(self.peers) + 1} would support it", now, effects)
 
-    def _propose(self, term: int, reason: str, now: float, effects: list[TermEffect]) -> None:
+    def _propose(self, term: int, cause: str, reason: str, now: float, effects: list[TermEffect]) -> None:
         if self.role is Role.CANDIDATE:
-            self._follow(self.term, None, "it stands again", effects)
+            self._follow(self.term, None, "stood_again", "it stands again", effects)
         self.role, self.term, self.leader, self._voted = Role.CANDIDATE, term, None, self.me
         self._answers, self._starved = None, 0
         self._counter, self._sent, self._rejected, self._supporters = 0, {0: now}, frozenset(), {}
         self._due = now + self._time_out
-        effects += [Became(self.role, term, None, reason), Remember(term)]
+        effects += [Became(self.role, term, None, reason, cause), Remember(term)]
         self._add(self.me, now, self._owed(self.me, now), self.priority, now)
         effects.append(Tell(None, Proposal(term)))
         self._count_votes(now, effects)
 
     def _fail(self, how: str, now: float, effects: list[TermEffect]) -> None:
         votes = f"{len(self._supporters)} of {len(self.peers) + 1} supported its proposal"
-        self._follow(self.term, None, f"{votes} {how}, and {self.quorum} must", effects)
+        self._follow(self.term, None, "proposal_failed", f"{votes} {how}, and {self.quorum} must", effects)
         self._await(now + self._settings.beat)
 
     def _follow(
-        self, term: int, leader: int | None, reason: str, effects: list[TermEffect], *, to: int | None = None
+        self,
+        term: int,
+        leader: int | None,
+        cause: str,
+        reason: str,
+        effects: list[TermEffect],
+        *,
+        to: int | None = None,
     ) -> None:
         """Be a follower under `term`, of `leader` if it is known. Whoever led or stood says that it is over."""
         before, was = self.term, self.role
@@ -590,7 +610,7 @@ class TermElector:
         self.acts_from, self.acts_until, self._begun = inf, -inf, False
         self._sent, self._supporters, self._rejected = {}, {}, frozenset()
         if changed:
-            effects.append(Became(self.role, term, leader, reason))
+            effects.append(Became(self.role, term, leader, reason, cause))
         if was is not Role.FOLLOWER:
             effects.append(Tell(None, Ceded(before, counter, to)))
         if term > before:

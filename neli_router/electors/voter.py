@@ -13,12 +13,13 @@ A voter that closes goes on voting until its program has let go of everything, a
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from math import inf
 from random import Random
 
 from neli_router.belief import Believer
-from neli_router.electors.events import Heard, Nominate, PeerEffect, PeerInput, Prefer, Rebalance
+from neli_router.electors.events import Heard, Led, Nominate, PeerEffect, PeerInput, Prefer, Rebalance
 from neli_router.electors.settings import PeerSettings
 from neli_router.errors import NeliError
 from neli_router.protocol import Close, Released, Stopped
@@ -32,6 +33,11 @@ class Voter(Believer):
     def __init__(self, settings: PeerSettings, now: float, *, rng: Random) -> None:
         super().__init__(settings.drain_timeout, now, rng)
         self.error: NeliError | None = None
+        self.transitions: Counter[tuple[str, str]] = Counter()
+        """(role, cause) -> how often this member came to that role, in any partition. All pairs are there from the
+        start: a counter that only appears with its first event hides that event."""
+        self.leader_changes = 0
+        """How often a partition was found to have another leader than the one known before."""
         self._peer = settings
         self._closing = self._told = False
 
@@ -60,6 +66,16 @@ class Voter(Believer):
     @abstractmethod
     def _due(self) -> float:
         """When the elector has something to do next; `inf` means never."""
+
+    @property
+    def leaders(self) -> Sequence[Led | None]:
+        """For people: who leads each partition; None for one that this member takes no part in."""
+        return ()
+
+    @property
+    def strangers(self) -> frozenset[int]:
+        """The peers that are ignored, because they keep other promises than this member."""
+        return frozenset()
 
     @property
     @abstractmethod

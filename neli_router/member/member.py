@@ -40,6 +40,7 @@ from neli_router.member.lease import Lease
 from neli_router.member.runtime import THREADS, Runtime
 from neli_router.member.wishes import WISH_MAX, CheckedWish
 from neli_router.ownership.base import Card
+from neli_router.peers.outlook import Outlook
 from neli_router.protocol import Handler, Standing
 from neli_router.pump import Tap
 from neli_router.router.owners_reader import OwnersTap
@@ -204,6 +205,11 @@ class Member(Closing):
     def is_powerless(self) -> bool:
         """Whether this member's heartbeats come back, but too late for it to expire a member that died."""
         return self._membership.is_powerless and not self.closed
+
+    @property
+    def outlook(self) -> Outlook | None:
+        """What this member knows of its peers; None if it has none, or has not yet begun to listen."""
+        return self._membership.outlook
 
     @property
     def closing(self) -> bool:

@@ -20,6 +20,7 @@ from neli_router.errors import Closed, NeliError, NotLeading
 from neli_router.induction.fold import State
 from neli_router.member.barrier import Barrier, Grant, GrantState
 from neli_router.member.runtime import Changed, Runtime
+from neli_router.peers.outlook import Outlook
 from neli_router.protocol import NO_STANDING, Standing
 
 __all__ = ["Attempt", "Membership", "anew", "why_not"]
@@ -52,6 +53,8 @@ class Membership:
         """Why the ledger cannot be reached, in its driver's words."""
         self.is_powerless = False
         """Whether this member's Beats come back too late for it to expire a member that died."""
+        self.outlook: Outlook | None = None
+        """What this member knows of its peers, if its protocol elects among them."""
         self.watching = 0
         """How many callers wait for the state to change, which it does at every record."""
         self._protocol = protocol

@@ -1,6 +1,7 @@
 """The footing of a member whose group has neither ledger nor broker: a link to its peers, and an elector.
 
     pump --standing--> membership: leases and waiting calls
+     '----outlook----> membership: what it knows of its peers, for people
 
 Such a member knows what it leads, and whom it supports; what members are called, where their clients reach them, and
 what they lead, nobody tells it. Its router is fed by the store of owners, where every member tells what it leads, or by
@@ -24,18 +25,25 @@ from neli_router.induction.events import Wish
 from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
+from neli_router.peers.outlook import Outlook, news_between
 from neli_router.peers.pump import PeerPump
 from neli_router.protocol import Machine, Notice
 
 __all__ = ["PeerFooting"]
+
+LOOK_EVERY = 0.2
+"""Seconds between two outlooks. People see changes so much later; more often costs time with thousands of
+partitions."""
 
 
 class PeerFooting:
     """A `Footing`, opened. Raises ConfigError and PeersUnusable."""
 
     def __init__(self, config: Config, runtime: Runtime, *, membership: Membership, foothold: Foothold) -> None:
-        self._membership, self._stepped = membership, foothold.stepped
-        settings = config.peer_settings(my_place(config))
+        self._membership, self._stepped, self._tell = membership, foothold.stepped, foothold.tell
+        self._began = runtime.clock()
+        self._look_at = self._began
+        self._settings = settings = config.peer_settings(my_place(config))
         self._link = runtime.link(config)
         try:
             for doubt in (*settings.doubts, *self._link.doubts):
@@ -77,7 +85,28 @@ class PeerFooting:
 
     def _publish(self, machine: Voter, now: float) -> None:
         self._membership.standing, self._membership.incarnation = machine.standing, machine.incarnation
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY
+            self._look(machine, now)
         self._stepped(now)
+
+    def _look(self, machine: Voter, now: float) -> None:
+        link, settings, before = self._link, self._settings, self._membership.outlook
+        after = self._membership.outlook = Outlook(
+            at=now,
+            began=self._began,
+            peers=settings.peers,
+            me=settings.me,
+            heard_at=link.heard_at,
+            silent=link.silent,
+            refusals={**link.refusals, **dict.fromkeys(machine.strangers, "lease")},
+            leaders=tuple(machine.leaders),
+            transitions=dict(machine.transitions),
+            leader_changes=machine.leader_changes,
+            counts=link.counts,
+        )
+        for notice in news_between(after if before is None else before, after):
+            self._tell(notice)
 
 
 def _voter(settings: TermSettings | GossipSettings, memory: bytes, runtime: Runtime) -> Voter:

@@ -42,6 +42,18 @@ class PeerLink(Protocol):
     def counts(self) -> Mapping[str, int]:
         """Datagrams since the start: `sent`, `unsent` (nobody knew where to), `taken`, and `refused.` with a reason."""
 
+    @property
+    def heard_at(self) -> Mapping[int, float]:
+        """Place -> when something of that peer was taken last, on the clock of this host; without those never heard."""
+
+    @property
+    def silent(self) -> frozenset[int]:
+        """The places of peers that give no answer although they were asked for one, for some seconds now."""
+
+    @property
+    def refusals(self) -> Mapping[int, str]:
+        """Place -> the reason why that peer's newest datagram was refused, if none was taken since."""
+
     def wait(self, timeout: float) -> None:
         """Until there is something to take, at most `timeout` seconds, or until `wake`."""
 

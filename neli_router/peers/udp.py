@@ -134,7 +134,11 @@ class PeerSockets:
         self._turns = dict.fromkeys(self._others, 0)
         """Which of its addresses a peer is tried at."""
         self._look_at = now
-        self._counts: Counter[str] = Counter()
+        self._heard_at: dict[int, float] = {}
+        self._refusals: dict[int, str] = {}
+        # All are there from the start: a counter that only appears with its first event hides that event.
+        self._counts: Counter[str] = Counter(dict.fromkeys(("sent", "unsent", "taken"), 0))
+        self._counts.update(dict.fromkeys((f"refused.{flaw.name.lower()}" for flaw in Flaw), 0))
         self._complaints = _Complaints()
         self._ear, self._bell = socket.socketpair()
         self._poll = select.poll()
@@ -164,6 +168,18 @@ class PeerSockets:
     @property
     def counts(self) -> Mapping[str, int]:
         return dict(self._counts)
+
+    @property
+    def heard_at(self) -> Mapping[int, float]:
+        return dict(self._heard_at)
+
+    @property
+    def silent(self) -> frozenset[int]:
+        return self._names.silent
+
+    @property
+    def refusals(self) -> Mapping[int, str]:
+        return dict(self._refusals)
 
     @property
     def doubts(self) -> Sequence[str]:
@@ -245,6 +261,9 @@ class PeerSockets:
         now = self._clock()
         if opened.flaw is not None:
             self._refuse(opened.flaw, opened.sender, opened.size, source, now, taken)
+        elif opened.sender != STRANGER:
+            self._heard_at[opened.sender] = now
+            self._refusals.pop(opened.sender, None)
         match opened.content:
             case Content.BODY:
                 self._counts["taken"] += 1
@@ -273,6 +292,8 @@ class PeerSockets:
         self._counts[f"refused.{reason}"] += 1
         # A stranger's address may be forged, but a peer without the key is most often just that, so it is named.
         place = sender if sender != STRANGER else self._place_of(source)
+        if place != STRANGER and why not in USUAL:
+            self._refusals[place] = reason
         times = self._complaints.note((reason, place), now, need=MANY if why in USUAL else 1)
         if not times:
             return

@@ -13,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from neli_router.agent.server.metrics import BUCKETS, AgentCollector, Delays, MetricsSnapshot, render
 from neli_router.clock import host_clock
+from neli_router.electors.events import Led
 from neli_router.fence import tally
+from neli_router.peers.outlook import Outlook
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import COUNTED
 from tests.agent.running import Running, until
@@ -45,6 +47,23 @@ NORMAL = MetricsSnapshot(
     certificates=1,
     requests={"200": 90, "404": 2},
 )
+
+OUTLOOK = Outlook(
+    at=100.0,
+    began=0.0,
+    peers=("a:1", "b:1", "c:1", "d:1"),
+    me=0,
+    heard_at={1: 99.5, 3: 40.0},
+    silent=frozenset({2, 3}),
+    refusals={3: "key"},
+    leaders=(Led(1, 7, "2 of 3 support it"), Led(None, 9, "3 heartbeats of b:1 were missed"), None),
+    transitions={("follower", "leader_missed"): 1, ("leader", "elected"): 0},
+    leader_changes=2,
+    counts={"sent": 10, "taken": 8, "unsent": 1, "refused.key": 3, "refused.stale": 0},
+)
+"""Of a member that elects among peers: one answers, one was never heard, and one has another key."""
+
+AMONG_PEERS: dict[str, Any] = {"protocol": "term", "has_ledger": False, "has_table": False, "outlook": OUTLOOK}
 
 
 def families(**different: Any) -> dict[str, Metric]:
@@ -152,6 +171,37 @@ def test_what_a_borrowed_group_does_not_have_is_left_out_and_not_zero() -> None:
     assert not [name for name in told if name.startswith(("neli_append_to_read", "neli_can_expire", "neli_lease_left"))]
     assert (1, 2) == (told["neli_expired_members_total"], told["neli_moves_total"])
     assert 1 == told["neli_agent_info{guarantee='exclusive',member='alice',protocol='neli',version='0.1.0'}"]
+
+
+def test_of_peers_is_told_who_answers_who_leads_and_what_was_refused() -> None:
+    told = values(**AMONG_PEERS)
+    expected = {
+        "neli_peers": 4,
+        "neli_peers_alive": 2,
+        "neli_peers_majority": 3,
+        "neli_peer_alive{peer='b:1'}": 1,
+        "neli_peer_alive{peer='c:1'}": 0,
+        "neli_peer_alive{peer='d:1'}": 0,
+        "neli_peer_age_seconds{peer='b:1'}": 0.5,
+        "neli_peer_age_seconds{peer='c:1'}": 100,
+        "neli_peer_age_seconds{peer='d:1'}": 60,
+        "neli_datagrams_total{outcome='sent'}": 10,
+        "neli_datagrams_total{outcome='taken'}": 8,
+        "neli_datagrams_total{outcome='unsent'}": 1,
+        "neli_refused_datagrams_total{reason='key'}": 3,
+        "neli_refused_datagrams_total{reason='stale'}": 0,
+        "neli_term": 9,
+        "neli_partitions_unled": 1,
+        "neli_transitions_total{reason='leader_missed',role='follower'}": 1,
+        "neli_transitions_total{reason='elected',role='leader'}": 0,
+        "neli_leader_changes_total": 2,
+    }
+    assert expected == {name: told.get(name) for name in expected}
+
+
+def test_without_a_store_of_owners_nothing_says_that_a_table_is_old_or_a_ledger_away() -> None:
+    assert not {"neli_table_age_seconds", "neli_ledger_available"} & values(**AMONG_PEERS).keys()
+    assert {"neli_table_age_seconds", "neli_ledger_available"} <= values(**AMONG_PEERS | {"has_table": True}).keys()
 
 
 def test_a_table_that_was_never_read_is_infinitely_old_and_its_ledger_not_available() -> None:

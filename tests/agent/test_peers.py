@@ -5,16 +5,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner, Result
+from prometheus_client.parser import text_string_to_metric_families
 
 from neli_router.cli import main
 from neli_router.config import Config
 from neli_router.keyspace import Layout
+from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import Running, running, until
+from tests.deploy.tools import output_of, tool
 from tests.member.test_peer_footing import PARTITIONS, Listed
 
 LEASE = 2.0
@@ -88,6 +92,50 @@ def test_an_operator_names_a_leader_and_rebalances(agents: list[Running], listed
     assert (2, True) == (result.exit_code, "elsewhere:1 is none of the peers" in result.output)
     result = rebalance(0, "--partition", "3")
     assert (2, True) == (result.exit_code, "name it by --to HOST:PORT" in result.output)
+
+
+def test_metrics_show_peers_elections_and_what_was_refused(
+    agents: list[Running], listed: Listed, tmp_path: Path
+) -> None:
+    """A fourth process that has another key speaks from the place of a peer that left."""
+    until(lambda: told(tmp_path)["neli_peers_alive"] == 3, "answers of all")
+    until(lambda: told(tmp_path)["neli_partitions_unled"] == 0, "leaders of all")
+    before = told(tmp_path)
+    assert (3, 2) == (before["neli_peers"], before["neli_peers_majority"])
+    assert before["neli_transitions_total{leader,elected}"] >= 2
+    assert before["neli_datagrams_total{sent}"] > 0
+    assert before["neli_datagrams_total{taken}"] > 0
+    assert 0 == sum(value for name, value in before.items() if name == "neli_refused_datagrams_total{key}")
+    assert "" == output_of(tool("promtool"), "check", "metrics", given=asked(tmp_path, "/metrics").content).strip()
+
+    silent = f"neli_peer_alive{{{listed.places[2]}}}"
+    assert 1 == before[silent]
+    agents[2].agent.member.ask_close()
+    until(lambda: sum(shares(agents[:2])) == PARTITIONS, "a takeover")
+    until(lambda: told(tmp_path)[silent] == 0, "its silence")
+    key = tmp_path / "key"
+    key.write_text("0" * 64)
+    key.chmod(0o600)
+    stranger = f"{listed.address(2)}&key_file={key}"
+    options: dict[str, Any] = {"lease": LEASE, "layout": Layout(slots=64, partitions=PARTITIONS)}
+    with Member(Config(stranger, protocol="term", name="m2", **options)):
+        until(lambda: told(tmp_path)["neli_refused_datagrams_total{key}"] > 0, "a refusal")
+        assert 0 == told(tmp_path)[silent]
+    until(lambda: told(tmp_path)["neli_leader_changes_total"] > before["neli_leader_changes_total"], "a new leader")
+    after = told(tmp_path)
+    assert after["neli_term"] > before["neli_term"]
+    assert 2 == after["neli_peers_alive"]
+    until(lambda: told(tmp_path)["neli_partitions_unled"] == 0, "leaders of all")
+
+
+def told(folder: Path) -> dict[str, float]:
+    """The metrics, with the values of their labels: role before reason."""
+    found = {}
+    for family in text_string_to_metric_families(asked(folder, "/metrics").text):
+        for sample in family.samples:
+            labels = ",".join(text for _, text in sorted(sample.labels.items(), reverse=True))
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
 
 
 def test_where_leaders_are_not_elected_nobody_can_be_named(tmp_path: Path) -> None:

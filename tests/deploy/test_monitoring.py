@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import neli_router
 from neli_router.agent.server.metrics import Delays, render
-from tests.agent.test_metrics import NORMAL
+from tests.agent.test_metrics import NORMAL, OUTLOOK
 from tests.deploy.tools import output_of, tool
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
@@ -31,7 +31,7 @@ METRIC = re.compile(r"\b((?:neli|process|python)_[a-z_]+)(?=[^a-z_\"]|$)")
 def labels_of_metrics() -> dict[str, set[str]]:
     """Every name that can be asked for, with its labels."""
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(render(NORMAL).decode()):
+    for family in text_string_to_metric_families(render(replace(NORMAL, outlook=OUTLOOK)).decode()):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
@@ -101,7 +101,7 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
 
 
 def test_promtool_has_nothing_to_say_about_the_metrics() -> None:
-    snapshot = replace(NORMAL, delays=Delays(deque([0.004, 0.02])))
+    snapshot = replace(NORMAL, delays=Delays(deque([0.004, 0.02])), outlook=OUTLOOK)
     assert "" == output_of(tool("promtool"), "check", "metrics", given=render(snapshot)).strip()
 
 

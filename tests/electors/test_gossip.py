@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from neli_router.electors.events import Heard, Nominate, PeerEffect
-from neli_router.electors.gossip import TICKS, Electorate, Gossip, Triplet
+from neli_router.electors.gossip import LAPSED, TICKS, Electorate, Gossip, Triplet
 from neli_router.electors.settings import GossipSettings
-from neli_router.protocol import TICK, Acquired, Close, Fenced, Revoked, Stopped
+from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Revoked, Stopped
 from tests.electors.gossip_scenes import GossipScene, gossip_settings
 
 P = 10.0
@@ -397,7 +397,7 @@ def test_a_leader_that_ended_acts_on_no_declaration_from_before() -> None:
     scene = settled()
     leader = scene.by_uuid[-1]
     member = scene.members[leader]
-    member._end_lead(scene.clock(leader), "a test")
+    member._end_lead(scene.clock(leader), LAPSED)
     scene.silence(range(3), [leader])
     scene.run(scene.now + P / 2)
     assert leader not in scene.acting
@@ -491,7 +491,11 @@ def test_members_with_another_p_drift_or_electorate_do_not_hear_each_other(other
     one = Gossip(gossip_settings(), b"", 0.0, rng=Random(1))
     stranger = Gossip(gossip_settings(**options), b"", 0.0, rng=Random(2))  # type: ignore[arg-type]
     assert [] == one.step(TICK, 0.0)[3:]
-    assert [] == one.step(Heard(1, stranger._copies.ask()), 0.1)
+    strange = Heard(1, stranger._copies.ask())
+    told = [effect.event for effect in one.step(strange, 0.1) if isinstance(effect, Notice)]
+    assert ["peers.settings_differ"] == told
+    assert [] == one.step(strange, 0.2)  # It is told once, and the peer is known for it until it is heard.
+    assert {1} == one.strangers
 
 
 def test_garbage_changes_nothing() -> None:

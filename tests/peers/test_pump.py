@@ -19,6 +19,9 @@ class Wire:
         self.address, self.memory = "peers://a:1/jobs", b""
         self.doubts: Sequence[str] = ()
         self.counts: Mapping[str, int] = {}
+        self.heard_at: Mapping[int, float] = {}
+        self.silent: frozenset[int] = frozenset()
+        self.refusals: Mapping[int, str] = {}
         self.coming: list[Heard | Notice] = []
         self.on_take: Callable[[], None] = lambda: None
         self.is_full = False

@@ -3,6 +3,7 @@
     chronicle (members, moves, counts) --.
     member (leases, partitions led) -----+--> MetricsSnapshot --> families (name, type, help, samples) --> text
     traffic (clients, look-ups) ---------+                            process, platform ---------'
+    outlook (peers, link, elections) ----|
     fence.tally (writes refused) --------'
     beat delays --taken once each--> Delays
 
@@ -14,8 +15,12 @@ a page never disagree, and an agent that is not scraped pays nothing. Names foll
 agents. Numbers about the group (members, partitions, moves, suspicions) are the group's as this agent read it, and
 every agent says the same: take `max` of them, not `sum`. Labels are members' names and outcomes, never keys.
 
+Peers are named as their list spells them, and there are two hundred at most. Reasons are of fixed sets, and each is
+there from the start.
+
 A group without a ledger has neither records nor heartbeats that expire members, and a member that leads nothing has no
-lease there. The series about these are left out: a 0 would say that something is wrong.
+lease there. Without a store of owners there is no table that could be old. The series about these are left out: a 0
+would say that something is wrong.
 """
 
 from bisect import bisect_left
@@ -37,6 +42,7 @@ from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.fence import tally
 from neli_router.member.member import Member
+from neli_router.peers.outlook import Outlook
 from neli_router.status.group_view import GroupView
 
 __all__ = ["BUCKETS", "CONTENT_TYPE", "AgentCollector", "Delays", "MetricsSnapshot", "render"]
@@ -132,6 +138,10 @@ class MetricsSnapshot:
     """Deaths that it told."""
     requests: Mapping[str, int]
     """How many were answered, by outcome: the HTTP status, or another word."""
+    has_table: bool = True
+    """Whether a ledger or a store tells who owns what."""
+    outlook: Outlook | None = None
+    """Of a member that elects among its peers."""
 
     @classmethod
     def of(
@@ -183,6 +193,8 @@ class MetricsSnapshot:
             witnessed=lives.witnessed,
             certificates=lives.certificates,
             requests=traffic.answers | {outcome: count for outcome, count in cut.items() if count},
+            has_table=config.has_ledger or config.ownership is not None,
+            outlook=member.outlook,
         )
 
 
@@ -213,6 +225,8 @@ class AgentCollector(Collector):
             "neli_refused_writes", "Writes that a fence refused because of a newer owner.", value=agent.refused_writes
         )
         yield from _table(agent)
+        if agent.outlook is not None:
+            yield from _peers(agent.outlook)
         yield from _clients(agent)
 
 
@@ -253,8 +267,9 @@ def _heartbeats(agent: MetricsSnapshot) -> Iterator[Metric]:
 
 
 def _table(agent: MetricsSnapshot) -> Iterator[Metric]:
-    age = agent.table_age
-    yield GaugeMetricFamily("neli_table_age_seconds", "Since all there was had been read.", value=max(0.0, age))
+    if agent.has_table:
+        told, age = "Since all there was had been read.", max(0.0, agent.table_age)
+        yield GaugeMetricFamily("neli_table_age_seconds", told, value=age)
     yield _by_outcome("neli_lookups", "Look-ups, by outcome.", agent.lookups)
     yield GaugeMetricFamily("neli_members", "Members of the group.", value=agent.members)
     partitions, owned = agent.partitions, agent.owned
@@ -262,10 +277,52 @@ def _table(agent: MetricsSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("neli_partitions_owned", "Partitions that a member owns.", value=owned)
     yield GaugeMetricFamily("neli_partitions_unowned", "Partitions that no member owns.", value=partitions - owned)
     yield GaugeMetricFamily("neli_partitions_led", "Partitions that this member may act for now.", value=agent.led)
-    available = agent.ledger_available and age < inf
-    yield GaugeMetricFamily(
-        "neli_ledger_available", "Whether this agent can read and append: 1 or 0.", value=int(available)
-    )
+    if agent.has_table:
+        available = agent.ledger_available and agent.table_age < inf
+        yield GaugeMetricFamily(
+            "neli_ledger_available", "Whether this agent can read and append: 1 or 0.", value=int(available)
+        )
+
+
+def _peers(outlook: Outlook) -> Iterator[Metric]:
+    told = "Members that the list of peers names, this one included."
+    yield GaugeMetricFamily("neli_peers", told, value=len(outlook.peers))
+    told = "Of these, how many answer this member, itself included."
+    yield GaugeMetricFamily("neli_peers_alive", told, value=outlook.alive)
+    yield GaugeMetricFamily("neli_peers_majority", "How many of them can elect a leader.", value=outlook.quorum)
+    alive = GaugeMetricFamily("neli_peer_alive", "Whether the peer answers this member: 1 or 0.", labels=("peer",))
+    told = "Since something of the peer was taken, or since the start of this member."
+    ages = GaugeMetricFamily("neli_peer_age_seconds", told, labels=("peer",))
+    for place, peer in enumerate(outlook.peers):
+        if place != outlook.me:
+            alive.add_metric((peer,), int(outlook.state(place) == "alive"))
+            ages.add_metric((peer,), outlook.silent_for(place))
+    yield alive
+    yield ages
+    counts = outlook.counts
+    kinds = {kind: counts.get(kind, 0) for kind in ("sent", "taken", "unsent")}
+    told = "Datagrams: sent to peers, taken from them, or unsent because no address was known."
+    yield _by_outcome("neli_datagrams", told, kinds)
+    told = "Datagrams that were refused, by reason."
+    refused = CounterMetricFamily("neli_refused_datagrams", told, labels=("reason",))
+    for key, count in sorted(counts.items()):
+        kind, _, reason = key.partition(".")
+        if kind == "refused":
+            refused.add_metric((reason,), count)
+    yield refused
+    known = [led for led in outlook.leaders if led is not None]
+    term = max((led.term for led in known), default=0)
+    yield GaugeMetricFamily("neli_term", "The highest term that this member knows.", value=term)
+    unled = sum(led.leader is None for led in known)
+    told = "Partitions that this member helps to elect a leader for, and knows none."
+    yield GaugeMetricFamily("neli_partitions_unled", told, value=unled)
+    told = "Times that this member came to a role, in one partition each: candidate, follower, leader."
+    transitions = CounterMetricFamily("neli_transitions", told, labels=("role", "reason"))
+    for pair, count in sorted(outlook.transitions.items()):
+        transitions.add_metric(pair, count)
+    yield transitions
+    told = "Times that this member found another leader of a partition than the one before."
+    yield CounterMetricFamily("neli_leader_changes", told, value=outlook.leader_changes)
 
 
 def _clients(agent: MetricsSnapshot) -> Iterator[Metric]:

@@ -1,0 +1,118 @@
+"""The outlook: what one member of a group without a broker knows of its peers, for people.
+
+    link --heard, silent, refused--.
+                                   +--> Outlook --> metrics, pages, commands
+    machine --leaders, terms ------'       '--two of them--> notices: who fell silent, and whether a majority is heard
+
+No protocol decides by it. A machine has its own reasons to miss a leader, and under `term` a member that follows hears
+nothing of the others that follow. The link asks each peer for an answer all the same, and so it knows about all.
+
+    alive     it answers
+    one-way   it is heard, and does not answer: what is sent to it is lost
+    refused   what comes from it is refused: it has another key, another list, another lease
+    silent    it neither answers nor is heard
+    unknown   it was not asked for long enough
+
+A majority here is of those that answer. It is what an operator can mend. Whether there is a leader is another fact.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from neli_router.electors.events import Led
+from neli_router.protocol import Notice
+
+__all__ = ["ONE_WAY_MAX", "Outlook", "PeerState", "news_between"]
+
+ONE_WAY_MAX = 8.0
+"""Seconds: a peer that was heard within them, but does not answer, hears nothing. Every peer is asked, and asks, every
+five seconds, and once a second when it is silent."""
+
+PeerState = Literal["alive", "one-way", "refused", "silent", "unknown", "here"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """As of `at`, on the clock of this host."""
+
+    at: float
+    began: float
+    """When the member began to listen."""
+    peers: tuple[str, ...]
+    me: int
+    heard_at: Mapping[int, float]
+    """Place -> when it was heard last; without those never heard."""
+    silent: frozenset[int]
+    refusals: Mapping[int, str]
+    """Place -> why what it says is refused now."""
+    leaders: tuple[Led | None, ...]
+    """By partition, as this member believes; None for one that it takes no part in."""
+    transitions: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(role, cause) -> how often this member came to that role."""
+    leader_changes: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """The link's."""
+
+    @property
+    def quorum(self) -> int:
+        """How many make a majority, this member included."""
+        return len(self.peers) // 2 + 1
+
+    @property
+    def alive(self) -> int:
+        """How many are alive, this member included."""
+        return sum(self.state(place) in ("alive", "here") for place in range(len(self.peers)))
+
+    def state(self, place: int) -> PeerState:
+        if place == self.me:
+            return "here"
+        if place in self.refusals:
+            return "refused"
+        heard_at = self.heard_at.get(place)
+        if place not in self.silent:
+            return "unknown" if heard_at is None else "alive"
+        return "one-way" if heard_at is not None and self.at < heard_at + ONE_WAY_MAX else "silent"
+
+    def silent_for(self, place: int) -> float:
+        """Seconds since it was heard last, or since this member began to listen."""
+        return 0.0 if place == self.me else max(0.0, self.at - self.heard_at.get(place, self.began))
+
+
+def news_between(before: Outlook, after: Outlook) -> list[Notice]:
+    """What people should know of the change."""
+    news: list[Notice] = []
+    for place, peer in enumerate(after.peers):
+        was, state = before.state(place), after.state(place)
+        if was == state:
+            continue
+        if state == "alive" and was != "unknown":
+            news.append(Notice("peers.alive", {"peer": peer}))
+        elif state in ("silent", "one-way", "refused"):
+            fields: dict[str, object] = {"peer": peer, "why": WHY[state]}
+            if state == "refused":
+                fields["reason"] = after.refusals[place]
+            news.append(Notice("peers.silent", fields | {"seconds": round(after.silent_for(place), 1)}))
+    had, has = _hears_majority(before), _hears_majority(after)
+    if had is not has and has is not None:
+        fields = {"alive": after.alive, "peers": len(after.peers), "majority": after.quorum}
+        if not has:
+            news.append(Notice("peers.majority_missed", fields))
+        elif had is False:
+            news.append(Notice("peers.majority_heard", fields))
+    return news
+
+
+WHY: Mapping[PeerState, str] = {
+    "silent": "nothing is heard of it",
+    "one-way": "it is heard, but does not answer: what is sent to it is lost",
+    "refused": "what comes from it is refused",
+}
+
+
+def _hears_majority(outlook: Outlook) -> bool | None:
+    """None as long as it cannot be told."""
+    unknown = sum(outlook.state(place) == "unknown" for place in range(len(outlook.peers)))
+    if outlook.alive >= outlook.quorum:
+        return True
+    return None if outlook.alive + unknown >= outlook.quorum else False

@@ -1,0 +1,74 @@
+"""The outlook: in what state each peer is, and what people are told when that changes."""
+
+from dataclasses import replace
+
+import pytest
+
+from neli_router.peers.outlook import ONE_WAY_MAX, Outlook, news_between
+
+START = Outlook(
+    at=100.0,
+    began=90.0,
+    peers=("a:1", "b:1", "c:1"),
+    me=0,
+    heard_at={1: 99.0, 2: 99.5},
+    silent=frozenset(),
+    refusals={},
+    leaders=(),
+)
+
+
+@pytest.mark.parametrize(
+    ("expected", "different"),
+    [
+        ("alive", {}),
+        ("unknown", {"heard_at": {}}),
+        ("one-way", {"silent": frozenset({1})}),
+        ("silent", {"silent": frozenset({1}), "heard_at": {}}),
+        ("silent", {"silent": frozenset({1}), "at": 99.0 + ONE_WAY_MAX}),
+        ("refused", {"silent": frozenset({1}), "refusals": {1: "key"}}),
+        ("here", {"me": 1, "silent": frozenset({1})}),
+    ],
+)
+def test_a_peer_is_alive_only_if_it_answers(expected: str, different: dict[str, object]) -> None:
+    assert expected == replace(START, **different).state(1)  # type: ignore[arg-type]
+
+
+def test_silence_counts_from_what_was_heard_last_or_from_the_start() -> None:
+    assert [0.0, 1.0, 10.0] == [replace(START, heard_at={1: 99.0}).silent_for(i) for i in range(3)]
+
+
+def told(before: Outlook, after: Outlook) -> list[tuple[str, object]]:
+    return [
+        (notice.event, notice.fields.get("peer", notice.fields.get("alive"))) for notice in news_between(before, after)
+    ]
+
+
+def test_a_peer_that_falls_silent_and_comes_back_is_told_of_once_each() -> None:
+    gone = replace(START, at=110.0, silent=frozenset({1}))
+    assert [("peers.silent", "b:1")] == told(START, gone)
+    assert [] == told(gone, replace(gone, at=111.0))
+    assert [("peers.alive", "b:1")] == told(gone, START)
+
+
+def test_the_loss_of_a_majority_is_told_and_so_is_its_return() -> None:
+    gone = replace(START, at=110.0, silent=frozenset({1, 2}))
+    assert ("peers.majority_missed", 1) == told(START, gone)[-1]
+    assert ("peers.majority_heard", 3) == told(gone, START)[-1]
+
+
+def test_a_start_is_no_news_unless_peers_stay_silent() -> None:
+    fresh = replace(START, heard_at={})
+    assert [] == told(fresh, START)
+    assert ["peers.silent"] * 2 + ["peers.majority_missed"] == [
+        event for event, _ in told(fresh, replace(fresh, silent=frozenset({1, 2})))
+    ]
+
+
+def test_a_refusal_is_told_with_its_reason() -> None:
+    (notice,) = news_between(START, replace(START, silent=frozenset({1}), refusals={1: "key"}))
+    assert ("peers.silent", "key", "what comes from it is refused") == (
+        notice.event,
+        notice.fields["reason"],
+        notice.fields["why"],
+    )
