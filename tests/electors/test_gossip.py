@@ -8,8 +8,11 @@ from random import Random
 
 import pytest
 
+from neli_router.electors.ballot import Ballot, Triplet
+from neli_router.electors.clocks import TICKS
+from neli_router.electors.electorate import Electorate
 from neli_router.electors.events import Heard, Nominate, PeerEffect
-from neli_router.electors.gossip import LAPSED, TICKS, Electorate, Gossip, Triplet
+from neli_router.electors.gossip import LAPSED, Gossip
 from neli_router.electors.settings import GossipSettings
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Revoked, Stopped
 from tests.electors.gossip_scenes import GossipScene, gossip_settings
@@ -82,16 +85,14 @@ def test_a_group_of_one_leads_itself() -> None:
     assert [0] == scene.acting
 
 
-class ThawsTooSoon(Gossip):
-    """Changes its favourite as soon as it suspects it."""
-
-    def _is_free(self, now: float) -> bool:
-        return True
+def thaw_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members change their favourite as soon as they suspect it."""
+    monkeypatch.setattr(Ballot, "is_free", lambda ballot, now: ballot.favourite is not None or now >= ballot.free_at)
 
 
-def disconnected_candidates(machine: type[Gossip]) -> GossipScene:
+def disconnected_candidates() -> GossipScene:
     """Two candidates do not hear each other; both hear the others. Then the one that leads is cut off."""
-    scene = GossipScene(5, machine=machine, strict=False)
+    scene = GossipScene(5, strict=False)
     one, other = scene.by_uuid[-1], scene.by_uuid[-2]
     scene.cut([one], [other])
     scene.run(30.0)
@@ -102,12 +103,15 @@ def disconnected_candidates(machine: type[Gossip]) -> GossipScene:
 
 
 def test_two_candidates_that_do_not_hear_each_other_never_both_lead() -> None:
-    scene = disconnected_candidates(Gossip)
+    scene = disconnected_candidates()
     assert ([], [scene.by_uuid[-2]]) == (scene.doubled, scene.acting)
 
 
-def test_two_candidates_that_do_not_hear_each_other_both_lead_where_favourites_change_at_once() -> None:
-    scene = disconnected_candidates(ThawsTooSoon)
+def test_two_candidates_that_do_not_hear_each_other_both_lead_where_favourites_change_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thaw_too_soon(monkeypatch)
+    scene = disconnected_candidates()
     assert sorted(scene.by_uuid[-2:]) == sorted(scene.doubled[0][1])
 
 
@@ -134,11 +138,11 @@ class FreezesElapsedAlone(Doubter):
     """Goes on declaring its favourite with a bound that grows, up to the very change."""
 
     def _beat(self, now: float, effects: list[PeerEffect]) -> None:
-        frozen_at, is_steady = self._declared_at, self._steady
+        frozen_at, is_steady = self._ballot.declared_at, self._steady
         self._steady = True
         super()._beat(now, effects)
         if not is_steady:
-            self._declared_at, self._steady = frozen_at, False
+            self._ballot.declared_at, self._steady = frozen_at, False
 
 
 def doubted_leader(machine: type[Doubter]) -> GossipScene:
@@ -200,7 +204,7 @@ class VotesAtOnce(Gossip):
     def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
         super().__init__(settings, memory, now, rng=rng)
         if memory:
-            self._quiet_until = now + 2 * settings.beat
+            self._ballot.quiet_until = now + 2 * settings.beat
 
 
 def voters_restart(machine: type[Gossip]) -> GossipScene:
@@ -235,7 +239,7 @@ def test_bounds_of_a_leaders_older_life_do_not_make_its_new_life_lead(remembers:
     claims = []
     for _ in range(60):
         scene.run(scene.now + P / 60)
-        claims += [*scene.acting, scene.members[leader]._lead_term]
+        claims += [*scene.acting, scene.members[leader]._ballot.lead_term]
     assert {None} == set(claims)
 
 
@@ -261,9 +265,9 @@ def test_a_memory_that_cannot_be_read_is_a_lost_one() -> None:
 class AllowsForOneClock(Gossip):
     """The text's own rule: the leader's time counts (1 + drift), and the voter's clock is taken to be right."""
 
-    def _is_free(self, now: float) -> bool:
-        assert self._favourite is not None
-        return now >= self._declared_at + self._settings.lease * (1 + self._settings.drift)
+    def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
+        super().__init__(settings, memory, now, rng=rng)
+        self._ballot._wait = settings.lease * (1 + settings.drift)
 
 
 def clocks_at_the_bound(machine: type[Gossip]) -> GossipScene:
@@ -294,9 +298,9 @@ def test_a_biased_clock_is_never_ahead_of_the_clock_that_it_estimates(relay: boo
         scene.run(scene.now + 0.7)
         for me, member in scene.members.items():
             for place, other in scene.members.items():
-                if member._lives[place] == other._life:
-                    estimate = member._clock(place, scene.clock(me))
-                    assert estimate <= (scene.clock(place) - other._start) * TICKS
+                if member._clocks.lives[place] == other._ballot.life:
+                    estimate = member._clocks.read(place, scene.clock(me))
+                    assert estimate <= (scene.clock(place) - other._clocks.when(0)) * TICKS
 
 
 def test_relaying_what_is_known_of_a_clock_brings_fresher_estimates() -> None:
@@ -308,7 +312,7 @@ def test_relaying_what_is_known_of_a_clock_brings_fresher_estimates() -> None:
         for me, member in scene.members.items():
             for place, other in scene.members.items():
                 if place != me and (beat := member._beats[place]) is not None:
-                    lag += other._elapsed(scene.clock(place)) - beat[2]
+                    lag += other._clocks.elapsed(scene.clock(place)) - beat[2]
         lags.append(lag)
     assert lags[1] < lags[0]
 
@@ -363,8 +367,8 @@ def test_favourites_that_were_chosen_in_cut_off_parts_do_not_stay_split() -> Non
     scene = GossipScene(4)
     low, high = scene.by_uuid[:2], scene.by_uuid[2:]
     for place, member in scene.members.items():
-        member._favourite = (low[-1], scene.members[low[-1]]._life) if place in low else None
-        member._bound, member._favoured_at = 0, scene.clock(place)
+        member._ballot.favourite = (low[-1], scene.members[low[-1]]._ballot.life) if place in low else None
+        member._favoured_at = scene.clock(place)
     scene.run(8 * P)
     assert [scene.by_uuid[-1]] == scene.acting
     assert {high[-1]} == {member.favourite for member in scene.members.values()}
@@ -453,8 +457,9 @@ class KeepsItsTerm(Gossip):
 
     def _lead(self, now: float, effects: list[PeerEffect]) -> None:
         super()._lead(now, effects)
-        if self._lead_term is not None:
-            self.first = self._lead_term = self.first or self._lead_term
+        ballot = self._ballot
+        if ballot.lead_term is not None:
+            self.first = ballot.lead_term = self.first or ballot.lead_term
 
 
 def leader_that_comes_again(machine: type[Gossip]) -> GossipScene:
@@ -508,9 +513,9 @@ def test_a_heartbeat_of_another_shape_is_ignored() -> None:
     """A newer release may say more."""
     scene = GossipScene(3).run(0.0)
     one, other = scene.members[0], scene.members[1]
-    other._copies.set(0, (*Triplet(0, one._life, 10**9, 10**9, 99, 0, 0), 1))
+    other._copies.set(0, (*Triplet(0, one._ballot.life, 10**9, 10**9, 99, 0, 0), 1))
     scene.step(0, Heard(1, other._copies.farewell()))
-    assert (0, {}) == (one._term, one._supports)
+    assert (0, {}) == (one._ballot.term, one._ballot.supports)
 
 
 # Two classes of citizens
@@ -557,12 +562,12 @@ class ReplacesAtOnce(Gossip):
     """Goes by a new electorate without a majority of the old one."""
 
     def _govern(self, now: float, effects: list[PeerEffect]) -> None:
-        me, mine = self._settings.me, self._electorate
+        me, mine = self._settings.me, self._ballot.electorate
         living = [p for p in range(self._settings.size) if p == me or self._signs[p].is_alive(now)]
         kept = [p for p in mine.new if p in living]
         new = tuple(sorted([*kept, *(p for p in living if p not in kept)][: len(mine.new)]))
-        if new != mine.new and self._lead_term is not None:
-            self._electorate = Electorate(self._lead_term, mine.change + 1, new, new)
+        if new != mine.new and self._ballot.lead_term is not None:
+            self._ballot.electorate = Electorate(self._ballot.lead_term, mine.change + 1, new, new)
             self._publish_electorate()
             self._keep(effects)
 

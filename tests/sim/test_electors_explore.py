@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from neli_router.cli import main
+from neli_router.electors.ballot import Ballot
 from neli_router.electors.events import PeerEffect
 from neli_router.electors.gossip import Gossip
 from neli_router.sim.electors.canon import KEPT, LEFT_OUT
@@ -112,7 +113,7 @@ RIVALS = GossipBounds(terms=2)
 
 def change_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the text had no period P before a change."""
-    monkeypatch.setattr(Gossip, "_is_free", lambda machine, now: True)
+    monkeypatch.setattr(Ballot, "is_free", lambda ballot, now: ballot.favourite is not None or now >= ballot.free_at)
 
 
 def freeze_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,26 +121,26 @@ def freeze_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     beat = Gossip._beat
 
     def beat_with_a_fresh_bound(machine: Gossip, now: float, effects: list[PeerEffect]) -> None:
-        steady, declared_at = machine._steady, machine._declared_at
+        steady, declared_at = machine._steady, machine._ballot.declared_at
         machine._steady = True
         beat(machine, now, effects)
         machine._steady = steady
         if not steady:
-            machine._declared_at = declared_at
+            machine._ballot.declared_at = declared_at
 
     monkeypatch.setattr(Gossip, "_beat", beat_with_a_fresh_bound)
 
 
 def begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A place that restarts has a favourite at once: the text says nothing of a start within P."""
-    begin = Gossip._begin_life
+    begin = Ballot.begin
 
-    def begin_without_quiet(machine: Gossip, incarnation: int, now: float) -> None:
-        begin(machine, incarnation, now)
-        if incarnation >> 16 > 1:
-            machine._quiet_until = now
+    def begin_without_quiet(ballot: Ballot, life: int, now: float) -> None:
+        begin(ballot, life, now)
+        if life >> 16 > 1:
+            ballot.quiet_until = now
 
-    monkeypatch.setattr(Gossip, "_begin_life", begin_without_quiet)
+    monkeypatch.setattr(Ballot, "begin", begin_without_quiet)
 
 
 TEXTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], GossipBounds]] = {

@@ -25,8 +25,9 @@ from math import ceil, inf
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
+from neli_router.electors.clocks import TICKS
 from neli_router.electors.events import Heard, Keep, PeerInput
-from neli_router.electors.gossip import FLOOR, HEARTBEAT, LEADS, READY, TICKS, Gossip
+from neli_router.electors.gossip import FLOOR, HEARTBEAT, LEADS, READY, Gossip
 from neli_router.electors.phi import Accrual
 from neli_router.electors.scuttlebutt import Replica, Value
 from neli_router.electors.settings import GossipSettings
@@ -138,22 +139,29 @@ class _Fickle(Gossip):
         return _ALIVE
 
     def _sticks(self, now: float) -> bool:
-        return self._favourite is None or (self._favourite == self._wanted())
+        return self._ballot.favourite is None or (self._ballot.favourite == self._wanted())
 
     def _choose(self, now: float) -> tuple[int, int] | None:
         return self._wanted()
 
     def _wanted(self) -> tuple[int, int] | None:
-        if self.whim is None or (self.whim != self._settings.me and self._bases[self.whim] == -inf):
-            return self._favourite
+        if self.whim is None or not self._clocks.knows(self.whim):
+            return self._ballot.favourite
         return self.whim, self._copies.replicas[self.whim].incarnation
 
     def twin(self) -> "_Fickle":
         """A copy that shares nothing that changes."""
         copy = _shallow(self)
         fields = vars(copy)
-        for name in ("_lives", "_beats", "_bases", "_based_at", "_signs", "_supports", "_given", "_urgent"):
+        for name in ("_beats", "_signs", "_given", "_urgent"):
             fields[name] = fields[name].copy()
+        ballot, clocks = fields["_ballot"], fields["_clocks"] = _shallow(self._ballot), _shallow(self._clocks)
+        ballot.clocks, ballot.supports, ballot.floors = clocks, ballot.supports.copy(), ballot.floors.copy()
+        clocks.lives, clocks._bases, clocks._based_at = (
+            clocks.lives.copy(),
+            clocks._bases.copy(),
+            clocks._based_at.copy(),
+        )
         copies = fields["_copies"] = _shallow(self._copies)
         copies._digest, copies._tombs = copies._digest.copy(), copies._tombs.copy()
         copies.replicas = [_twin_of(replica) for replica in copies.replicas]
@@ -236,14 +244,14 @@ class GossipMiniatures:
             machine, me, now = place.machine, f"p{index}", self._clock(world, index)
             if world.restarts < self.bounds.restarts:
                 yield ("restart", me), self._restarted(world, index)
-            known = [whim for whim in self.bounds.wants(index) if whim == index or machine._bases[whim] > -inf]
+            known = [whim for whim in self.bounds.wants(index) if whim == index or machine._clocks.knows(whim)]
             heard: list[int | None] = [*known] or [None]
             if machine.deadline <= now:
                 for whim in heard:
                     yield from self._taken(
                         world, index, TICK, whim, ("turn", me, "" if whim is None else f"wants p{whim}")
                     )
-            whims = heard if machine._favourite is None else [machine._favourite[0]]
+            whims = heard if machine.favourite is None else [machine.favourite]
             for other in self.bounds.hears(index):
                 copy = machine._copies.replicas[other]
                 for rumour in world.rumours[other]:
@@ -294,7 +302,7 @@ class GossipMiniatures:
             if isinstance(effect, Keep):
                 memory = effect.memory
         machine.whim = None
-        if machine._term > self.bounds.terms:
+        if machine._ballot.term > self.bounds.terms:
             return
         rumours = world.rumours
         own = machine._copies.own
@@ -310,24 +318,24 @@ class GossipMiniatures:
 
     def _own(self, world: GossipMiniature, index: int) -> bytes:
         place, now = world.places[index], self._clock(world, index)
-        machine = place.machine
+        machine, ballot = place.machine, place.machine._ballot
         acted, by, life = world.acted
         return bytes(
             (
                 self.bounds.rates[index],
                 len(self.bounds.hears(index)),
                 world.restarts if self.bounds.restarts else 0,
-                machine._life >> 16,
-                machine._term,
-                NONE if machine._lead_term is None else machine._lead_term,
-                machine._acting | machine._steady << 1 | machine._kept << 2,
+                ballot.life >> 16,
+                ballot.term,
+                NONE if ballot.lead_term is None else ballot.lead_term,
+                ballot.acting | machine._steady << 1 | machine._kept << 2,
                 machine._copies.own.get(READY) is not None,
-                _left(machine._quiet_until, now) if machine._favourite is None else NONE,
-                NONE if machine._favourite is None else _left(machine._declared_at + machine._settings.wait, now),
+                _left(ballot.quiet_until, now) if ballot.favourite is None else NONE,
+                NONE if ballot.favourite is None else _left(ballot.free_at, now),
                 _left(machine._beat_at, now),
-                self._lag(machine, machine._floor, now) if machine._floor >= 0 else NONE,
+                self._lag(machine, ballot.floor, now) if ballot.floor >= 0 else NONE,
                 acted,
-                (by, life) == (index, machine._life),
+                (by, life) == (index, ballot.life),
             )
         )
 
@@ -336,17 +344,17 @@ class GossipMiniatures:
         machine, theirs = world.places[index].machine, world.places[other].machine
         now, then = self._clock(world, index), self._clock(world, other)
         key: list[int] = []
-        if machine._favourite is not None and machine._favourite[0] == other:
-            life = machine._favourite[1]
+        if machine._ballot.favourite is not None and machine._ballot.favourite[0] == other:
+            life = machine._ballot.favourite[1]
             key += (1, life >> 16, self._is_floored(machine, machine._copies.replicas[other].get(FLOOR)))
-        if (support := machine._supports.get(other)) is not None:
+        if (support := machine._ballot.supports.get(other)) is not None:
             key += (2, self._lag(machine, support.bound, now), support.term)
         if other != index:
-            known = machine._bases[other] > -inf
-            key += (3, known, machine._lives[other] >> 16)
+            known, lives = machine._clocks.knows(other), machine._clocks.lives
+            key += (3, known, lives[other] >> 16)
             if known:
-                mine = machine._clock(other, now)
-                key.append(self._lag(theirs, mine, then) if machine._lives[other] == theirs._life else NONE)
+                mine = machine._clocks.read(other, now)
+                key.append(self._lag(theirs, mine, then) if lives[other] == theirs._ballot.life else NONE)
             copy = machine._copies.replicas[other]
             for rumour in world.rumours[other] if other in self.bounds.hears(index) else ():
                 is_news = (rumour.life, rumour.version) > (copy.incarnation, copy.version)
@@ -360,15 +368,15 @@ class GossipMiniatures:
         beat, ready, _, floor = rumour.said
         assert beat is not None
         favourite, life, elapsed, bound, term = beat[:5]
-        to_me = favourite == index and life == machine._life
+        to_me = favourite == index and life == machine._ballot.life
         return (
             4,
             rumour.life >> 16,
             ready is not None,
-            self._lag(theirs, elapsed, self._clock(world, other)) if rumour.life == theirs._life else NONE,
+            self._lag(theirs, elapsed, self._clock(world, other)) if rumour.life == theirs._ballot.life else NONE,
             self._lag(machine, bound, self._clock(world, index)) if to_me else NONE,
             term,
-            self._is_floored(machine, floor) if machine._favourite == (other, rumour.life) else 0,
+            self._is_floored(machine, floor) if machine._ballot.favourite == (other, rumour.life) else 0,
         )
 
     def _lag(self, machine: Gossip, bound: int, now: float) -> int:
@@ -376,13 +384,14 @@ class GossipMiniatures:
 
         It is never ahead. A machine that is broken may have it so, and shall be found.
         """
-        behind = (now - machine._start) - bound / TICKS
+        behind = now - machine._clocks.when(bound)
         return LEVEL + ceil(8 * max(-AHEAD_MAX, min(behind, self.bounds.lease)))
 
     @staticmethod
     def _is_floored(machine: Gossip, floor: Value | None) -> bool:
         """Whether its favourite acts on no bound that it declared."""
-        return floor is not None and floor[0] >= machine._bound
+        triplet = machine._ballot.triplet
+        return floor is not None and triplet is not None and floor[0] >= triplet.bound
 
 
 def _left(until: float, now: float) -> int:
@@ -412,7 +421,7 @@ def _judged(world: GossipMiniature, bounds: GossipBounds) -> GossipMiniature:
     if len(acting) > 1:
         return world._replace(broken=f"at most one acts: {' and '.join(f'p{place}' for place in acting)} both may")
     for index, term in acting.items():
-        actor = (term, index, world.places[index].machine._life)
+        actor = (term, index, world.places[index].machine._ballot.life)
         if term < world.acted[0] or (term == world.acted[0] and actor != world.acted):
             broken = f"terms grow: p{index} acts under {term}, after {world.acted[0]} was acted under"
             return world._replace(broken=broken)
