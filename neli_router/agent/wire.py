@@ -57,6 +57,7 @@ __all__ = [
     "KEY_MAX",
     "STATUS_OF",
     "Cause",
+    "DrainView",
     "EventView",
     "HistoryView",
     "LeaseView",
@@ -304,6 +305,8 @@ class StatusView(_View, frozen=True):
     """Whether the agent's member could expire one that dies: not if its own heartbeats come back too late for that."""
     protocol: str = "induction"
     """Another one takes no wishes, and has neither handovers that can be seen, nor lags, nor loads."""
+    shed: int = 0
+    """Partitions that the agent's member leads only while no other can."""
     store: str = ""
     """Where members and owners were read, if that is not the address of the table: a store of owners."""
 
@@ -322,6 +325,13 @@ class WishView(_View, frozen=True):
 
     done: bool
     moves: list[MoveView]
+
+
+class DrainView(WishView, frozen=True):
+    """A wish that a drain begins or ends."""
+
+    remark: str = ""
+    """How it goes on, for people, where that does not show in the moves."""
 
 
 class RebalanceAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

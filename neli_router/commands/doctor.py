@@ -249,6 +249,8 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
 
 def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     found = [_socket(agent.socket)] if agent.socket else []
+    if config.protocol == "term" and found and found[0].verdict == "fine":
+        found += _drain(agent.socket)
     if found and config.has_ledger:
         found.append(_witness(config, agent.socket, found[0]))
     return found if agent.listen is None else [*found, _port(agent.listen)]
@@ -373,6 +375,18 @@ def _socket(path: str) -> Diagnosis:
         why = said.get("found", "it does not say why")
         return Diagnosis("agent", "warning", f"one answers at {path}, and is not ready: {why}", f"{said.get('remedy')}")
     return Diagnosis("agent", "fine", f"one answers at {path}")
+
+
+def _drain(path: str) -> list[Diagnosis]:
+    """Whether the member of the agent at `path` leads nothing because somebody said so, perhaps long ago."""
+    try:
+        _, status = _ask_socket(path, "/v1/status")
+    except (OSError, http.client.HTTPException):
+        return []
+    if not (shed := status.get("shed")):
+        return []
+    found = f"its member {status['agent']} leads {shed} partitions only while no other peer can"
+    return [Diagnosis("drain", "warning", found, f"to give it its share again: neli undrain {status['agent']}")]
 
 
 def _witness(config: Config, path: str, agent: Diagnosis) -> Diagnosis:

@@ -30,7 +30,7 @@ from neli_router.loads import LoadProfile
 
 if TYPE_CHECKING:
     from neli_router.agent.client.client import Client
-    from neli_router.agent.wire import LoadView, WishView
+    from neli_router.agent.wire import DrainView, LoadView, WishView
 
 __all__ = ["drain_command", "load_command", "pin_command", "undrain_command", "unpin_command", "weigh_command"]
 
@@ -68,6 +68,9 @@ def drain_command(name: str, **options: Any) -> None:
     For a host that is to be stopped: its partitions move to the others, one handover after another, and it stays a
     member. The drain stays until `neli undrain NAME`, also over a restart of NAME.
 
+    In a group of the protocol `term`, ask the agent of NAME itself. It passes on what other peers can lead, and leads
+    only while none can. A group of two that are both drained still has a leader.
+
     \b
     Examples:
       neli drain host-3 --dry-run
@@ -76,7 +79,7 @@ def drain_command(name: str, **options: Any) -> None:
     \b
     Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
-    _wish(lambda client, preview: client.drain(name, preview=preview), f"Drain {name}?", **options)
+    _wish(lambda client, preview: client.drain(name, preview=preview), f"Drain {name}?", remarks=_remark, **options)
 
 
 @click.command("undrain")
@@ -92,7 +95,8 @@ def undrain_command(name: str, **options: Any) -> None:
     \b
     Exit codes: 0 done, 1 answered with no, 2 not usable, 4 no agent answered, 5 it refused.
     """
-    _wish(lambda client, preview: client.undrain(name, preview=preview), f"Undrain {name}?", **options)
+    question = f"Undrain {name}?"
+    _wish(lambda client, preview: client.undrain(name, preview=preview), question, remarks=_remark, **options)
 
 
 @click.command("pin")
@@ -198,6 +202,10 @@ def load_command(profile: Path | None, forget: bool, **options: Any) -> None:
         remarks=lambda view: _evenness(view, measured),
         **options,
     )
+
+
+def _remark(view: "DrainView") -> Iterable[str]:
+    return [view.remark] if view.remark else []
 
 
 def _evenness(view: "LoadView", profile: LoadProfile) -> Iterable[str]:

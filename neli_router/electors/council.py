@@ -10,7 +10,7 @@ they say to one peer in one step goes into few bodies: equal words once, with th
 are equal for most partitions, and those of all partitions are sent at the same moment. So a group of 256 partitions
 costs hardly more datagrams than one of a single partition.
 
-Three orders are kept here, for all electors at once:
+What is kept here, for all electors at once:
 
 - *The disk first.* What one of them must remember is kept before anything is sent, or acquired, in the same step. The
   memory is all terms; it is written once a step, however many of them grew.
@@ -18,6 +18,10 @@ Three orders are kept here, for all electors at once:
 - *The program before the successor.* Whoever shall lead next (an operator named it, or it is preferred) is noted as a
   target. The program finishes, and then the elector cedes to the target. One that closes cedes everything to living
   peers that do not close themselves, so that nobody has to miss it first.
+
+- *Load sheds by priority.* A member that is told so is the last to lead a partition, under either policy, and passes it
+  to the others as soon as one lives. That is in the memory, too: whoever drained a host expects that it stays drained
+  when it is started again.
 
 A member that closes votes on, and does not stand any more. What it is elected for all the same, it cedes at once.
 
@@ -28,7 +32,7 @@ shorter lease owes what it promised before under the longer one. So the wait is 
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from random import Random
 
@@ -100,6 +104,8 @@ class Memory(Struct, frozen=True, array_like=True):
     above: list[int]
     wait: float = 0.0
     """Of the promises that were given since, or before and may run yet. Memories without it are from older releases."""
+    told: dict[int, int] = {}
+    """Partition -> the priority that this member was told to have, in place of the assigned one."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -124,6 +130,8 @@ class Council(Voter):
             if settings.me in replicas
         }
         """Partition -> its elector, for all that this member is a replica of."""
+        self._chosen: dict[int, int] = {}
+        """Partition -> the priority that this member was told to have."""
         self._dues = {i: elector.deadline for i, elector in self.electors.items()}
         self._leads: set[int] = set()
         """The partitions whose elector is LEADER."""
@@ -155,6 +163,7 @@ class Council(Voter):
         self._news: dict[tuple[str, int], tuple[str, list[int]]] = {}
         """(event, peer) -> the first reason, and the partitions: what people are told when a beat has passed."""
         self._news_due = inf
+        self._prefer(kept.told)
 
     # What a voter asks
 
@@ -247,7 +256,8 @@ class Council(Voter):
         if self._is_changed or (self._outbox and self._kept_wait != self._wait):
             self._is_changed, self._kept_wait = False, self._wait
             lowest = min(self._terms)
-            memory = _ENCODER.encode(Memory(lowest, [term - lowest for term in self._terms], self._wait))
+            above = [term - lowest for term in self._terms]
+            memory = _ENCODER.encode(Memory(lowest, above, self._wait, self._chosen))
             # Fenced need not wait for the disk. Acquired must: a term that is acted for and forgotten comes twice.
             first = next((i for i, effect in enumerate(effects) if isinstance(effect, Acquired)), len(effects))
             effects.insert(first, Keep(memory))
@@ -265,13 +275,22 @@ class Council(Voter):
                     for i in range(len(self._policies)) if partitions is None else partitions:
                         self._nominate_one(i, node, now)
             case Prefer(priorities):
-                for i, elector in self.electors.items():
-                    elector.prefer(None if priorities is None else priorities.get(i))
+                self._prefer(priorities or {})
+                self._is_changed = True
+                for i in self._leads & self.shed:
+                    self._named.discard(i)
+                    self._choose_target(i, now, steady=False)
             case Rebalance():
                 self._named.clear()
                 for i in self._leads:
-                    if (peer := self.electors[i].preferred(now, steady=False)) is not None and self._lives(peer, now):
-                        self._targets[i] = peer
+                    self._choose_target(i, now, steady=False)
+
+    def _prefer(self, priorities: Mapping[int, int]) -> None:
+        self._chosen = {i: priority for i, priority in sorted(priorities.items()) if i in self.electors}
+        for i, elector in self.electors.items():
+            elector.prefer(self._chosen.get(i))
+        self.shed = frozenset(i for i, elector in self.electors.items() if elector.is_shed)
+        self.drained = bool(self.shed) and self.shed == self.electors.keys()
 
     def _nominate_one(self, partition: int, node: int, now: float) -> None:
         """Let `node` lead `partition`, or pass that on to whoever can see to it."""
@@ -299,11 +318,14 @@ class Council(Voter):
 
     def _choose_targets(self, now: float) -> None:
         """Note the peers that are preferred to this one, where it leads."""
-        if not (self._settings.transfer and self._settings.policy == "priority"):
-            return
-        for i in self._leads - self._named - self._targets.keys():
-            if (peer := self.electors[i].preferred(now)) is not None and self._lives(peer, now):
-                self._targets[i] = peer
+        shares_out = self._settings.transfer and self._settings.policy == "priority"
+        for i in (self._leads if shares_out else self._leads & self.shed) - self._named - self._targets.keys():
+            self._choose_target(i, now, steady=True)
+
+    def _choose_target(self, partition: int, now: float, *, steady: bool) -> None:
+        peer = self.electors[partition].preferred(now, steady=steady)
+        if peer is not None and self._lives(peer, now):
+            self._targets[partition] = peer
 
     # Helpers
 
@@ -313,10 +335,14 @@ class Council(Voter):
     def _heir(self, partition: int, now: float) -> int | None:
         """The living peer that shall have `partition` from one that closes."""
         replicas, policy = self._policies[partition]
-        living = [peer for peer in replicas if peer != self._peer.me and self._lives(peer, now)]
-        if isinstance(policy, Priorities):
-            return max(living, key=lambda peer: policy.row[peer], default=None)
-        return living[partition % len(living)] if living else None  # Spread, where all are alike.
+        ranks: dict[int, int] = {}
+        for peer in replicas:
+            if peer != self._peer.me and self._lives(peer, now):
+                heard = self.electors[partition].heard_priority(peer)  # It may have shed the partition.
+                assigned = policy.row[peer] if isinstance(policy, Priorities) else policy.priority
+                ranks[peer] = assigned if heard is None else heard
+        best = [peer for peer, rank in ranks.items() if rank == max(ranks.values())]
+        return best[partition % len(best)] if best else None  # Spread, where several are alike.
 
     def _let(self, partition: int, event: TermEvent, now: float) -> None:
         """Let one elector take `event`, and see to what comes of it."""

@@ -43,7 +43,8 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class Prefer:
-    """This member's priorities are others from now on: partition -> priority. None is the assigned ones again."""
+    """This member's priorities are others from now on: partition -> priority. None is the assigned ones again. They
+    are kept over a restart."""
 
     priorities: Mapping[int, int] | None
 

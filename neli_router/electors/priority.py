@@ -16,8 +16,10 @@ What Zeebe's text leaves open, and what is done here:
 - *Later rounds that are as long as the first.* The first time-out is three missed heartbeats; the next are one beat.
 - *All stand together for ever.* Each time-out has a random part, and a scout says yes only to who stands above it.
 - *A primary that returns* is given its leadership by the leader: see `preferred` in `term.py`.
-- *Priorities by hand.* The target looks at the assigned ones, for nobody can know what another was told since. A peer
-  that lowers its own stands later. Nobody waits for it for ever, because the target falls.
+- *Priorities by hand.* `preferences.py` has those that a user gives. A host under load sheds partitions: its priority
+  for them is LEAST, so it passes them to any other that lives, also at random. The target looks at the assigned ones,
+  for nobody can know what another was told since. A peer that lowers its own stands later. Nobody waits for it for
+  ever, because the target falls.
 
 `assign` is the text's rule. Replicas of a partition are its primary and those that follow it in the list of peers. The
 text numbers partitions from 1, as its formula does. We count from 0, so its (partition - 1) is our partition.
@@ -32,10 +34,13 @@ from random import Random
 
 from neli_router.electors.settings import TermSettings
 
-__all__ = ["DECAY", "Priorities", "RandomWait", "assign", "balanced", "electorate"]
+__all__ = ["DECAY", "LEAST", "Priorities", "RandomWait", "assign", "balanced", "electorate"]
 
 DECAY = 1
 """The text's priorityDecay. More would let two peers of neighbouring priorities stand together."""
+
+LEAST = -1
+"""Below all that a policy assigns: a peer that shed a partition leads it only while no other can."""
 
 JITTER_BEATS = 0.5
 """The random part of a time-out, in beats. More costs time in every takeover; much less, and peers of equal priority

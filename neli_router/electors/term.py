@@ -62,7 +62,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-from neli_router.electors.priority import DECAY, Priorities, RandomWait
+from neli_router.electors.priority import DECAY, LEAST, Priorities, RandomWait
 from neli_router.electors.settings import MISSES, TermSettings
 from neli_router.protocol import Tick
 
@@ -351,6 +351,15 @@ class TermElector:
             default=None,
         )
         return None if best is None else best[1]
+
+    @property
+    def is_shed(self) -> bool:
+        """Whether this node shall lead only while no other can."""
+        return self.priority <= LEAST
+
+    def heard_priority(self, peer: int) -> int | None:
+        """What `peer` said of itself when it last supported this leader or candidate."""
+        return None if (supporter := self._supporters.get(peer)) is None else supporter.priority
 
     def beat_by(self, at: float) -> None:
         """Send the next heartbeat at `at` at the latest: whoever drives many electors lets all beat together."""

@@ -30,6 +30,11 @@ __all__ = ["Voter"]
 class Voter(Believer):
     """One member's machine. Not thread-safe."""
 
+    shed: frozenset[int] = frozenset()
+    """The partitions that this member shall lead only while no other can."""
+    drained = False
+    """Whether these are all that it could lead."""
+
     def __init__(self, settings: PeerSettings, now: float, *, rng: Random) -> None:
         super().__init__(settings.drain_timeout, now, rng)
         self.error: NeliError | None = None

@@ -144,11 +144,24 @@ class AsyncMember(AsyncClosing):
     def nominate(self, peer: str, partitions: Iterable[int] | None = None) -> None:
         self._member.nominate(peer, partitions)
 
+    def shed(self, partitions: Iterable[int] | None = None) -> None:
+        self._member.shed(partitions)
+
+    @property
+    def shedding(self) -> frozenset[int]:
+        return self._member.shedding
+
     async def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - the same as in Member.
-        await self.wish(wishes.drain(name), timeout)
+        if self._bridge.engine.drains_itself:
+            self._member.drain(name)  # Which waits for nothing here.
+        else:
+            await self.wish(wishes.drain(name), timeout)
 
     async def undrain(self, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
-        await self.wish(wishes.undrain(name), timeout)
+        if self._bridge.engine.drains_itself:
+            self._member.undrain(name)
+        else:
+            await self.wish(wishes.undrain(name), timeout)
 
     async def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:  # noqa: ASYNC109 - as above.
         await self.wish(wishes.pin(partition, name, self.layout), timeout)

@@ -36,7 +36,8 @@ from weakref import WeakSet
 from neli_router import protocol
 from neli_router.config import BORROWED, ELECTED, Config, owners_of, peers_at
 from neli_router.deaths.process import ProcessMark
-from neli_router.electors.events import Nominate, Rebalance
+from neli_router.electors.events import Nominate, Prefer, Rebalance
+from neli_router.electors.priority import LEAST
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.induction.events import Wish
 from neli_router.member.barrier import Barrier
@@ -351,10 +352,42 @@ class Engine:
         peers, numbers = peers_at(self.config).peers, None if partitions is None else tuple(partitions)
         if peer not in peers:
             raise ConfigError([f"{peer!s:.100} is none of the peers: there is {', '.join(peers)}"])
-        count = self.config.layout.partitions
-        if strangers := [i for i in numbers or () if not 0 <= i < count]:
-            raise ConfigError([f"partition {strangers[0]} is none of the {count}: they count from 0"])
+        self._require_partitions(numbers or ())
         self.post(Nominate(peers.index(peer), numbers))
+
+    def shed(self, partitions: Iterable[int] | None) -> None:
+        """Lead these, or all, only while no other peer can; none takes that back."""
+        self.membership.require_open()
+        if self.config.protocol != "term":
+            raise BeyondProtocol(
+                "to lead some partitions only while no other member can was wanted",
+                f"members of the protocol {self.config.protocol!r} have no priorities",
+                "drain the member if its group has a ledger, or stop it, which hands over what it leads",
+            )
+        numbers = range(self.config.layout.partitions) if partitions is None else tuple(partitions)
+        self._require_partitions(numbers)
+        self.post(Prefer(dict.fromkeys(numbers, LEAST) or None))
+
+    @property
+    def drains_itself(self) -> bool:
+        """Whether the group is one in which each member sheds for itself, and nobody for another."""
+        return self.config.protocol == "term"
+
+    def require_itself(self, name: str) -> None:
+        """Raise ConfigError if `name` is not this member's."""
+        self.membership.require_open()
+        mine = [self.member, *filter(None, [peers_at(self.config).me])]
+        if name not in mine:
+            problem = (
+                f"{name!r:.60} is not this member, which is {' at '.join(mine)}: among peers nobody writes down what "
+                "is wished of others, so each member drains itself. Ask the agent of the other, or its program"
+            )
+            raise ConfigError([problem])
+
+    def _require_partitions(self, numbers: Iterable[int]) -> None:
+        count = self.config.layout.partitions
+        if strangers := [i for i in numbers if not 0 <= i < count]:
+            raise ConfigError([f"partition {strangers[0]} is none of the {count}: they count from 0"])
 
     def _require_election(self, wanted: str) -> None:
         self.membership.require_open()

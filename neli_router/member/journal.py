@@ -26,8 +26,8 @@ NOTES_MAX = 1000
 
 
 QUIET = frozenset(
-    {"election.won", "leader.ceded", "leader.found", "ledger.available", "member.joined", "peers.alive", "peers.moved"}
-    | {"peers.majority_heard", "peers.resolved", "witness.found"}
+    {"election.won", "leader.ceded", "leader.found", "ledger.available", "member.joined", "member.sheds"}
+    | {"peers.alive", "peers.majority_heard", "peers.moved", "peers.resolved", "witness.found"}
 )
 """Notices that report no trouble."""
 

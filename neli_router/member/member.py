@@ -280,13 +280,38 @@ class Member(Closing):
         """
         self._engine.nominate(peer, partitions)
 
+    def shed(self, partitions: Iterable[int] | None = None) -> None:
+        """Lead these partitions of `term`, or all, only while no other member can: for a host under load.
+
+        What is led of them goes to the others in good order, and comes back after `shed(())`. Each call says all that
+        is shed. It is kept over a restart. Returns at once; raises BeyondProtocol and ConfigError.
+        """
+        self._engine.shed(partitions)
+
+    @property
+    def shedding(self) -> frozenset[int]:
+        """The partitions of `term` that this member leads only while no other can."""
+        return self._membership.shed
+
     def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:
-        """The member called `name` shall own nothing but what is pinned to it."""
-        self.wish(wishes.drain(name), timeout)
+        """The member called `name` shall own nothing but what is pinned to it.
+
+        Of `term`, `name` is this member's own, or its HOST:PORT: it sheds everything, and returns at once. It keeps
+        what it is then nominated for.
+        """
+        if self._engine.drains_itself:
+            self._engine.require_itself(name)
+            self.shed()
+        else:
+            self.wish(wishes.drain(name), timeout)
 
     def undrain(self, name: str, *, timeout: float = WISH_MAX) -> None:
         """Take a drain back."""
-        self.wish(wishes.undrain(name), timeout)
+        if self._engine.drains_itself:
+            self._engine.require_itself(name)
+            self.shed(())
+        else:
+            self.wish(wishes.undrain(name), timeout)
 
     def pin(self, partition: int, name: str, *, timeout: float = WISH_MAX) -> None:
         """`partition` shall belong to the member called `name`. While that one is away, it goes where it would go

@@ -57,6 +57,10 @@ class Membership:
         """What this member knows of its peers, if its protocol elects among them."""
         self.watching = 0
         """How many callers wait for the state to change, which it does at every record."""
+        self.shed: frozenset[int] = frozenset()
+        """Among peers: the partitions that this member shall lead only while no other can."""
+        self.drained = False
+        """Whether these are all that it could lead."""
         self._protocol = protocol
         self._inside = threading.local()
 

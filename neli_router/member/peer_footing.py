@@ -22,6 +22,7 @@ from neli_router.electors.settings import GossipSettings, TermSettings
 from neli_router.electors.voter import Voter
 from neli_router.errors import NeliError
 from neli_router.induction.events import Wish
+from neli_router.keyspace import spelled
 from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
@@ -62,6 +63,7 @@ class PeerFooting:
             raise
         # At once, and not at the first step: the store of owners is told of this member when the engine has it.
         membership.incarnation = self._pump.machine.incarnation
+        self._tell_shed(self._pump.machine)  # It may have been drained before it was started again.
 
     @property
     def machine(self) -> Machine[Any, Any]:
@@ -88,7 +90,15 @@ class PeerFooting:
         if now >= self._look_at:
             self._look_at = now + LOOK_EVERY
             self._look(machine, now)
+        self._tell_shed(machine)
         self._stepped(now)
+
+    def _tell_shed(self, machine: Voter) -> None:
+        membership = self._membership
+        if machine.shed != membership.shed:
+            membership.shed, membership.drained = machine.shed, machine.drained
+            shed = sorted(machine.shed)
+            self._tell(Notice("member.sheds", {"partitions": spelled(shed), "count": len(shed)}))
 
     def _look(self, machine: Voter, now: float) -> None:
         link, settings, before = self._link, self._settings, self._membership.outlook

@@ -163,7 +163,9 @@ class Publisher:
     def _say(self, ttl: float, led: dict[int, int], released: dict[int, int]) -> Receipt:
         if self._store is None:
             self._store = self._open()
-        return self._store.publish(self._layout, Claim(self._holder, self._card, ttl, led, released))
+        # A drained member asks for no partition: that is what a weight of 0 means.
+        card = self._card._replace(weight=0) if self._membership.drained else self._card
+        return self._store.publish(self._layout, Claim(self._holder, card, ttl, led, released))
 
     def _complain(self, error: NeliError) -> None:
         if not self._away:  # Once an outage: a line for each failed try would bury the first.

@@ -64,6 +64,13 @@ def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailab
 
 def no_wishes(what: str, protocol: str) -> BeyondProtocol:
     """The error for a wish in a group of a protocol that takes none."""
+    if protocol == "term":
+        return BeyondProtocol(
+            f"{what} was wanted",
+            f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and nobody writes down such a wish",
+            "drain a member at its own agent; name a leader with `neli rebalance --to`; or say who shall lead by "
+            "the `preferences` of all members",
+        )
     return BeyondProtocol(
         f"{what} was wanted",
         f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and it takes no wishes",

@@ -72,8 +72,8 @@ def test_agents_among_peers_answer_for_what_they_lead_and_name_the_option_that_t
     run = neli("run", "--agent", f"{tmp_path}/0.sock", "--role", str(mine), "--", sys.executable, "-c", code)
     assert 0 == run.exit_code, run.output
 
-    result = neli("drain", "m0", "--agent", f"{tmp_path}/0.sock", "--yes")
-    assert (5, True) == (result.exit_code, "its members elect who leads, and it takes no wishes" in result.output)
+    result = neli("pin", "1", "m0", "--agent", f"{tmp_path}/0.sock", "--yes")
+    assert (5, True) == (result.exit_code, "nobody writes down such a wish" in result.output)
 
 
 def test_an_operator_names_a_leader_and_rebalances(agents: list[Running], listed: Listed, tmp_path: Path) -> None:
@@ -136,6 +136,33 @@ def told(folder: Path) -> dict[str, float]:
             labels = ",".join(text for _, text in sorted(sample.labels.items(), reverse=True))
             found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
     return found
+
+
+def test_an_agent_is_drained_passes_on_what_it_leads_and_gets_it_back(
+    agents: list[Running], listed: Listed, tmp_path: Path
+) -> None:
+    def drain(verb: str, name: str, *words: str) -> Result:
+        return neli(verb, name, "--agent", f"{tmp_path}/0.sock", *words)
+
+    result = drain("drain", "m1", "--yes")
+    assert (2, True) == (result.exit_code, "Ask the agent of the other" in result.output)
+    result = drain("drain", "m0", "--dry-run")
+    assert (0, True) == (result.exit_code, "2 partitions would move:" in result.output)
+    assert 0 == asked(tmp_path, "/v1/status").json()["shed"]
+    result = drain("drain", listed.places[0], "--yes")
+    assert (0, True) == (
+        result.exit_code,
+        "also after a restart, this member leads only while no other" in result.output,
+    )
+    until(lambda: [0, 3, 3] == shares(agents), "the drained one to lead nothing")
+    assert PARTITIONS == asked(tmp_path, "/v1/status").json()["shed"]
+    words = ("--ledger", listed.address(0), "--protocol", "term", "--socket", f"{tmp_path}/0.sock")
+    assert "its member m0 leads 6 partitions only while no other peer can" in " ".join(
+        neli("doctor", *words).output.split()
+    )
+    said = json.loads(drain("undrain", "m0", "--output", "json").output)
+    assert (True, []) == (said["done"], said["moves"])
+    until(lambda: [2, 2, 2] == shares(agents), "an even share")
 
 
 def test_where_leaders_are_not_elected_nobody_can_be_named(tmp_path: Path) -> None:

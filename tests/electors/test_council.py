@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from neli_router.electors.council import Body, Council, packed
-from neli_router.electors.events import BODY_MAX, Heard, Keep, Nominate, PeerEffect, PeerInput, Rebalance, Send
+from neli_router.electors.events import BODY_MAX, Heard, Keep, Nominate, PeerEffect, PeerInput, Prefer, Rebalance, Send
+from neli_router.electors.priority import LEAST
 from neli_router.electors.settings import TermSettings
 from neli_router.electors.term import Heartbeat, Message, Proposal, Support
 from neli_router.errors import LedgerUnusable
@@ -315,6 +316,121 @@ def test_a_partition_that_its_program_was_asked_for_is_given_away_though_its_lea
     assert 1 == len(scene.events(leader, Fenced))
 
 
+DRAIN = Prefer(dict.fromkeys(range(6), LEAST))
+
+
+@pytest.mark.parametrize("policy", ["priority", "random"])
+def test_a_drained_member_passes_everything_on_in_good_order_and_takes_nothing_more(policy: str) -> None:
+    scene = Scene(policy=policy)
+    scene.await_leaders()
+    scene.run(5.0)
+    leader = scene.led()[0][0]
+    scene.post(leader, DRAIN)
+    scene.run(1.0)
+    assert 0 == scene.shares()[leader]
+    assert 6 == len(scene.led())
+    assert frozenset(range(6)) == scene.members[leader].shed
+    scene.run(20.0)
+    assert 0 == scene.shares()[leader]
+    assert [] == scene.events(leader, Fenced)
+
+
+def test_what_a_drained_member_led_is_shared_out_and_comes_back_when_the_drain_is_taken_back() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.post(0, DRAIN)
+    scene.run(10.0)
+    assert [0, 3, 3] == scene.shares()
+    scene.post(0, Prefer(None))
+    scene.run(10.0)
+    assert [2, 2, 2] == scene.shares()
+    assert frozenset() == scene.members[0].shed
+
+
+def test_a_member_may_shed_a_part_of_what_it_leads() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    shed, kept = sorted(i for i, (me, _) in scene.led().items() if me == 0)
+    scene.post(0, Prefer({shed: LEAST}))
+    scene.run(5.0)
+    assert (True, 0) == (scene.led()[shed][0] != 0, scene.led()[kept][0])
+
+
+@pytest.mark.parametrize("policy", ["priority", "random"])
+def test_a_drained_member_leads_while_no_other_can(policy: str) -> None:
+    scene = Scene(policy=policy, size=2, partitions=2)
+    scene.post(0, DRAIN)
+    scene.await_leaders()
+    scene.run(5.0)
+    assert [0, 2] == scene.shares()
+    scene.post(1, DRAIN)  # Now both are, and there must be a leader.
+    scene.run(10.0)
+    assert [0, 2] == scene.shares()
+    scene.post(0, Prefer(None))
+    scene.run(10.0)
+    assert [2, 0] == scene.shares()
+
+
+def test_a_drain_is_remembered_over_a_restart_also_of_all() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.post(0, DRAIN)
+    scene.run(5.0)
+    for me in range(3):
+        scene.kill(me)
+    for me in range(3):
+        scene.start(me)
+    scene.await_leaders()
+    scene.run(20.0)
+    assert [0, 3, 3] == scene.shares()
+    scene.post(0, Prefer(None))
+    scene.run(1.0)
+    scene.kill(0)
+    scene.start(0)
+    scene.run(20.0)
+    assert [2, 2, 2] == scene.shares()
+
+
+def test_a_drain_is_kept_at_once_though_no_term_changed() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(5.0)
+    before = scene.disks[0]
+    keeps = [effect for effect in scene.members[0].step(DRAIN, scene.now) if isinstance(effect, Keep)]
+    assert ([True], before) == ([keep.memory != before for keep in keeps], scene.disks[0])
+
+
+def test_a_member_that_closes_hands_nothing_to_one_that_is_drained() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.post(2, DRAIN)
+    scene.run(5.0)
+    assert [3, 3, 0] == scene.shares()
+    scene.post(0, Close())
+    scene.run(0.1)
+    assert {1} == {me for me, _ in scene.led().values()}
+    assert 6 == len(scene.led())
+    assert [] == scene.events(2, Acquired)[2:]
+
+
+def test_what_an_operator_names_a_drained_member_for_it_keeps() -> None:
+    """As a pin, in a group that has a ledger."""
+    scene = Scene()
+    scene.await_leaders()
+    scene.post(0, DRAIN)
+    scene.run(5.0)
+    for me in range(3):
+        scene.post(me, Nominate(0, (4,)))
+    scene.run(20.0)
+    assert [4] == [i for i, (me, _) in scene.led().items() if me == 0]
+
+
+def test_a_memory_of_a_release_that_knew_no_drain_is_read() -> None:
+    old = msgspec.msgpack.encode([7, [0] * 6])
+    council = Council(settings(0), old, 0.0, rng=Random(7))
+    assert ({7}, frozenset()) == ({one.term for one in council.electors.values()}, council.shed)
+
+
 def test_only_the_replicas_of_a_partition_vote_for_it() -> None:
     scene = Scene(size=4, partitions=12, replicas=3)
     assert [9, 9, 9, 9] == [len(one.electors) for one in scene.members.values()]
@@ -369,7 +485,7 @@ def test_terms_of_partitions_that_a_smaller_layout_leaves_out_are_kept() -> None
     kept = [
         effect.memory for _ in range(100) for effect in small.step(TICK, small.deadline) if isinstance(effect, Keep)
     ]
-    lowest, above, _ = msgspec.msgpack.decode(kept[-1])
+    lowest, above, *_ = msgspec.msgpack.decode(kept[-1])
     assert 6 == len(above)
     assert lowest > 0
 

@@ -226,6 +226,49 @@ def test_a_group_can_be_rebalanced_by_hand(opened: Open, listed: Listed) -> None
     assert not any(isinstance(event, Fenced) for event in told)
 
 
+def test_a_drained_member_leads_nothing_also_after_a_restart_until_it_is_undrained(
+    opened: Open, listed: Listed
+) -> None:
+    told: list[Event] = []
+    members = [opened(i, on_event=told.append if i == 0 else None) for i in range(3)]
+    eventually(lambda: [2, 2, 2] == shares(*members))
+    members[0].drain("m0")
+    eventually(lambda: [0, 3, 3] == shares(*members))
+    assert frozenset(range(PARTITIONS)) == members[0].shedding
+    assert not any(isinstance(event, Fenced) for event in told)
+    members[0].close()
+    members[0] = opened(0)
+    assert frozenset(range(PARTITIONS)) == members[0].shedding
+    members[1].shed([1])
+    members[2].shed([2])
+    eventually(lambda: 1 in members[2].led and 2 in members[1].led)
+    members[0].undrain(listed.places[0])
+    eventually(lambda: 2 == len(members[0].led) or {1, 2} & set(members[0].led))
+    for member in members[1:]:
+        member.shed(())
+    eventually(lambda: [2, 2, 2] == shares(*members))
+
+
+def test_a_member_drains_itself_alone(opened: Open, listed: Listed) -> None:
+    member = opened(0)
+    with pytest.raises(ConfigError, match=f"'m1' is not this member, which is m0 at {listed.places[0]}: among peers"):
+        member.drain("m1")
+    with pytest.raises(ConfigError, match="partition 6 is none of the 6"):
+        member.shed([6])
+
+
+def test_of_members_with_preferences_each_leads_what_it_is_preferred_for(opened: Open, listed: Listed) -> None:
+    a, _, c = listed.places
+    members = [opened(i, preferences=f"0-3: {a}; others,{c}") for i in range(3)]
+    eventually(
+        lambda: [4, 1, 0] == [len(set(one.led) & {0, 1, 2, 3, 4}) for one in members] and len(members[2].led) == 0
+    )
+    assert {0, 1, 2, 3} <= set(members[0].led)
+    members[0].close()
+    eventually(lambda: 6 == len(members[1].led) + len(members[2].led))
+    assert set(members[2].led) <= {0, 1, 2, 3}
+
+
 def test_a_nomination_that_makes_no_sense_is_refused_with_what_there_is(opened: Open, listed: Listed) -> None:
     member = opened(0, policy="random")
     with pytest.raises(ConfigError, match=f"elsewhere:1 is none of the peers: there is {listed.places[0]}"):
@@ -250,6 +293,8 @@ def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named(opened: Op
         members[0].nominate(listed.places[1], [0])
     with pytest.raises(BeyondProtocol, match="gossip prefers nobody: name the peer"):
         members[0].rebalance()
+    with pytest.raises(BeyondProtocol, match="members of the protocol 'gossip' have no priorities"):
+        members[0].shed()
 
 
 def test_a_protocol_in_which_nobody_can_be_named_says_so(listed: Listed) -> None:
@@ -263,8 +308,8 @@ def test_a_member_says_what_its_protocol_cannot_know_or_do(opened: Open) -> None
     member = opened(0)
     with pytest.raises(BeyondProtocol, match="knows only what it leads itself"):
         member.router.owner("customer-3")
-    for wish in (partial(member.drain, "a"), partial(member.pin, 0, "a"), partial(member.load, {0: 1.0})):
-        with pytest.raises(BeyondProtocol, match="its members elect who leads, and it takes no wishes"):
+    for wish in (partial(member.weigh, "m0", 2), partial(member.pin, 0, "m0"), partial(member.load, {0: 1.0})):
+        with pytest.raises(BeyondProtocol, match="its members elect who leads, and nobody writes down such a wish"):
             wish()
 
 

@@ -23,6 +23,7 @@ import msgspec
 from neli_router.agent.wire import (
     BODY_MAX,
     KEY_MAX,
+    DrainView,
     EventView,
     HistoryView,
     LeaseView,
@@ -57,6 +58,7 @@ __all__ = [
     "Call",
     "answered",
     "batches",
+    "drain",
     "history",
     "leadership",
     "lease",
@@ -187,6 +189,10 @@ def history(limit: int) -> Call[HistoryView]:
 
 def moves(limit: int) -> Call[MovesView]:
     return Call("GET", f"/v1/moves?limit={limit}", MovesView)
+
+
+def drain(what: str, asked: WishAsked) -> Call[DrainView]:
+    return Call("POST", f"/v1/{what}", DrainView, msgspec.json.encode(asked), WISH_TIMEOUT)
 
 
 def wish(what: str, asked: WishAsked) -> Call[WishView]:

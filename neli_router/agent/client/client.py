@@ -36,6 +36,7 @@ from neli_router.agent.client.leases import AgentLease, AsyncAgentLease, AsyncSh
 from neli_router.agent.client.streams import AsyncStream, Stream
 from neli_router.agent.client.transport import AsyncTransport, Transport
 from neli_router.agent.wire import (
+    DrainView,
     EventView,
     HistoryView,
     LoadAsked,
@@ -148,13 +149,15 @@ class Client(Transport):
         `partitions`, None for all. Raises BeyondProtocol where leaders are not elected among peers."""
         return self.call(calls.rebalance(to, partitions))
 
-    def drain(self, name: str, *, preview: bool = False) -> WishView:
-        """The member `name` shall own no partition but those that are pinned to it."""
-        return self.call(calls.wish("drain", WishAsked(name=name, preview=preview)))
+    def drain(self, name: str, *, preview: bool = False) -> DrainView:
+        """The member `name` shall own no partition but those that are pinned to it.
 
-    def undrain(self, name: str, *, preview: bool = False) -> WishView:
+        Of `term`, it must be the agent's own member, and leads only while no other peer can."""
+        return self.call(calls.drain("drain", WishAsked(name=name, preview=preview)))
+
+    def undrain(self, name: str, *, preview: bool = False) -> DrainView:
         """Take a drain back."""
-        return self.call(calls.wish("undrain", WishAsked(name=name, preview=preview)))
+        return self.call(calls.drain("undrain", WishAsked(name=name, preview=preview)))
 
     def pin(self, partition: int, name: str, *, preview: bool = False) -> WishView:
         """`partition` shall belong to the member `name`."""
@@ -245,11 +248,11 @@ class AsyncClient(AsyncTransport):
     async def rebalance(self, to: str | None = None, partitions: Iterable[int] | None = None) -> RebalanceView:
         return await self.call(calls.rebalance(to, partitions))
 
-    async def drain(self, name: str, *, preview: bool = False) -> WishView:
-        return await self.call(calls.wish("drain", WishAsked(name=name, preview=preview)))
+    async def drain(self, name: str, *, preview: bool = False) -> DrainView:
+        return await self.call(calls.drain("drain", WishAsked(name=name, preview=preview)))
 
-    async def undrain(self, name: str, *, preview: bool = False) -> WishView:
-        return await self.call(calls.wish("undrain", WishAsked(name=name, preview=preview)))
+    async def undrain(self, name: str, *, preview: bool = False) -> DrainView:
+        return await self.call(calls.drain("undrain", WishAsked(name=name, preview=preview)))
 
     async def pin(self, partition: int, name: str, *, preview: bool = False) -> WishView:
         return await self.call(calls.wish("pin", WishAsked(name=name, partition=partition, preview=preview)))

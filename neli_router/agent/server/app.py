@@ -229,6 +229,7 @@ class App:
             address=self._address,
             protocol=self._config.protocol,
             store="" if self._config.has_ledger or self._is_alone else self._feed.address,
+            shed=len(self._inner.shedding),
             led=0 if self._inner.closed else len(self._inner.led),
             can_expire=not self._inner.is_powerless,
         )
@@ -239,6 +240,9 @@ class App:
         queried(scope["query_string"], ())
         body = await body_of(receive)
         kind = next(kind for kind in KINDS if scope["path"] == f"/v1/{kind}")
+        if self._config.protocol == "term" and kind in ("drain", "undrain"):
+            await self._wishes.drain_itself(kind, body, send, self._inner.engine)
+            return
         if not self._config.has_ledger:
             raise no_wishes(f"the wish {kind!r}", self._config.protocol)
         await self._wishes.say(kind, body, send)

@@ -163,6 +163,7 @@ def status_view(
     can_expire: bool,
     protocol: str,
     store: str,
+    shed: int,
 ) -> StatusView:
     if isinstance(view, Table):
         why = view.why_unowned[0] if None in view.partitions else ""
@@ -183,6 +184,7 @@ def status_view(
         can_expire=can_expire,
         protocol=protocol,
         store=store,
+        shed=shed,
     )
 
 

@@ -18,16 +18,23 @@ from starlette.types import Send
 from neli_router.agent.server import views
 from neli_router.agent.server.guard import answer
 from neli_router.agent.server.requests import load_asked, wish_asked
-from neli_router.agent.wire import Cause, LoadAsked, LoadView, WishAsked, WishView
+from neli_router.agent.wire import Cause, DrainView, LoadAsked, LoadView, WishAsked, WishView
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
 from neli_router.member.async_member import AsyncMember
+from neli_router.member.engine import Engine
 from neli_router.member.wishes import CheckedWish
 from neli_router.protocol import LOAD_MAX
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import GroupView
 
 __all__ = ["KINDS", "Wishes"]
+
+DRAINED = (
+    "Each goes to the peer that is elected for it. Until `neli undrain`, also after a restart, this member leads only "
+    "while no other peer can."
+)
+UNDRAINED = "This member's peers give back, one after another, what it is preferred for."
 
 KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh", "load")
 
@@ -61,6 +68,16 @@ class Wishes:
         await answer(
             send, LoadView(done, moves, *group.balance_by(record)) if kind == "load" else WishView(done, moves)
         )
+
+    async def drain_itself(self, kind: Cause, body: bytes, send: Send, engine: Engine) -> None:
+        """The same, where a member drains itself: see `Member.drain`. The peers that take over are not known yet."""
+        asked, name, is_drain = wish_asked(body, kind), engine.member, kind == "drain"
+        engine.require_itself(asked.name or "")
+        led = sorted(self._member.led) if is_drain else []
+        if not asked.preview:
+            engine.shed(None if is_drain else ())
+        moves = views.planned_views([(i, name, None) for i in led], 0, kind, name)
+        await answer(send, DrainView(not asked.preview, moves, DRAINED if is_drain else UNDRAINED))
 
     def _load(self, asked: LoadAsked, group: GroupView) -> CheckedWish:
         layout = self._member.layout
