@@ -13,7 +13,9 @@ The other is of `neli` and `fast-neli`: their machines, driven by a coordinator 
 to the simulator.
 """
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -62,6 +64,19 @@ class Report(Generic[WorldT]):
     """The shortest way to where a rule is broken, if there is one."""
 
 
+@contextmanager
+def _without_garbage_collector() -> Iterator[None]:
+    """Millions of small values that never change hold no cycles; looking for some would take longer than exploring."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_garbage_collector()
 def explore(
     miniatures: Miniatures[WorldT], on_progress: Callable[[Report[WorldT]], None] = lambda report: None
 ) -> Report[WorldT]:

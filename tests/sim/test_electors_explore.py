@@ -152,17 +152,14 @@ TEXTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], GossipBounds]] = {
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("story", TEXTS)
-def test_two_lead_by_the_texts_own_rules_where_the_shipped_ones_let_none(
-    story: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_lead_by_the_texts_own_rules(story: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the shipped ones, none do within these bounds: `test_proof` walks further there."""
     text, bounds = TEXTS[story]
     with monkeypatch.context() as patched:
         text(patched)
         report = explore(GossipMiniatures(bounds))
         told = [line.rstrip() for line in transcript(report)]
     assert (TRANSCRIPTS / f"{story}.txt").read_text().splitlines() == told
-    shipped = explore(GossipMiniatures(replace(bounds, states_max=report.states)))
-    assert shipped.broken is None
 
 
 def test_rumours_of_one_key_can_do_the_same() -> None:

@@ -49,6 +49,40 @@ def test_two_rivals_and_a_voter_that_gossip_break_no_rule_within_the_quick_bound
     assert len(bounds) == sum(line.startswith(("  complete: ", "  as far as it came: ")) for line in lines)
 
 
-def test_five_hundred_groups_under_faults_keep_every_promise() -> None:
-    lines = neli("simulate", "--seeds", "500")
-    assert any(line.startswith("simulate: 500 seeds from 0: every promise held") for line in lines)
+FURTHER = (
+    "--slots 2 --apart 2 --lease 1",
+    "--slots 3 --births 3 --apart 1 --lease 1 --no-leave",
+    "--protocol neli --error 0 --no-leave --no-crash",
+    "--protocol term --terms 2 --states 40000",
+    "--protocol term --terms 2 --no-cede --restarts 1 --states 40000",
+    "--protocol term --terms 3 --no-cede --states 40000",
+    "--protocol gossip --terms 2 --states 80000",
+    "--protocol gossip --terms 2 --restarts 1 --states 120000",
+)
+
+
+@pytest.mark.parametrize("bounds", FURTHER)
+def test_no_rule_is_broken_beyond_the_quick_bounds_either(bounds: str) -> None:
+    lines = neli("explore", *bounds.split())
+    assert lines[-1].startswith(("  complete: ", "  as far as it came: "))
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        "--seeds 500",
+        "--guarantee exclusive --weather fair --seeds 64",
+        "--guarantee exclusive --weather foul --seeds 60",
+        "--guarantee exclusive --weather foul --start 220 --seeds 60",
+        "--guarantee exclusive --weather slow --seeds 20",
+        "--weather rewound --seeds 150",
+        "--protocol neli --guarantee exclusive --weather fair --seeds 60",
+        "--protocol neli --guarantee exclusive --weather foul --seeds 100",
+        "--protocol neli --guarantee exclusive --weather beyond --seeds 100",
+        "--protocol neli --guarantee available --weather fair --seeds 100",
+        "--protocol fast-neli --weather fair --seeds 100",
+    ],
+)
+def test_groups_under_faults_keep_every_promise(seeds: str) -> None:
+    lines = neli("simulate", *seeds.split())
+    assert any(line.startswith("simulate: ") and ": every promise held" in line for line in lines)
