@@ -25,6 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -107,9 +108,11 @@ class Run:
     """One stage under way. In the background, what it says goes to a file until it has ended."""
 
     def __init__(self, stage: Stage, folder: Path, options: Sequence[str], *, niced: int | None) -> None:
-        self.stage, self._began_at, self.seconds = stage, time.monotonic(), 0.0
+        self.stage, self._began_at = stage, time.monotonic()
         self._report, self._said = folder / f"{stage.name}.xml", folder / f"{stage.name}.log"
         self.code: int | None = None
+        self.seconds = self.processor = 0.0
+        """How long it took, and how long processors worked for it and for all that it waited for."""
         command = stage.command(self._report, options)
         with self._said.open("wb") as said:
             # In a session of its own, so that it can be ended with all that it started.
@@ -125,22 +128,31 @@ class Run:
             # niced, too. Where that is not so, there is no such file.
             with suppress(OSError):
                 Path(f"/proc/{self._process.pid}/autogroup").write_text(str(niced), encoding="ascii")
+        # One in the background ends while the others run, and that is when it is to be looked at.
+        self._watch = threading.Thread(target=self._await_end, daemon=True)
+        self._watch.start()
 
     def wait(self) -> None:
         """Until it has ended; at most STAGE_MAX."""
-        self.code = self._process.wait(STAGE_MAX)
-        self.seconds = time.monotonic() - self._began_at
+        self._watch.join(STAGE_MAX)
+        if self._watch.is_alive():
+            raise TimeoutError(f"{self.stage.name} did not end within {STAGE_MAX:g} s")
         sys.stdout.write(self._said.read_text(encoding="utf-8", errors="replace"))
 
     def end(self) -> None:
         """Stop it, if it still runs, with all that it started."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGINT)
-            try:
-                self._process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+        for how in (signal.SIGINT, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                if self._watch.is_alive():
+                    os.killpg(self._process.pid, how)
+            self._watch.join(GRACE)
+
+    def _await_end(self) -> None:
+        # The kernel's account of a process goes with the wait for it, and `subprocess` asks for none.
+        _, status, used = os.wait4(self._process.pid, 0)
+        self.seconds = time.monotonic() - self._began_at
+        self.processor = used.ru_utime + used.ru_stime
+        self.code = self._process.returncode = os.waitstatus_to_exitcode(status)
 
     def counts(self) -> tuple[int, int, int]:
         """How many passed, failed and were skipped, by pytest's own report."""
@@ -173,7 +185,7 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
                 runs.append(Run(stage, Path(folder), options, niced=niced))
                 if niced is None:
                     runs[-1].wait()
-            for under_way in (it for it in runs if it.code is None):
+            for under_way in (it for it in runs if it.stage.niced is not None and it is not runs[-1]):
                 tell(f"gate: waiting for the {under_way.stage.name}")
                 under_way.wait()
             summarize(runs)
@@ -184,10 +196,14 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
 
 
 def summarize(runs: Sequence[Run]) -> None:
-    tell(f"{'gate':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}{'exit':>6}")
+    tell(f"{'gate':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}{'processor':>11}{'exit':>6}")
     for it in runs:
         passed, failed, skipped = it.counts()
-        tell(f"{it.stage.name:<10}{passed:>8}{failed:>8}{skipped:>9}{it.seconds:>9.0f}{it.code:>6}")
+        tell(
+            f"{it.stage.name:<10}{passed:>8}{failed:>8}{skipped:>9}{it.seconds:>9.0f}{it.processor:>11.0f}{it.code:>6}"
+        )
+    least = sum(it.processor for it in runs) / (os.cpu_count() or 1)
+    tell(f"{'all cores':<10}{'':>8}{'':>8}{'':>9}{least:>9.0f}   if none were ever idle")
 
 
 def main(arguments: Sequence[str]) -> int:
