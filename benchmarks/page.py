@@ -112,8 +112,7 @@ def run(options: Sequence[str]) -> Figures:
     if why := missing():
         raise SystemExit(f"python -m benchmarks page: {why}")
     large = group(chosen.members, chosen.partitions)
-    driver = started()
-    try:
+    with started() as driver:
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
         with StandIn(large) as agent:
             opens = [_open(driver, agent.address, large) for _ in range(chosen.opens)]
@@ -122,8 +121,6 @@ def run(options: Sequence[str]) -> Figures:
         with tempfile.TemporaryDirectory(prefix="neli-") as folder:
             follows, killed = _kill(driver, folder, chosen.kills)
             driver.get("about:blank")
-    finally:
-        driver.quit()
     return {
         "opens_ms": median(opens),
         "opens_ms_max": max(opens),

@@ -36,6 +36,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=bound, reverse=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _folder_of_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A Spark that is killed leaves blocks and artifacts behind: in a folder that goes with those of the tests."""
+    folder = str(tmp_path_factory.mktemp("java"))
+    there = f"-Djava.io.tmpdir={folder}"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SPARK_LOCAL_DIRS", folder)
+        patched.setenv("SPARK_SUBMIT_OPTS", f"{there} -Dspark.executor.extraJavaOptions={there}")
+        yield
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[str]:
     """The address of a broker that all tests share: HOST:PORT."""

@@ -97,7 +97,9 @@ class Spark:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
             # The C1 compiler alone starts sooner and leaves the cores to the tests.
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={self._folder}",
+            # Of the executors, too: one that is killed leaves its blocks behind.
+            "SPARK_LOCAL_DIRS": str(self._folder),
             "SPARK_MASTER_OPTS": f"-Dspark.master.rest.enabled=true -Dspark.master.rest.port={self.rest_port}",
             **({"JAVA_HOME": home} if (home := java_home()) else {}),
         }

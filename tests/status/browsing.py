@@ -7,8 +7,11 @@ Everything is read from the document, so that a test sees what is shown and not 
 """
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from shutil import which
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,14 +48,21 @@ def missing() -> str:
     return f"a browser was wanted, but there is no {' and no '.join(lacks)}: install chromium and chromium-driver"
 
 
-def started() -> webdriver.Chrome:
-    """A browser."""
+@contextmanager
+def started() -> Iterator[webdriver.Chrome]:
+    """A browser. It leaves a folder behind for each of its profiles: within one that goes with it."""
     options = webdriver.ChromeOptions()
     for option in OPTIONS:
         options.add_argument(option)
     options.binary_location = which("chromium") or ""
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    return webdriver.Chrome(options=options, service=Service(which("chromedriver")))
+    with TemporaryDirectory(prefix="neli-browser-", ignore_cleanup_errors=True) as folder:
+        service = Service(which("chromedriver"), env={**os.environ, "TMPDIR": folder})
+        driver = webdriver.Chrome(options=options, service=service)
+        try:
+            yield driver
+        finally:
+            driver.quit()
 
 
 class Page:

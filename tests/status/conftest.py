@@ -14,11 +14,8 @@ def one_browser() -> Iterator[webdriver.Chrome]:
     if why := missing():
         # On a machine that must have one, a test that is left out is a test that failed.
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
-    driver = started()
-    try:
+    with started() as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.fixture(name="page")
