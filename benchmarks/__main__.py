@@ -15,17 +15,26 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Protocol, cast
 
 from benchmarks import Figure, Figures
 
 __all__ = ["main"]
+
+COLUMN = 9
+"""Characters of a column: a number of four digits that count, with its sign and its commas."""
+
+EVERY_DIGIT = 1000
+"""From here on, all digits before the point are told: an exponent is hard to read."""
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -119,14 +128,45 @@ def _machine() -> dict[str, Figure]:
 
 
 def _table(name: str, figures: Figures, took: float) -> str:
-    width = max(map(len, figures), default=0)
-    rows = [f"  {figure:{width}}  {_spelled(value)}" for figure, value in figures.items()]
+    """A line for each figure; those that are called FIGURE@SIDE,SIZE stand in grids below."""
+    compared = {figure: value for figure, value in figures.items() if "," in figure.partition("@")[2]}
+    alone = {figure: value for figure, value in figures.items() if figure not in compared}
+    width = max(map(len, alone), default=0)
+    rows = [f"  {figure:{width}}  {_spelled(value)}" for figure, value in alone.items()]
     machine = ", ".join(f"{fact} {value}" for fact, value in _machine().items())
-    return "\n".join([f"{name} ({took} s; {machine})", *rows])
+    return "\n".join([f"{name} ({took} s; {machine})", *rows, *_grids(compared)])
+
+
+def _grids(figures: Figures) -> Iterator[str]:
+    """A column for each side, a line for each figure and size. Sides that share no line stand in grids of their own."""
+    lines: dict[str, dict[str, Figures]] = {}
+    for name, value in figures.items():
+        figure, side, size = re.split("[@,]", name, maxsplit=2)
+        lines.setdefault(figure, {}).setdefault(size, {})[side] = value
+    grids: list[Sequence[str]] = []
+    for line in (line for sizes in lines.values() for line in sizes.values()):
+        joined = [grid for grid in grids if not line.keys().isdisjoint(grid)]
+        grids = [grid for grid in grids if grid not in joined] + [list(dict.fromkeys(chain(*joined, line)))]
+    width, size_width = (
+        max(map(len, lines), default=0),
+        max((len(size) for it in lines.values() for size in it), default=0),
+    )
+    for sides in grids:
+        yield f"\n  {'':{width}}  {'':{size_width}}" + "".join(f"  {side:>{COLUMN}}" for side in sides)
+        for figure, sizes in lines.items():
+            shown = figure
+            for size, line in sizes.items():
+                if not line.keys().isdisjoint(sides):
+                    told = (_spelled(line[side]) if side in line else "" for side in sides)
+                    cells = (f"  {text:>{max(COLUMN, len(side))}}" for text, side in zip(told, sides, strict=True))
+                    yield f"  {shown:{width}}  {size:>{size_width}}{''.join(cells)}".rstrip()
+                    shown = ""
 
 
 def _spelled(value: Figure) -> str:
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value}"
+    if isinstance(value, float) and abs(value) < inf:
+        return f"{value:,.0f}" if abs(value) >= EVERY_DIGIT else f"{value:.4g}"
+    return f"{value}"
 
 
 if __name__ == "__main__":
