@@ -51,7 +51,7 @@ explore: $(CORE)/ready ## Every reachable state within the full bounds (some hou
 	$(CORE)/bin/neli explore --protocol term --profile full
 	$(CORE)/bin/neli explore --protocol gossip --profile full
 
-chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redis, on term, on gossip (needs root)
+chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redis, on three electors (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
 kafka: fetch ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)

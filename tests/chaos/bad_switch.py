@@ -1,6 +1,7 @@
 """A bad switch: it loses frames, doubles them, and lets them overtake each other, as much as a test asks for.
 
     m1 --frame--> thread --lost? doubled? how late?--> m2        all cables of a Network end here, and not in its bridge
+                    '-- held: kept until it is released, and then all at once
 
 Kernels can do that too (netem), where it was built in; a switch of our own is there wherever a Network is. It carries
 some thousand frames a second, which is many times what a small group of peers sends. The seed draws which frames it
@@ -25,6 +26,9 @@ FRAME_MAX = 65535
 ROUND = 0.05
 """Seconds that the thread waits at most, and so how long its end takes."""
 
+KEPT_MAX = 10_000
+"""Frames. A peer that is held sends some hundred in a fault; the oldest are lost first."""
+
 ETHERTYPE, IPV4 = slice(12, 14), b"\x08\x00"
 PROTOCOL, UDP = 23, 17
 CHECKSUM = slice(40, 42)
@@ -38,10 +42,14 @@ class BadSwitch(Closing):
         """Chances."""
         self.late = 0.0
         """Seconds: each frame takes any time from 0 to this."""
+        self.held: frozenset[str] = frozenset()
+        """The hosts whose frames wait here, as in a buffer that is too large: nothing is lost, and all of it is old."""
         self.carried = self.lost = 0
         self._rng = random.Random(seed)
         self._order = count()
         self._due: list[tuple[float, int, socket.socket, bytes]] = []
+        self._kept: list[tuple[str, socket.socket, bytes]] = []
+        """Source, where to, and the frame."""
         self._macs = {network.mac(host): host for host in network.hosts}
         self._stack = ExitStack()
         self._ends = self._stack.enter_context(network.unplugged())
@@ -57,21 +65,23 @@ class BadSwitch(Closing):
 
     def heal(self) -> None:
         self.loss = self.doubled = self.late = 0.0
+        self.held = frozenset()
 
     def _run(self) -> None:
         poll = select.poll()
         for end in self._ends.values():
             poll.register(end, select.POLLIN)
-        by_number = {end.fileno(): end for end in self._ends.values()}
+        by_number = {end.fileno(): (host, end) for host, end in self._ends.items()}
         while not self._over:
             rest = self._due[0][0] - host_clock() if self._due else ROUND
             for number, _ in poll.poll(max(0.0, min(ROUND, rest)) * 1000):
-                self._take(by_number[number])
+                self._take(*by_number[number])
+            self._release()
             while self._due and self._due[0][0] <= host_clock():
                 _, _, end, frame = heapq.heappop(self._due)
                 self._put(end, frame)
 
-    def _take(self, end: socket.socket) -> None:
+    def _take(self, source: str, end: socket.socket) -> None:
         while True:
             try:
                 frame, address = end.recvfrom(FRAME_MAX)
@@ -79,7 +89,15 @@ class BadSwitch(Closing):
                 return
             host = self._macs.get(frame[:6])
             if address[2] != socket.PACKET_OUTGOING and host is not None:  # For nobody, if it is cut off.
-                self._carry(self._ends[host], _complete(frame))
+                self._kept.append((source, self._ends[host], _complete(frame)))
+
+    def _release(self) -> None:
+        """Carry what is held no longer, in the order in which it came."""
+        held = self.held  # Read once: another thread sets it.
+        due = [(end, frame) for source, end, frame in self._kept if source not in held]
+        self._kept = [kept for kept in self._kept if kept[0] in held][-KEPT_MAX:]
+        for end, frame in due:
+            self._carry(end, frame)
 
     def _carry(self, end: socket.socket, frame: bytes) -> None:
         if self._rng.random() < self.loss:

@@ -34,6 +34,7 @@ __all__ = [
     "LEADER_FAULTS",
     "MAIN_FAULTS",
     "SEVERAL",
+    "STEPS",
     "WITNESS_FAULTS",
     "Fault",
     "Target",

@@ -5,12 +5,14 @@
                      stop        stands still past its lease, then goes on and believes what it did
                      leave       leaves in good order, and comes back
                      outage      kill -9 of all, which come back one after another
+                     clock       its wall clock jumps, and stays there
     to the network   cut off     a peer hears nobody, and nobody hears it
                      unpair      two peers do not hear each other, and hear all others
                      mute, deaf  all that a peer sends is lost; all that is sent to it
                      one way     what one peer sends to one other is lost
                      split       a line through the group
                      slow        everything takes longer on one peer's link
+                     held        what one peer sends waits in the switch, for some leases, and then arrives all at once
                      bad         the switch loses, doubles and reorders everybody's datagrams
 
 Kinds are dealt from a deck that a seed shuffled, as in `storm`. Most are aimed at a peer that leads, because nothing is
@@ -28,14 +30,16 @@ from neli_router.clock import host_clock
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
 from tests.chaos.bad_switch import BadSwitch
-from tests.chaos.faults import Fault
+from tests.chaos.faults import STEPS, Fault
 from tests.chaos.storm import ASK_EVERY, LATE_MAX, LOOK_EVERY, Injected, led_from
+from tests.chaos.wall_clock import WallClock
 from tests.servers.network import Network
 
 __all__ = ["PEER_FAULTS", "PeerStorm"]
 
 PROCESS_FAULTS = ("kill", "reboot", "stop", "leave", "outage")
-PEER_FAULTS = (*PROCESS_FAULTS, "stop", "cut off", "unpair", "mute", "deaf", "one way", "split", "slow", "bad")
+NETWORK_FAULTS = ("cut off", "unpair", "mute", "deaf", "one way", "split", "slow", "held", "bad")
+PEER_FAULTS = (*PROCESS_FAULTS, "stop", "clock", *NETWORK_FAULTS)
 
 AIMED = 0.7
 """How often a fault is aimed at a peer that leads."""
@@ -47,14 +51,25 @@ LOSS, DOUBLED, LATE = 0.2, 0.3, 0.3
 class PeerStorm:
     """Turns a group upside down for some seconds, and then lets it be led again."""
 
-    def __init__(self, network: Network, group: ProcessGroup, switch: BadSwitch, *, lease: float, seed: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        group: ProcessGroup,
+        switch: BadSwitch,
+        *,
+        lease: float,
+        seed: int,
+        clock: WallClock | None = None,
+    ) -> None:
+        self.kinds = tuple(kind for kind in PEER_FAULTS if kind != "clock" or clock is not None)
+        """Of faults: without a clock that can be stepped, none is."""
         self.injected: list[Injected] = []
         self.ended: list[str] = []
         """The log of each process that ended by itself, which none may."""
         self.led_after = 0.0
         """Seconds after the calm until every partition was led."""
         self._network, self._group, self._switch, self._lease = network, group, switch, lease
-        self._names = list(network.hosts)
+        self._names, self._clock = list(network.hosts), clock
         self._rng = random.Random(seed)
         self._present: dict[str, MemberProcess] = {}
         self._out: set[str] = set()
@@ -68,7 +83,7 @@ class PeerStorm:
             self._start(name)
         led_from(self._group, host_clock())
         self._began_at = host_clock()
-        end, deck, unmet = self._began_at + seconds, list[str](), set(PEER_FAULTS)
+        end, deck, unmet = self._began_at + seconds, list[str](), set(self.kinds)
         give_up_at, strike_at = end + LATE_MAX, self._began_at
         try:
             while (now := host_clock()) < give_up_at:
@@ -77,7 +92,7 @@ class PeerStorm:
                         break
                     end = now + ASK_EVERY
                 if now >= strike_at:
-                    deck = deck or self._rng.sample(PEER_FAULTS, len(PEER_FAULTS))
+                    deck = deck or self._rng.sample(self.kinds, len(self.kinds))
                     if self._strike(deck[-1]):
                         unmet.discard(deck.pop())
                     strike_at = now + self._lease * self._rng.uniform(0.3, 2.0)
@@ -94,7 +109,8 @@ class PeerStorm:
         self._group.leave()
 
     def _start(self, name: str) -> None:
-        self._present[name] = self._group.start(name, prefix=self._network.prefix(name))
+        environment = self._clock.environment if self._clock is not None and name == self._names[0] else None
+        self._present[name] = self._group.start(name, prefix=self._network.prefix(name), environment=environment)
 
     def _is_member(self, name: str) -> bool:
         return self._present[name].life.phase is LifePhase.MEMBER
@@ -153,6 +169,14 @@ class PeerStorm:
         others = [name for name in names if name != one]
         other = self._rng.choice(others)
         match kind:
+            case "clock":
+                assert self._clock is not None
+                ahead = self._rng.choice(STEPS)
+                self._clock.step(ahead)
+                return Fault(kind, f"{names[0]} to {ahead:+d} s", 0.0, [])
+            case "held":
+                self._switch.held |= {one}
+                return Fault(kind, one, seconds, [partial(self._release, one)])
             case "slow":
                 how, _, _ = network.slow(one).partition(" ")
                 return Fault(kind, f"{one} by {how}", seconds, [partial(network.hurry, one)])
@@ -179,6 +203,9 @@ class PeerStorm:
             network.lose(*way)
         whom = f"{one}, {other}" if kind in ("unpair", "one way") else one
         return Fault(kind, whom, seconds, [partial(network.carry, *way) for way in ways])
+
+    def _release(self, name: str) -> None:
+        self._switch.held -= {name}
 
     def _end_later(self, fault: Fault, out: Sequence[str]) -> None:
         began_at = host_clock()

@@ -1,5 +1,6 @@
 """Real processes that elect among themselves, each on a host of its own, and a storm upon them and their network."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from tests.chaos import report
 from tests.chaos.bad_switch import BadSwitch
 from tests.chaos.fenced import FencedWriter, writes_in
-from tests.chaos.peer_storm import PEER_FAULTS, PeerStorm
+from tests.chaos.peer_storm import PeerStorm
+from tests.chaos.wall_clock import WallClock
 from tests.chaos.weather import NAMES, SECONDS
 from tests.conftest import require
 from tests.processes.peer_group import PeerProcesses
@@ -22,9 +24,16 @@ PORT = 7801
 pytestmark = [pytest.mark.process, pytest.mark.timeout(SECONDS * 1.5 + 900)]
 
 
-@pytest.mark.parametrize("protocol", ["term", "gossip"])
+ELECTORS = {
+    "priority": {"protocol": "term", "policy": "priority"},
+    "random": {"protocol": "term", "policy": "random"},
+    "gossip": {"protocol": "gossip"},
+}
+
+
+@pytest.mark.parametrize("options", ELECTORS.values(), ids=ELECTORS)
 def test_no_two_peers_ever_act_at_once_whatever_happens_to_them_and_their_network(
-    protocol: str, tmp_path: Path
+    options: Mapping[str, str], tmp_path: Path
 ) -> None:
     """Terms grow, a fence refuses those that wake up late, and in calm all is led again."""
     require(missing())
@@ -36,11 +45,12 @@ def test_no_two_peers_ever_act_at_once_whatever_happens_to_them_and_their_networ
         verdict, writes = group.verdict(), writes_in(fence)
         return verdict.takeovers > 0 and len(verdict.processes) == PARTITIONS and bool(writes.refusals)
 
+    clock = None if WallClock.missing() else WallClock(tmp_path)
     with Network.started(NAMES) as network, BadSwitch(network, seed=SEED) as switch:
         places = {name: f"{network.address(name)}:{PORT}" for name in NAMES}
-        options = {"program": ("tests.chaos.fenced", str(fence)), "protocol": protocol, "lease": LEASE}
-        with PeerProcesses(tmp_path, places, partitions=PARTITIONS, pause=PAUSE, **options) as group:
-            storm = PeerStorm(network, group, switch, lease=LEASE, seed=SEED)
+        chosen = {"program": ("tests.chaos.fenced", str(fence)), "lease": LEASE, **options}
+        with PeerProcesses(tmp_path, places, partitions=PARTITIONS, pause=PAUSE, **chosen) as group:
+            storm = PeerStorm(network, group, switch, lease=LEASE, seed=SEED, clock=clock)
             storm.run(SECONDS, seen)
     verdict, writes = group.verdict(), writes_in(fence)
     say(report.table(storm.injected))
@@ -50,7 +60,7 @@ def test_no_two_peers_ever_act_at_once_whatever_happens_to_them_and_their_networ
     assert [] == verdict.faults
     assert [] == writes.zombies
     assert [] == storm.ended
-    assert set(PEER_FAULTS) == {fault.kind for fault in storm.injected}
+    assert set(storm.kinds) == {fault.kind for fault in storm.injected}
     assert set(range(PARTITIONS)) == verdict.processes.keys()
     assert verdict.takeovers > 0
     assert writes.refusals

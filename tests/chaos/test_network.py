@@ -151,6 +151,27 @@ def test_a_bad_switch_doubles_datagrams_and_lets_them_overtake_each_other(switch
     assert heard != sorted(heard)
 
 
+def test_a_bad_switch_keeps_what_it_shall_hold_and_then_carries_all_of_it(
+    switch: BadSwitch, network: Network, hears: Callable[..., bool]
+) -> None:
+    with network.entered("one"):
+        source = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with network.entered("two"):
+        target = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with source, target:
+        target.bind((network.address("two"), 7636))
+        switch.held = frozenset({"one"})
+        for number in range(3):
+            source.sendto(bytes([number]), (network.address("two"), 7636))
+        assert hears("two", "one")
+        target.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            target.recv(100)
+        switch.held = frozenset()
+        target.settimeout(SOON)
+        assert [0, 1, 2] == [target.recv(100)[0] for _ in range(3)]
+
+
 def test_when_a_bad_switch_is_gone_the_network_is_as_it_was(network: Network, hears: Callable[..., bool]) -> None:
     with BadSwitch(network, seed=SEED):
         pass
