@@ -3,7 +3,8 @@
     start --> STARTING --it answers, and is a member--> READY --kill--> gone --start--> ...
                                                          | stop ... resume
 
-Its weight is 0: it leads nothing, so the referee judges nothing of it. It ends with this process, as all its like.
+Its weight is 0 if it is not told otherwise: it leads nothing, so the referee judges nothing of it. It ends with this
+process, as all its like.
 """
 
 import os
@@ -44,6 +45,7 @@ class HostAgent(Closing):
         self.environment = {"NELI_AGENT": self.socket}
         """Of the members that it is to watch."""
         named = {"name": NAME, "weight": 0, **config, "socket": self.socket}
+        self._name = named["name"]
         arguments = [argument for option, value in named.items() for argument in _arguments(option, value)]
         # The prefix comes first, as it may be a program that the leash does not survive.
         self._command = [*prefix, *leashed([sys.executable, "-m", "neli_router", "agent", *arguments])]
@@ -96,7 +98,7 @@ class HostAgent(Closing):
 
     def _is_member(self) -> bool:
         with suppress(NeliError), Client(self.socket) as client:
-            return any(member.name == NAME for member in client.members().members)
+            return any(member.name == self._name for member in client.members().members)
         return False
 
 
