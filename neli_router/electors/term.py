@@ -34,9 +34,11 @@ the article says, but tells the new one how long its promises to others still ru
 counts that vote for acting only so much later. Two majorities share a node. It answered the older leader before it
 supported the newer one, for afterwards the older one's heartbeats are stale to it. So the newer one acts when the
 older one's lease is over. A leader that gives up says Ceded, which ends the promises to it under that term and all
-lower ones: it will not act under them again. A node that starts owes everybody a whole wait, because it does not know
-what it promised before. That is about two that act; that no two lead under one term needs the term on disk: a node
-that forgot it could vote twice under one term.
+lower ones: it will not act under them again. One that a higher term unseats says nothing of that, and owes everybody
+the rest of its lease: its program was told that end, and whoever acts on it, such as a client of an agent, hears of
+the loss later than the next leader of its votes. A node that starts owes everybody a whole wait, because it does not
+know what it promised before. That is about two that act; that no two lead under one term needs the term on disk: a
+node that forgot it could vote twice under one term.
 
 **From outside**, to be driven by `council.py`, simulators and explorers:
 
@@ -615,12 +617,18 @@ class TermElector:
         else:
             self._lost = None
         changed = was is not Role.FOLLOWER or leader != self.leader
+        is_unseated, acted_until = self._begun and term > before, self.acts_until
         self.role, self.term, self.leader, self._answers = Role.FOLLOWER, term, leader, None
         self.acts_from, self.acts_until, self._begun = inf, -inf, False
         self._sent, self._supporters, self._rejected = {}, {}, frozenset()
         if changed:
             effects.append(Became(self.role, term, leader, reason, cause))
-        if was is not Role.FOLLOWER:
+        if is_unseated:
+            # Its program could not finish: whoever acts on its lease may do so to the end, though it is fenced. So
+            # its own promise, to nobody else, lasts as long, and it does not say that the promises to it are over.
+            rest = self._settings.wait - self._settings.lease
+            self._owes_until = max(self._owes_until, acted_until + rest)
+        elif was is not Role.FOLLOWER:
             effects.append(Tell(None, Ceded(before, counter, to)))
         if term > before:
             self._voted = None

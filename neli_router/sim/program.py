@@ -38,6 +38,8 @@ class Program:
     ) -> None:
         self.held: dict[int, int] = {}
         """Partition -> term, for all that it was told it may act for and has not stopped to act for."""
+        self.asked: set[tuple[int, int]] = set()
+        """Partition and term, for all that it was ever asked to let go of."""
         self.prompt = False
         """Whether it answers at once and always, as every program does in phase two."""
         self._label, self._habits, self._unit = label, habits, unit
@@ -58,6 +60,7 @@ class Program:
                     self._released.pop(partition, None)
             case Revoked(terms=terms):
                 self._require_held("Revoked", terms)
+                self.asked.update(terms.items())
                 if not self._habits.exclusive:  # Its successor was heard already: no need to wait.
                     self._drop(terms)
                     return

@@ -158,21 +158,22 @@ def test_proposal_of_a_higher_term_makes_a_candidate_a_follower() -> None:
 
 def test_proposal_of_a_higher_term_makes_a_leader_a_follower() -> None:
     machine, now = leader(term=5)
+    until = machine.acts_until
     told = hear(machine, 2, Proposal(6), now)
     assert [
         Became(Role.FOLLOWER, 6, None, "peer 2 proposed itself under term 6"),
-        Tell(None, Ceded(5, 2, 2)),
         Remember(6),
-        Tell(2, Support(6, 0, 0.0, 0)),
+        Tell(2, Support(6, 0, until - now, 0)),
     ] == told
     assert machine.tenure(now) is None
 
 
 def test_heartbeat_of_a_higher_term_makes_a_leader_follow_and_support() -> None:
     machine, now = leader(term=5)
+    until = machine.acts_until
     told = hear(machine, 2, Heartbeat(8, 3), now)
     assert (Role.FOLLOWER, 8, 2) == (machine.role, machine.term, machine.leader)
-    assert Tell(2, Support(8, 3, 0.0, 0)) == told[-1]
+    assert Tell(2, Support(8, 3, until - now, 0)) == told[-1]
 
 
 def test_majority_is_half_of_all_and_one_more() -> None:
@@ -241,11 +242,7 @@ def test_stale_heartbeat_is_answered_by_invalid_heartbeat_with_ones_own_term() -
 def test_stale_heartbeat_the_leader_that_is_told_so_steps_down_and_stands_again_after_a_wait() -> None:
     machine, now = leader(term=10)
     told = hear(machine, 1, InvalidHeartbeat(11), now)
-    assert [
-        Became(Role.FOLLOWER, 11, None, "peer 1 is at term 11"),
-        Tell(None, Ceded(10, 2, None)),
-        Remember(11),
-    ] == told
+    assert [Became(Role.FOLLOWER, 11, None, "peer 1 is at term 11"), Remember(11)] == told
 
 
 def test_lost_majority_the_leader_steps_down_and_says_so() -> None:
@@ -430,6 +427,26 @@ def test_owed_is_nothing_to_a_leader_that_ceded() -> None:
     machine = follower(2, term=5, now=10.0)
     hear(machine, 2, Ceded(5, 2, None), 10.5)
     assert Tell(1, Support(6, 0, 0.0, 0)) == hear(machine, 1, Proposal(6), 10.5)[-1]
+
+
+def test_owed_by_a_leader_that_is_unseated_is_the_rest_of_its_lease_to_everybody() -> None:
+    """Its program was told that end. Clients of an agent act on it, and hear of the loss after the next leader does."""
+    machine, now = leader(term=5)
+    until = machine.acts_until
+    told = hear(machine, 2, Proposal(6), now + 1.0)
+    assert Tell(2, Support(6, 0, until - (now + 1.0), 0)) == told[-1]
+    assert not any(isinstance(effect, Tell) and isinstance(effect.message, Ceded) for effect in told)
+    hear(machine, 2, Ceded(6, 0, None), now + 1.0)
+    machine.step(Stand(), now + 1.0)
+    hear(machine, 1, Support(7, 0, 0.0, 0), now + 1.0)
+    assert until == machine.acts_from
+
+
+def test_owed_is_nothing_by_a_leader_that_is_unseated_before_it_acted() -> None:
+    machine, now = candidate(term=5)
+    hear(machine, 1, Support(5, 0, 2.0, 0), now)
+    told = hear(machine, 2, Proposal(6), now + 1.0)
+    assert (Tell(None, Ceded(5, 2, 2)), Tell(2, Support(6, 0, 0.0, 0))) == (told[1], told[-1])
 
 
 def test_owed_is_still_what_was_promised_under_a_later_term_than_the_ceded_one() -> None:
