@@ -150,16 +150,31 @@ TEXTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], GossipBounds]] = {
 }
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("story", TEXTS)
 def test_two_lead_by_the_texts_own_rules(story: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the shipped ones, none do within these bounds: `test_proof` walks further there."""
-    text, bounds = TEXTS[story]
-    with monkeypatch.context() as patched:
-        text(patched)
-        report = explore(GossipMiniatures(bounds))
-        told = [line.rstrip() for line in transcript(report)]
-    assert (TRANSCRIPTS / f"{story}.txt").read_text().splitlines() == told
+    """The way there was found by exploring; here it is gone again. By the shipped rules none is: see `test_proof`."""
+    change, bounds = TEXTS[story]
+    *lines, last = (TRANSCRIPTS / f"{story}.txt").read_text().splitlines()
+    change(monkeypatch)
+    assert last in {f"FAIL {rule}" for rule in ends_of(lines, GossipMiniatures(bounds))}
+
+
+@pytest.mark.parametrize("story", TEXTS)
+def test_by_the_shipped_rules_that_way_leads_to_nothing_broken(story: str) -> None:
+    _, bounds = TEXTS[story]
+    *lines, _ = (TRANSCRIPTS / f"{story}.txt").read_text().splitlines()
+    assert set() == ends_of(lines, GossipMiniatures(bounds)) - {None}
+
+
+def ends_of(lines: list[str], miniatures: GossipMiniatures) -> set[str | None]:
+    """The rule that is broken, or None, in each world to which these steps lead."""
+    begun = miniatures.first()
+    assert lines[0] == miniatures.tell(("genesis",), begun).rstrip()
+    worlds = [begun]
+    for line in lines[1:]:
+        steps = (step for world in worlds for step in miniatures.steps(world))
+        worlds = [after for label, after in steps if line == miniatures.tell(label, after).rstrip()]
+    return {miniatures.broken_rule(world) for world in worlds}
 
 
 def test_rumours_of_one_key_can_do_the_same() -> None:
