@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "load": ("wishes", "load_command", "Let partitions count with the loads that were measured."),
     "members": ("lookups", "members_command", "Print the members of the group."),
     "owner": ("lookups", "owner_command", "Print which member owns each key."),
+    "peers": ("peers", "peers_command", "Print who answers and who leads, in a group without a broker."),
     "pin": ("wishes", "pin_command", "Give a partition to a certain member."),
     "pipeline": ("pipeline", "pipeline_command", "Let Spark jobs of three hosts fill one table, and kill one."),
     "rebalance": ("rebalance", "rebalance_command", "Move leaders that are elected among peers."),

@@ -166,7 +166,11 @@ ROOMS = (
     ),
     # What one group is and did, for people: folded from the records that a member reads anyway.
     # A borrowed group has no records: what is known of it, the store of owners says.
-    Room(("status",), imports=(*GROUND, "induction", "ledgers.base", "ownership.base", "pump", "status")),
+    # Of a group without a broker and without a store, one member knows what it hears.
+    Room(
+        ("status",),
+        imports=(*GROUND, "induction", "ledgers.base", "ownership.base", "peers.outlook", "pump", "status"),
+    ),
     # The rows of an audit, as tables of Arrow and Delta.
     Room(("status.audit_table",), imports=(*GROUND, "status"), packages=frozenset({"deltalake", "pyarrow"})),
     Room(("fence",), imports=("errors", "fence")),

@@ -10,6 +10,7 @@
     GET  /v1/watch[?key=K | key64=B | role=N]    a stream: owner (OwnerView), for each change
     GET  /v1/table                               TableView
     GET  /v1/members                             MembersView
+    GET  /v1/peers                               PeersView      of a group without a broker: who answers, who leads
     GET  /v1/moves?limit=N                       MovesView      one row a cause, source and target; the newest last
     GET  /v1/history?limit=N                     HistoryView    joins, ends, wishes, and what moved because of each
     GET  /v1/history/events                      stream (EventView): event, for each that is new or has grown
@@ -72,6 +73,8 @@ __all__ = [
     "OwnersAsked",
     "OwnersView",
     "PartitionView",
+    "PeerView",
+    "PeersView",
     "RebalanceAsked",
     "RebalanceView",
     "Refusal",
@@ -204,6 +207,8 @@ class MembersView(_View, frozen=True):
     members: list[MemberView]
     at: int
     age: float
+    are_peers: bool = False
+    """Whether these are the peers of a list, because nothing tells their names and addresses."""
 
 
 Cause = Literal[
@@ -222,6 +227,10 @@ Cause = Literal[
     "load",
     "claim",
     "release",
+    "silence",
+    "hear",
+    "elect",
+    "vacate",
     "other",
 ]
 
@@ -259,7 +268,9 @@ class EventView(_View, frozen=True):
     `join`, `leave`, `expire` by `by`; `certify`: `by` knew that its process had ended; `replace`: a newer process took
     the name; `fence`: it was heard after it was expired or replaced, so it lived on and was fenced; a wish;
     `handover`: the reason was not read; in a borrowed group, which does not tell why, `claim`: `member` leads more, and
-    `release`: it leads less, and no other leads that instead; `other`: the records were not read.
+    `release`: it leads less, and no other leads that instead; among peers, as this agent's member sees them, `silence`:
+    `member` answers no more, or is refused, `hear`: it does again, `elect`: it leads these, `vacate`: it leads these no
+    more, and no other does yet; `other`: the records were not read.
     """
 
     offset: int
@@ -276,6 +287,10 @@ class EventView(_View, frozen=True):
     """The newest record that belongs to it."""
     lasted: float = 0.0
     """Seconds from the first to that."""
+    reason: str = ""
+    """Why, where the protocol tells."""
+    term: int = 0
+    """Of `elect`: the highest under which `member` was elected."""
 
 
 class HistoryView(_View, frozen=True):
@@ -283,6 +298,36 @@ class HistoryView(_View, frozen=True):
 
     events: list[EventView]
     at: int
+
+
+class PeerView(_View, frozen=True):
+    """One of the list of a group without a broker."""
+
+    peer: str
+    """As the list spells it."""
+    state: str
+    """`here` for the agent's own member, `alive`, `one-way` (it is heard, and does not answer), `refused` (what comes
+    from it is), `silent`, or `unknown` for one that was not asked for long enough."""
+    heard_ago: float | None
+    """Seconds since something of it was taken; None if nothing ever was."""
+    leads: int
+    """Partitions that it leads, as far as this member knows."""
+    reason: str = ""
+    """Why what comes from it is refused."""
+
+
+class PeersView(_View, frozen=True):
+    """The list, as the agent's member sees it."""
+
+    peers: list[PeerView]
+    majority: int
+    """How many of them elect a leader."""
+    alive: int
+    """How many answer, and this one."""
+    term: int
+    """The highest that is known."""
+    unled: int
+    """Partitions that this member helps to elect a leader for, and knows none."""
 
 
 class StatusView(_View, frozen=True):
@@ -309,6 +354,8 @@ class StatusView(_View, frozen=True):
     """Partitions that the agent's member leads only while no other can."""
     store: str = ""
     """Where members and owners were read, if that is not the address of the table: a store of owners."""
+    peers: PeersView | None = None
+    """In a group without a broker. If it has no store either, members are peers, and owners their leaders."""
 
 
 class WishAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

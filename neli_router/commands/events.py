@@ -67,8 +67,12 @@ SENTENCES: dict[Cause, str] = {
     "unpin": "partition {partition} was unpinned by {by}",
     "weigh": "{member} was weighed by {by}",
     "load": "loads were told by {by}",
-    "claim": "{member} was given more by the broker",
+    "claim": "{member} leads more",
     "release": "{member} leads less",
+    "silence": "{member} is silent",
+    "hear": "{member} answers again",
+    "elect": "{member} leads, term {term}",
+    "vacate": "{member} leads no more",
     "other": "records were not read",
 }
 
@@ -85,6 +89,8 @@ class EventLine(msgspec.Struct, frozen=True):
     partition: int | None
     moved: list[MovedView]
     text: str
+    reason: str = ""
+    term: int = 0
 
 
 @click.command("events")
@@ -212,7 +218,11 @@ def _follow(ledger: Ledger, annals: Annals) -> Iterator[EventLine]:
 
 def sentence(view: EventView) -> str:
     """What happened, in a line."""
-    said = SENTENCES[view.cause].format(member=view.member, by=view.by or "an unknown writer", partition=view.partition)
+    said = SENTENCES[view.cause].format(
+        member=view.member, by=view.by or "an unknown writer", partition=view.partition, term=view.term
+    )
+    if view.reason:
+        said = f"{said} ({view.reason})"
     number = sum(moved.number for moved in view.moved)
     if not number:
         return plain(said)
@@ -232,7 +242,18 @@ def _listed(names: list[str]) -> str:
 def _seen(view: EventView) -> EventLine:
     """The line of what an agent tells."""
     at = time_stamp(view.ago)
-    return EventLine(at, view.offset, view.cause, view.member, view.by, view.partition, view.moved, sentence(view))
+    return EventLine(
+        time=at,
+        offset=view.offset,
+        cause=view.cause,
+        member=view.member,
+        by=view.by,
+        partition=view.partition,
+        moved=view.moved,
+        text=sentence(view),
+        reason=view.reason,
+        term=view.term,
+    )
 
 
 def _line(episode: Episode, at: str | None) -> EventLine:

@@ -29,6 +29,7 @@ from neli_router.commands.conventions import (
     time_stamp,
 )
 from neli_router.commands.hook import ChangeHook, hook_options
+from neli_router.commands.peers import print_peers
 from neli_router.errors import NoOwner, plain
 from neli_router.exit_codes import EXIT_NO_OWNER, EXIT_USAGE
 from neli_router.keyspace import Key
@@ -192,9 +193,13 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
     """
     with asking(agent, token_file) as client:
         view = client.members()
+        peers = client.peers() if view.are_peers else None
     members = view.members
     if output == "json":
         print_views(members)
+        return
+    if peers is not None:
+        print_peers(peers)
         return
     print_rows(
         ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE(s)", "LAG(records)", "DRAINED", "WITNESS"],

@@ -81,6 +81,9 @@ UNHEARD = "it has not heard of one yet"
 PEER = re.compile(r"\bpeer (\d+)\b")
 """Electors know each other by their places in the list, which mean nothing to people."""
 
+IT = re.compile(r"^it ")
+"""How an elector speaks of itself."""
+
 PARTITION_MAX = 3
 """Bytes of a partition's number: there are at most 4096."""
 
@@ -366,8 +369,11 @@ class Council(Voter):
             self.leader_changes += partition in self._last_leaders
             self._last_leaders[partition] = became.leader
         reason = PEER.sub(lambda found: self._peer.peers[int(found[1])], became.reason)
-        if became.leader != leader or became.role is Role.LEADER:
-            self._reasons[partition] = reason
+        if became.leader != leader:
+            # Whom another followed is only half of the story: why the one before leads no more is the other.
+            told = "" if became.cause == "leader_found" else IT.sub(f"{self._peer.peers[self._peer.me]} ", reason)
+            lost = self._reasons.get(partition, "") if leader is None and became.leader is not None else ""
+            self._reasons[partition] = "; ".join(filter(None, (lost, told)))
         if became.role is Role.LEADER:
             if not self._leads or self._beat_at <= now:
                 self._beat_at = now + self._settings.beat

@@ -65,7 +65,7 @@ HEARTBEAT, READY, LEADS, FLOOR, ELECTORATE, PULSE, WISH = range(7)
     WISH        (place, term)                an operator wants the leader of this term to give way to this place
 """
 
-LAPSED = "no majority declared this member their favourite within P"
+LAPSED = "for a lease, no majority declared this member their favourite"
 TURNED = "it favours another member now"
 GAVE = "it gave all partitions away"
 OUTLIVED = "others know a later life of this member: its memory was lost, or there are two of it"

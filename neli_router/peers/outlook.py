@@ -23,11 +23,11 @@ from typing import Literal
 from neli_router.electors.events import Led
 from neli_router.protocol import Notice
 
-__all__ = ["ONE_WAY_MAX", "Outlook", "PeerState", "news_between"]
+__all__ = ["ONE_WAY_MAX", "WHY", "Outlook", "PeerState", "news_between"]
 
-ONE_WAY_MAX = 8.0
-"""Seconds: a peer that was heard within them, but does not answer, hears nothing. Every peer is asked, and asks, every
-five seconds, and once a second when it is silent."""
+ONE_WAY_MAX = 2.9
+"""Seconds: a silent peer that was heard within them lives, and hears nothing: it asks us once a second. More, and one
+that has just died would be taken for such a one: it is silent three seconds after its death at the earliest."""
 
 PeerState = Literal["alive", "one-way", "refused", "silent", "unknown", "here"]
 
@@ -84,11 +84,9 @@ def news_between(before: Outlook, after: Outlook) -> list[Notice]:
     news: list[Notice] = []
     for place, peer in enumerate(after.peers):
         was, state = before.state(place), after.state(place)
-        if was == state:
-            continue
-        if state == "alive" and was != "unknown":
+        if state == "alive" and was in WHY:
             news.append(Notice("peers.alive", {"peer": peer}))
-        elif state in ("silent", "one-way", "refused"):
+        elif state in WHY and (was not in WHY or (state == "refused" and was != "refused")):
             fields: dict[str, object] = {"peer": peer, "why": WHY[state]}
             if state == "refused":
                 fields["reason"] = after.refusals[place]

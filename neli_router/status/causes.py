@@ -53,7 +53,7 @@ CAUSES: Mapping[type, Cause] = {
     Load: "load",
 }
 
-OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", "certify", "fence"})
+OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", "certify", "fence", "silence", "hear"})
 """The causes that are the fate of a member. All others are wishes, and moves whose reason is not known."""
 
 SETTLED = 1.0
@@ -77,6 +77,8 @@ class Episode:
     last_at: float = 0.0
     moved: dict[tuple[str | None, str | None], list[int]] = field(default_factory=dict)
     counts: dict[tuple[str | None, str | None], int] = field(default_factory=dict)
+    reason: str = ""
+    term: int = 0
     _told: GroupEvent | None = None
 
     def add(self, source: str | None, target: str | None, partition: int, offset: int, now: float) -> None:
@@ -106,6 +108,8 @@ class Episode:
                 by=self.by,
                 partition=self.partition,
                 moved=moved,
+                reason=self.reason,
+                term=self.term,
             )
         return self._told
 

@@ -42,6 +42,10 @@ Cause = Literal[
     "load",
     "claim",
     "release",
+    "silence",
+    "hear",
+    "elect",
+    "vacate",
     "other",
 ]
 
@@ -123,6 +127,10 @@ class GroupEvent:
     partition: int | None
     """The one that a pin names."""
     moved: tuple[Moved, ...]
+    reason: str = ""
+    """Why it happened, where the protocol tells."""
+    term: int = 0
+    """The highest under which partitions were elected a leader for; 0 if none was."""
 
 
 class MemberStatus(NamedTuple):

@@ -55,15 +55,17 @@ def asked(folder: Path, path: str) -> httpx.Response:
 
 
 def test_agents_among_peers_answer_for_what_they_lead_and_name_the_option_that_the_rest_needs(
-    agents: list[Running], tmp_path: Path
+    agents: list[Running], listed: Listed, tmp_path: Path
 ) -> None:
     led = agents[0].agent.member.led
     mine, other = next(iter(led)), next(i for i in range(PARTITIONS) if i not in led)
     assert 200 == asked(tmp_path, "/ready").status_code
     owner = asked(tmp_path, f"/v1/owner?role={mine}").json()
     assert ("m0", led[mine]) == (owner["name"], owner["term"])
-    for path in (f"/v1/owner?role={other}", "/v1/table", "/v1/members"):
+    for path in (f"/v1/owner?role={other}", "/v1/watch"):
         assert "ownership='redis://host:6379/group'" in asked(tmp_path, path).text
+    until(lambda: 0 == asked(tmp_path, "/v1/peers").json()["unled"], "leaders of all")
+    assert f"(the peer {listed.places[other % 3]} leads it, term " in asked(tmp_path, f"/v1/owner?role={other}").text
     status = asked(tmp_path, "/v1/status").json()
     assert ("term", "member", 2) == (status["protocol"], status["member"], status["led"])
     assert "neli_partitions_led 2.0" in asked(tmp_path, "/metrics").text
@@ -128,6 +130,46 @@ def test_metrics_show_peers_elections_and_what_was_refused(
     until(lambda: told(tmp_path)["neli_partitions_unled"] == 0, "leaders of all")
 
 
+def test_the_commands_show_peers_and_their_leaders_and_what_became_of_one_that_is_gone(
+    agents: list[Running], listed: Listed, tmp_path: Path
+) -> None:
+    def say(*words: str) -> tuple[int, str]:
+        result = neli(*words, "--agent", f"{tmp_path}/0.sock")
+        return result.exit_code, result.output
+
+    def settled(count: int) -> bool:
+        view = asked(tmp_path, "/v1/peers").json()
+        return bool(view["alive"] == count and not view["unled"])
+
+    until(lambda: settled(3), "a group that is well")
+    code, said = say("peers")
+    assert (0, ["here", "alive", "alive"]) == (code, [line.split()[1] for line in said.splitlines()[1:]])
+    assert (0, "PEER") == (say("members")[0], say("members")[1].split()[0])
+    code, said = say("table")
+    assert (0, PARTITIONS) == (code, len(said.splitlines()) - 1)
+    assert {f"m{i}" for i in range(3)}.isdisjoint(said.split())
+    assert set(listed.places) <= set(said.split())
+    assert f"{listed.places[1]} leads, term " in say("events")[1]
+    code, said = say("owner", "some-key")
+    assert (5, True) == (code, "`neli table` says which peer leads which partition" in said)
+    code, said = say("watch")
+    assert (5, True) == (code, "each change of an owner was wanted" in said)
+
+    agents[2].agent.member.ask_close()
+    until(lambda: settled(2), "a takeover")
+    code, said = say("peers")
+    assert (0, True) == (code, "silent" in said and "it is down, or cut off" in said)
+    assert f"{listed.places[2]} is silent (nothing is heard of it)" in say("events")[1]
+
+    agents[1].agent.member.ask_close()
+    until(lambda: asked(tmp_path, "/v1/peers").json()["alive"] == 1, "the end of the majority")
+    code, said = say("peers")
+    assert (3, True) == (code, "1 of 3 peers answer, this one included, and it takes 2 to elect a leader" in said)
+    until(lambda: "leads no more" in say("events")[1], "the end of its own leads")
+    why = asked(tmp_path, "/v1/status").json()["why"]
+    assert "1 of 3 peers answer, this one included, and it takes 2 to elect a leader" == why
+
+
 def told(folder: Path) -> dict[str, float]:
     """The metrics, with the values of their labels: role before reason."""
     found = {}
@@ -169,6 +211,11 @@ def test_where_leaders_are_not_elected_nobody_can_be_named(tmp_path: Path) -> No
     with running(Config(f"sqlite://{tmp_path}/ledger.db"), AgentOptions(socket=f"{tmp_path}/a.sock")):
         result = neli("rebalance", "--agent", f"{tmp_path}/a.sock")
         assert (5, True) == (result.exit_code, "choose the protocol 'term'" in result.output)
+        result = neli("peers", "--agent", f"{tmp_path}/a.sock")
+        assert (5, True) == (
+            result.exit_code,
+            "members do not elect among themselves: ask for the members" in result.output,
+        )
 
 
 def test_flags_spell_the_address_of_a_list(listed: Listed, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_member_that_was_killed_is_gone_when_its_card_expires_and_its_heir_has
     assert [("b", 21), ("b", 22), ("b", 13), ("b", 14)] == store.shown
     expected = [
         "a was expired by the store of owners: 2 partitions to nobody",
-        "b was given more by the broker: 2 partitions to b",
+        "b leads more: 2 partitions to b",
     ]
     assert expected == store.told
     assert (1, 4) == (store.chronicle.group.counts["expired"], store.chronicle.group.counts["moves"])
@@ -128,7 +128,7 @@ def test_a_newcomer_is_told_with_the_partitions_that_it_is_given_soon(store: Sto
     store.say(3.0 + 2 * LEASE, a={}, b={1: 23})
     assert [
         "b joined: 2 partitions from a to b",
-        "b was given more by the broker: 1 partition from a to b",
+        "b leads more: 1 partition from a to b",
     ] == store.told
     offsets = [(event.offset, event.last) for event in store.chronicle.group.events]
     assert sorted(offsets) == offsets

@@ -88,7 +88,7 @@ def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page)
         assert not any(map(page.is_shown, hidden))
         assert ["Weight", "Load", "Lag", "Witness"] == page.texts("th.of-wishes")
         assert "fast-neli" == page.text("#fact-protocol dd")
-        expected = "worker-0 was given more by the broker nobody → worker-0 2 partitions 0, 3"
+        expected = "worker-0 leads more nobody → worker-0 2 partitions 0, 3"
         assert page.texts("#moves li")[0].endswith(expected)
         agent.tell(replace(told, members=[replace(member, lease_left=None) for member in members]))
         page.await_text('tr[data-member="worker-1"] .left', "not known")

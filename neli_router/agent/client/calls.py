@@ -34,6 +34,7 @@ from neli_router.agent.wire import (
     OwnersAsked,
     OwnersView,
     OwnerView,
+    PeersView,
     RebalanceAsked,
     RebalanceView,
     Refusal,
@@ -52,6 +53,7 @@ __all__ = [
     "EVENTS",
     "HISTORY_EVENTS",
     "MEMBERS",
+    "PEERS",
     "STATUS",
     "TABLE",
     "TIMEOUT",
@@ -105,6 +107,7 @@ class Call(Generic[Answer]):
 
 TABLE = Call("GET", "/v1/table", TableView)
 MEMBERS = Call("GET", "/v1/members", MembersView)
+PEERS = Call("GET", "/v1/peers", PeersView)
 STATUS = Call("GET", "/v1/status", StatusView)
 EVENTS = Call("GET", "/v1/events", msgspec.Raw)
 HISTORY_EVENTS = Call("GET", "/v1/history/events", EventView)

@@ -44,6 +44,7 @@ from neli_router.agent.wire import (
     MembersView,
     MovesView,
     OwnerView,
+    PeersView,
     RebalanceView,
     StatusView,
     TableView,
@@ -87,6 +88,10 @@ class Client(Transport):
 
     def members(self) -> MembersView:
         return self.call(calls.MEMBERS)
+
+    def peers(self) -> PeersView:
+        """Who answers and who leads, in a group without a broker. Raises BeyondProtocol in any other."""
+        return self.call(calls.PEERS)
 
     def moves(self, *, limit: int = 100) -> MovesView:
         """The last moves of partitions, the newest last."""
@@ -203,6 +208,9 @@ class AsyncClient(AsyncTransport):
 
     async def members(self) -> MembersView:
         return await self.call(calls.MEMBERS)
+
+    async def peers(self) -> PeersView:
+        return await self.call(calls.PEERS)
 
     async def moves(self, *, limit: int = 100) -> MovesView:
         return await self.call(calls.moves(limit))

@@ -1,7 +1,7 @@
 """The application: every question of the wire, and the method that answers it.
 
-    connection --> guard --> path --+-- at once: owner, owners, lease, share, table, members, moves, history, status,
-                                    |            ready
+    connection --> guard --> path --+-- at once: owner, owners, lease, share, table, members, peers, moves, history,
+                                    |            status, ready
                                     |-- after a while (waits.py): leadership, leadership/events, share/events, watch,
                                     |                             events
                                     |-- for as long as its process lives (lives.py): witness
@@ -16,6 +16,7 @@ owners is answered in runs, and other requests come in between.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent.server import page, views
@@ -41,9 +42,10 @@ from neli_router.agent.server.wishes import KINDS, Wishes
 from neli_router.agent.wire import AGE_MAX, HistoryView, OwnersView, OwnerView, RebalanceView, StatusView
 from neli_router.clock import host_clock
 from neli_router.config import ELECTED, Config
-from neli_router.errors import NoOwner
+from neli_router.errors import BeyondProtocol, NeliError, NoOwner
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.wishes import no_wishes
+from neli_router.router.refusal import At, NoTable
 from neli_router.router.table import Table
 from neli_router.status.chronicle import EVENTS_MAX
 
@@ -82,7 +84,7 @@ class App:
         self._is_alone = not config.has_ledger and config.ownership is None
         """Whether this agent knows nothing of the group but what its member leads."""
         self._lending = Lending(hub.member, config.drain_timeout)
-        waits = Waits(member, hub, self._lending, self._status_event)
+        self._waits = waits = Waits(member, hub, self._lending, self._status_event)
         self._routes: Mapping[tuple[str, str], Route] = {
             ("GET", "/v1/owner"): self._owner,
             ("POST", "/v1/owners"): self._owners,
@@ -91,9 +93,10 @@ class App:
             ("GET", "/v1/leadership/events"): waits.leadership_events,
             ("GET", "/v1/share"): self._share,
             ("GET", "/v1/share/events"): waits.share_events,
-            ("GET", "/v1/watch"): waits.watch,
+            ("GET", "/v1/watch"): self._watch,
             ("GET", "/v1/table"): self._table,
             ("GET", "/v1/members"): self._members,
+            ("GET", "/v1/peers"): self._peers,
             ("GET", "/v1/moves"): self._moves,
             ("GET", "/v1/history"): self._history,
             ("GET", "/v1/history/events"): waits.history_events,
@@ -131,7 +134,7 @@ class App:
                 name, address = self._member.name, self._config.address
                 await answer(send, OwnerView(where.partition, name, address, term, where.slot))
                 return
-            error = view.explain(f"the owner of partition {where.partition} was wanted")
+            error = self._unknown_owner(view, where.partition)
             self._traffic.lookups[type(error).__name__] += 1
             raise error
         found = views.owner_view(view, where.partition, where.slot, self._feed.at)
@@ -139,6 +142,26 @@ class App:
         if found.name is None:
             raise NoOwner(f"the owner of partition {where.partition} was wanted", found.why, view.why_unowned[1])
         await answer(send, found)
+
+    def _unknown_owner(self, view: NoTable, partition: int) -> NeliError:
+        """Why the owner of `partition` cannot be told; for people, the peer that leads it, where that is known."""
+        error, outlook = self._no_table(view, f"the owner of partition {partition} was wanted"), self._inner.outlook
+        led = None if not self._is_alone or outlook is None else outlook.leaders[partition]
+        if outlook is None or led is None:
+            return error
+        who = "no peer leads it" if led.leader is None else f"the peer {outlook.peers[led.leader]} leads it"
+        return type(error)(error.wanted, f"{error.found} ({who}, term {led.term}, as this member knows)", error.remedy)
+
+    def _no_table(self, view: NoTable, wanted: str) -> NeliError:
+        error = view.explain(wanted)
+        if not self._is_alone:
+            return error
+        return type(error)(wanted, error.found, f"{error.remedy}; `neli table` says which peer leads which partition")
+
+    async def _watch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._is_alone and not isinstance(view := self._feed.view, Table):
+            raise self._no_table(view, "each change of an owner was wanted")  # There would be none, for ever.
+        await self._waits.watch(scope, receive, send)
 
     async def _owners(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = owners_asked(await body_of(receive))
@@ -148,7 +171,7 @@ class App:
             raise RequestRefused("TooLarge", f"at most {KEYS_MAX} keys were wanted", found, "ask for them in parts")
         view, at, layout = self._feed.view, self._feed.at, self._layout
         if not isinstance(view, Table):
-            raise view.explain("the owners of several keys were wanted")
+            raise self._no_table(view, "the owners of several keys were wanted")
         owners = []
         for number_of, key in enumerate(keys):
             if number_of % RUN == RUN - 1:
@@ -177,15 +200,34 @@ class App:
     async def _table(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         self._require_read("the table was wanted")
-        await answer(send, views.table_view(self._chronicle.group, self._address, self._feed.at))
+        await answer(send, views.table_view(self._chronicle.group, self._address, self._at))
 
     async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         self._require_read("the members were wanted")
-        await answer(send, views.members_view(self._chronicle.group, self._feed.at, host_clock()))
+        view = views.members_view(self._chronicle.group, self._at, host_clock())
+        await answer(send, replace(view, are_peers=self._is_alone))
+
+    async def _peers(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queried(scope["query_string"], ())
+        if (outlook := self._inner.outlook) is None:
+            protocol = self._config.protocol
+            raise BeyondProtocol(
+                "the peers of this member were wanted",
+                f"with the protocol {protocol!r} members do not elect among themselves",
+                "ask for the members",
+            )
+        await answer(send, views.peers_view(outlook))
+
+    @property
+    def _at(self) -> At:
+        """How current the group is that people are shown."""
+        return At(self._chronicle.group.at, 0.0) if self._is_alone else self._feed.at
 
     def _require_read(self, wanted: str) -> None:
         """Raise why the ledger was never read: an empty list would say that there is no member."""
+        if self._is_alone:
+            return
         view = self._feed.view
         if self._feed.at.age > AGE_MAX and not isinstance(view, Table):
             raise view.explain(wanted)
@@ -219,7 +261,7 @@ class App:
         return views.status_view(
             self._chronicle.group,
             self._feed.view,
-            self._feed.at,
+            self._at,
             now=host_clock(),
             agent=self._member.name,
             version=self._version,
@@ -232,6 +274,8 @@ class App:
             shed=len(self._inner.shedding),
             led=0 if self._inner.closed else len(self._inner.led),
             can_expire=not self._inner.is_powerless,
+            outlook=self._inner.outlook,
+            is_alone=self._is_alone,
         )
 
     # Wishes

@@ -59,6 +59,7 @@ from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.owners_chronicle import OwnersChronicle
+from neli_router.status.peers_chronicle import PeersChronicle
 
 __all__ = ["Agent", "run"]
 
@@ -97,7 +98,12 @@ class Agent:
             if config.has_ledger
             else OwnersChronicle(config.layout, lease=config.lease, guarantee=config.guarantee)
         )
-        self.chronicle = self._owners_chronicle or Chronicle()
+        self._peers_chronicle = (
+            PeersChronicle(config.layout, lease=config.lease, guarantee=config.guarantee)
+            if config.protocol in ELECTED and config.ownership is None
+            else None
+        )
+        self.chronicle = self._peers_chronicle or self._owners_chronicle or Chronicle()
         self._lives_max = max(1, min(LIVES_MAX, descriptors_free() // 8))
         self.traffic = AgentTraffic(room_for_connections(self._known_max + self._lives_max))
         self._reload, self._changes = reload, Changes(options.token, on_token=self._tell_door)
@@ -188,6 +194,8 @@ class Agent:
             opening.add_done_callback(_close_orphan)
             raise
         self.chronicle.set_own(lambda: member.incarnation)
+        if (peers := self._peers_chronicle) is not None:
+            member.observe(lambda: None, lambda now: peers.look(member.outlook))
         return member
 
     def _member(self) -> Member:
@@ -227,8 +235,8 @@ class Agent:
             if self.config.protocol in ELECTED and self.config.ownership is None:
                 logs.logger().warning(
                     "agent.knows_itself_alone",
-                    why="a member among peers knows only what it leads itself: other owners, the table and the members "
-                    "are refused here, and leases and `neli run` work",
+                    why="a member among peers knows who leads, and not where clients reach that one: look-ups of other "
+                    "owners are refused here; leases, `neli run`, the table and the page work",
                     remedy="give all members one --ownership redis://host:6379/group, where each tells what it leads",
                 )
             compare_weight(inner, self.config.weight)

@@ -9,7 +9,7 @@ offset. The table that *look-ups* go by is the feed's. People are shown the grou
 pins, loads. Of one offset the two say the same.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from neli_router.agent.wire import (
@@ -23,9 +23,12 @@ from neli_router.agent.wire import (
     MoveView,
     OwnerView,
     PartitionView,
+    PeersView,
+    PeerView,
     StatusView,
     TableView,
 )
+from neli_router.peers.outlook import Outlook
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Table
 from neli_router.status.causes import OF_MEMBERS
@@ -40,9 +43,11 @@ __all__ = [
     "members_view",
     "moves_view",
     "owner_view",
+    "peers_view",
     "planned_views",
     "status_view",
     "table_view",
+    "why_unled",
 ]
 
 MOVES_SHOWN = 100
@@ -132,6 +137,8 @@ def event_view(event: GroupEvent, now: float, *, is_whole: bool = True) -> Event
         partition=event.partition,
         last=event.last,
         lasted=event.last_at - event.read_at,
+        reason=event.reason,
+        term=event.term,
     )
 
 
@@ -145,6 +152,28 @@ def planned_views(
     return [
         MoveView(offset, 0.0, partitions, source, target, cause, by) for (source, target), partitions in pairs.items()
     ]
+
+
+def peers_view(outlook: Outlook) -> PeersView:
+    known = [led for led in outlook.leaders if led is not None]
+    leads = Counter(led.leader for led in known)
+    heard = outlook.heard_at
+    return PeersView(
+        peers=[
+            PeerView(
+                peer=peer,
+                state=outlook.state(place),
+                heard_ago=outlook.silent_for(place) if place == outlook.me or place in heard else None,
+                leads=leads[place],
+                reason=outlook.refusals.get(place, "") if place != outlook.me else "",
+            )
+            for place, peer in enumerate(outlook.peers)
+        ],
+        majority=outlook.quorum,
+        alive=outlook.alive,
+        term=max((led.term for led in known), default=0),
+        unled=leads[None],
+    )
 
 
 def status_view(
@@ -164,8 +193,12 @@ def status_view(
     protocol: str,
     store: str,
     shed: int,
+    outlook: Outlook | None,
+    is_alone: bool,
 ) -> StatusView:
-    if isinstance(view, Table):
+    if is_alone:
+        why = why_unled(outlook)
+    elif isinstance(view, Table):
         why = view.why_unowned[0] if None in view.partitions else ""
     else:
         error = view.explain("the table was wanted")
@@ -185,7 +218,21 @@ def status_view(
         protocol=protocol,
         store=store,
         shed=shed,
+        peers=None if outlook is None else peers_view(outlook),
     )
+
+
+def why_unled(outlook: Outlook | None) -> str:
+    """Why partitions have no leader, as a member among peers knows it; empty if each has one."""
+    if outlook is None:
+        return "this member has not begun to listen to its peers"
+    unled = [led.reason for led in outlook.leaders if led is not None and led.leader is None]
+    if not unled:
+        return ""
+    if outlook.alive < outlook.quorum:
+        few = f"{outlook.alive} of {len(outlook.peers)} peers answer, this one included"
+        return f"{few}, and it takes {outlook.quorum} to elect a leader"
+    return f"an election is under way: {Counter(unled).most_common(1)[0][0]}"
 
 
 def _member_views(group: GroupView, now: float) -> list[MemberView]:

@@ -4,7 +4,7 @@
    them has the focus they stay, also if the pointer moves over other cells.
 */
 
-import { amount, borrows, clock, make, many } from "./words.js";
+import { amount, borrows, clock, isAlone, make, many } from "./words.js";
 
 /* The agent's own reason. Its table may be a moment older and have none yet; then the members tell. */
 export function whyNobody({ why, members }) {
@@ -57,7 +57,7 @@ export class Detail {
     if (key === this.key) return undefined;
     this.key = key;
     const facts = [
-      ["Owner", owner === null ? "nobody" : this.member(owner)],
+      [isAlone(this.status) ? "Leader" : "Owner", owner === null ? "nobody" : this.member(owner)],
       ["Address", (owner !== null && this.status.members[partition.owner].address) || null],
       ["Term", owner === null ? null : String(partition.term)],
       ["Since", owner === null ? null : since === undefined ? "before the events known" : clock(since)],

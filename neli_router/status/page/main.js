@@ -12,11 +12,12 @@ import { Detail, whyNobody } from "./detail.js";
 import { History } from "./history.js";
 import { PartitionMap } from "./map.js";
 import { MembersTable } from "./members.js";
+import { PeersTable } from "./peers.js";
 import { Stream } from "./stream.js";
 import { startTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { Wishes } from "./wishes.js";
-import { borrows, lasting, make, many, say, whole } from "./words.js";
+import { borrows, isAlone, lasting, make, many, say, whole } from "./words.js";
 
 const POWERLESS =
   "This member cannot expire one that dies, because its own heartbeats come back too late. If no member can, a dead one" +
@@ -24,8 +25,14 @@ const POWERLESS =
 const NO_WISHES =
   "The broker shares the partitions out, evenly and by its own reasons: it takes no drains, pins or weights. To empty a" +
   " member, stop it.";
-const NO_WISHES_OF_PEERS =
-  "The members elect who leads: there are no drains, pins or weights. To empty a member, stop it.";
+const OF_PEERS = {
+  term:
+    "The members elect who leads: there are no pins or weights. neli rebalance moves leaders; neli drain, at a member's" +
+    " own agent, empties it.",
+  gossip:
+    "The members elect one that leads everything: there are no drains, pins or weights. neli rebalance names another.",
+};
+const ALONE = "Peers and leaders are as this agent's own member sees them, and others may see them otherwise.";
 const TICK_MS = 200;
 const REDRAW_MS = 5000;
 
@@ -56,6 +63,7 @@ const members = new MembersTable(at("members"), at("members-count"), at("members
   },
   onWish: (wish, about) => wishes.ask(wish, about),
 });
+const peers = new PeersTable(at("peers-panel"), at("peers"), at("peers-count"), colours, { onLight: light });
 const detail = new Detail(at("detail"), colours, { onWish: (wish, about) => wishes.ask(wish, about) });
 const timeline = new Timeline(
   { list: at("moves"), strip: at("strip"), from: at("strip-from"), count: at("moves-count"), news: at("news") },
@@ -90,6 +98,7 @@ function paint() {
   detail.show(status, history);
   timeline.show(history);
   members.show(status, receivedAt);
+  peers.show(status, isAlone(status));
 }
 
 function header(status) {
@@ -98,21 +107,23 @@ function header(status) {
   say(at("address"), `${status.table.address} \u00b7 neli ${status.version}`);
   const isBorrowed = borrows(status);
   document.body.classList.toggle("borrowed", isBorrowed);
+  document.body.classList.toggle("alone", isAlone(status));
   at("borrowed").hidden = !isBorrowed;
   if (isBorrowed) {
-    const isElected = ["term", "gossip"].includes(status.protocol);
-    const told = status.store ? `Members and owners are as told in ${status.store}.` : `This agent knows only what it leads.`;
-    say(at("borrowed"), `${told} ${isElected ? NO_WISHES_OF_PEERS : NO_WISHES}`);
+    const told = status.store ? `Members and owners are as told in ${status.store}.` : ALONE;
+    say(at("borrowed"), `${told} ${OF_PEERS[status.protocol] ?? NO_WISHES}`);
   }
   document.title = `${status.agent} \u00b7 NELI`;
   const unowned = partitions.filter((partition) => partition.owner === null).length;
   const moving = partitions.filter(({ owner, target }) => owner !== null && target !== null && owner !== target).length;
   const facts = [
-    ["partitions", "Owned", `${whole(partitions.length - unowned)} of ${whole(partitions.length)}`, unowned > 0],
+    ["partitions", isAlone(status) ? "Led" : "Owned", `${whole(partitions.length - unowned)} of ${whole(partitions.length)}`, unowned > 0],
     ["moving", "In handover", isBorrowed ? null : whole(moving), false],
     ["led", "Led here", whole(status.led), false],
-    ["members", "Members", whole(status.members.length), status.members.length === 0],
-    ["member", "This member", status.member, !["member", "joining"].includes(status.member)],
+    ["members", "Members", isAlone(status) ? null : whole(status.members.length), status.members.length === 0],
+    ["peers", "Peers that answer", ...answering(status)],
+    ["term", "Term", status.peers ? whole(status.peers.term) : null, false],
+    ["member", "This member", doing(status), !["member", "joining"].includes(status.member)],
     ["protocol", "Protocol", isBorrowed ? status.protocol : null, false],
     ["guarantee", "Guarantee", status.guarantee, false],
     ["lease", "Lease", lasting(status.lease), false],
@@ -137,6 +148,16 @@ function header(status) {
   const powerless = at("powerless");
   powerless.hidden = status.can_expire;
   say(powerless, status.can_expire ? "" : POWERLESS); // A reader of the screen says text that comes, not what is unhidden.
+}
+
+/* The agent's own member in a word or two. One that was drained leads only what no other can. */
+function doing({ member, shed, table }) {
+  if (!shed) return member;
+  return shed >= table.partitions.length ? "drained" : `member, gives away ${whole(shed)}`;
+}
+
+function answering({ peers }) {
+  return peers ? [`${whole(peers.alive)} of ${whole(peers.peers.length)}`, peers.alive < peers.majority] : [null, false];
 }
 
 function connection() {

@@ -7,7 +7,7 @@
    of thousands of partitions costs no more than its changes.
 */
 
-import { clock, make } from "./words.js";
+import { clock, isAlone, make, tellApart } from "./words.js";
 import { initials } from "./colours.js";
 
 /* The least width of a cell, by how many there are: as large as fits a screen beside the rest. */
@@ -45,6 +45,8 @@ export class PartitionMap {
     if (partitions.length !== this.size) this.build(partitions.length);
     const { members } = status;
     const looks = members.map((member) => this.colours.look(member.name));
+    const names = members.map((member) => member.name);
+    const short = isAlone(status) ? tellApart(names) : names;
     partitions.forEach((partition, place) => {
       const owner = partition.owner === null ? null : members[partition.owner].name;
       const target = partition.target === null ? null : members[partition.target].name;
@@ -61,9 +63,9 @@ export class PartitionMap {
       cell.className = `cell ${look}${to}${marks}`;
       cell.setAttribute("aria-label", this.label(place, partition, owner, moves ? target : null, since));
       if (partitions.length <= NAMED_MAX) {
-        cell.replaceChildren(make("small", { textContent: place }), make("span", { textContent: owner ?? "nobody" }));
+        cell.replaceChildren(make("small", { textContent: place }), make("span", { textContent: short[partition.owner] ?? "nobody" }));
       } else if (partitions.length <= INITIALS_MAX) {
-        cell.textContent = owner === null ? "" : initials(owner);
+        cell.textContent = owner === null ? "" : initials(short[partition.owner]);
       }
     });
     if (this.lit !== null) this.light(this.lit);

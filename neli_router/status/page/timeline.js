@@ -16,8 +16,8 @@ const MOVED_MAX = 6;
 const NOTHING = "Nothing has happened since this agent began to read.";
 const SVG = "http://www.w3.org/2000/svg";
 
-const OF_MEMBERS = ["join", "replace", "leave"];
-const BAD = ["expire", "certify", "fence"];
+const OF_MEMBERS = ["join", "replace", "leave", "hear"];
+const BAD = ["expire", "certify", "fence", "silence"];
 
 const SENTENCES = {
   join: ({ member }) => `${member} joined`,
@@ -33,8 +33,12 @@ const SENTENCES = {
   unpin: ({ by, partition }) => `partition ${partition} was unpinned by ${by}`,
   weigh: ({ member, by }) => `${member} was weighed by ${by}`,
   load: ({ by }) => `loads were told by ${by}`,
-  claim: ({ member }) => `${member} was given more by the broker`,
+  claim: ({ member }) => `${member} leads more`,
   release: ({ member }) => `${member} leads less`,
+  silence: ({ member }) => `${member} is silent`,
+  hear: ({ member }) => `${member} answers again`,
+  elect: ({ member, term }) => `${member} leads, term ${whole(term)}`,
+  vacate: ({ member }) => `${member} leads no more`,
   other: ({ by }) => (by ? `a record of ${by}` : "records that were not read"),
 };
 
@@ -66,7 +70,7 @@ export class Timeline {
     if (this.announced !== undefined && newest !== undefined && newest.offset > this.announced) {
       const moved = newest.moved.slice(0, MOVED_MAX).map(({ source, target, number }) =>
         `${many(number, "partition")} from ${source ?? "nobody"} to ${target ?? "nobody"}`);
-      say(this.news, [SENTENCES[newest.cause](newest), ...moved].join(", "));
+      say(this.news, [SENTENCES[newest.cause](newest), newest.reason, ...moved].filter((part) => part).join(", "));
     }
     this.announced = Math.max(newest?.offset ?? -1, this.announced ?? -1);
   }
@@ -80,6 +84,7 @@ export class Timeline {
       make("time", { textContent: moment(entry.time), dateTime: new Date(entry.time).toISOString(), title: record }),
       make("div", {},
         make("p", { className: "moved what" }, swatch, make("span", { textContent: SENTENCES[entry.cause](entry) })),
+        entry.reason ? make("p", { className: "note", textContent: entry.reason }) : null,
         ...moves.slice(0, MOVED_MAX).map((moved) => this.moved(moved, entry.member)),
         rest ? make("p", { className: "note", textContent: `and ${many(rest, "partition")} to others` }) : null,
         entry.number ? make("p", { className: "note places", textContent: places(entry, history), title: places(entry, history) }) : null));

@@ -52,6 +52,17 @@ export function runs(numbers, most = 12) {
 /* Whether a broker shares the partitions out, so that there are no wishes, handovers, loads or lags to show. */
 export const borrows = ({ protocol }) => protocol !== undefined && protocol !== "induction";
 
+/* Whether members are the peers of a list, as this agent sees them, because no store tells their names. */
+export const isAlone = ({ peers, store }) => Boolean(peers) && !store;
+
+/* HOST:PORT as people tell them apart in a small space: without the port, or the host, that all of them have. */
+export function tellApart(peers) {
+  const parts = peers.map((peer) => [peer.slice(0, peer.lastIndexOf(":")), peer.slice(peer.lastIndexOf(":"))]);
+  const differ = (place) => new Set(parts.map((part) => part[place])).size > 1;
+  if (differ(0) && !differ(1)) return parts.map(([host]) => host);
+  return differ(1) && !differ(0) ? parts.map(([, port]) => port) : peers;
+}
+
 /* An element with properties and children; texts are texts, never markup. */
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);

@@ -1,0 +1,89 @@
+"""The command `neli peers`: who answers and who leads in a group without a broker, as one agent's member knows it.
+
+    agent --PeersView--> a line for each peer of the list, and a note if no leader can be elected
+
+`neli members` prints the same where no store of owners tells what members are called.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from neli_router.commands.conventions import agent_options, asking, output_option, print_rows, print_views
+from neli_router.exit_codes import EXIT_NO_OWNER
+
+if TYPE_CHECKING:
+    from neli_router.agent.wire import PeersView, PeerView
+
+__all__ = ["peers_command", "print_peers"]
+
+REMEDIES = {
+    "key": "it has another key, or none: give all peers the same key file",
+    "lease": "it has other settings: start all peers with the same lease",
+    "list": "it has another list of peers: start all with the same",
+    "size": "it has a list with another number of peers: start all with the same",
+    "protocol": "it has another protocol, or another number of partitions or replicas",
+    "version": "it has a newer release: update this host",
+    "replaced": "two processes run as this peer: end one",
+}
+"""Reason of a refusal -> what an operator does."""
+
+
+@click.command("peers")
+@agent_options
+@output_option
+def peers_command(agent: str | None, token_file: Path | None, output: str) -> None:
+    """Print the peers of a group without a broker: who answers, and who leads, as the agent's member knows it.
+
+    STATE is `here` for the agent's own member, `alive` for one that answers, `silent` for one that does not; `one-way`
+    is heard but does not answer, so what is sent to it is lost; what comes from a `refused` one cannot be taken, and
+    WHY says what to look at. HEARD(s) is how many seconds ago something of it was taken. Each agent sees its peers by
+    itself: where two disagree, ask both.
+
+    \b
+    Examples:
+      neli peers
+      neli peers --output json | jq -r 'select(.state != "alive") | .peer'
+
+    \b
+    Exit codes: 0 done, 3 too few answer to elect a leader, 4 no agent answered, 5 it refused.
+    """
+    with asking(agent, token_file) as client:
+        view = client.peers()
+    if output == "json":
+        print_views(view.peers)
+    else:
+        print_peers(view)
+    if view.alive < view.majority:
+        raise SystemExit(EXIT_NO_OWNER)
+
+
+def print_peers(view: "PeersView") -> None:
+    """A line for each peer, and what it comes to."""
+    print_rows(
+        ["PEER", "STATE", "HEARD(s)", "LEADS", "WHY"],
+        [
+            (one.peer, one.state, None if one.heard_ago is None else round(one.heard_ago, 1), one.leads, _why(one))
+            for one in view.peers
+        ],
+    )
+    count = len(view.peers)
+    if view.alive < view.majority:
+        few = f"{view.alive} of {count} peers answer, this one included, and it takes {view.majority} to elect a leader"
+        click.echo(f"Note: {few}", err=True)
+    elif view.unled:
+        click.echo(f"Note: {view.unled} partitions have no leader that this member knows; term {view.term}", err=True)
+
+
+def _why(peer: "PeerView") -> str | None:
+    """What to look at."""
+    match peer.state:
+        case "refused":
+            return REMEDIES.get(peer.reason, f"its datagrams are refused: {peer.reason}")
+        case "one-way":
+            return "it does not answer: it cannot be reached from here, or does not take what this one sends"
+        case "silent":
+            return "it never was heard" if peer.heard_ago is None else "it is down, or cut off"
+        case _:
+            return None

@@ -1,0 +1,76 @@
+/* The peers of a group without a broker: who answers, who does not and why, and how many partitions each leads.
+
+   The agent's own member sees all of this, and another one may see it otherwise. Where a store tells what members are
+   called, they stand in the table of members beside this one.
+*/
+
+import { lasting, make, many, say, whole } from "./words.js";
+
+const STATES = {
+  here: () => "this agent",
+  alive: () => "answers",
+  unknown: () => "not heard yet",
+  silent: ({ heard_ago }) => (heard_ago === null ? "silent, and never heard" : "silent: down, or cut off"),
+  "one-way": () => "heard, but does not answer: what is sent to it is lost",
+  refused: ({ reason }) => `refused: ${REASONS[reason] ?? reason}`,
+};
+const REASONS = {
+  key: "it has another key, or none",
+  lease: "it has other settings, such as the lease",
+  list: "it has another list of peers",
+  size: "its list has another number of peers",
+  protocol: "it has another protocol, or another number of partitions or replicas",
+  version: "it has a newer release",
+  replaced: "two processes run as this peer",
+};
+const BAD_STATES = ["silent", "one-way", "refused"];
+
+export class PeersTable {
+  constructor(panel, table, count, colours, { onLight }) {
+    Object.assign(this, { panel, count, colours });
+    this.body = table.tBodies[0];
+    this.rows = new Map();
+    const nameAt = (event) => event.target.closest("tr")?.dataset.member ?? null;
+    this.body.addEventListener("pointerover", (event) => onLight(nameAt(event)));
+    this.body.addEventListener("pointerleave", () => onLight(null));
+  }
+
+  show({ peers }, isAlone) {
+    this.panel.hidden = peers === null || peers === undefined;
+    if (this.panel.hidden) return;
+    const most = Math.max(1, ...peers.peers.map(({ leads }) => leads));
+    for (const peer of peers.peers) {
+      if (!this.rows.has(peer.peer)) this.rows.set(peer.peer, this.build(peer.peer, isAlone));
+      this.fill(this.rows.get(peer.peer), peer, most);
+    }
+    const unled = peers.unled ? `, ${many(peers.unled, "partition")} without a leader` : "";
+    say(this.count, `${peers.alive} of ${peers.peers.length} answer, ${peers.majority} are a majority${unled}`);
+  }
+
+  build(name, isAlone) {
+    // Where members have names of their own, the map is in their colours, and these would mean others.
+    const swatch = isAlone ? make("span", { className: `cell sample ${this.colours.look(name)}` }) : null;
+    const state = make("span", { className: "state" });
+    const share = make("span", { className: "share-fill" });
+    const leads = make("span");
+    const heard = make("td", { className: "number" });
+    const element = make("tr", {},
+      make("th", { scope: "row" }, make("div", { className: "named" }, swatch, make("span", { className: "name", textContent: name, title: name }))),
+      make("td", {}, state),
+      make("td", { className: "number" }, make("span", { className: "share" }, share), leads),
+      heard);
+    element.dataset.member = isAlone ? name : "";
+    this.body.append(element);
+    return { element, state, share, leads, heard };
+  }
+
+  fill(row, peer, most) {
+    say(row.state, (STATES[peer.state] ?? (() => peer.state))(peer));
+    row.state.dataset.is = BAD_STATES.includes(peer.state) ? "bad" : peer.state;
+    say(row.leads, whole(peer.leads));
+    row.share.style.width = `${(100 * peer.leads) / most}%`;
+    // Each one is heard several times a second, or all the five: the exact time would only flicker.
+    const isFresh = peer.heard_ago !== null && peer.heard_ago < 6 && !BAD_STATES.includes(peer.state);
+    say(row.heard, peer.state === "here" ? "\u2013" : peer.heard_ago === null ? "never" : isFresh ? "now" : `${lasting(peer.heard_ago)} ago`);
+  }
+}

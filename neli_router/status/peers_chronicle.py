@@ -1,0 +1,131 @@
+"""The chronicle of a group without a broker and without a store of owners: what one member knows of its peers, as
+people are shown a group.
+
+    outlook --who is silent, who leads what?--> state --what changed?--> events, counts --> GroupView
+
+Nobody writes down what such a group does. A member knows its peers by their places in the list, hears which of them are
+alive, and knows a leader for each partition that it helps to elect one for. Here this takes the place of the records: a
+seat for each peer, and its leader as the owner of each partition. So all that asks a GroupView works as ever, and says
+what *this* member believes. Another one may know of a leader a moment before, or be cut off and know of none.
+
+    a peer that answers no more            silence
+    one that does again                    hear
+    a partition has another leader         elect
+    a partition has none any more          vacate, with the reason
+
+Peers are called as the list spells them, and have no addresses for clients: look-ups do not go by this. There are no
+targets, pins, drains, loads, lags or leases.
+
+Events are numbered by the order in which they were seen.
+"""
+
+from neli_router.induction.fold import State
+from neli_router.induction.records import Genesis, Seat
+from neli_router.keyspace import Layout
+from neli_router.peers.outlook import WHY, Outlook
+from neli_router.protocol import Guarantee
+from neli_router.status.causes import Episode
+from neli_router.status.chronicle import Chronicle
+from neli_router.status.group_view import Cause
+
+__all__ = ["PeersChronicle"]
+
+VERSION = 1
+"""Of a fold that never takes place."""
+
+
+class PeersChronicle(Chronicle):
+    """`look` belongs to the member's thread; any thread may take `group`."""
+
+    def __init__(self, layout: Layout, *, lease: float, guarantee: Guarantee) -> None:
+        super().__init__()
+        self._genesis = Genesis(by="", layout=layout, lease=lease, guarantee=guarantee, base=0, version=VERSION)
+        self._number = 0
+        self._seen: Outlook | None = None
+        self._growing: dict[tuple[Cause, str], Episode] = {}
+        """(cause, peer) -> the newest event of partitions that it came to lead, or leads no more."""
+
+    def look(self, outlook: Outlook | None) -> None:
+        """This is what the member knows now."""
+        before = self._seen
+        if outlook is None or outlook is before:
+            return
+        self._seen = outlook
+        if before is None:
+            before = outlook  # What was so when the member began is no event, but for its leaders: there were none.
+        self._tell_peers(before, outlook)
+        self._tell_leaders(outlook)
+        self._publish(self._state_of(outlook), {})
+
+    def _state_of(self, outlook: Outlook) -> State:
+        before, seats = self.group.state, {}
+        for peer in outlook.peers:
+            seats[peer] = Seat(peer, peer, "", 1, "", (VERSION, VERSION), 0)
+        owners, terms = _led(outlook)
+        # The same objects if they say the same: by that a hub sees that people would see nothing new.
+        kept = before.owners if before.owners == owners else owners
+        return State(
+            at=self._number,
+            genesis=self._genesis,
+            version=VERSION,
+            seats=before.seats or seats,
+            owners=kept,
+            terms=before.terms if before.terms == terms else terms,
+            targets=kept,
+            pins=before.pins,
+            drains=before.drains,
+            weights=before.weights,
+            loads=before.loads,
+        )
+
+    # Events
+
+    def _tell_peers(self, before: Outlook, after: Outlook) -> None:
+        for place, peer in enumerate(after.peers):
+            was, state = before.state(place), after.state(place)
+            if state == "alive" and was not in ("alive", "unknown"):
+                self._begin_event("hear", peer, "", after.at)
+            elif state in WHY and (was not in WHY or (state == "refused" and was != "refused")):
+                reason = f"{WHY[state]} ({after.refusals[place]})" if state == "refused" else WHY[state]
+                self._begin_event("silence", peer, reason, after.at)
+                self._counts["expired"] += was not in WHY
+
+    def _tell_leaders(self, outlook: Outlook) -> None:
+        had, (has, terms) = self.group.state.owners, _led(outlook)
+        moves: list[tuple[Episode, str | None, str | None, int]] = []
+        for partition, target in enumerate(has):
+            source = had[partition] if partition < len(had) else None
+            if source == target:
+                continue
+            led = outlook.leaders[partition]
+            reason = "" if led is None else led.reason
+            event = self._event_of("elect" if target else "vacate", target or source or "", reason, outlook.at)
+            event.term = max(event.term, terms[partition])
+            moves.append((event, source, target, partition))
+        number = self._next() if moves else 0  # One number for all of them, above that of each event.
+        for event, source, target, partition in moves:
+            event.add(source, target, partition, number, outlook.at)
+        self._keep(None, len(moves))
+
+    def _event_of(self, cause: Cause, peer: str, reason: str, now: float) -> Episode:
+        """Leaders of partitions are elected one after another: what comes within a lease is one event, and the reason
+        of the first is told."""
+        event = self._growing.get((cause, peer))
+        if event is None or now - max(event.read_at, event.last_at) > self._genesis.lease:
+            event = self._growing[cause, peer] = self._begin_event(cause, peer, reason, now)
+        return event
+
+    def _begin_event(self, cause: Cause, peer: str, reason: str, now: float) -> Episode:
+        event = Episode(self._next(), now, cause, peer, "", reason=reason)
+        self._keep(event, 0)
+        return event
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number - 1
+
+
+def _led(outlook: Outlook) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
+    """For each partition the peer that leads it, and the term."""
+    owners = tuple(None if one is None or one.leader is None else outlook.peers[one.leader] for one in outlook.leaders)
+    return owners, tuple(0 if one is None else one.term for one in outlook.leaders)

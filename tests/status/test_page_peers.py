@@ -1,0 +1,106 @@
+"""The status page of a group without a broker: three agents as processes, and one of them is killed.
+
+agent 0 <--events-- the page, in a browser          agents 1, 2: kill -9
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.agent.running import TOKEN, until
+from tests.member.test_peer_footing import Listed
+from tests.servers.process import free_port
+from tests.status.browsing import Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.process]
+
+PARTITIONS = 6
+LEASE = 2.0
+
+
+class Agents:
+    """One on each place of a list. The first one is asked, and its page is looked at."""
+
+    def __init__(self, folder: Path, protocol: str, stack: ExitStack) -> None:
+        self.listed, self.address = Listed(folder), f"http://127.0.0.1:{free_port()}"
+        self.processes = []
+        for i, place in enumerate(self.listed.places):
+            words = ["--protocol", protocol, "--peers", ",".join(self.listed.places), "--me", place, "--name", f"m{i}"]
+            words += ["--lease", str(LEASE), "--layout-partitions", str(PARTITIONS), "--socket", f"{folder}/{i}.sock"]
+            words += ["--state", f"{folder}/state{i}"]
+            words += ["--listen", self.address.removeprefix("http://")] if i == 0 else []
+            (folder / f"state{i}").mkdir(mode=0o700)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "neli_router", "agent", *words],
+                env={**os.environ, "NELI_TOKEN": TOKEN, "NELI_CONFIG": ""},
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            self.processes.append(process)
+
+    def view(self) -> dict[str, object]:
+        try:
+            answer = httpx.get(f"{self.address}/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
+        except httpx.TransportError:
+            return {}  # It has not begun to answer.
+        found: dict[str, object] = answer.json()["peers"] or {}
+        return found
+
+
+@pytest.fixture(name="agents", params=["term", "gossip"])
+def _agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
+    with ExitStack() as stack:
+        agents = Agents(tmp_path, request.param, stack)
+        until(lambda: (3, 0) == (agents.view().get("alive"), agents.view().get("unled")), "a group that is well")
+        yield agents
+
+
+def test_the_page_shows_peers_their_leads_and_one_that_is_killed(agents: Agents, page: Page) -> None:
+    places = agents.listed.places
+    page.open(agents.address)
+    page.await_text("#fact-peers", "Peers that answer 3 of 3")
+    page.await_text("#fact-partitions", f"Led {PARTITIONS} of {PARTITIONS}")
+    page.await_text("#peers-count", "3 of 3 answer, 2 are a majority")
+    page.await_text("#borrowed", "as this agent's own member sees them", "neli rebalance")
+    # No word of what such a group does not have.
+    assert not [word for word in ("ledger", "record", "broker", "Witness", "Lag") if word in page.text("body")]
+    assert not page.is_shown(".panel.members")
+    assert ["this agent", "answers", "answers"] == page.texts("#peers .state")
+    led = [place for place in page.owners() if place is not None]
+    assert set(led) <= set(places)
+    assert re.search(r"leads, term \d+", page.text("#moves li"))
+
+    killed = (
+        1 if places[0] in led and len(set(led)) == 1 else places.index(next(one for one in led if one != places[0]))
+    )
+    agents.processes[killed].kill()
+    page.await_text(f'tr[data-member="{places[killed]}"]', "silent: down, or cut off", " ago")
+    page.await_text("#fact-peers", "Peers that answer 2 of 3")
+    page.await_text("#fact-partitions", f"Led {PARTITIONS} of {PARTITIONS}")
+    assert places[killed] not in page.owners()
+    page.await_text("#moves", f"{places[killed]} is silent nothing is heard of it")
+    assert not page.is_shown("#why")
+
+    agents.processes[3 - killed].kill()
+    page.await_text("#why", "1 of 3 peers answer, this one included, and it takes 2 to elect a leader")
+    page.await_text("#fact-partitions", f"Led 0 of {PARTITIONS}")
+    assert {None} == set(page.owners())
+    assert page.was_never_reloaded
+
+
+def test_on_a_narrow_screen_the_peers_fit(agents: Agents, page: Page) -> None:
+    page.resize(420, 1600)
+    page.open(agents.address)
+    page.await_text("#peers-count", "3 of 3 answer")
+    assert page.run(
+        "const one = document.querySelector('#peers-panel .scroll'); return one.scrollWidth <= one.clientWidth"
+    )
+    assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")

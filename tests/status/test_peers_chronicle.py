@@ -1,0 +1,96 @@
+"""What people are shown of a group without a broker: made of what one member knows of its peers, of nothing else."""
+
+from dataclasses import replace
+
+from neli_router.agent.server.views import history_views, peers_view, table_view, why_unled
+from neli_router.commands.events import sentence
+from neli_router.electors.events import Led
+from neli_router.keyspace import Layout
+from neli_router.peers.outlook import Outlook
+from neli_router.router.refusal import At
+from neli_router.status.peers_chronicle import PeersChronicle
+
+A, B, C = PEERS = ("a:1", "b:1", "c:1")
+LEASE = 5.0
+START = Outlook(
+    at=100.0,
+    began=90.0,
+    peers=PEERS,
+    me=0,
+    heard_at={1: 100.0, 2: 100.0},
+    silent=frozenset(),
+    refusals={},
+    leaders=(Led(0, 7, "2 of 3 support it"), Led(1, 8, ""), Led(1, 9, ""), None),
+)
+GONE = replace(
+    START,
+    at=110.0,
+    silent=frozenset({1}),
+    leaders=(Led(0, 7, ""), Led(None, 8, "3 heartbeats of b:1 were missed"), Led(2, 10, "b:1 ceded"), None),
+)
+
+
+def shown(*outlooks: Outlook) -> PeersChronicle:
+    chronicle = PeersChronicle(Layout(slots=64, partitions=4), lease=LEASE, guarantee="exclusive")
+    for outlook in outlooks:
+        chronicle.look(outlook)
+    return chronicle
+
+
+def said(chronicle: PeersChronicle) -> list[str]:
+    return [sentence(view) for view in history_views(chronicle.group, 200.0, 50)]
+
+
+def test_members_are_the_peers_and_owners_their_leaders() -> None:
+    group = shown(START).group
+    table = table_view(group, "peers://", At(group.at, 0.0))
+    assert [(0, 7), (1, 8), (1, 9), (None, 0)] == [(one.owner, one.term) for one in table.partitions]
+    assert list(PEERS) == group.names
+
+
+def test_what_a_member_finds_at_its_start_is_told_as_leads_and_not_as_silence() -> None:
+    assert [
+        "a:1 leads, term 7 (2 of 3 support it): 1 partition to a:1",
+        "b:1 leads, term 9: 2 partitions to b:1",
+    ] == said(shown(replace(START, silent=frozenset({2}), heard_at={1: 100.0})))
+
+
+def test_silence_and_the_reasons_of_each_change_are_told() -> None:
+    assert [
+        "b:1 is silent (nothing is heard of it)",
+        "b:1 leads no more (3 heartbeats of b:1 were missed): 1 partition to nobody",
+        "c:1 leads, term 10 (b:1 ceded): 1 partition from b:1 to c:1",
+    ] == said(shown(START, GONE))[2:]
+    assert "b:1 answers again" == said(shown(START, GONE, replace(GONE, at=111.0, silent=frozenset())))[-1]
+
+
+def test_a_refusal_is_told_with_its_reason_once() -> None:
+    refused = replace(START, at=101.0, refusals={2: "key"})
+    told = said(shown(START, refused, replace(refused, at=102.0), replace(refused, at=103.0, silent=frozenset({2}))))
+    assert ["c:1 is silent (what comes from it is refused (key))"] == told[2:]
+
+
+def test_leaders_that_come_within_a_lease_are_one_event() -> None:
+    later = replace(START, at=102.0, leaders=(Led(1, 9, ""), *START.leaders[1:]))
+    assert ["b:1 leads, term 9: 3 partitions from nobody, a:1 to b:1"] == said(shown(START, later))[1:]
+    assert 3 == len(said(shown(START, replace(later, at=100.0 + 2 * LEASE))))
+
+
+def test_the_same_outlook_changes_nothing_that_people_would_see() -> None:
+    chronicle = shown(START)
+    before = chronicle.group
+    chronicle.look(replace(START, at=101.0))
+    assert before.looks_like(chronicle.group)
+
+
+def test_the_view_of_peers_says_who_answers_and_how_many_partitions_have_no_leader() -> None:
+    view = peers_view(GONE)
+    assert [("here", 1), ("silent", 0), ("alive", 1)] == [(one.state, one.leads) for one in view.peers]
+    assert (2, 2, 10, 1) == (view.majority, view.alive, view.term, view.unled)
+
+
+def test_a_missing_leader_is_explained_by_a_missing_majority_first() -> None:
+    assert "" == why_unled(START)
+    assert "an election is under way: 3 heartbeats of b:1 were missed" == why_unled(GONE)
+    lost = replace(GONE, silent=frozenset({1, 2}))
+    assert "1 of 3 peers answer, this one included, and it takes 2 to elect a leader" == why_unled(lost)
