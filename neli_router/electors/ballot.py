@@ -29,6 +29,11 @@ its factor 1 + 500 ppm; two may be off.) What the text leaves open, and what hol
 declaration is not above its favourite's floor has no promise to keep, and changes at once. One that stops says: on
 none.
 
+*Ending before the time.* A voter that starts anew takes its declaration with it, and a leader may so lose its majority
+before the end that its program was told (`told_until`). The program is fenced, but whoever acts on its lease, such as
+a client of an agent, hears of that later than the next leader of its votes. So until that end it raises no floor,
+favours nobody else, and acts under no other term.
+
 *Terms.* The text has none. Each declaration carries the highest term that its maker knows, which was on disk before.
 Who comes to have a majority takes a higher term than all of these and itself, publishes it, and acts when a majority
 declare it with a term at least as high. It drops the term when its majority lapses, be it for a moment. So: a later
@@ -94,6 +99,8 @@ class Ballot:
         self.electorate, self.clocks, self.term = electorate, clocks, term
         """The latest electorate and the highest term that this member knows: both on disk before they are said."""
         self._me, self._lease, self._wait = me, lease, wait
+        self.told_until = -inf
+        """Until when my program was told that it may act, if it has not finished."""
         self.begin(life, now)
 
     def begin(self, life: int, now: float) -> None:
@@ -136,7 +143,9 @@ class Ballot:
         if self.favourite is None:
             return now >= self.quiet_until
         place, life = self.favourite
-        if place == self._me or now >= self.declared_at + self._wait:
+        if place == self._me:
+            return now >= self.told_until
+        if now >= self.declared_at + self._wait:
             return True
         # Else my favourite may have said that it acts on no bound of mine.
         assert self.triplet is not None
@@ -217,17 +226,21 @@ class Ballot:
             self.end(now)
             return
         self.acts_until = self._until(self.lead_term)
-        if now < self.acts_until:
-            self.acting = True
-        elif self.acting:
-            self.end(now)
+        if now >= self.acts_until:
+            if self.acting:
+                self.end(now)
+        elif self.acting or now >= self.told_until:
+            self.acting, self.told_until = True, max(self.told_until, self.ends)
 
-    def end(self, now: float) -> None:
-        """I act no more on anything that was declared up to now."""
+    def end(self, now: float, *, finished: bool = False) -> None:
+        """I act no more. On nothing that was declared up to now, if my program has `finished`, or its time is over."""
         if self.lead_term is not None:
             self.lead_term, self.acting = None, False
             self.majority_until = self.acts_until = -inf
-            self.raise_floor(self.clocks.elapsed(now))
+            if finished:
+                self.told_until = -inf
+            if now >= self.told_until:
+                self.raise_floor(self.clocks.elapsed(now))
 
     def raise_floor(self, floor: int) -> None:
         self.floor = max(self.floor, floor)

@@ -367,7 +367,7 @@ class Gossip(Voter):
                 self._copies.set(READY, ())
         else:
             self._copies.delete(READY, now)
-        if aside and ballot.floor < ON_NONE:
+        if aside and ballot.floor < ON_NONE and now >= ballot.told_until:
             self._raise_floor(self._clocks.elapsed(now))
         self._steady = self._sticks(now)
         if (
@@ -503,7 +503,7 @@ class Gossip(Voter):
 
     def _end_lead(self, now: float, reason: str) -> None:
         if self._ballot.lead_term is not None:
-            self._ballot.end(now)
+            self._ballot.end(now, finished=reason == GAVE)
             self._tell_end(now, reason)
 
     def _tell_end(self, now: float, reason: str) -> None:
@@ -536,7 +536,7 @@ class Gossip(Voter):
         if self._closing:
             # The process ends: a voter that hears this waits for nothing, whatever it declares in the meantime.
             self._copies.delete(READY, now)
-            if self._ballot.floor < ON_NONE:
+            if self._ballot.floor < ON_NONE and now >= self._ballot.told_until:
                 self._raise_floor(ON_NONE)
                 body = self._copies.farewell()
                 effects.extend(Send(i, body) for i in range(self._settings.size) if i != self._settings.me)

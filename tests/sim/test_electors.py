@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from neli_router.cli import main
+from neli_router.electors.ballot import Ballot
 from neli_router.electors.events import PeerEffect
-from neli_router.electors.gossip import Gossip
 from neli_router.electors.settings import PeerSettings
 from neli_router.electors.term import TermElector
 from neli_router.electors.voter import Voter
@@ -130,7 +130,7 @@ def test_a_supporter_that_owes_nothing_to_the_last_leader_is_seen(monkeypatch: p
 
 
 def test_a_gossiper_that_changes_its_favourite_at_once_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gossip, "_is_free", lambda *_: True)
+    monkeypatch.setattr(Ballot, "is_free", lambda *_: True)
     found = broken_rules(simulate_electors(seed, protocol="gossip", weather="foul") for seed in SEARCHED)
     assert "at_most_one_acts" == next(found)
 

@@ -248,9 +248,7 @@ class ElectorGroup:
         self._pending = {place: word for place, word in self._pending.items() if word[1] > self.world.now}
         for (lost, term), (loser, until) in self._pending.items():
             # Only now is it known whether it was asked: its program hears of that after the step.
-            if lost != partition or loser is process:
-                continue
-            if not (loser.was_told_to_end or (lost, term) in loser.program.asked):
+            if lost == partition and not (loser.was_told_to_end or (lost, term) in loser.program.asked):
                 raise Violation(
                     "keeps_its_word",
                     f"{process.label} acts for partition {partition}, for which {loser.label} was told that it may act "

@@ -332,6 +332,7 @@ class GossipMiniatures:
                 machine._copies.own.get(READY) is not None,
                 _left(ballot.quiet_until, now) if ballot.favourite is None else NONE,
                 NONE if ballot.favourite is None else _left(ballot.free_at, now),
+                _left(max(now, ballot.told_until), now),
                 _left(machine._beat_at, now),
                 self._lag(machine, ballot.floor, now) if ballot.floor >= 0 else NONE,
                 acted,
