@@ -32,7 +32,7 @@ from neli_router.status.annals import Annals, Finding
 from neli_router.status.audit import ActedSpan, Audit, Figures, audit, figures, lasting
 from neli_router.status.history import between, patiently
 
-__all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "annals_of", "audit_command"]
+__all__ = ["AuditView", "FiguresView", "FindingView", "acts_in", "annals_of", "audit_command", "config_of_ledger"]
 
 TRIES_MAX = 3
 """How often to begin anew when members trimmed the records that were to be read next."""
@@ -192,7 +192,7 @@ def audit_command(
     Exits with 0 if no promise was broken; 1 if one was, or the ledger cannot be read or has no group; 2 if the
     configuration is not usable.
     """
-    config = resolved_or_exit({"ledger": ledger}, config_file).config
+    config = config_of_ledger(ledger, config_file)
     try:
         with annals_of(config) as (handle, annals):
             address = handle.address
@@ -225,6 +225,15 @@ def _write_tables(found: Audit, folder: Path) -> None:
             raise
         raise MissingExtra.of(error.name, "for Delta tables", "spark") from None
     write_tables(tables_of(found), folder)
+
+
+def config_of_ledger(address: str | None, config_file: str | None) -> Config:
+    """The configuration to read the ledger at `address` with; None is the one that is configured."""
+    if address is not None and address.startswith("peers:"):
+        found = "a ledger was wanted, but peers have none, and write nothing down"
+        click.echo(f"Error: {found}: `neli events` and the page of an agent say what it has seen", err=True)
+        raise SystemExit(EXIT_USAGE)
+    return resolved_or_exit({"ledger": address}, config_file).config
 
 
 @contextmanager

@@ -29,9 +29,11 @@ from random import Random
 from typing import Any
 
 import click
+import msgspec
 
 from neli_router import config as configuration
 from neli_router.agent.server.sockets import listen_tcp
+from neli_router.agent.wire import PeersView
 from neli_router.clock import host_clock
 from neli_router.commands.configuration import resolve_here, with_options, with_peers
 from neli_router.commands.conventions import output_option
@@ -47,6 +49,7 @@ from neli_router.commands.measurements import (
     measure_trips,
     percentile,
 )
+from neli_router.commands.peers import why_of
 from neli_router.config import ELECTED, Config
 from neli_router.deaths.life import OwnLife
 from neli_router.deaths.registration import Registration
@@ -154,7 +157,7 @@ def _place(path: Path) -> Diagnosis:
 _NO_OWNERS = Diagnosis(
     "owners",
     "warning",
-    "no store of owners is named, so an agent answers only for what it leads itself",
+    "no store of owners is named, so an agent answers look-ups only for what it leads itself",
     "give all members the same --ownership redis://host:6379/group, where each tells what it leads",
 )
 
@@ -249,8 +252,8 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
 
 def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     found = [_socket(agent.socket)] if agent.socket else []
-    if config.protocol == "term" and found and found[0].verdict == "fine":
-        found += _drain(agent.socket)
+    if config.protocol in ELECTED and found and found[0].verdict == "fine":
+        found += [*_voters(agent.socket), *_drain(agent.socket)]
     if found and config.has_ledger:
         found.append(_witness(config, agent.socket, found[0]))
     return found if agent.listen is None else [*found, _port(agent.listen)]
@@ -328,6 +331,8 @@ def _host(config: Config, trips: Trips | Diagnosis) -> list[Diagnosis]:
         return [Diagnosis("clock", "failed", error.found, error.remedy)]
     late = f"a sleep ends {host.overshoot_p50 * 1e3:.2g} ms late, and {host.overshoot_p99 * 1e3:.3g} ms at the p99"
     findings = [judge_clock(host), Diagnosis("scheduling", "fine", late)]
+    if config.protocol in ELECTED:
+        return findings  # Nothing is appended anywhere.
     if isinstance(trips, Diagnosis):
         return [*findings, trips, Diagnosis("lease", "skipped", "how long an append takes is not known")]
     found = f"{trips.what} {trips.p50 * 1e3:.3g} ms, {trips.p99 * 1e3:.3g} ms at the p99 of {trips.count}"
@@ -375,6 +380,28 @@ def _socket(path: str) -> Diagnosis:
         why = said.get("found", "it does not say why")
         return Diagnosis("agent", "warning", f"one answers at {path}, and is not ready: {why}", f"{said.get('remedy')}")
     return Diagnosis("agent", "fine", f"one answers at {path}")
+
+
+def _voters(path: str) -> list[Diagnosis]:
+    """Whom the member of the agent at `path` hears, if it elects among its peers."""
+    try:
+        code, said = _ask_socket(path, "/v1/peers")
+    except (OSError, http.client.HTTPException):
+        return []
+    if code != http.HTTPStatus.OK:
+        return []
+    view = msgspec.convert(said, PeersView)
+    bad = [f"{one.peer} is {one.state}: {why_of(one)}" for one in view.peers if why_of(one)]
+    if view.alive < view.majority:
+        few = f"{view.alive} of {len(view.peers)} peers answer, this one included, and it takes {view.majority}"
+        return [Diagnosis("voters", "failed", "\n".join([f"{few} to elect a leader", *bad]), "mend what each says")]
+    if bad:
+        found = f"{view.alive} of {len(view.peers)} peers answer, this one included: the group bears fewer failures now"
+        return [Diagnosis("voters", "warning", "\n".join([found, *bad]), "mend what each says")]
+    if view.unled:
+        found = f"{view.unled} partitions have no leader that the agent's member knows of"
+        return [Diagnosis("voters", "warning", found, "wait two leases; then the log says why nobody is elected")]
+    return [Diagnosis("voters", "fine", f"all {len(view.peers)} peers answer, and there is a leader; term {view.term}")]
 
 
 def _drain(path: str) -> list[Diagnosis]:

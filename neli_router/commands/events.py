@@ -21,8 +21,7 @@ import msgspec
 
 from neli_router.agent.server.views import event_view
 from neli_router.agent.wire import Cause, EventView, MovedView
-from neli_router.commands.audit import annals_of
-from neli_router.commands.configuration import resolved_or_exit
+from neli_router.commands.audit import annals_of, config_of_ledger
 from neli_router.commands.conventions import (
     agent_options,
     asking,
@@ -173,7 +172,7 @@ def _by_agent(agent: str | None, token_file: Path | None, follow: bool, limit: i
 
 def _by_ledger(address: str, follow: bool, limit: int) -> Iterator[tuple[EventLine, bool]]:
     """Each event that the ledger at `address` still has, and whether it is news."""
-    config = resolved_or_exit({"ledger": address}, None).config
+    config = config_of_ledger(address, None)
     try:
         with annals_of(config) as (ledger, annals):
             annals.require_history()

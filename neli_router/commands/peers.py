@@ -16,7 +16,7 @@ from neli_router.exit_codes import EXIT_NO_OWNER
 if TYPE_CHECKING:
     from neli_router.agent.wire import PeersView, PeerView
 
-__all__ = ["peers_command", "print_peers"]
+__all__ = ["peers_command", "print_peers", "why_of"]
 
 REMEDIES = {
     "key": "it has another key, or none: give all peers the same key file",
@@ -64,7 +64,7 @@ def print_peers(view: "PeersView") -> None:
     print_rows(
         ["PEER", "STATE", "HEARD(s)", "LEADS", "WHY"],
         [
-            (one.peer, one.state, None if one.heard_ago is None else round(one.heard_ago, 1), one.leads, _why(one))
+            (one.peer, one.state, None if one.heard_ago is None else round(one.heard_ago, 1), one.leads, why_of(one))
             for one in view.peers
         ],
     )
@@ -76,14 +76,16 @@ def print_peers(view: "PeersView") -> None:
         click.echo(f"Note: {view.unled} partitions have no leader that this member knows; term {view.term}", err=True)
 
 
-def _why(peer: "PeerView") -> str | None:
-    """What to look at."""
+def why_of(peer: "PeerView") -> str | None:
+    """What to look at, for a peer that does not answer."""
     match peer.state:
         case "refused":
             return REMEDIES.get(peer.reason, f"its datagrams are refused: {peer.reason}")
         case "one-way":
             return "it does not answer: it cannot be reached from here, or does not take what this one sends"
         case "silent":
-            return "it never was heard" if peer.heard_ago is None else "it is down, or cut off"
+            if peer.heard_ago is None:
+                return "it never was heard: it is down, cut off, or has a list without this member"
+            return "it is down, or cut off"
         case _:
             return None

@@ -115,7 +115,7 @@ class PeerFooting:
             leader_changes=machine.leader_changes,
             counts=link.counts,
         )
-        for notice in news_between(after if before is None else before, after):
+        for notice in news_between(before, after):
             self._tell(notice)
 
 

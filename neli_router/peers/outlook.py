@@ -17,7 +17,7 @@ A majority here is of those that answer. It is what an operator can mend. Whethe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from neli_router.electors.events import Led
@@ -79,25 +79,25 @@ class Outlook:
         return 0.0 if place == self.me else max(0.0, self.at - self.heard_at.get(place, self.began))
 
 
-def news_between(before: Outlook, after: Outlook) -> list[Notice]:
-    """What people should know of the change."""
+def news_between(before: Outlook | None, after: Outlook) -> list[Notice]:
+    """What people should know of the change. Before the first outlook nothing was known of anybody."""
     news: list[Notice] = []
+    if before is None:
+        before = replace(after, heard_at={}, silent=frozenset(), refusals={})
     for place, peer in enumerate(after.peers):
         was, state = before.state(place), after.state(place)
         if state == "alive" and was in WHY:
             news.append(Notice("peers.alive", {"peer": peer}))
-        elif state in WHY and (was not in WHY or (state == "refused" and was != "refused")):
-            fields: dict[str, object] = {"peer": peer, "why": WHY[state]}
-            if state == "refused":
-                fields["reason"] = after.refusals[place]
-            news.append(Notice("peers.silent", fields | {"seconds": round(after.silent_for(place), 1)}))
+        elif state in WHY and was not in WHY and state != "refused":  # Of refusals, link and machine tell themselves.
+            fields = {"peer": peer, "why": WHY[state], "seconds": round(after.silent_for(place), 1)}
+            news.append(Notice("peers.silent", fields))
     had, has = _hears_majority(before), _hears_majority(after)
     if had is not has and has is not None:
-        fields = {"alive": after.alive, "peers": len(after.peers), "majority": after.quorum}
+        count: dict[str, object] = {"alive": after.alive, "peers": len(after.peers), "majority": after.quorum}
         if not has:
-            news.append(Notice("peers.majority_missed", fields))
+            news.append(Notice("peers.majority_missed", count))
         elif had is False:
-            news.append(Notice("peers.majority_heard", fields))
+            news.append(Notice("peers.majority_heard", count))
     return news
 
 

@@ -86,7 +86,7 @@ class PeersChronicle(Chronicle):
             if state == "alive" and was not in ("alive", "unknown"):
                 self._begin_event("hear", peer, "", after.at)
             elif state in WHY and (was not in WHY or (state == "refused" and was != "refused")):
-                reason = f"{WHY[state]} ({after.refusals[place]})" if state == "refused" else WHY[state]
+                reason = f"{WHY[state]}: {after.refusals[place]}" if state == "refused" else WHY[state]
                 self._begin_event("silence", peer, reason, after.at)
                 self._counts["expired"] += was not in WHY
 

@@ -155,8 +155,17 @@ def test_the_commands_show_peers_and_their_leaders_and_what_became_of_one_that_i
     code, said = say("watch")
     assert (5, True) == (code, "each change of an owner was wanted" in said)
 
+    def doctor() -> str:
+        address = ("--ledger", listed.address(0), "--protocol", "term", "--socket", f"{tmp_path}/0.sock")
+        return " ".join(neli("doctor", *address).output.split())
+
+    assert "ok voters all 3 peers answer, and there is a leader; term " in doctor()
     agents[2].agent.member.ask_close()
     until(lambda: settled(2), "a takeover")
+    said = doctor()
+    assert "WARN voters 2 of 3 peers answer, this one included: the group bears fewer failures now" in said
+    assert f"{listed.places[2]} is silent: it is down, or cut off" in said
+    assert "append" not in said
     code, said = say("peers")
     assert (0, True) == (code, "silent" in said and "it is down, or cut off" in said)
     assert f"{listed.places[2]} is silent (nothing is heard of it)" in say("events")[1]
@@ -166,6 +175,7 @@ def test_the_commands_show_peers_and_their_leaders_and_what_became_of_one_that_i
     code, said = say("peers")
     assert (3, True) == (code, "1 of 3 peers answer, this one included, and it takes 2 to elect a leader" in said)
     until(lambda: "leads no more" in say("events")[1], "the end of its own leads")
+    assert "FAIL voters 1 of 3 peers answer, this one included, and it takes 2 to elect a leader" in doctor()
     why = asked(tmp_path, "/v1/status").json()["why"]
     assert "1 of 3 peers answer, this one included, and it takes 2 to elect a leader" == why
 
@@ -216,6 +226,12 @@ def test_where_leaders_are_not_elected_nobody_can_be_named(tmp_path: Path) -> No
             result.exit_code,
             "members do not elect among themselves: ask for the members" in result.output,
         )
+
+
+@pytest.mark.parametrize("words", [("audit", "peers://a:1,b:1/x"), ("events", "--ledger", "peers://a:1,b:1/x")])
+def test_peers_are_refused_as_a_ledger_that_could_be_read(words: tuple[str, ...]) -> None:
+    result = neli(*words)
+    assert (2, True) == (result.exit_code, "peers have none, and write nothing down" in result.output)
 
 
 def test_flags_spell_the_address_of_a_list(listed: Listed, tmp_path: Path) -> None:

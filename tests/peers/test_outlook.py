@@ -65,10 +65,10 @@ def test_a_start_is_no_news_unless_peers_stay_silent() -> None:
     ]
 
 
-def test_a_refusal_is_told_with_its_reason() -> None:
-    (notice,) = news_between(START, replace(START, silent=frozenset({1}), refusals={1: "key"}))
-    assert ("peers.silent", "key", "what comes from it is refused") == (
-        notice.event,
-        notice.fields["reason"],
-        notice.fields["why"],
-    )
+def test_of_a_refusal_the_link_tells_and_here_only_its_end_and_what_it_costs() -> None:
+    refused = replace(START, silent=frozenset({1}), refusals={1: "key"})
+    assert [] == told(START, refused)
+    assert [("peers.alive", "b:1")] == told(refused, START)
+    assert ["peers.majority_missed"] == [
+        one.event for one in news_between(None, replace(START, refusals={1: "key", 2: "key"}))
+    ]

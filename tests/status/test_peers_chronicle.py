@@ -67,7 +67,7 @@ def test_silence_and_the_reasons_of_each_change_are_told() -> None:
 def test_a_refusal_is_told_with_its_reason_once() -> None:
     refused = replace(START, at=101.0, refusals={2: "key"})
     told = said(shown(START, refused, replace(refused, at=102.0), replace(refused, at=103.0, silent=frozenset({2}))))
-    assert ["c:1 is silent (what comes from it is refused (key))"] == told[2:]
+    assert ["c:1 is silent (what comes from it is refused: key)"] == told[2:]
 
 
 def test_leaders_that_come_within_a_lease_are_one_event() -> None:
