@@ -16,6 +16,11 @@ claim with all others when it begins, at the step that brings it or at the later
 A program's belief (the standing that was last published) must lie within its machine's claims at every one of these
 times, so all that holds for claims holds for programs.
 
+And a word is kept: nobody comes to act for a partition before the end that another tenure's program was last told for
+it, unless that program was asked to finish, or its member to end. A machine may lose a partition earlier and fence its
+program at once; but clients of an agent act on the end that they know, and hear of the loss later than the next leader
+does.
+
 Over all tenures that were acted on, a partition's terms strictly grow. Only its owner under that term may take one up
 again.
 
@@ -33,9 +38,10 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from neli_router.induction.fold import State
 from neli_router.induction.machine import Induction
-from neli_router.protocol import Standing
+from neli_router.protocol import NO_STANDING, Standing
 from neli_router.sim.options import RunOptions
 from neli_router.sim.process import Process
+from neli_router.sim.program import Program
 from neli_router.sim.world import LocalClock, Violation, World
 
 __all__ = ["Acting", "Actor", "ActorMachine", "Coverage", "ProcessClaims", "ends_of_tenure"]
@@ -72,6 +78,8 @@ class Actor(Protocol):
     label: str
     clock: LocalClock
     standing: Standing
+    program: Program
+    was_told_to_end: bool
 
     @property
     def now(self) -> float: ...
@@ -99,12 +107,17 @@ class Acting(Generic[ActorT, MachineT]):
         self._world, self._ends_of = world, ends_of
         self._acted: dict[int, tuple[int, str]] = {}
         """Partition -> the highest term that was acted under, and by which incarnation."""
+        self._told: dict[ActorT, Standing] = {}
+        """What each program was told last."""
+        self._words: dict[tuple[int, int], tuple[ActorT, float]] = {}
+        """Partition and term -> whose program lost it early, and until when it had been told to have it."""
 
     def step(self, process: ActorT, machine: MachineT) -> bool:
         """`process` took a step; returns whether it claims other partitions than before."""
         now = self._world.now
         before = self.claims.get(process, NOTHING).just_before(now)
         claims = self.claims[process] = self._claims(process, machine)
+        self._note_words(process)
         if (terms := claims.terms[0]) != before:
             for partition, term in terms.items():
                 if before.get(partition) != term:
@@ -117,6 +130,7 @@ class Acting(Generic[ActorT, MachineT]):
     def end(self, process: ActorT) -> None:
         """`process` is gone, and acts no more."""
         self.claims.pop(process, None)
+        self._told.pop(process, None)
 
     def lend(self, process: ActorT) -> float:
         """`process` is gone, and its client acts on as it could have, for what it led. Returns when that has ended."""
@@ -136,6 +150,7 @@ class Acting(Generic[ActorT, MachineT]):
     def forget(self) -> None:
         """The ledger lost records: it may give the same terms again."""
         self._acted.clear()
+        self._words.clear()
 
     def terms(self, process: ActorT) -> Terms:
         """What `process` may act for now."""
@@ -192,6 +207,7 @@ class Acting(Generic[ActorT, MachineT]):
                     f"{process.label} (term {term}) and {other.label} (term {theirs}) both act for partition "
                     f"{partition}",
                 )
+        self._require_words(process, partition, term)
         incarnation = machine.incarnation
         highest, holder = self._acted.get(partition, (-1, incarnation))
         if term < highest or (term == highest and holder != incarnation):
@@ -200,6 +216,27 @@ class Acting(Generic[ActorT, MachineT]):
                 f"{process.label} acts for partition {partition} under {term}, after {highest} was acted under",
             )
         self._acted[partition] = (term, incarnation)
+
+    def _note_words(self, process: ActorT) -> None:
+        """Note what its program had for a longer time before this step than it has now."""
+        told, self._told[process] = self._told.get(process, NO_STANDING), process.standing
+        if told is not process.standing:
+            for place in told.terms.items():
+                if process.standing.end(*place) < (end := told.end(*place)):
+                    self._words[place] = process, process.clock.when(end)
+
+    def _require_words(self, process: ActorT, partition: int, term: int) -> None:
+        self._words = {place: word for place, word in self._words.items() if word[1] > self._world.now}
+        for (lost, under), (loser, until) in self._words.items():
+            if lost != partition or (loser is process and under == term):
+                continue
+            # Only now is it known whether it was asked: its program hears of that after the step.
+            if not (loser.was_told_to_end or (lost, under) in loser.program.asked):
+                raise Violation(
+                    "keeps_its_word",
+                    f"{process.label} acts for partition {partition}, for which {loser.label} was told that it may act "
+                    f"under {under} for {until - self._world.now:.6f} s more",
+                )
 
 
 def ends_of_tenure(machine: Induction) -> list[float]:

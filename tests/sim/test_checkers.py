@@ -23,6 +23,7 @@ from neli_router.induction.snapshots import restore
 from neli_router.induction.tenure import Tenure
 from neli_router.induction.trust import RING_MAX
 from neli_router.protocol import (
+    NO_STANDING,
     TICK,
     Acquired,
     Close,
@@ -349,6 +350,7 @@ def test_the_departed_are_forgotten_as_the_fold_forgets_them() -> None:
 BEFORE = founded(join("a"), join("b"))
 AFTER = folded(expire("b", "a", LAST_OF_A), state=BEFORE)
 """a owned all under 1001; then b does, under 1003."""
+LED = dict.fromkeys(range(4), 1001)
 
 
 class ActingScene:
@@ -433,6 +435,29 @@ def test_a_client_does_not_come_to_lead_after_the_one_it_asked_is_gone() -> None
     assert 0.0 == stage.acting.lend(first)
     stage.world.run(2.0)
     assert {} == stage.acting.terms(first)
+
+
+@pytest.mark.parametrize(
+    ("later", "asked", "sent", "wrong"),
+    [
+        (NO_STANDING, False, LEASE - 0.1, True),  # It lost all of them early.
+        (Standing(LED, LEASE - 1.0, {}), False, LEASE - 0.1, True),  # It has them, but for less time.
+        (NO_STANDING, True, LEASE - 0.1, False),  # It was asked to finish.
+        (NO_STANDING, False, LEASE, False),  # The end that it was told is over.
+    ],
+)
+def test_a_word_to_a_program_is_kept_to_its_end(later: Standing, asked: bool, sent: float, wrong: bool) -> None:
+    stage = ActingScene()
+    first = stage.host("m1")
+    first.standing = Standing(LED, LEASE, {})
+    stage.acting.step(first, machine("a", BEFORE))
+    if asked:
+        first.program.asked.update(LED.items())
+    first.standing = later
+    stage.acting.step(first, machine("a", BEFORE, sent=-1.0) if later.terms else machine("a", AFTER))
+    stage.world.run(sent)
+    with breaks_if(wrong, "keeps_its_word"):
+        stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=sent))
 
 
 def test_where_two_may_act_two_are_no_violation() -> None:

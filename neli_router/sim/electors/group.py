@@ -7,10 +7,6 @@ Rules for every weather: at most one acts for a partition at any moment, by whic
 under grow, and each is one leader's; a program's events come in order, and no program believes more than its machine.
 One more is of `term`: whoever leads under a term, acting or not, is the only one that ever does.
 
-And a word is kept: until a program has let go, nobody else acts before the end that its lease was last seen to have.
-Clients of an agent act on that end, and hear of a loss later than the next leader does. Who was asked to finish, or
-was told to end, has to be done in time.
-
 Judged in fair weather, where it is known whom a fault touches:
 
     led_in_time  a partition is led, once all that vote on it have been left alone for as long as an election takes
@@ -26,7 +22,6 @@ from math import inf
 
 from neli_router.electors.voter import Voter
 from neli_router.errors import NeliError
-from neli_router.protocol import NO_STANDING, Standing
 from neli_router.sim.acting import Acting
 from neli_router.sim.electors.insight import Insight
 from neli_router.sim.electors.network import Network
@@ -63,10 +58,6 @@ class ElectorGroup:
         self._disks = [Disk() for _ in range(options.size)]
         self._leaders: dict[tuple[int, int], int] = {}
         """Partition and term -> the place of the peer that led under it."""
-        self._words: dict[ElectorProcess, Standing] = {}
-        """What each program was last told."""
-        self._pending: dict[tuple[int, int], tuple[ElectorProcess, float]] = {}
-        """Partition and term -> whose program lost it, and until when it had been told to have it."""
         self._touched = [0.0] * options.size
         """Place -> until when a fault had to do with it; in the future if one lasts."""
         self._named_until = 0.0
@@ -198,7 +189,6 @@ class ElectorGroup:
         self.counts["steps"] += 1
         machine = process.machine
         before = self.acting.terms(process)
-        self._note_words(process)
         changed = self.acting.step(process, machine)
         for partition, term in self.insight.led_by(machine):
             self._require_one_leader(process, partition, term)
@@ -208,15 +198,11 @@ class ElectorGroup:
             if since < inf:
                 self.measured["leaderless"] = max(self.measured["leaderless"], self.world.now - since)
         if changed:
-            for partition, term in acts.items():
-                if before.get(partition) != term:
-                    self._require_word(process, partition)
             self.counts["tenures"] += sum(before.get(partition) != term for partition, term in acts.items())
             self._on_change(process, before, acts)
 
     def on_end(self, process: ElectorProcess, *, error: NeliError | None) -> None:
         self.remove(process)
-        self._words.pop(process, None)
         self._dead.append(process)
         self.touch([process.place], self.world.now)
         before = self.acting.terms(process)
@@ -237,23 +223,6 @@ class ElectorGroup:
                 "one_leader_a_term",
                 f"{process.label} leads partition {partition} under {term}, as m{first + 1} did before",
             )
-
-    def _note_words(self, process: ElectorProcess) -> None:
-        """Note what its program has lost, and until when it was to have it."""
-        told, self._words[process] = self._words.get(process, NO_STANDING), process.standing
-        for place in told.terms.items() - process.standing.terms.items():
-            self._pending[place] = process, process.clock.when(told.end(*place))
-
-    def _require_word(self, process: ElectorProcess, partition: int) -> None:
-        self._pending = {place: word for place, word in self._pending.items() if word[1] > self.world.now}
-        for (lost, term), (loser, until) in self._pending.items():
-            # Only now is it known whether it was asked: its program hears of that after the step.
-            if lost == partition and not (loser.was_told_to_end or (lost, term) in loser.program.asked):
-                raise Violation(
-                    "keeps_its_word",
-                    f"{process.label} acts for partition {partition}, for which {loser.label} was told that it may act "
-                    f"under {term} for {until - self.world.now:.6f} s more",
-                )
 
     def _on_change(self, process: ElectorProcess, before: dict[int, int], acts: dict[int, int]) -> None:
         if self.calm:
