@@ -94,6 +94,7 @@ class ConsumerGroup:
         self.living: list[ConsumerProcess] = []
         self.calm = False
         """Whether nothing may change any more."""
+        self._healed_at = inf
         self._births: Counter[str] = Counter()
         self._broken: dict[str, NeliError] = {}
         self._given_at: dict[int, tuple[str, int, float]] = {}
@@ -181,6 +182,7 @@ class ConsumerGroup:
     def heal(self) -> None:
         """Nothing fails any more."""
         self.world.note("world", "healed")
+        self._healed_at = self.world.now
         self.broker.heal()
         for process in self.living:
             process.heal()
@@ -189,14 +191,24 @@ class ConsumerGroup:
 
     @property
     def converged(self) -> bool:
-        """Whether each partition is where it shall be, and its holder, and no other process, acts for it."""
+        """Whether each partition is where it shall be, and its holder, and no other process, acts for it as given last.
+
+        Under `available` a holder may still act by an earlier giving, on the messages of that time. That ends when
+        they are too old, and the first message of the present giving may be later than that. In the same way it may act
+        on messages from before all was healed, and more of those may have been lost than it knows.
+        """
+        if self.world.now < self._healed_at + (self.options.current + self.options.error) * self.options.session:
+            return False
         if not self.broker.settled or len(self.broker.seats) != len(self.living):
             return False
         if any(process.was_told_to_end for process in self.living):
             return False
         holders = self.broker.holders
         for partition in range(self.options.partitions):
-            if [holders.get(partition)] != [process.label for process in self.acting.who(partition)]:
+            who = self.acting.who(partition)
+            if [holders.get(partition)] != [process.label for process in who]:
+                return False
+            if self._given_at[partition][1] != who[0].tenures.get((partition, self.acting.terms(who[0])[partition])):
                 return False
         return all(self._led_by_program(process) for process in self.living)
 
