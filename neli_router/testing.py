@@ -18,6 +18,18 @@
     before: a True
     after: b False
 
+With `protocol="term"` or `"gossip"`, the members that `group` names are the peers, and elect among themselves: over a
+network in memory, without loss. Each has a disk that outlives a kill. `cut` takes one from all others, and the group's
+router shows what its members lead, as one does that reads a store of owners. The rest is the same:
+
+    >>> with testing.group("a", "b", "c", protocol="term", partitions=6) as group:
+    ...     group.settle()
+    ...     lost = group["a"].led
+    ...     group.kill("a")
+    ...     group.settle()
+    ...     print(len(lost), "taken over:", lost.keys() <= group["b"].led.keys() | group["c"].led.keys())
+    2 taken over: True
+
 The members are real ones, with the protocol, barrier and leases that you ship; only their threads are missing. The work
 of a thread is done when the clock is turned, member after member, always in the same order: so a test that passes once
 passes always. No test waits for real time, and a lease of an hour is over in a moment.
@@ -26,7 +38,7 @@ Handlers run in the test's thread. One that takes time calls `advance` itself. I
 of it, and the call that turned the clock raises the error. Not to be shared between threads.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
@@ -46,12 +58,16 @@ from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.member.engine import Engine
 from neli_router.member.member import Member
 from neli_router.member.runtime import Loop
+from neli_router.ownership.base import Card, Holding
 from neli_router.peers.base import PeerLink
+from neli_router.peers.memory import MemoryLink, MemoryNetwork
 from neli_router.protocol import Event, Handler, Notice
 from neli_router.pump import Pump
-from neli_router.router.feed import Feed
+from neli_router.router.feed import Feed, Reading
 from neli_router.router.ledger_reader import LedgerReadings
+from neli_router.router.owners_reader import table_of_owners
 from neli_router.router.router import Router
+from neli_router.router.table import Table
 from neli_router.subscriptions.base import GroupSubscription
 
 __all__ = ["Group", "group"]
@@ -65,8 +81,15 @@ ROUNDS_MAX = 10_000
 SETTLE_LEASES = 30
 """For how many leases, beyond the drain timeout, a group may take to settle. It takes four or five."""
 
+CALM_LEASES = 5
+"""For how many leases no leader may change among peers until that seems settled. A peer that is preferred is given its
+partitions back after three or four."""
+
 PATIENCE_LEASES = 100
 """For how many leases, beyond the drain timeout, a call without a timeout waits before it is said to wait in vain."""
+
+FIRST_PORT = 7801
+"""Of the peers' addresses, at which nobody listens."""
 
 BASE = 1_700_000_000_000_000
 """The wall clock at the start, in microseconds; only terms show it."""
@@ -75,15 +98,10 @@ BASE = 1_700_000_000_000_000
 class Group:
     """Members by name, as in `group["a"]`, and what may happen to them. Made by `group`."""
 
-    def __init__(self, *, seed: int, options: Mapping[str, Any]) -> None:
+    def __init__(self, names: Sequence[str], *, seed: int, options: Mapping[str, Any]) -> None:
         sizes = {name: options[name] for name in Layout.__struct_fields__ if name in options}
         rest = {name: value for name, value in options.items() if name not in sizes}
-        if (protocol := rest.get("protocol")) in ELECTED:
-            raise BeyondProtocol(
-                "a group in memory was wanted",
-                f"the members of a group of the protocol {protocol!r} speak to each other over a network",
-                "test with protocol='induction', which is the same to a program, or with peers on 127.0.0.1",
-            )
+        protocol = rest.get("protocol")
         if protocol in BORROWED:
             # Before Config asks for an address in Kafka, which would not help here.
             raise BeyondProtocol(
@@ -91,7 +109,12 @@ class Group:
                 f"the protocol {protocol!r} needs a broker that shares partitions out",
                 "test with protocol='induction', which is the same to a program, or against a real Kafka",
             )
-        self.config = Config.of({"ledger": "memory://test", **({"layout": Layout(**sizes)} if sizes else {}), **rest})
+        elects = protocol in ELECTED
+        self._places = {name: f"127.0.0.1:{FIRST_PORT + i}" for i, name in enumerate(names)} if elects else {}
+        ledger = f"peers://{','.join(self._places.values())}/test" if elects else "memory://test"
+        self.config = Config.of({"ledger": ledger, **({"layout": Layout(**sizes)} if sizes else {}), **rest})
+        self.network = MemoryNetwork(len(self._places))
+        """Between the peers of `term` and `gossip`."""
         self.now = 0.0
         """Seconds since the group was made."""
         self.log = MemoryLog()
@@ -104,10 +127,15 @@ class Group:
         self.raised: list[BaseException] = []
         """Errors of handlers that no call has raised yet."""
         self.outage = False
-        """While it is set, no member can reach the ledger."""
+        """While it is set, no member can reach the ledger, or any peer."""
         self._turning = 0
+        self._shown: tuple[dict[str, Card], dict[int, Holding]] = {}, {}
+        self._shown_at, self._changed_at = 0, 0.0
+        self._table: Table | None = None
         readings = LedgerReadings()
-        feed = Feed("memory://test", max_age=None, clock=lambda: self.now, watched=False, tell=lambda _: None)
+        self._feed = feed = Feed(
+            self.config.public_ledger, max_age=None, clock=lambda: self.now, watched=False, tell=lambda _: None
+        )
         self.router = Router(feed, wait=False)
         """A router outside of all members, as their clients have one."""
         self._reader = Pump(
@@ -133,9 +161,11 @@ class Group:
         """
         if name in self._hosts and not self[name].closed:
             raise ValueError(f"member {name!r} is in this group already: kill it, restart it, or choose another name")
-        config = replace(self.config, **{"name": name, **options})
+        place = self._place(name)
+        ledger = self.config.ledger if place is None else f"{self.config.ledger}?me={self._places[name]}"
+        config = replace(self.config, **{"name": name, "ledger": ledger, **options})
         told = self.told.setdefault(name, [])
-        self._hosts[name] = host = _Host(self, config, on_event, told)
+        self._hosts[name] = host = _Host(self, config, on_event, told, place)
         return host.member
 
     def kill(self, name: str) -> None:
@@ -158,11 +188,11 @@ class Group:
         self._host(name).paused = False
 
     def cut(self, name: str) -> None:
-        """It can no longer reach the ledger."""
+        """It can no longer reach the ledger, or its peers."""
         self._host(name).is_cut = True
 
     def heal(self, name: str) -> None:
-        """It can reach the ledger again."""
+        """It can reach them again."""
         self._host(name).is_cut = False
 
     # Time
@@ -212,6 +242,16 @@ class Group:
             raise KeyError(f"there is no member {name!r} in this group: there is {', '.join(self._hosts) or 'none'}")
         return self._hosts[name]
 
+    def _place(self, name: str) -> int | None:
+        """Its place in the list of peers; None where no list is."""
+        if not self._places:
+            return None
+        if name not in self._places:
+            raise ValueError(
+                f"member {name!r} is none of the peers: there is {', '.join(self._places)}. Name all at first"
+            )
+        return list(self._places).index(name)
+
     def _move(self, limit: float) -> None:
         """Turn the clock to when a member next has something to do, at most to `limit`."""
         loops = [loop for host in self._hosts.values() if not host.paused for loop in host.loops]
@@ -237,6 +277,9 @@ class Group:
                 # A handler may have turned the clock meanwhile, and killed or paused the next host.
                 if loop in host.loops and not host.paused:
                     busy |= self._turn(loop)
+        if self._places:
+            self._show_owners()
+            return busy or any(host.has_mail for host in self._hosts.values())
         self._reader.turn()
         return busy or self.log.tip != tip
 
@@ -247,7 +290,27 @@ class Group:
         finally:
             self._turning -= 1
 
+    def _show_owners(self) -> None:
+        """What each member leads, as it would tell a store of owners."""
+        members = [host.member for host in self._hosts.values() if host.loops and not host.paused]
+        holders = {it.incarnation: Card(str(it.name), "") for it in members}
+        holdings = {i: Holding(term, it.incarnation) for it in members for i, term in it.led.items()}
+        if (holders, holdings) != self._shown:
+            self._shown = holders, holdings
+            self._shown_at, self._changed_at = self._shown_at + 1, self.now
+            address = self.config.public_ledger
+            self._table = table_of_owners(address, self.config.layout, self._shown_at, holders, holdings)
+        self._feed.publish(Reading(self._table, self._shown_at, self.now))
+
+    def _is_elected(self) -> bool:
+        """Whether members that are up lead everything, and none came to lead for so long that none is to come."""
+        led = sum(len(host.member.led) for host in self._hosts.values() if host.is_up)
+        is_calm = self.now >= self._changed_at + CALM_LEASES * self.config.lease
+        return is_calm and led == self.config.layout.partitions
+
     def _is_settled(self) -> bool:
+        if self._places:
+            return self._is_elected() or not any(host.is_up for host in self._hosts.values())
         up = {host.member.incarnation: host.member for host in self._hosts.values() if host.is_up}
         state = self._reader.machine.state
         owned: dict[str | None, set[int]] = {}
@@ -276,7 +339,7 @@ def group(*names: str, on_event: Mapping[str, Handler] | None = None, seed: int 
 
     `options` are those of `Config`, and of its layout: partitions, slots, tags. `on_event` has handlers by member.
     """
-    made = Group(seed=seed, options=options)
+    made = Group(names, seed=seed, options=options)
     try:
         for name in names:
             made.join(name, on_event=(on_event or {}).get(name))
@@ -308,8 +371,11 @@ class _Host:
 
     is_turned = True
 
-    def __init__(self, group: Group, config: Config, on_event: Handler | None, told: list[Event]) -> None:
-        self._group, self._config, self._on_event, self._told = group, config, on_event, told
+    def __init__(
+        self, group: Group, config: Config, on_event: Handler | None, told: list[Event], place: int | None
+    ) -> None:
+        self._group, self._config, self._on_event, self._told, self._place = group, config, on_event, told, place
+        self._link: MemoryLink | None = None
         self.loops: list[Loop] = []
         self.paused = self.is_cut = False
         self.boot()
@@ -319,6 +385,8 @@ class _Host:
         self.member = Member(self._config, on_event=self._tell, runtime=self)
 
     def kill(self) -> None:
+        if self._link is not None:
+            self._link.close()
         dead, self.loops = self.loops, []
         for loop in dead:
             if isinstance(loop, Engine):
@@ -331,6 +399,11 @@ class _Host:
     def is_up(self) -> bool:
         """Whether it can be expected to take part."""
         return not self.paused and not self.is_cut and not self.member.closed
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether there is something to take, and somebody who does."""
+        return bool(self.loops) and not self.paused and self._link is not None and self._link.has_mail
 
     def spelled(self) -> str:
         plight = "paused" if self.paused else "cut off" if self.is_cut else "up" if self.loops else "killed"
@@ -370,7 +443,9 @@ class _Host:
         raise AssertionError("a group in memory refuses such a protocol")
 
     def link(self, config: Config) -> PeerLink:
-        raise AssertionError("a group in memory refuses such a protocol")
+        assert self._place is not None, "the group knows its peers"
+        self._link = self._group.network.open(self._place, self.clock, lambda: self.is_cut or self._group.outage)
+        return self._link
 
     def ledger(self, config: Config) -> Ledger:
         connection = _Connection(self._group.log, lambda: self.is_cut or self._group.outage)

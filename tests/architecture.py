@@ -161,7 +161,7 @@ ROOMS = (
         imports=(
             *(*GROUND, "config", "consumer_group.settings", "deaths", "electors", "induction", "ledgers.base"),
             "ledgers.memory",
-            *("member", "peers.base", "pump", "router", "subscriptions.base"),
+            *("member", "ownership.base", "peers.base", "peers.memory", "pump", "router", "subscriptions.base"),
         ),
     ),
     # What one group is and did, for people: folded from the records that a member reads anyway.

@@ -17,7 +17,6 @@ from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
-from neli_router.testing import group as group_in_memory
 
 LEASE = 2.0
 """Long enough that a busy machine does not interrupt the course that a test waits for."""
@@ -317,11 +316,3 @@ def test_a_second_member_at_one_place_is_refused(opened: Open) -> None:
     opened(0)
     with pytest.raises(PeersUnusable):
         opened(0)
-
-
-def test_a_group_in_memory_refuses_a_protocol_that_needs_a_network() -> None:
-    with (
-        pytest.raises(BeyondProtocol, match=r"over a network: test with protocol='induction'"),
-        group_in_memory("a", protocol="term"),
-    ):
-        pass

@@ -9,6 +9,7 @@ from pathlib import Path
 from neli_router.clock import Clock, host_clock
 from neli_router.electors.events import Heard
 from neli_router.peers.address import parse
+from neli_router.peers.base import PeerLink
 from neli_router.peers.names import Resolve, resolve
 from neli_router.peers.udp import PeerSockets, open_link
 from neli_router.protocol import Notice
@@ -64,8 +65,8 @@ def links(hosts: Sequence[str], folder: Path) -> Iterator[list[PeerSockets]]:
 
 def until(
     condition: Callable[[list[Heard | Notice]], bool],
-    link: PeerSockets,
-    *others: PeerSockets,
+    link: PeerLink,
+    *others: PeerLink,
     again: Callable[[], object] = lambda: None,
 ) -> list[Heard | Notice]:
     """All that `link` takes until `condition` holds of it, while the `others` take theirs. `again` between takes."""

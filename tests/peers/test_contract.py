@@ -4,30 +4,41 @@
     WAYS["IPv6"] ------+--> three links that know each other, for each test
     WAYS["both"] ------+
     WAYS["by name"] ---+
+    WAYS["memory"] ----+
 
 A way joins by adding to WAYS a function that gives three links in the order of their places.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
+from neli_router.clock import host_clock
 from neli_router.electors.events import BODY_MAX, Heard
 from neli_router.errors import Closed
+from neli_router.peers.memory import MemoryLink, MemoryNetwork
 from neli_router.peers.udp import PeerSockets
 from tests.peers.joining import PATIENCE, links, until
 
-WAYS: dict[str, Callable[[Path], AbstractContextManager[list[PeerSockets]]]] = {
+Link = PeerSockets | MemoryLink
+Three = Sequence[Link]
+
+
+def in_memory() -> Three:
+    network = MemoryNetwork(3)
+    return [network.open(place, host_clock) for place in range(3)]
+
+
+WAYS: dict[str, Callable[[Path], AbstractContextManager[Three]]] = {
     "IPv4": lambda folder: links(["127.0.0.1"] * 3, folder),
     "IPv6": lambda folder: links(["::1"] * 3, folder),
     "both": lambda folder: links(["127.0.0.1", "::1", "127.0.0.1"], folder),
     "by name": lambda folder: links(["localhost"] * 3, folder),
+    "memory": lambda _: nullcontext(in_memory()),
 }
-
-Three = list[PeerSockets]
 
 
 @pytest.fixture(params=list(WAYS))
@@ -36,7 +47,7 @@ def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Three]:
         yield made
 
 
-def heard(link: PeerSockets, from_: PeerSockets, body: bytes) -> None:
+def heard(link: Link, from_: Link, body: bytes) -> None:
     """Send `body` until it has come: the network may lose it, and the first ones find nobody who knows the other."""
     places = {link.place: link, from_.place: from_}
     sender = from_.place

@@ -1,0 +1,136 @@
+"""The group in memory that users test with, where its members elect among themselves."""
+
+import pytest
+
+from neli_router import testing
+from neli_router.errors import BeyondProtocol, LeaseLost
+from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.testing import Group
+
+NAMES = ("a", "b", "c")
+PARTITIONS = 6
+both = pytest.mark.parametrize("protocol", ["term", "gossip"])
+
+
+def owners(group: Group) -> list[str | None]:
+    return [group.owner(i) for i in range(PARTITIONS)]
+
+
+def kinds(group: Group, name: str) -> list[type[Event]]:
+    return [type(event) for event in group.told[name]]
+
+
+@both
+def test_a_group_settles_and_its_router_shows_what_members_lead(protocol: str) -> None:
+    with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:
+        group.settle()
+        assert owners(group) == [next(name for name in NAMES if i in group[name].led) for i in range(PARTITIONS)]
+        shares = sorted(len(group[name].led) for name in NAMES)
+        assert ([2, 2, 2] if protocol == "term" else [0, 0, PARTITIONS]) == shares
+        assert set(NAMES) == {peer.name for peer in group.router.members}
+
+
+@both
+def test_the_same_seed_gives_the_same_run(protocol: str) -> None:
+    def run(seed: int) -> list[object]:
+        with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS, seed=seed) as group:
+            group.settle()
+            group.kill("a")
+            group.settle()
+            return [group.now, group.told, group["b"].incarnation]
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+@both
+def test_what_a_killed_member_led_is_taken_over_under_higher_terms_and_it_comes_back_with_its_memory(
+    protocol: str,
+) -> None:
+    with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:
+        group.settle()
+        leader = group.owner(0)
+        assert leader is not None
+        before = dict(group[leader].led)
+        group.kill(leader)
+        group.settle()
+        assert leader not in owners(group)
+        assert all(group.router.owner_of_role(i).term > term for i, term in before.items())
+        terms = [group.router.owner_of_role(i).term for i in range(PARTITIONS)]
+        group.restart(leader)
+        group.settle()
+        after = [group.router.owner_of_role(i).term for i in range(PARTITIONS)]
+        assert all(new >= old for new, old in zip(after, terms, strict=True))
+
+
+@both
+def test_a_member_that_is_cut_off_is_fenced_before_another_leads(protocol: str) -> None:
+    with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:
+        group.settle()
+        leader = group.owner(0)
+        assert leader is not None
+        lease = group[leader].lease(0)
+        assert lease is not None
+        group.cut(leader)
+        assert group.wait(lambda: group.owner(0) not in (None, leader), 100.0)
+        assert not lease.holds()
+        assert Fenced is kinds(group, leader)[-1]
+        with pytest.raises(LeaseLost):
+            lease.check()
+        group.heal(leader)
+        group.settle()
+
+
+@both
+def test_a_paused_member_finds_its_lease_over_when_it_goes_on(protocol: str) -> None:
+    with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:
+        group.settle()
+        leader = group.owner(0)
+        assert leader is not None
+        lease = group[leader].lease(0)
+        assert lease is not None
+        group.pause(leader)
+        group.settle()
+        assert (False, True) == (lease.holds(), group.owner(0) not in (None, leader))
+        group.resume(leader)
+        group.advance(0.0)
+        assert Fenced is kinds(group, leader)[-1]
+
+
+@both
+def test_without_a_majority_nobody_leads(protocol: str) -> None:
+    with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:
+        group.settle()
+        group.outage = True
+        group.advance(10 * group.config.lease)
+        assert [None] * PARTITIONS == owners(group)
+        group.outage = False
+        group.settle()
+
+
+@both
+def test_a_member_that_closes_gives_everything_to_the_others_without_a_fence(protocol: str) -> None:
+    with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:
+        group.settle()
+        leader = group.owner(0)
+        assert leader is not None
+        group[leader].close()
+        group.settle()
+        assert leader not in owners(group)
+        assert [Acquired, Revoked] == list(dict.fromkeys(kinds(group, leader)))
+
+
+def test_random_waits_instead_of_priorities_settle_too() -> None:
+    with testing.group(*NAMES, protocol="term", policy="random", partitions=PARTITIONS) as group:
+        group.settle()
+        assert None not in owners(group)
+
+
+def test_who_is_none_of_the_peers_cannot_join() -> None:
+    with testing.group(*NAMES, protocol="term") as group, pytest.raises(ValueError, match="none of the peers"):
+        group.join("d")
+
+
+def test_a_protocol_that_borrows_a_group_is_refused() -> None:
+    with pytest.raises(BeyondProtocol, match="needs a broker"), testing.group("a", protocol="neli"):
+        pass
