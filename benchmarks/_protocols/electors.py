@@ -202,9 +202,9 @@ def _figures_of(row: ElectorRow) -> dict[str, float]:
             for name, seconds in times.items()
             for statistic in (median, max)
         },
+        "expected_by_text_ms": 1e3 * row.expected,
         "takeover_over_beat": took / row.beat,
         "takeover_over_lease": took / row.lease,
-        "expected_by_text_ms": 1e3 * row.expected,
     }
 
 

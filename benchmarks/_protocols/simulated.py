@@ -7,13 +7,15 @@ citizens, who alone vote, and the shortest P, of 5 intervals.
     simulated_takeover_s_median, _max       from kill -9 until another acts
     simulated_leaderless_s_median, _max     of a leader that is cut off, from its last act to the next leader's first
     simulated_messages_per_second           datagrams of all members, at rest; simulated_bytes_per_second
-    expected_by_text_s                      what the protocol's own text expects of a takeover, in these times
+    expected_by_text_s                      what the protocol's own text expects of either, in these times: of a group
+                                            of a hundred that gossips, 30 s without a leader
     x_real_time                             virtual seconds at rest in one second of a processor
 
-Balance, for so many nodes and partitions with three replicas each: a random node restarts, again and again, and each
-time it is seen whether some node leads more than its share, once all has had time to settle.
+Balance, for so many nodes x partitions: a random node restarts, again and again, and each time it is seen whether some
+node leads more than its share, once all has had time to settle.
 
-    balanced@priority,3x6   successCount / totalCount, as Zeebe's text counts; beside it @term, with the random wait
+    balanced@priority,3x6   successCount / totalCount, as Zeebe's text counts: with three replicas each, and leaders
+                            that make way for whoever is preferred; beside it @term, with all nodes and the random wait
 """
 
 import time
@@ -100,8 +102,8 @@ def _measured(row: SimulatedRow, size: int, trials: int, seed: int) -> dict[str,
             for name, seconds in times.items()
             for statistic in (median, max)
         },
+        "expected_by_text_s": row.expected(size),
         "simulated_messages_per_second": found.datagrams_per_second,
         "simulated_bytes_per_second": found.bytes_per_second,
-        "expected_by_text_s": row.expected(size),
         "x_real_time": found.x_real_time,
     }
