@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,28 @@ def test_a_full_disk_is_an_error_and_the_last_memory_stays(tmp_path: Path) -> No
         again.close()
     finally:
         subprocess.run(["umount", tmp_path], check=True)  # noqa: S607
+
+
+def test_a_memory_is_flushed_before_it_gets_its_name_and_the_folder_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[str, str]] = []
+    flush, rename = os.fsync, Path.rename
+
+    def noted_flush(descriptor: int) -> None:
+        steps.append(("flush", str(Path(f"/proc/self/fd/{descriptor}").readlink())))
+        flush(descriptor)
+
+    def noted_rename(path: Path, target: Path) -> Path:
+        steps.append(("rename", str(path)))
+        return rename(path, target)
+
+    with closing(kept(tmp_path)) as one:
+        monkeypatch.setattr(os, "fsync", noted_flush)
+        monkeypatch.setattr(Path, "rename", noted_rename)
+        one.keep(b"a vote")
+        new = f"{one.path}.new"
+    assert [("flush", new), ("rename", new), ("flush", str(tmp_path))] == steps
 
 
 @pytest.mark.process

@@ -7,7 +7,7 @@ from neli_router.clock import host_clock
 from neli_router.electors.events import Heard
 from neli_router.peers.names import SILENT_EVERY, PeerNames, SocketAddress, resolve
 from neli_router.protocol import Notice
-from tests.peers.joining import addresses_at, link_at, until
+from tests.peers.joining import PATIENCE, addresses_at, link_at, until
 
 
 class Zone:
@@ -133,6 +133,34 @@ def test_an_address_that_was_known_is_kept_while_the_name_server_is_away() -> No
     assert ["peers.unresolved"] == [one.event for one in news]
     assert (("127.0.0.2", 1),) == names.addresses(0)
     names.close()
+
+
+def test_a_name_that_was_not_found_is_asked_again_soon() -> None:
+    zone, seconds = Zone(), [0.0]
+    names = PeerNames([("b.example", 1)], resolve=zone, clock=lambda: seconds[0])
+    wait, give_up_at = threading.Event(), host_clock() + PATIENCE
+    while names._asked_at[0] != 0.0 and host_clock() < give_up_at:
+        wait.wait(0.01)
+    seconds[0] += SILENT_EVERY
+    while len(zone.asked) < 2 and host_clock() < give_up_at:
+        wait.wait(0.01)
+    names.close()
+    assert ["b.example"] * 2 == zone.asked
+
+
+def test_another_order_of_the_same_addresses_is_no_move() -> None:
+    one, other = ("127.0.0.1", 1), ("127.0.0.2", 1)
+    answers = [[one, other], [other, one], [other]]
+    names = PeerNames([one], resolve=lambda *_: answers.pop(0), clock=host_clock)
+    names._ask(0)
+    assert [] == names.news()
+    names._ask(0)
+    assert ["peers.moved"] == [told.event for told in names.news()]
+
+
+def test_a_name_that_has_no_address_is_told_as_one_that_is_lost() -> None:
+    names = PeerNames([("127.0.0.1", 1)], resolve=lambda *_: [], clock=host_clock)
+    assert [("peers.unresolved", "it has no address")] == [(it.event, it.fields["error"]) for it in names.news()]
 
 
 def test_a_name_server_that_hangs_holds_up_nobody(tmp_path: Path) -> None:

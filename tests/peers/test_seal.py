@@ -87,6 +87,13 @@ def test_the_last_few_bodies_are_sent_again_and_each_once() -> None:
     assert all(not a.open(answer).reply for answer in answers)
 
 
+def test_to_ask_is_no_fault_whether_one_is_known_or_not() -> None:
+    a, b = side(A), side(B)
+    assert [None, None] == [b.open(a.ask(B)).flaw for _ in range(2)]
+    acquaint(a, b)
+    assert [None, None] == [b.open(a.ask(B)).flaw for _ in range(2)]
+
+
 def test_an_answer_is_not_answered() -> None:
     a, b = side(A), side(B)
     answer = b.open(a.ask(B)).reply
