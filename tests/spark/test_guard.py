@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from neli_router import fence
 from neli_router.agent import Client
 from neli_router.clock import host_clock
+from neli_router.config import Config
 from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
 from neli_router.fence.delta import FencedTable
 from neli_router.keyspace import Layout
@@ -27,6 +28,7 @@ from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.spark import guarded, run_job
 from tests.agent.running import PARTITIONS, PATIENCE, Running, configured, running, until
+from tests.member.test_peer_footing import Listed
 
 pytestmark = pytest.mark.spark
 
@@ -187,6 +189,40 @@ def test_a_lost_share_cancels_the_jobs_of_all_threads(
             endless(spark)
     assert [True, True] == [work.was_cancelled() for work in others]
     assert 10 == spark.range(10).count()
+
+
+@pytest.mark.parametrize("protocol", ["term", "gossip"])
+def test_a_share_of_a_group_that_elects_among_itself_is_guarded_alike(
+    spark: SparkSession, protocol: str, tmp_path: Path
+) -> None:
+    listed, socket = Listed(tmp_path), str(tmp_path / "agent.sock")
+    options: dict[str, Any] = {
+        "protocol": protocol,
+        "lease": LEASE,
+        "layout": Layout(partitions=PARTITIONS),
+        "drain_timeout": 0.3,
+    }
+    with ExitStack() as stack:
+        members = [stack.enter_context(Member(Config(listed.address(i), name=f"m{i}", **options))) for i in (1, 2)]
+        config = Config(listed.address(0), name="a", **options)
+        agent = stack.enter_context(running(config, AgentOptions(socket=socket))).agent
+        members.append(agent.member)
+        client = stack.enter_context(Client(socket))
+
+        def is_led_by(member: Member, place: int) -> bool:
+            for one in members:
+                one.nominate(listed.places[place])
+            return ROLE in member.led
+
+        until(lambda: is_led_by(agent.member, 0), "the agent's lead")
+        with pytest.raises(LeaseLost, match="did not finish within"):  # noqa: PT012, SIM117 - its end raises.
+            with client.share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None):
+                other = Work(lambda: endless_without_sql(spark), InheritableThread)
+                until(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) == 1)
+                is_led_by(agent.member, 1)
+                endless(spark)
+        assert other.was_cancelled()
+        until(lambda: ROLE in members[0].led, "the other's lead")
 
 
 def test_a_job_that_is_started_after_the_loss_is_cancelled_too(
