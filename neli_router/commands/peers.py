@@ -82,7 +82,7 @@ def why_of(peer: "PeerView") -> str | None:
         case "refused":
             return REMEDIES.get(peer.reason, f"its datagrams are refused: {peer.reason}")
         case "one-way":
-            return "it does not answer: it cannot be reached from here, or does not take what this one sends"
+            return "it does not answer: it has just started, or what is sent to it is lost"
         case "silent":
             if peer.heard_ago is None:
                 return "it never was heard: it is down, cut off, or has a list without this member"

@@ -198,7 +198,10 @@ class Gossip(Voter):
     def leaders(self) -> Sequence[Led | None]:
         leader = self.leader
         if leader is None:
-            led = Led(None, self._ballot.term, self._lost_by)
+            told, reason = self._told_leader, self._lost_by
+            if told not in (None, self._settings.me):  # At the next beat people are told of it.
+                reason = str(self._farewell_of(told).fields["reason"])
+            led = Led(None, self._ballot.term, reason)
         elif leader == self._settings.me:
             led = Led(leader, self._ballot.lead_term or 0, "a majority favour it")
         else:

@@ -8,7 +8,7 @@ No protocol decides by it. A machine has its own reasons to miss a leader, and u
 nothing of the others that follow. The link asks each peer for an answer all the same, and so it knows about all.
 
     alive     it answers
-    one-way   it is heard, and does not answer: what is sent to it is lost
+    one-way   it is heard, and does not answer: it has just started, or what is sent to it is lost
     refused   what comes from it is refused: it has another key, another list, another lease
     silent    it neither answers nor is heard
     unknown   it was not asked for long enough
@@ -103,7 +103,7 @@ def news_between(before: Outlook | None, after: Outlook) -> list[Notice]:
 
 WHY: Mapping[PeerState, str] = {
     "silent": "nothing is heard of it",
-    "one-way": "it is heard, but does not answer: what is sent to it is lost",
+    "one-way": "it is heard, but does not answer: it has just started, or what is sent to it is lost",
     "refused": "what comes from it is refused",
 }
 

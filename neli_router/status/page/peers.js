@@ -11,7 +11,7 @@ const STATES = {
   alive: () => "answers",
   unknown: () => "not heard yet",
   silent: ({ heard_ago }) => (heard_ago === null ? "silent, and never heard" : "silent: down, or cut off"),
-  "one-way": () => "heard, but does not answer: what is sent to it is lost",
+  "one-way": () => "heard, but does not answer: it has just started, or what is sent to it is lost",
   refused: ({ reason }) => `refused: ${REASONS[reason] ?? reason}`,
 };
 const REASONS = {
