@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PARTITIONS, STEADY, TOKEN, Running, configured, running, until
+from tests.agent.running import PARTITIONS, STEADY, TOKEN, Running, configured, running
+from tests.waiting import until
 
 
 @pytest.fixture(name="socket")

@@ -12,13 +12,13 @@ import httpx
 import uvicorn
 
 from neli_router.agent.server.server import Agent
-from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload
+from tests.waiting import until
 
-__all__ = ["LEASE", "PARTITIONS", "PATIENCE", "STEADY", "TOKEN", "Events", "Running", "configured", "running", "until"]
+__all__ = ["LEASE", "PARTITIONS", "PATIENCE", "STEADY", "TOKEN", "Events", "Running", "configured", "running"]
 
 PATIENCE = 180.0
 """Seconds for what comes at once, and after minutes where other programs have all cores."""
@@ -36,14 +36,6 @@ def configured(folder: Path, name: str = "a", **options: Any) -> Config:
     ledger = f"sqlite://{folder}/ledger.db"
     chosen: dict[str, Any] = {"lease": LEASE, "layout": Layout(partitions=PARTITIONS), "drain_timeout": 5.0, **options}
     return Config(ledger, name=name, **chosen)
-
-
-def until(holds: Callable[[], object], what: str = "it") -> None:
-    """Wait for what changes without telling."""
-    give_up_at, pause = host_clock() + PATIENCE, threading.Event()
-    while not holds():
-        assert host_clock() < give_up_at, f"{what} did not come true"
-        pause.wait(0.005)
 
 
 class Events:

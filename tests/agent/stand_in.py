@@ -45,8 +45,9 @@ from neli_router.agent.wire import (
     WishAsked,
     WishView,
 )
+from tests.waiting import until
 
-__all__ = ["FOUNDED", "PATIENCE", "StandIn", "eventually", "standing_in", "whenever"]
+__all__ = ["FOUNDED", "PATIENCE", "StandIn", "standing_in", "whenever"]
 
 PATIENCE = 180.0
 
@@ -193,7 +194,7 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    eventually(lambda: server.started)
+    until(lambda: server.started)
     patience = leading.CONFIRM_MAX
     # A real agent renews, and each renewal asks again. This one renews when the test says so, and an answer that comes
     # late, on a busy machine, would leave the lease unconfirmed for ever.
@@ -220,7 +221,7 @@ def whenever(ready: Callable[[], object], then: Callable[[], object]) -> Iterato
     """Inside, another thread does `then()` as soon as `ready()`."""
 
     def wait() -> None:
-        eventually(ready)
+        until(ready)
         then()
 
     thread = threading.Thread(target=wait)
@@ -229,15 +230,6 @@ def whenever(ready: Callable[[], object], then: Callable[[], object]) -> Iterato
         yield
     finally:
         thread.join()
-
-
-def eventually(ready: Callable[[], object]) -> None:
-    """Wait until `ready()`; fails after a time in which anything would have happened."""
-    give_up_at = monotonic() + PATIENCE
-    pause = threading.Event()
-    while not ready():
-        assert monotonic() < give_up_at, "it never came to be"
-        pause.wait(0.002)
 
 
 _ALPHA = MemberView("alpha", "http://alpha:1", "", 100, "i1", 1, 0.0, 2.5, 0, False, 3, witness="agent")

@@ -14,7 +14,8 @@ from neli_router.agent.client.streams import EVENT_MAX, Events
 from neli_router.agent.wire import LeaseView, LoadAsked, Refusal, WishAsked
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
 from neli_router.keyspace import Layout
-from tests.agent.stand_in import StandIn, eventually, standing_in, whenever
+from tests.agent.stand_in import StandIn, standing_in, whenever
+from tests.waiting import until
 
 
 @pytest.fixture(name="place")
@@ -103,7 +104,7 @@ def test_a_watch_tells_each_change_until_it_is_closed_from_another_thread(place:
         closer.start()
         assert [] == list(views)
         closer.join()
-    eventually(lambda: agent.held == 0)
+    until(lambda: agent.held == 0)
 
 
 def test_keys_and_tokens_stay_out_of_logs_and_representations(
@@ -257,7 +258,7 @@ def test_leading_waits_is_renewed_and_gives_the_role_back(place: tuple[StandIn, 
     agent, client = place
     with pytest.raises(NotLeading, match="beta leads it"), client.leading("nightly", timeout=0.2):
         raise AssertionError("nobody leads yet")
-    eventually(lambda: agent.held == 0)
+    until(lambda: agent.held == 0)
     with (
         whenever(lambda: agent.held == 1, lambda: agent.leads(remaining=20)),
         client.leading("nightly", timeout=60) as lease,
@@ -265,10 +266,10 @@ def test_leading_waits_is_renewed_and_gives_the_role_back(place: tuple[StandIn, 
         before = lease.remaining()
         agent.lease = LeaseView(0, True, "alpha", 7, 50.0, 10.0)
         agent.say("renewed", agent.lease)
-        eventually(lambda: lease.remaining() > before + 10)
+        until(lambda: lease.remaining() > before + 10)
         assert not lease.revoked
         assert 1 == agent.held
-    eventually(lambda: agent.held == 0)
+    until(lambda: agent.held == 0)
     assert not lease.holds()
 
 
@@ -280,7 +281,7 @@ def test_an_event_that_lay_around_renews_nothing(place: tuple[StandIn, Client]) 
         agent.lease = LeaseView(0, False, "alpha", 7)
         asked = agent.requests.count("/v1/lease")
         agent.say("renewed", LeaseView(0, True, "alpha", 7, 500.0))
-        eventually(lambda: agent.requests.count("/v1/lease") > asked)
+        until(lambda: agent.requests.count("/v1/lease") > asked)
         assert lease.remaining() < 20
 
 
@@ -294,7 +295,7 @@ def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(place: tuple
         # It is renewed while it finishes, although it does not lead any more in the sense that work may begin.
         agent.lease = LeaseView(0, False, "alpha", 7, 90.0)
         agent.say("renewed")
-        eventually(lambda: lease.remaining() > 60)
+        until(lambda: lease.remaining() > 60)
 
 
 def test_a_fenced_lease_is_lost_at_once_and_its_block_raises(place: tuple[StandIn, Client]) -> None:
@@ -315,7 +316,7 @@ def test_a_broken_stream_is_asked_for_again_and_the_lease_lives_on(place: tuple[
     agent.leads()
     with client.leading("nightly") as lease:
         agent.hang_up()
-        eventually(lambda: agent.requests.count("/v1/leadership/events") == 2)
+        until(lambda: agent.requests.count("/v1/leadership/events") == 2)
         lease.check()
 
 
@@ -366,7 +367,7 @@ def test_closing_the_client_loses_its_blocks(place: tuple[StandIn, Client]) -> N
     with pytest.raises(LeaseLost, match="client was closed"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
         client.close()
         assert lease.revoked.wait(60)
-    eventually(lambda: agent.held == 0)
+    until(lambda: agent.held == 0)
 
 
 def test_a_forked_child_has_no_lease_and_does_not_keep_the_stream(place: tuple[StandIn, Client]) -> None:
@@ -383,7 +384,7 @@ def test_a_forked_child_has_no_lease_and_does_not_keep_the_stream(place: tuple[S
             os._exit(1 if held else 0)
         os.close(reading)
         lease.check()
-    eventually(lambda: agent.held == 0)
+    until(lambda: agent.held == 0)
     os.close(writing)
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -432,6 +433,6 @@ def test_clients_that_come_and_go_leave_no_descriptor_and_no_thread_behind(tmp_p
         before = open_now()
         for _ in range(20):
             visit()
-        eventually(lambda: agent.held == 0)
+        until(lambda: agent.held == 0)
         # The stand-in's threads and sockets are of this process, too, and end a little later.
-        eventually(lambda: all(now <= then + 3 for now, then in zip(open_now(), before, strict=True)))
+        until(lambda: all(now <= then + 3 for now, then in zip(open_now(), before, strict=True)))

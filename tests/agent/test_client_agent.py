@@ -15,7 +15,7 @@ from neli_router.errors import BadKey, LeaseLost, NeliError, NotLeading
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import PATIENCE, STEADY
-from tests.agent.stand_in import eventually
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -43,7 +43,7 @@ def agent(folder: Path, name: str) -> Iterator[tuple[Agent, asyncio.AbstractEven
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    eventually(lambda: made and made[0][0].started.is_set())
+    until(lambda: made and made[0][0].started.is_set())
     try:
         yield made[0]
     finally:
@@ -88,7 +88,7 @@ def test_a_pin_moves_a_role_once_its_block_has_finished(folder: Path) -> None:
             stack.enter_context(agent(folder, name))
         alpha = stack.enter_context(Client(f"{folder}/alpha.sock", timeout=PATIENCE))
         beta = stack.enter_context(Client(f"{folder}/beta.sock", timeout=PATIENCE))
-        eventually(lambda: len(beta.members().members) == 2)
+        until(lambda: len(beta.members().members) == 2)
         beta.pin(2, "alpha")
         with alpha.leading(2, timeout=60) as lease:
             assert not beta.pin(2, "beta", preview=True).done
@@ -117,7 +117,7 @@ def test_loads_exchange_hot_partitions_for_cold_ones(folder: Path) -> None:
         for name in ("alpha", "beta"):
             stack.enter_context(agent(folder, name))
         client = stack.enter_context(Client(f"{folder}/alpha.sock", timeout=PATIENCE))
-        eventually(lambda: sum(one.partitions == 2 for one in client.members().members) == 2 and handed_over())
+        until(lambda: sum(one.partitions == 2 for one in client.members().members) == 2 and handed_over())
         owners = [one.owner for one in client.table().partitions]
         loads = {partition: 9.0 if owner == owners[0] else 1.0 for partition, owner in enumerate(owners)}
         planned = client.load(loads, layout=Layout(slots=16, partitions=4), preview=True)
@@ -127,7 +127,7 @@ def test_loads_exchange_hot_partitions_for_cold_ones(folder: Path) -> None:
         assert [(move.source, move.target, move.partitions) for move in planned.moves] == [
             (move.source, move.target, move.partitions) for move in done.moves
         ]
-        eventually(lambda: {member.load for member in client.members().members} == {10.0})
+        until(lambda: {member.load for member in client.members().members} == {10.0})
         assert 2 == sum(len(move.partitions) for move in done.moves)
 
 
@@ -162,4 +162,4 @@ def test_a_block_that_does_not_finish_loses_its_lease(folder: Path) -> None:
         client.leading("nightly", timeout=60) as lease,
     ):
         loop.call_soon_threadsafe(inner.stop)
-        eventually(lambda: not lease.holds())
+        until(lambda: not lease.holds())

@@ -11,6 +11,7 @@ from neli_router.agent import AsyncClient, NoAgent
 from neli_router.agent.wire import LeaseView
 from neli_router.errors import Closed, LeaseLost, NoOwner, NotLeading
 from tests.agent.stand_in import StandIn, standing_in
+from tests.waiting import until_in_loop
 
 Story = Callable[[StandIn, AsyncClient], Coroutine[Any, Any, None]]
 
@@ -22,11 +23,6 @@ def play(path: Path, story: Story) -> None:
 
     with standing_in(path) as (agent, address):
         asyncio.run(told(agent, address))
-
-
-async def until(ready: Callable[[], object]) -> None:
-    while not ready():  # noqa: ASYNC110 - what it waits for happens on the server's thread.
-        await asyncio.sleep(0.002)
 
 
 def test_it_asks_what_the_other_form_asks(tmp_path: Path) -> None:
@@ -66,7 +62,7 @@ def test_a_watch_is_iterated_and_closed(tmp_path: Path) -> None:
             async for view in watch:
                 assert "alpha" == view.name
                 await watch.close()
-        await until(lambda: agent.held == 0)
+        await until_in_loop(lambda: agent.held == 0)
 
     play(tmp_path, story)
 
@@ -80,11 +76,11 @@ def test_leading_waits_is_renewed_and_gives_the_role_back(tmp_path: Path) -> Non
         async with client.leading("nightly") as lease:
             agent.lease = LeaseView(0, True, "alpha", 7, 50.0, 10.0)
             agent.say("renewed")
-            await until(lambda: lease.remaining() > 30)
+            await until_in_loop(lambda: lease.remaining() > 30)
             agent.say("revoked")
             assert (True, True) == (await lease.revoked.wait(60), lease.holds())
         assert not lease.holds()
-        await until(lambda: agent.held == 0)
+        await until_in_loop(lambda: agent.held == 0)
 
     play(tmp_path, story)
 
@@ -99,7 +95,7 @@ def test_a_block_is_cancelled_at_once_when_its_lease_is_lost(tmp_path: Path) -> 
         task = asyncio.current_task()
         assert task is not None
         assert 0 == task.cancelling()
-        await until(lambda: agent.held == 0)
+        await until_in_loop(lambda: agent.held == 0)
 
     play(tmp_path, story)
 
@@ -129,7 +125,7 @@ def test_a_cancellation_from_outside_is_not_swallowed(tmp_path: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: agent.held == 0)
+        await until_in_loop(lambda: agent.held == 0)
 
     play(tmp_path, story)
 
@@ -137,7 +133,7 @@ def test_a_cancellation_from_outside_is_not_swallowed(tmp_path: Path) -> None:
 def test_an_agent_that_is_killed_while_it_is_waited_for_raises(tmp_path: Path) -> None:
     async def story(agent: StandIn, client: AsyncClient) -> None:
         async def kill() -> None:
-            await until(lambda: agent.held == 1)
+            await until_in_loop(lambda: agent.held == 1)
             agent.hang_up()
 
         killing = asyncio.create_task(kill())
@@ -155,7 +151,7 @@ def test_a_broken_stream_is_asked_for_again_and_closing_the_client_ends_the_bloc
         with pytest.raises(LeaseLost, match="client was closed"):  # noqa: PT012 - its end raises.
             async with client.leading("nightly") as lease:
                 agent.hang_up()
-                await until(lambda: agent.requests.count("/v1/leadership/events") == 2)
+                await until_in_loop(lambda: agent.requests.count("/v1/leadership/events") == 2)
                 lease.check()
                 await client.close()
                 await asyncio.Event().wait()

@@ -17,9 +17,10 @@ from neli_router.config import Config
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import Running, running, until
+from tests.agent.running import Running, running
 from tests.deploy.tools import output_of, tool
 from tests.member.test_peer_footing import PARTITIONS, Listed
+from tests.waiting import until
 
 LEASE = 2.0
 

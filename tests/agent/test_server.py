@@ -26,9 +26,10 @@ from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reloaded
-from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running, until
+from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running
 from tests.agent.test_sockets import held
 from tests.servers.process import free_port
+from tests.waiting import until
 
 MAIN = """
 import json, sys

@@ -13,8 +13,9 @@ from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
 from neli_router.leases import BaseRight
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import LEASE, PARTITIONS, PATIENCE, STEADY, Running, configured, running, until
-from tests.agent.stand_in import StandIn, eventually, standing_in, whenever
+from tests.agent.running import LEASE, PARTITIONS, PATIENCE, STEADY, Running, configured, running
+from tests.agent.stand_in import StandIn, standing_in, whenever
+from tests.waiting import until
 
 
 @pytest.fixture(name="place")
@@ -57,7 +58,7 @@ def test_a_share_waits_is_renewed_and_gives_all_of_it_back(place: tuple[StandIn,
     agent, client = place
     with pytest.raises(NotLeading, match=r"within 0\.2 s"), client.share(timeout=0.2):
         raise AssertionError("nothing is led yet")
-    eventually(lambda: agent.held == 0)
+    until(lambda: agent.held == 0)
     with (
         whenever(lambda: agent.held == 1, lambda: shares(agent, {3: 7, 0: 9}, remaining=20)),
         client.share(timeout=60) as share,
@@ -66,8 +67,8 @@ def test_a_share_waits_is_renewed_and_gives_all_of_it_back(place: tuple[StandIn,
         assert not share.ending
         agent.share = ShareView("alpha", {0: 9, 3: 7}, 50.0, 10.0)
         agent.say("renewed", agent.share)
-        eventually(lambda: share.remaining() > 30)
-    eventually(lambda: agent.held == 0)
+        until(lambda: share.remaining() > 30)
+    until(lambda: agent.held == 0)
     assert [0.0, False, False] == [share.remaining(), share.holds(), share.holds(3)]
 
 
@@ -78,7 +79,7 @@ def test_the_rest_of_an_event_is_not_believed(place: tuple[StandIn, Client]) -> 
         asked = agent.requests.count("/v1/share")
         agent.share = ShareView("alpha")
         agent.say("renewed", ShareView("alpha", {3: 7}, 500.0))
-        eventually(lambda: agent.requests.count("/v1/share") > asked)
+        until(lambda: agent.requests.count("/v1/share") > asked)
         assert share.remaining() < 20
 
 
@@ -135,7 +136,7 @@ def test_a_partition_that_comes_along_is_told_and_not_held(place: tuple[StandIn,
     shares(agent, {3: 7})
     with client.share() as share:
         agent.say("more", ShareView("alpha", {4: 8}))
-        eventually(lambda: share.more)
+        until(lambda: share.more)
         assert ({4: 8}, {3: 7}, False, False) == (share.more, share.terms, share.holds(4), bool(share.ending))
 
 
@@ -144,12 +145,12 @@ def test_after_a_broken_stream_a_share_is_what_the_agent_still_holds(place: tupl
     shares(agent, {3: 7, 5: 7, 6: 7})
     with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
         agent.hang_up()
-        eventually(lambda: agent.requests.count("/v1/share/events") == 2)
+        until(lambda: agent.requests.count("/v1/share/events") == 2)
         share.check()
         agent.share = ShareView("alpha", {3: 7, 5: 8, 9: 9}, 30.0)
         agent.hang_up()
         assert share.ending.wait(60)
-        eventually(lambda: share.more)
+        until(lambda: share.more)
         assert [True, False, False] == [share.holds(partition) for partition in (3, 5, 6)]
         assert "it was acquired again, under term 8" == share.fenced[5]
         assert {5: 8, 9: 9} == share.more
@@ -161,7 +162,7 @@ def test_a_partition_that_is_fenced_before_it_is_confirmed_is_left_out(place: tu
     def begin() -> None:
         agent.share = ShareView("alpha", {3: 7}, 30.0)
         agent.say("acquired", ShareView("alpha", {3: 7, 5: 7}, 30.0))
-        eventually(lambda: "/v1/share" in agent.requests)
+        until(lambda: "/v1/share" in agent.requests)
         agent.say("fenced", ShareView("alpha", {5: 7}))
 
     with whenever(lambda: agent.held == 1, begin), client.share(timeout=60) as share:
@@ -177,7 +178,7 @@ def test_news_before_a_share_is_confirmed_is_not_lost(place: tuple[StandIn, Clie
         agent.say("acquired", ShareView("alpha", {3: 7, 5: 7}, 30.0))
         agent.say("more", ShareView("alpha", {4: 8}))
         agent.say("revoked", ShareView("alpha", {5: 7}))
-        eventually(lambda: agent.requests.count("/v1/share") == 3)
+        until(lambda: agent.requests.count("/v1/share") == 3)
         agent.share = ShareView("alpha", {3: 7, 5: 7}, 30.0)
         agent.say("renewed", agent.share)
 

@@ -28,9 +28,10 @@ from neli_router.commands.measurements import (
 )
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import STEADY, configured, running, until
+from tests.agent.running import STEADY, configured, running
 from tests.conftest import require
 from tests.servers.process import free_port
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,8 @@ from neli_router.commands.events import events_command, sentence
 from neli_router.commands.lookups import watch_command
 from neli_router.member.member import Member
 from tests.agent.running import PARTITIONS, configured
-from tests.agent.stand_in import FOUNDED, StandIn, eventually, standing_in, whenever
+from tests.agent.stand_in import FOUNDED, StandIn, standing_in, whenever
+from tests.waiting import until
 
 DRAIN = EventView(7, 0.0, "drain", "alpha", "ops", [MovedView("alpha", "beta", 2, [3, 4])], last=9, lasted=0.5)
 DEATH = EventView(20, 0.0, "expire", "beta", "alpha", [], last=20)
@@ -127,7 +128,7 @@ def test_many_targets_are_named_up_to_a_bound_and_a_hostile_name_is_shown_as_tex
 def test_each_event_that_is_to_come_is_told_to_the_command(place: StandIn, notes: Path) -> None:
     def then() -> None:
         place.say("event", DEATH)
-        eventually(lambda: noted(notes))
+        until(lambda: noted(notes))
         place.hang_up()
 
     with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
@@ -193,7 +194,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(place: StandIn, not
     assert 4 == result.exit_code
     if notes.exists():  # A busy machine may not have come so far in a second.
         child = Path("/proc") / notes.read_text() / "cmdline"
-        eventually(lambda: not child.exists() or child.read_bytes() == b"")
+        until(lambda: not child.exists() or child.read_bytes() == b"")
 
 
 def test_a_command_that_is_not_there_is_said(place: StandIn, notes: Path) -> None:

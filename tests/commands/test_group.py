@@ -1,8 +1,6 @@
 """`neli group delete`: what it takes to lose a group, and that no member that lives loses its group."""
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +15,7 @@ from neli_router.ledgers.addresses import delete_ledger, open_ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.status.inspection import Inspection
+from tests.waiting import until
 
 LEASE = 0.2
 
@@ -188,13 +187,6 @@ def test_the_table_of_owners_stays_and_that_is_told(path: Path, redis: str) -> N
     assert f"The table of owners at {address} stays" in result.stderr
     assert (0, 1) == (client.exists(f"{group}:ledger"), client.exists(f"{group}:owners:v1"))
     client.close()
-
-
-def until(holds: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + 60.0
-    while not holds():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("address", ["kafka://127.0.0.1:9/jobs", "redis://127.0.0.1:9/jobs"])

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from neli_router.commands.guardian import margin_of
-from tests.agent.stand_in import PATIENCE, eventually
+from tests.agent.stand_in import PATIENCE
 from tests.commands.test_run import STUBBORN, lives
+from tests.waiting import until
 
 PREAMBLE = """
 import os, select, signal, sys, time
@@ -86,7 +87,7 @@ while not os.path.exists("pids") or open("pids").read().count("\\n") < 2:
         STUBBORN,
     )
     assert 2 == len(pids(tmp_path))
-    eventually(lambda: not any(map(lives, pids(tmp_path))))
+    until(lambda: not any(map(lives, pids(tmp_path))))
 
 
 def test_a_guardian_that_is_killed_before_it_said_that_the_command_runs_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -371,7 +372,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     )
     assert "True\n" == found.stdout
     for pid in pids(tmp_path):
-        eventually(lambda pid=pid: not lives(pid))  # type: ignore[misc]
+        until(lambda pid=pid: not lives(pid))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

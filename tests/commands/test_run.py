@@ -19,7 +19,8 @@ from neli_router.commands.descendants import children
 from neli_router.commands.guardian import margin_of
 from neli_router.errors import NoAgent
 from neli_router.processes.group import send_at_rest
-from tests.agent.stand_in import PATIENCE, StandIn, eventually, standing_in
+from tests.agent.stand_in import PATIENCE, StandIn, standing_in
+from tests.waiting import until
 
 RUN = """
 import os, signal, sys
@@ -83,7 +84,7 @@ class Runs:
     def pids(self, count: int) -> list[int]:
         """Of the command and its child, which write them down."""
         file = self.folder / "pids"
-        eventually(lambda: file.exists() and len(file.read_text().split()) == count)
+        until(lambda: file.exists() and len(file.read_text().split()) == count)
         return [int(pid) for pid in file.read_text().split()]
 
 
@@ -107,14 +108,14 @@ def lives(pid: int) -> bool:
 
 def test_the_command_runs_when_the_role_is_led_and_its_exit_code_is_passed_on(runs: Runs) -> None:
     process = runs.start("sh", "-c", "echo $NELI_ROLE $NELI_PARTITION $NELI_TERM $NELI_MEMBER; exit 7")
-    eventually(lambda: runs.agent.held == 1)
+    until(lambda: runs.agent.held == 1)
     assert None is process.poll()
     assert process.stderr is not None
     said = process.stderr.readline()
     assert said.startswith("neli run: waiting for role nightly: beta leads it (beta has owned it since 20")
     runs.agent.leads()
     assert (7, "nightly 0 7 alpha\n", "") == runs.end(process)
-    eventually(lambda: runs.agent.held == 0)
+    until(lambda: runs.agent.held == 0)
 
 
 def test_a_command_whose_role_is_led_here_starts_without_a_word(runs: Runs) -> None:
@@ -138,7 +139,7 @@ def test_a_role_that_is_not_led_in_time_is_given_up_with_a_code_of_its_own(
     code, out, error = runs.end(runs.start("echo", "ran", options=options))
     assert (69, "") == (code, out)
     assert "beta leads it" in error
-    eventually(lambda: runs.agent.held == 0)
+    until(lambda: runs.agent.held == 0)
 
 
 def test_a_role_that_is_led_now_is_not_waited_for(runs: Runs) -> None:
@@ -275,7 +276,7 @@ def test_a_renewed_lease_goes_on(runs: Runs) -> None:
     runs.agent.lease = LeaseView(0, True, "alpha", 7, 60.0, 10.0)
     asked = runs.agent.requests.count("/v1/lease")
     runs.agent.say("renewed")
-    eventually(lambda: runs.agent.requests.count("/v1/lease") > asked)
+    until(lambda: runs.agent.requests.count("/v1/lease") > asked)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(FIRST + 0.5)
     (runs.folder / "stop").touch()
@@ -294,7 +295,7 @@ def test_a_signal_is_passed_on_and_the_group_gets_the_grace(runs: Runs, number: 
 
 def test_a_signal_while_it_waits_ends_it(runs: Runs) -> None:
     process = runs.start("true")
-    eventually(lambda: runs.agent.held == 1)
+    until(lambda: runs.agent.held == 1)
     process.terminate()
     assert 128 + signal.SIGTERM == runs.end(process)[0]
 
@@ -305,7 +306,7 @@ def test_killed_or_stopped_itself_it_leaves_no_command_behind(runs: Runs, number
     process = runs.start("bash", "-c", STUBBORN)
     pids = runs.pids(2)
     process.send_signal(number)
-    eventually(lambda: not any(map(lives, pids)))
+    until(lambda: not any(map(lives, pids)))
 
 
 def test_what_left_the_group_is_killed_with_it(runs: Runs) -> None:
@@ -402,7 +403,7 @@ def test_with_keep_it_waits_for_the_role_again(runs: Runs) -> None:
     runs.pids(2)
     runs.agent.lease = LeaseView(0, False, "alpha", 7)
     runs.agent.say("fenced")
-    eventually(lambda: runs.agent.requests.count("/v1/leadership/events") == 2)
+    until(lambda: runs.agent.requests.count("/v1/leadership/events") == 2)
     runs.agent.leads(term=8)
     assert 4 == len(runs.pids(4))
     process.terminate()
@@ -414,9 +415,9 @@ def test_with_keep_nothing_begins_in_what_is_left_of_a_lease_that_a_command_was_
     runs.agent.leads(remaining=FIRST)
     process = runs.start("bash", "-c", STUBBORN, options=("--keep",))
     first = runs.pids(2)
-    eventually(lambda: not any(map(lives, first)))
+    until(lambda: not any(map(lives, first)))
     # The lease is not over yet: the command is killed a margin before.
-    eventually(lambda: time.monotonic() > (runs.agent.lease_ends or 0.0))
+    until(lambda: time.monotonic() > (runs.agent.lease_ends or 0.0))
     assert first == runs.pids(2)
     runs.agent.lease_ends = None
     runs.agent.leads(term=8)
@@ -443,7 +444,7 @@ def test_with_keep_it_outlives_its_agent(tmp_path: Path) -> None:
         agent.leads(remaining=FIRST)
         process = runs.start("bash", "-c", "echo $$ >> pids; exec sleep 100", options=("--keep",))
         runs.pids(1)
-    eventually(lambda: not any(map(lives, runs.pids(1))))
+    until(lambda: not any(map(lives, runs.pids(1))))
     runs.await_line(process, "an agent was wanted")
     with standing_in(tmp_path) as (agent, _):
         agent.leads()
@@ -457,7 +458,7 @@ def test_with_keep_it_waits_on_while_its_agent_is_started_anew(tmp_path: Path) -
     with standing_in(tmp_path) as (agent, address):
         runs = Runs(agent, address, tmp_path)
         process = runs.start("sh", "-c", "echo $NELI_TERM", options=("--keep",))
-        eventually(lambda: agent.held == 1)
+        until(lambda: agent.held == 1)
     with standing_in(tmp_path) as (agent, _):
         agent.leads()
         code, out, error = runs.end(process)
@@ -533,10 +534,10 @@ def _hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
     """The first leads the role and runs the command, the second waits for it."""
     hosts = Host(tmp_path, "alpha"), Host(tmp_path, "beta")
     try:
-        eventually(lambda: all(host.is_settled() for host in hosts))  # Or the command would move once, and not again.
+        until(lambda: all(host.is_settled() for host in hosts))  # Or the command would move once, and not again.
         for host in hosts:
             host.start()
-        eventually(lambda: any(host.pids for host in hosts))
+        until(lambda: any(host.pids for host in hosts))
         yield hosts if hosts[0].pids else hosts[::-1]
     finally:
         for host in hosts:
@@ -551,7 +552,7 @@ def test_when_an_agent_ends_in_any_way_the_command_ends_here_and_only_then_begin
     first, second = hosts
     gone = first.pids
     send_at_rest(first.agent, number, first.ledger)
-    eventually(lambda: second.pids)
+    until(lambda: second.pids)
     assert not any(map(lives, gone))
     assert not (tmp_path / "overlap").exists()
     assert first.run is not None
@@ -569,8 +570,8 @@ def test_when_all_of_a_hosts_processes_but_the_command_are_killed_it_is_killed_a
     assert first.run is not None
     first.agent.kill()
     first.run.kill()
-    eventually(lambda: not any(map(lives, gone)))
-    eventually(lambda: second.pids)
+    until(lambda: not any(map(lives, gone)))
+    until(lambda: second.pids)
     assert not (tmp_path / "overlap").exists()
 
 
@@ -580,10 +581,10 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
     hosts = [Host(tmp_path, name, lease=5, drain_timeout=60) for name in ("alpha", "beta")]
     stopped: list[int] = []
     try:
-        eventually(lambda: all(host.is_settled() for host in hosts))
+        until(lambda: all(host.is_settled() for host in hosts))
         for host in hosts:
             host.start()
-        eventually(lambda: any(host.pids for host in hosts))
+        until(lambda: any(host.pids for host in hosts))
         first, second = hosts if hosts[0].pids else hosts[::-1]
         with Client(second.socket, timeout=PATIENCE) as client:
             assert first.run is not None
@@ -600,11 +601,11 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
                 return [number for number, owner in owners if owner is None or status.members[owner].name == first.name]
 
             # It hands over in one step what it may, so by then it would have handed over this one, too.
-            eventually(lambda: len(kept()) < 2)
+            until(lambda: len(kept()) < 2)
             assert [client.owner_of_role("nightly").partition] == kept()
             assert all(map(lives, first.pids))
             os.kill(guardian, signal.SIGCONT)
-            eventually(lambda: second.pids)
+            until(lambda: second.pids)
         assert not any(map(lives, first.pids))
         assert not (tmp_path / "overlap").exists()
     finally:
@@ -639,23 +640,23 @@ def test_a_role_that_is_to_go_elsewhere_does_so_when_all_of_the_command_is_gone_
         os.kill(command, signal.SIGKILL)
 
     try:
-        eventually(lambda: all(host.is_settled() for host in hosts))
+        until(lambda: all(host.is_settled() for host in hosts))
         with Client(hosts[0].socket, timeout=PATIENCE) as client:
             client.drain("beta")
             hosts[0].start()
             role = client.owner_of_role("nightly").partition
             for kill in (kill_command, kill_run, kill_guardian):
                 first, second = hosts
-                eventually(lambda: hosts[0].pids)
+                until(lambda: hosts[0].pids)
                 gone = first.pids
                 second.start()
                 client.undrain(second.name)
                 client.drain(first.name)
                 # The command ignores that it is to end, so until something is killed the role stays.
-                eventually(lambda: _is_leaving(client, role))
+                until(lambda: _is_leaving(client, role))
                 assert all(map(lives, gone))
                 kill(first)
-                eventually(lambda: hosts[1].pids)
+                until(lambda: hosts[1].pids)
                 assert not any(map(lives, gone))
                 assert first.run is not None
                 first.run.wait(PATIENCE)
@@ -688,11 +689,11 @@ def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(
     """At the end of the drain timeout the successor begins, and so killing begins a margin before that."""
     first, second = (Host(tmp_path, name, lease=GRACE / 2, drain_timeout=drain_timeout) for name in ("alpha", "beta"))
     try:
-        eventually(lambda: all(host.is_settled() for host in (first, second)))
+        until(lambda: all(host.is_settled() for host in (first, second)))
         with Client(second.socket, timeout=PATIENCE) as client:
             client.drain(second.name)
             first.start(*options)
-            eventually(lambda: first.pids)
+            until(lambda: first.pids)
             gone = first.pids
             began_at = host_clock()
             client.undrain(second.name)
@@ -702,7 +703,7 @@ def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(
             assert 75 == first.run.wait(PATIENCE)
             assert host_clock() - began_at >= least
         assert not any(map(lives, gone))
-        eventually(lambda: second.pids)
+        until(lambda: second.pids)
         assert not (tmp_path / "overlap").exists()
     finally:
         for host in (first, second):

@@ -1,31 +1,22 @@
 """What the tests of witnesses share: waiting, and reading along a ledger that real processes write."""
 
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from neli_router.clock import host_clock
 from neli_router.closing import Closing
 from neli_router.commands.descendants import children
 from neli_router.induction.records import Certify, Record, decode
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Ledger
+from tests.waiting import until
 
-__all__ = ["PATIENCE", "LedgerRecords", "child_witness_of", "command_of", "eventually", "lives"]
+__all__ = ["PATIENCE", "LedgerRecords", "child_witness_of", "command_of", "lives"]
 
 PATIENCE = 180.0
 
 Kind = TypeVar("Kind", bound=Record)
-
-
-def eventually(holds: Callable[[], object]) -> None:
-    give_up_at, pause = host_clock() + PATIENCE, threading.Event()
-    while not holds():
-        assert host_clock() < give_up_at
-        pause.wait(0.01)
 
 
 def lives(pid: int) -> bool:
@@ -70,5 +61,5 @@ class LedgerRecords(Closing):
 
     def await_certificate(self) -> Certify:
         """The first one: a witness that is not sure says it again."""
-        eventually(lambda: self.of(Certify))
+        until(lambda: self.of(Certify))
         return self.of(Certify)[0]

@@ -21,7 +21,8 @@ from neli_router.commands.descendants import children
 from neli_router.deaths.child_program import SharedPage
 from neli_router.errors import NeliError
 from neli_router.induction.records import Certify
-from tests.deaths.records_of import PATIENCE, LedgerRecords, child_witness_of, command_of, eventually, lives
+from tests.deaths.records_of import PATIENCE, LedgerRecords, child_witness_of, command_of, lives
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.process,
@@ -67,7 +68,7 @@ def agent(folder: Path, *options: str, lease: float) -> Iterator[RunningAgent]:
         process = subprocess.Popen(command, stderr=log, cwd=folder, env=environment)
     found = RunningAgent(process, folder)
     try:
-        eventually(lambda: "member.joined" in found.log and "agent.started" in found.log)
+        until(lambda: "member.joined" in found.log and "agent.started" in found.log)
         with found:
             yield found
     finally:
@@ -101,7 +102,7 @@ def command_under_a_lease(running: RunningAgent) -> "Iterator[tuple[subprocess.P
     ]
     with subprocess.Popen(command) as run:
         try:
-            eventually(said.exists)
+            until(said.exists)
             yield run, int(said.read_text())
         finally:
             run.kill()
@@ -176,7 +177,7 @@ def test_a_client_that_asked_once_at_the_door_holds_its_lease_to_the_end(tmp_pat
                     told = running.of(Certify)
                     lease.check()
                     assert [] == told
-            eventually(lambda: running.of(Certify))
+            until(lambda: running.of(Certify))
             assert host_clock() >= end
 
 

@@ -30,7 +30,8 @@ from neli_router.errors import ConfigError
 from neli_router.induction.records import Beat, Certify, Expire, Join, Leave
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
-from tests.deaths.records_of import PATIENCE, LedgerRecords, child_witness_of, command_of, eventually, lives
+from tests.deaths.records_of import PATIENCE, LedgerRecords, child_witness_of, command_of, lives
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.process,
@@ -103,7 +104,7 @@ class Program(LedgerRecords):
     def await_beats(self, count: int) -> None:
         """So many more: the member turns."""
         wanted = len(self.of(Beat)) + count
-        eventually(lambda: self.process.poll() is not None or len(self.of(Beat)) >= wanted)
+        until(lambda: self.process.poll() is not None or len(self.of(Beat)) >= wanted)
 
 
 @contextmanager
@@ -140,7 +141,7 @@ def test_a_member_that_is_killed_with_its_process_group_is_certified_long_before
         member.kill(group=True)
         found = member.await_certificate()
         assert ("witness of alpha", incarnation) == (found.by, found.incarnation)
-        eventually(lambda: not lives(child))
+        until(lambda: not lives(child))
 
 
 @pytest.mark.parametrize(
@@ -157,10 +158,10 @@ def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_p
     address = f"sqlite:{tmp_path}/ledger.db"
     config = Config(address, name="beta", lease=1.0, layout=Layout(partitions=4))
     with program(tmp_path, PLAIN, lease=1.0) as member, Member(config) as beta:
-        eventually(lambda: beta.incarnation in beta.state.seats)
+        until(lambda: beta.incarnation in beta.state.seats)
         os.kill(member.child, signal.SIGKILL)
         member.kill()
-        eventually(lambda: 4 == len(beta.led))
+        until(lambda: 4 == len(beta.led))
         assert [] == member.of(Certify)
         assert beta.incarnation == member.of(Expire)[-1].by
 
@@ -181,7 +182,7 @@ def test_it_ignores_what_a_terminal_or_a_service_manager_sends(tmp_path: Path) -
     with program(tmp_path, PLAIN) as member:
         child = member.child
         ignored = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
-        eventually(lambda: ignored <= _ignored(child))
+        until(lambda: ignored <= _ignored(child))
         for number in ignored:
             os.kill(child, number)
         member.kill()
@@ -206,10 +207,8 @@ def test_a_member_whose_child_was_killed_says_so_and_gets_another(tmp_path: Path
     with program(tmp_path, PLAIN, lease=20.0) as member:
         first = member.child
         os.kill(first, signal.SIGKILL)
-        eventually(lambda: "witness.missing" in member.log)
-        eventually(
-            lambda: [pid for pid in children(member.pid) if pid != first and b"child_program" in command_of(pid)]
-        )
+        until(lambda: "witness.missing" in member.log)
+        until(lambda: [pid for pid in children(member.pid) if pid != first and b"child_program" in command_of(pid)])
         assert "it ended by itself, with -9" in member.log
         member.kill()
         assert member.await_certificate().incarnation == member.incarnation
@@ -276,7 +275,7 @@ def test_a_ledger_that_is_away_at_that_moment_is_told_when_it_is_back(tmp_path: 
         with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             member.kill()
-            eventually(lambda: any("ledger.db" in str(path.readlink()) for path in _descriptors(child)))
+            until(lambda: any("ledger.db" in str(path.readlink()) for path in _descriptors(child)))
             threading.Event().wait(1.0)  # Longer than the child waits for a lock.
             assert lives(child)
             other.execute("ROLLBACK")
@@ -418,7 +417,7 @@ def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_end
         member.kill()
         os.kill(others[0], signal.SIGKILL)
         # It has come as far as to wait for the other.
-        eventually(lambda: len(watched_by(child)) > 1)
+        until(lambda: len(watched_by(child)) > 1)
         assert [] == member.of(Certify)
         os.kill(others[1], signal.SIGKILL)
         member.await_certificate()

@@ -26,9 +26,9 @@ from neli_router.ledgers.base import Entry
 from neli_router.ledgers.sqlite.file import beside, delete_file
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.history import history_of
-from tests.agent.running import until
 from tests.deaths.peers import NAMESPACE, Nursery, Peers
 from tests.induction.scenes import founded
+from tests.waiting import until
 
 LIFE, OTHER = "0123456789ab", "ba9876543210"
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import neli_router
 from neli_router import Router
 from neli_router.errors import NoOwner
 from tests.servers.process import free_port
+from tests.waiting import until
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
 PATIENCE = 180.0
@@ -47,13 +48,6 @@ def server(
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # With its workers.
-
-
-def until(holds: Callable[[], object], what: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < give_up_at, what
-        time.sleep(0.02)
 
 
 def owners(router: Router) -> set[str]:

@@ -6,7 +6,7 @@ tests/ledgers/test_contract.py    what every ledger keeps; here is what only thi
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from neli_router.ledgers.kafka.ledger import KafkaLedger, delete_topic
 from neli_router.protocol import NAME_MAX
 from tests.conftest import require
 from tests.servers.kafka import Kafka, missing
+from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -356,13 +357,6 @@ def in_sync(broker: str, topic: str) -> list[int]:
     except KafkaException:
         return []
     return list(found.partitions[0].isrs) if found.partitions else []
-
-
-def until(holds: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.1)
 
 
 # Rights

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,6 +26,7 @@ from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.protocol import BEATS_PER_LEASE, Acquired, Event, Revoked
 from neli_router.testing import Group
+from tests.waiting import until_in_loop
 
 PATIENCE = 180.0
 
@@ -47,12 +48,6 @@ async def turns(count: int = 20) -> None:
     """Let the loop do what it has to do."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110 - for what changes without telling the loop.
-            await asyncio.sleep(0.005)
 
 
 # By a turned clock: when a block is cancelled, and by whom
@@ -279,7 +274,7 @@ def test_a_loop_that_is_busy_for_longer_than_a_lease_stays_a_member(config: Conf
                 assert time.monotonic() < give_up_at, "it beats no more"
                 threading.Event().wait(0.01)  # A careless program: the loop stands still.
             assert incarnation == member.incarnation
-            await until(lambda: terms == member.led)
+            await until_in_loop(lambda: terms == member.led)
 
     asyncio.run(main())
 
@@ -346,7 +341,7 @@ def test_a_handler_that_raises_ends_the_member(config: Config) -> None:
 def test_opening_raises_what_the_constructor_would(config: Config) -> None:
     async def main() -> None:
         async with AsyncMember(config) as member:
-            await until(lambda: member.state.genesis)
+            await until_in_loop(lambda: member.state.genesis)
             with pytest.raises(GroupMismatch):
                 await AsyncMember(Config(config.ledger, lease=9.0, layout=config.layout)).open()
 
@@ -356,7 +351,7 @@ def test_opening_raises_what_the_constructor_would(config: Config) -> None:
 def test_opening_that_is_cancelled_leaves_no_member_behind(config: Config) -> None:
     async def main() -> None:
         async with AsyncMember(config) as watching:
-            await until(lambda: watching.state.seats)
+            await until_in_loop(lambda: watching.state.seats)
             loop, one_thread = asyncio.get_running_loop(), ThreadPoolExecutor(max_workers=1)
             loop.set_default_executor(one_thread)
             opening = asyncio.create_task(
@@ -367,8 +362,8 @@ def test_opening_that_is_cancelled_leaves_no_member_behind(config: Config) -> No
             with pytest.raises(asyncio.CancelledError):
                 await opening
             await loop.run_in_executor(one_thread, bool)  # Not before it has made the member.
-            await until(lambda: not any(thread.name.startswith("neli-b") for thread in threading.enumerate()))
-            await until(lambda: ["a"] == [peer.name for peer in watching.router.members])
+            await until_in_loop(lambda: not any(thread.name.startswith("neli-b") for thread in threading.enumerate()))
+            await until_in_loop(lambda: ["a"] == [peer.name for peer in watching.router.members])
 
     asyncio.run(main())
 
@@ -407,7 +402,7 @@ def test_a_task_in_the_background_runs_while_its_role_is_led(config: Config) -> 
 
         async with AsyncMember(config) as member:
             handle = member.background(work, interval=0.01)
-            await until(lambda: len(ran) >= 3)
+            await until_in_loop(lambda: len(ran) >= 3)
             assert handle.running
             assert not await handle.wait(0.0)
             handle.stop()
@@ -453,7 +448,7 @@ def test_a_task_whose_lease_is_lost_is_cancelled_and_runs_again(group: Group) ->
         await turns()
         group.heal("a")
         group.settle()
-        await until(lambda: len(began) > 1)
+        await until_in_loop(lambda: len(began) > 1)
         assert (1, True) == (len(cancelled), handle.running)
         handle.stop()
         await handle.wait()
@@ -529,7 +524,7 @@ def test_a_handler_is_waited_for_by_the_successor(config: Config) -> None:
             await asyncio.sleep(0.2)
             assert {} == other.led
             release.set()
-            await until(lambda: 4 == len(other.led))
+            await until_in_loop(lambda: 4 == len(other.led))
             await asyncio.to_thread(other.close)
 
     asyncio.run(main())

@@ -20,6 +20,7 @@ from neli_router.member.member import Member
 from neli_router.protocol import Acquired, Event, Revoked
 from neli_router.router.router import Router
 from neli_router.testing import group as group_in_memory
+from tests.waiting import until
 
 LAYOUT = Layout(slots=64, partitions=4)
 PATIENCE = 60.0
@@ -43,13 +44,6 @@ def _opened() -> Iterator[Open]:
         yield lambda config, **options: stack.enter_context(Member(config, **options))
 
 
-def eventually(ready: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + PATIENCE
-    while not ready():
-        assert time.monotonic() < give_up_at, "it never came to be"
-        time.sleep(0.02)
-
-
 @pytest.mark.kafka
 @pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
 def test_members_share_the_partitions_and_hand_them_over_under_higher_terms(
@@ -57,10 +51,10 @@ def test_members_share_the_partitions_and_hand_them_over_under_higher_terms(
 ) -> None:
     told: list[Event] = []
     first = opened(config(protocol, name="first"), on_event=told.append)
-    eventually(lambda: len(first.led) == 4)
+    until(lambda: len(first.led) == 4)
     before = dict(first.led)
     second = opened(config(protocol, name="second"))
-    eventually(lambda: len(second.led) == 2)
+    until(lambda: len(second.led) == 2)
     assert not first.led.keys() & second.led.keys()
     moved = dict(second.led)
     assert all(term > before[partition] for partition, term in moved.items())
@@ -69,7 +63,7 @@ def test_members_share_the_partitions_and_hand_them_over_under_higher_terms(
     with first.leading(next(iter(first.led)), timeout=PATIENCE) as lease:
         assert 0 < lease.remaining() <= first.engine.lease
     second.close()
-    eventually(lambda: len(first.led) == 4)
+    until(lambda: len(first.led) == 4)
     assert all(first.led[partition] > term for partition, term in moved.items())
     assert isinstance(told[-1], Acquired)
 
@@ -82,11 +76,11 @@ def test_routers_learn_who_leads_from_the_store_of_owners(
     store = f"{redis}/owners-{uuid4().hex}"
     given = [config("fast-neli", name=name, address=f"{name}:1", ownership=store) for name in ("first", "second")]
     members = [opened(one) for one in given]
-    eventually(lambda: [2, 2] == [len(member.led) for member in members])
+    until(lambda: [2, 2] == [len(member.led) for member in members])
     leaders = {i: (member.name, term) for member in members for i, term in member.led.items()}
     with Router(given[0]) as from_outside:
         for router in (from_outside, *(member.router for member in members)):
-            eventually(partial(_knows, router, leaders))
+            until(partial(_knows, router, leaders))
         assert {"first:1", "second:1"} == {from_outside.owner_of_role(role).address for role in range(4)}
 
 

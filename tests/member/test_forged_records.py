@@ -5,7 +5,6 @@ them. A member that ended, or that changed its incarnation, was stopped or expir
 """
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,20 +20,12 @@ from neli_router.induction.records import Beat, Drain, Join, Record, encode
 from neli_router.induction.snapshots import digest_text, snapshot
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
+from tests.waiting import until
 
 LEASE = 5.0
 """Long enough for a busy machine: here, a member that is expired was expired by a line."""
 
 NAMES = ("a", "b", "c")
-
-PATIENCE = 180.0
-
-
-def wait_for(holds: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < give_up_at, "it did not come to be"
-        time.sleep(0.005)
 
 
 @dataclass
@@ -61,7 +52,7 @@ class Attacked:
             tip = ledger.tip()
         finally:
             ledger.close()
-        wait_for(lambda: all(member.closed or member.state.at >= tip for member in self.members))
+        until(lambda: all(member.closed or member.state.at >= tip for member in self.members))
 
     def incarnations(self) -> list[str]:
         return [member.incarnation for member in self.members]
@@ -79,7 +70,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     attacked = Attacked(Config(f"sqlite://{file}", lease=LEASE, beat=0.25, layout=Layout(slots=64, partitions=8)))
     for name in NAMES:
         attacked.join(name)
-    wait_for(lambda: len(attacked.state.seats) == len(NAMES) and attacked.state.owners == attacked.state.targets)
+    until(lambda: len(attacked.state.seats) == len(NAMES) and attacked.state.owners == attacked.state.targets)
     yield attacked
     for member in attacked.members:
         member.close()
@@ -118,7 +109,7 @@ def test_a_line_that_no_member_wrote_stops_nobody_and_lengthens_no_lease(
     group.write(lines(group))
     read_to = group.state.at
     # Two Beats of each later, all has had its effect: a look at the evidence is done within one.
-    wait_for(lambda: all(at > read_to + 2 * len(NAMES) for at in group.state.last_beats.values()))
+    until(lambda: all(at > read_to + 2 * len(NAMES) for at in group.state.last_beats.values()))
     assert [None] * len(NAMES) == [member.error for member in group.members]
     assert (before, owners, terms) == (group.incarnations(), group.state.owners, group.state.terms)
     now = host_clock()
@@ -134,7 +125,7 @@ def test_joins_of_nobody_stop_nobody_nor_one_that_starts_after_all_of_it(group: 
     group.write([Join(by=f"phantom {i}", name=f"nobody {i}", versions=(1, 1), at=at) for i in range(300)])
     assert (before, [None] * 3) == (group.incarnations(), [member.error for member in group.members])
     late = group.join("late")  # It reads all of it before this returns, and would raise what stops it.
-    wait_for(lambda: late.state.at >= group.state.at)
+    until(lambda: late.state.at >= group.state.at)
     assert [None] * 4 == [member.error for member in group.members]
 
 
@@ -146,7 +137,7 @@ def test_a_newcomer_believes_no_snapshot_that_says_there_is_nobody(group: Attack
     members = group.members[: len(NAMES)]
     group.write([snapshot("nobody", false)])
     newest = group.join("newest")
-    wait_for(lambda: newest.incarnation in newest.state.seats)
+    until(lambda: newest.incarnation in newest.state.seats)
     assert set(NAMES) <= {seat.name for seat in newest.state.seats.values()}
     assert [None] * len(NAMES) == [member.error for member in members]
     assert not set(newest.led) & {partition for member in members for partition in member.led}

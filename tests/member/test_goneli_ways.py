@@ -7,7 +7,6 @@ and more of them, of the pure machine.
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +25,7 @@ from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess
 from neli_router.processes.referee import judged
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -66,13 +66,6 @@ def _opened(options: dict[str, Any]) -> Iterator[Open]:
         yield open_member
 
 
-def eventually(ready: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + PATIENCE
-    while not ready():
-        assert time.monotonic() < give_up_at, "it never came to be"
-        time.sleep(0.02)
-
-
 def ranked(options: dict[str, Any], client: str) -> dict[str, str]:
     """The assignors give partition 0 to the member whose identity is the first, and it begins with this."""
     return {"ledger": f"{options['ledger']}&client.id={client}"}
@@ -108,7 +101,7 @@ def test_pulse_raises_a_fatal_error_and_so_does_every_later_call(
     topic = options["ledger"].rpartition("/")[2].partition("?")[0] + ".neli"
     admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
     admin.delete_topics([topic])[topic].result(PATIENCE)
-    eventually(lambda: member.closed)
+    until(lambda: member.closed)
     calls: list[Callable[[], object]] = [lambda: member.pulse(0.0), member.await_closed]
     for call in calls:
         with pytest.raises(LedgerUnusable, match="it is there no more"):
@@ -133,7 +126,7 @@ def test_background_runs_its_task_again_and_again_while_it_leads(opened: Open) -
         terms.append(lease.term)
 
     background = member.background(task, interval=0.01)
-    eventually(lambda: len(terms) >= 3)
+    until(lambda: len(terms) >= 3)
     background.stop()
     assert background.wait(PATIENCE)
 
@@ -155,7 +148,7 @@ def test_barrier_hears_acquired_before_the_program_leads(opened: Open) -> None:
         assert may_go_on.wait(PATIENCE)
 
     member = opened("first", barrier)
-    eventually(lambda: heard)
+    until(lambda: heard)
     assert not member.pulse(MOMENT)
     may_go_on.set()
     assert member.pulse(PATIENCE)
@@ -173,7 +166,7 @@ def test_barrier_that_blocks_in_revoked_keeps_the_next_leader_waiting(opened: Op
     first = opened("first", barrier, **ranked(options, "b"), lease=LONG_LEASE)
     assert first.pulse(PATIENCE)
     second = opened("second", **ranked(options, "a"), lease=LONG_LEASE)
-    eventually(lambda: isinstance(heard[-1], Revoked))
+    until(lambda: isinstance(heard[-1], Revoked))
     assert not second.pulse(MOMENT)
     may_go_on.set()
     assert second.pulse(PATIENCE)
@@ -194,12 +187,12 @@ def test_barrier_hears_fenced_after_a_pause_and_acquired_when_a_heartbeat_return
             process.fresh_notes()
             return 0 in process.life.held and host_clock() < process.life.until
 
-        eventually(leads)
+        until(leads)
         before = process.life.spans[-1].term
         stopped_at = process.stop()
-        eventually(lambda: host_clock() > stopped_at + 1.5 * LEASE)
+        until(lambda: host_clock() > stopped_at + 1.5 * LEASE)
         process.resume()
-        eventually(lambda: leads() and process.life.spans[-1].term > before)
+        until(lambda: leads() and process.life.spans[-1].term > before)
         assert process.life.halted, process.log
         assert [] == judged([process.life]).faults
     finally:

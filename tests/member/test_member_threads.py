@@ -37,17 +37,10 @@ from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from tests.waiting import until
 
 PATIENCE = 180.0
 """Seconds to wait for what must come; a machine that is busy may take its time."""
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Wait until it holds."""
-    give_up_at = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < give_up_at, "waited in vain"
-        time.sleep(0.005)
 
 
 class Program:

@@ -17,6 +17,7 @@ from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from tests.waiting import until
 
 LEASE = 2.0
 """Long enough that a busy machine does not interrupt the course that a test waits for."""
@@ -64,13 +65,6 @@ def _opened(listed: Listed) -> Iterator[Open]:
             return stack.enter_context(member)
 
         yield opened
-
-
-def eventually(ready: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + PATIENCE
-    while not ready():
-        assert time.monotonic() < give_up_at, "it never came to be"
-        time.sleep(0.02)
 
 
 def shares(*members: Member) -> list[int]:
@@ -188,7 +182,7 @@ def test_a_group_that_is_killed_as_a_whole_goes_on_with_higher_terms(processes: 
 
 def test_a_leader_works_under_a_lease_and_others_say_that_they_do_not_lead(opened: Open) -> None:
     members = [opened(i) for i in range(3)]
-    eventually(lambda: [2, 2, 2] == shares(*members))
+    until(lambda: [2, 2, 2] == shares(*members))
     mine = next(iter(members[0].led))
     with members[0].leading(mine, timeout=PATIENCE) as lease:
         assert 0 < lease.remaining() <= LEASE
@@ -205,22 +199,22 @@ def test_a_lone_member_of_three_leads_nothing(opened: Open) -> None:
 def test_a_group_of_one_leads_everything(tmp_path: Path) -> None:
     layout = Layout(slots=64, partitions=PARTITIONS)
     with Member(Config(Listed(tmp_path, 1).address(0), protocol="term", lease=0.3, layout=layout)) as lone:
-        eventually(lambda: [PARTITIONS] == shares(lone))
+        until(lambda: [PARTITIONS] == shares(lone))
 
 
 def test_a_group_can_be_rebalanced_by_hand(opened: Open, listed: Listed) -> None:
     told: list[Event] = []
     members = [opened(i, on_event=told.append if i == 0 else None) for i in range(3)]
-    eventually(lambda: [2, 2, 2] == shares(*members))
+    until(lambda: [2, 2, 2] == shares(*members))
     for member in members:
         member.nominate(listed.places[2])
-    eventually(lambda: [0, 0, 6] == shares(*members))
+    until(lambda: [0, 0, 6] == shares(*members))
     members[2].nominate(listed.places[0], [1])
-    eventually(lambda: [1, 0, 5] == shares(*members))
+    until(lambda: [1, 0, 5] == shares(*members))
     assert 1 in members[0].led
     for member in members:
         member.rebalance()
-    eventually(lambda: [2, 2, 2] == shares(*members))
+    until(lambda: [2, 2, 2] == shares(*members))
     assert [Revoked] == [type(event) for event in told if not isinstance(event, Acquired) and 0 in event.partitions]
     assert not any(isinstance(event, Fenced) for event in told)
 
@@ -230,9 +224,9 @@ def test_a_drained_member_leads_nothing_also_after_a_restart_until_it_is_undrain
 ) -> None:
     told: list[Event] = []
     members = [opened(i, on_event=told.append if i == 0 else None) for i in range(3)]
-    eventually(lambda: [2, 2, 2] == shares(*members))
+    until(lambda: [2, 2, 2] == shares(*members))
     members[0].drain("m0")
-    eventually(lambda: [0, 3, 3] == shares(*members))
+    until(lambda: [0, 3, 3] == shares(*members))
     assert frozenset(range(PARTITIONS)) == members[0].shedding
     assert not any(isinstance(event, Fenced) for event in told)
     members[0].close()
@@ -240,12 +234,12 @@ def test_a_drained_member_leads_nothing_also_after_a_restart_until_it_is_undrain
     assert frozenset(range(PARTITIONS)) == members[0].shedding
     members[1].shed([1])
     members[2].shed([2])
-    eventually(lambda: 1 in members[2].led and 2 in members[1].led)
+    until(lambda: 1 in members[2].led and 2 in members[1].led)
     members[0].undrain(listed.places[0])
-    eventually(lambda: 2 == len(members[0].led) or {1, 2} & set(members[0].led))
+    until(lambda: 2 == len(members[0].led) or {1, 2} & set(members[0].led))
     for member in members[1:]:
         member.shed(())
-    eventually(lambda: [2, 2, 2] == shares(*members))
+    until(lambda: [2, 2, 2] == shares(*members))
 
 
 def test_a_member_drains_itself_alone(opened: Open, listed: Listed) -> None:
@@ -259,12 +253,10 @@ def test_a_member_drains_itself_alone(opened: Open, listed: Listed) -> None:
 def test_of_members_with_preferences_each_leads_what_it_is_preferred_for(opened: Open, listed: Listed) -> None:
     a, _, c = listed.places
     members = [opened(i, preferences=f"0-3: {a}; others,{c}") for i in range(3)]
-    eventually(
-        lambda: [4, 1, 0] == [len(set(one.led) & {0, 1, 2, 3, 4}) for one in members] and len(members[2].led) == 0
-    )
+    until(lambda: [4, 1, 0] == [len(set(one.led) & {0, 1, 2, 3, 4}) for one in members] and len(members[2].led) == 0)
     assert {0, 1, 2, 3} <= set(members[0].led)
     members[0].close()
-    eventually(lambda: 6 == len(members[1].led) + len(members[2].led))
+    until(lambda: 6 == len(members[1].led) + len(members[2].led))
     assert set(members[2].led) <= {0, 1, 2, 3}
 
 
@@ -280,14 +272,14 @@ def test_a_nomination_that_makes_no_sense_is_refused_with_what_there_is(opened: 
 
 def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named(opened: Open, listed: Listed) -> None:
     members = [opened(i, protocol="gossip") for i in range(3)]
-    eventually(lambda: [0, 0, PARTITIONS] == sorted(shares(*members)))
+    until(lambda: [0, 0, PARTITIONS] == sorted(shares(*members)))
     follower = shares(*members).index(0)
 
     def leads_when_named() -> bool:
         members[follower].nominate(listed.places[follower])
         return shares(*members)[follower] == PARTITIONS
 
-    eventually(leads_when_named)
+    until(leads_when_named)
     with pytest.raises(BeyondProtocol, match="one member leads all partitions: leave the partitions out"):
         members[0].nominate(listed.places[1], [0])
     with pytest.raises(BeyondProtocol, match="gossip prefers nobody: name the peer"):

@@ -10,8 +10,7 @@ import logging
 import os
 import random
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +38,7 @@ from neli_router.router.table import Owner, Peer
 from neli_router.router.watch import Change
 from tests.conftest import require
 from tests.servers.redis import Redis, Sentinel, missing
+from tests.waiting import until
 
 pytest.importorskip("redis")
 
@@ -85,13 +85,6 @@ def member(server: Redis, name: str, *, ledger: Path, url: str = "", **options: 
     return Member(
         Config(f"sqlite://{ledger}", name=name, address=f"{name}:1", ownership=url or server.url("jobs"), **options)
     )
-
-
-def until(holds: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < give_up_at, "it did not come about"
-        time.sleep(0.005)
 
 
 def names(router: Router) -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from neli_router.agent import Client
 from neli_router.closing import Closing
 from neli_router.errors import NeliError
-from tests.agent.running import until
 from tests.provider.given import spelled
+from tests.waiting import until
 
 __all__ = ["PARTITIONS", "AgentProcess", "agents", "leader_of"]
 

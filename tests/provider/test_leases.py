@@ -27,9 +27,10 @@ from neli_router.agent import AgentLease
 from neli_router.errors import ConfigError, LeaseLost, NoAgent
 from neli_router.exit_codes import EXIT_LOST
 from neli_router.fence import Refused
-from tests.agent.running import PATIENCE, until
+from tests.agent.running import PATIENCE
 from tests.provider.agents import PARTITIONS, AgentProcess, agents, leader_of
 from tests.provider.given import spelled
+from tests.waiting import until
 
 pytestmark = pytest.mark.airflow
 

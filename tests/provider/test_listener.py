@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider import listener
 from neli_router.exit_codes import EXIT_USAGE
-from tests.agent.running import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.airflow
 

@@ -19,7 +19,8 @@ from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import PARTITIONS, Running, configured, running
 from tests.provider.given import spelled
-from tests.provider.triggerer import Triggerer, triggerer, until
+from tests.provider.triggerer import Triggerer, triggerer
+from tests.waiting import until_in_loop
 
 pytestmark = pytest.mark.airflow
 
@@ -70,7 +71,7 @@ def payload(event: Any) -> dict[str, Any]:
 def test_triggers_fire_on_what_is_so_already_and_share_one_stream(agent: Running, neli_default: str) -> None:
     async def story(one: Triggerer) -> None:
         waiting = [await one.start(LeaderTrigger(role=role, expect="b")) for role in ("nightly", 3)]
-        await until(lambda: picture(neli_default).layout is not None)
+        await until_in_loop(lambda: picture(neli_default).layout is not None)
         late = await one.start(LeaderTrigger(role="nightly"))
         event = payload(await one.event(late))
         with NeliHook() as hook:
@@ -83,7 +84,7 @@ def test_triggers_fire_on_what_is_so_already_and_share_one_stream(agent: Running
         assert 1 == await asyncio.to_thread(streams, agent)
         for number in waiting:
             await one.stop(number)
-        await until(lambda: streams(agent) == 0)
+        await until_in_loop(lambda: streams(agent) == 0)
 
     play(story)
 
@@ -97,7 +98,7 @@ def test_a_takeover_fires_once_this_host_may_act(tmp_path: Path, second: str) ->
             roles = await asyncio.to_thread(led_by, hook, "a")
             here = [await one.start(LeaderTrigger(role=role, neli_conn_id=second)) for role in roles]
             named = await one.start(LeaderTrigger(role=roles[0], expect="b", neli_conn_id=second))
-            await until(lambda: picture(second).layout is not None)
+            await until_in_loop(lambda: picture(second).layout is not None)
             assert all(map(one.is_waiting, [*here, named]))
             first.stop()
             assert "b" == payload(await one.event(named))["leader"]
@@ -227,7 +228,7 @@ def test_it_reads_a_connection_that_is_made_later(
 
     async def story(one: Triggerer) -> None:
         watcher = await one.start(OwnershipTrigger(role="nightly", neli_conn_id=second))
-        await until(lambda: picture(second).wrong is not None)
+        await until_in_loop(lambda: picture(second).wrong is not None)
         assert one.is_waiting(watcher)
         monkeypatch.setenv("AIRFLOW_CONN_SECOND", spelled(address=f"{tmp_path}/b.sock"))
         with ExitStack() as life:

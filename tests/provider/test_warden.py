@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.running import Running, until
+from tests.agent.running import Running
 from tests.commands.test_run import STUBBORN, lives
 from tests.provider.given import spelled
 from tests.provider.test_spark_operator import processes
+from tests.waiting import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process]
 

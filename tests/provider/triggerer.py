@@ -6,11 +6,10 @@ Triggerer.start(trigger) --kwargs as a row of the database has them--> TriggerRu
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import count
-from typing import Any
 
 from airflow.executors.workloads.trigger import RunTrigger
 from airflow.jobs.triggerer_job_runner import TriggerRunner
@@ -18,6 +17,7 @@ from airflow.models.trigger import Trigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tests.agent.running import PATIENCE
+from tests.waiting import until_in_loop
 
 __all__ = ["Triggerer", "triggerer"]
 
@@ -59,7 +59,7 @@ class Triggerer:
                 task.result()
             return bool(found)
 
-        await until(holds)
+        await until_in_loop(holds)
         return found[0]
 
     def is_waiting(self, number: int) -> bool:
@@ -85,10 +85,3 @@ async def triggerer() -> AsyncIterator[Triggerer]:
             yield one
     finally:
         await one.close()
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    """Wait for what changes without telling."""
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110 - the runner tells of nothing.
-            await asyncio.sleep(0.005)

@@ -20,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
 from tests.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.waiting import until
 
 __all__ = ["DURABLE", "Redis", "Sentinel", "missing"]
 
@@ -196,7 +197,7 @@ class Sentinel:
             group.await_replicas()
             stack.callback(group.watcher.kill)
             group.watcher.start()
-            _until(lambda: f"num-slaves\n{replicas}" in group.watcher.cli("SENTINEL", "MASTER", "mymaster"))
+            until(lambda: f"num-slaves\n{replicas}" in group.watcher.cli("SENTINEL", "MASTER", "mymaster"))
             yield group
 
     def url(self, group: str) -> str:
@@ -205,18 +206,18 @@ class Sentinel:
     def await_replicas(self) -> None:
         """Until all of them have what the master has."""
         for replica in self.replicas:
-            _until(lambda: "master_link_status:up" in replica.cli("INFO", "replication"))  # noqa: B023 - called here.
+            until(lambda: "master_link_status:up" in replica.cli("INFO", "replication"))  # noqa: B023 - called here.
 
     def await_copies(self, *words: str) -> None:
         """Until this command has the same answer on all of them. WAIT is no help: it waits for its own client only."""
         for replica in self.replicas:
-            _until(lambda: replica.cli(*words) == self.master.cli(*words))  # noqa: B023 - called here.
+            until(lambda: replica.cli(*words) == self.master.cli(*words))  # noqa: B023 - called here.
 
     def await_failover(self) -> Redis:
         """Until a replica is the master, and the sentinel says so; that server."""
-        _until(lambda: str(self.master.port) not in self._named())
+        until(lambda: str(self.master.port) not in self._named())
         (new,) = [replica for replica in self.replicas if str(replica.port) in self._named()]
-        _until(lambda: "role:master" in new.cli("INFO", "replication"))
+        until(lambda: "role:master" in new.cli("INFO", "replication"))
         return new
 
     def _named(self) -> str:
@@ -241,13 +242,6 @@ def make_certificates(folder: Path) -> None:
             capture_output=True,
             check=True,
         )
-
-
-def _until(condition: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + START_MAX
-    while not condition():
-        assert time.monotonic() < give_up_at, "it did not come about"
-        time.sleep(PAUSE)
 
 
 def main() -> None:

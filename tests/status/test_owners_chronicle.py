@@ -15,9 +15,9 @@ from neli_router.router.feed import Feed
 from neli_router.router.owners_reader import OwnersReader
 from neli_router.router.refusal import At
 from neli_router.status.owners_chronicle import OwnersChronicle
-from tests.agent.running import until
 from tests.conftest import require
 from tests.servers.redis import Redis, missing
+from tests.waiting import until
 
 LAYOUT = Layout(slots=64, partitions=4)
 LEASE = 5.0

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from neli_router.agent.server import page as files
 from neli_router.agent.wire import EventView, MovedView, MoveView, PartitionView, Refusal, StatusView, WishAsked
-from tests.agent.running import until
 from tests.status.browsing import Keys, Page
 from tests.status.stand_in import TOKEN, StandIn, after_takeover, group
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 

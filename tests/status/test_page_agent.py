@@ -14,9 +14,10 @@ import pytest
 
 from neli_router.config import Config
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PARTITIONS, STEADY, TOKEN, Running, configured, running, until
+from tests.agent.running import PARTITIONS, STEADY, TOKEN, Running, configured, running
 from tests.servers.process import free_port
 from tests.status.browsing import Keys, Page
+from tests.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 
