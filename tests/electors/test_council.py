@@ -14,7 +14,7 @@ from neli_router.electors.council import Body, Council, packed
 from neli_router.electors.events import BODY_MAX, Heard, Keep, Nominate, PeerEffect, PeerInput, Prefer, Rebalance, Send
 from neli_router.electors.priority import LEAST
 from neli_router.electors.settings import TermSettings
-from neli_router.electors.term import Heartbeat, Message, Proposal, Support
+from neli_router.electors.term import CAUSES, Heartbeat, Message, Proposal, Support
 from neli_router.errors import LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
@@ -234,6 +234,41 @@ def test_a_member_that_closes_hands_over_at_once_and_to_members_that_stay() -> N
     assert [3, 3] == scene.shares()
     assert [Stopped(None)] == scene.told[0][-1:]
     assert [] == scene.events(0, Fenced)
+
+
+def test_people_are_told_of_a_leader_that_cedes_as_of_no_trouble_and_by_its_address() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(1.0)
+    scene.told = {me: [] for me in scene.told}
+    leaving = {i for i, (me, _) in scene.led().items() if me == 0}
+    scene.post(0, Close())
+    scene.run(30.0, until=lambda: set(scene.members) == {1, 2} and len(scene.led()) == 6)
+    scene.run(1.0)
+    for me in (1, 2):
+        (ceded,) = scene.notices(me, "leader.ceded")
+        assert ("p0:1", len(leaving)) == (ceded.fields["peer"], ceded.fields["count"])
+        assert [] == scene.notices(me, "leader.missed")
+    for i in leaving:
+        leads = [scene.members[me].leaders[i] for me in (1, 2)]
+        assert [scene.led()[i]] * 2 == [(led.leader, led.term) for led in leads if led is not None]
+        assert all(led is not None and led.reason.startswith("p0:1 ceded") for led in leads)
+
+
+def test_changes_of_role_are_counted_by_a_bounded_set_of_causes() -> None:
+    scene = Scene(partitions=60)
+    scene.await_leaders()
+    scene.run(1.0)
+    before = {me: scene.members[me].transitions.copy() for me in (1, 2)}
+    scene.kill(0)
+    scene.await_leaders()
+    scene.run(1.0)  # Until each has heard of the other's.
+    for me in (1, 2):
+        transitions = scene.members[me].transitions
+        assert set(CAUSES) == set(transitions)
+        assert 20 == transitions["follower", "leader_missed"] - before[me]["follower", "leader_missed"]
+        assert 10 == transitions["leader", "elected"] - before[me]["leader", "elected"]
+        assert 20 == scene.members[me].leader_changes
 
 
 def test_a_partition_stays_with_a_member_that_closes_until_its_program_has_finished() -> None:

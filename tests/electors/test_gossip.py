@@ -11,8 +11,8 @@ import pytest
 from neli_router.electors.ballot import Ballot, Triplet
 from neli_router.electors.clocks import TICKS
 from neli_router.electors.electorate import Electorate
-from neli_router.electors.events import Heard, Nominate, PeerEffect
-from neli_router.electors.gossip import LAPSED, Gossip
+from neli_router.electors.events import Heard, Led, Nominate, PeerEffect
+from neli_router.electors.gossip import CAUSES, LAPSED, Gossip
 from neli_router.electors.settings import GossipSettings
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Revoked, Stopped
 from tests.electors.gossip_scenes import GossipScene, gossip_settings
@@ -55,6 +55,26 @@ def test_people_are_told_whom_a_member_follows_and_when_that_one_is_missed() -> 
     scene.run(60)
     told = [(name, peer) for place, name, peer in scene.notices if place == low]
     assert [("leader.found", peers[high]), ("leader.missed", peers[high]), ("leader.found", peers[middle])] == told
+
+
+def test_people_are_told_who_leads_and_why_one_leads_no_more() -> None:
+    scene = GossipScene(3)
+    low, middle, high = scene.by_uuid
+    member, peers = scene.members[low], scene.settings[low].peers
+    scene.run(30)
+    assert {Led(high, 1, "it says that it leads")} == set(member.leaders)
+    assert {Led(high, 1, "a majority favour it")} == set(scene.members[high].leaders)
+    assert (1, 1) == tuple(
+        scene.members[high].transitions[pair] for pair in (("candidate", "favoured"), ("leader", "elected"))
+    )
+    scene.kill(high)
+    scene.run(60)
+    assert {middle} == {led.leader for led in member.leaders if led is not None}
+    assert (1, set(CAUSES)) == (member.leader_changes, set(member.transitions))
+    scene.kill(middle)
+    scene.run(90)
+    assert {Led(None, 2, "nothing is heard of it")} == set(member.leaders)
+    assert ("leader.missed", peers[middle]) == [(name, peer) for place, name, peer in scene.notices if place == low][-1]
 
 
 def test_a_living_leader_is_kept_though_a_higher_member_comes() -> None:
