@@ -15,7 +15,7 @@ from neli_router.errors import ConfigError, PeersUnusable, Replaced
 from neli_router.peers.address import parse
 from neli_router.peers.names import SocketAddress, resolve
 from neli_router.peers.seal import DATAGRAM_MAX, Seal, derived_key
-from neli_router.peers.udp import ASK_AFTER, MANY, PeerSockets, my_place, open_link
+from neli_router.peers.udp import ASK_AFTER, LOOK_EVERY, MANY, TAKE_MAX, PeerSockets, _socket_at, my_place, open_link
 from neli_router.protocol import Notice
 from tests.peers.joining import addresses_at, link_at, until
 
@@ -163,6 +163,45 @@ def test_replays_are_refused_and_told_when_there_are_many(opened: Open, key_file
         )
     assert 1 == taken.count(Heard(1, b"once"))
     assert [MANY] == [one.fields["times"] for one in taken if isinstance(one, Notice)]
+
+
+def test_what_was_refused_of_a_peer_is_forgotten_when_it_is_heard(opened: Open, key_file: Path) -> None:
+    peers = addresses_at(["127.0.0.1"] * 2)
+    link = opened(peers, peers[0], options=f"&key_file={key_file}")
+    with closing(Raw(link, peers[1])) as raw:
+        until(lambda _: {1: "protocol"} == link.refusals, link, again=lambda: raw.say(sealer(link, mark=b"x").ask(0)))
+        until(lambda _: {} == link.refusals, link, again=lambda: raw.say(sealer(link).ask(0)))
+
+
+def test_one_take_reads_so_many_and_leaves_the_rest_for_the_next(opened: Open) -> None:
+    peers = addresses_at(["127.0.0.1"] * 2)
+    link = opened(peers, peers[0])
+    with closing(Raw(link)) as raw:
+        for _ in range(TAKE_MAX + 40):
+            raw.say(b"x")
+        link.take()
+        assert TAKE_MAX == link.counts["refused.foreign"]
+        until(lambda _: TAKE_MAX + 40 == link.counts["refused.foreign"], link)
+
+
+def test_all_addresses_of_ipv6_leave_those_of_ipv4_free() -> None:
+    with closing(_socket_at(("::", 0, 0, 0))) as six, closing(_socket_at(("127.0.0.1", six.getsockname()[1]))) as four:
+        assert six.getsockname()[1] == four.getsockname()[1]
+
+
+def test_where_bind_says_it_stays_wherever_its_name_leads(opened: Open, key_file: Path) -> None:
+    port = int(addresses_at(["127.0.0.1"])[0].rpartition(":")[2])
+    peers, seconds = [f"a.example:{port}", f"b.example:{port}"], [0.0]
+
+    def elsewhere(host: str, port: int) -> list[SocketAddress]:
+        return [(host if host == "127.0.0.1" else "127.0.0.9", port)]
+
+    options = f"&key_file={key_file}&bind=127.0.0.1:{port}"
+    link = opened(peers, peers[0], options=options, resolve=elsewhere, clock=lambda: seconds[0])
+    until(lambda _: bool(link._names.addresses(0)), link)
+    seconds[0] += LOOK_EVERY
+    link.take()
+    assert [("127.0.0.1", port)] == [one.getsockname() for one in link._sockets]
 
 
 def test_a_flood_does_not_hold_up_a_take_nor_what_comes_behind_it(opened: Open) -> None:
