@@ -8,6 +8,7 @@ neli explore       every interleaving of a small group
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +24,7 @@ from neli_router.sim.consumers.miniature import ConsumerBounds
 from neli_router.sim.consumers.options import BorrowedProtocol, ConsumerWeather
 from neli_router.sim.consumers.simulate import ConsumerOutcome, simulate_consumers
 from neli_router.sim.consumers.steps import ConsumerMiniatures
+from neli_router.sim.electors.canon import ElectorCover
 from neli_router.sim.electors.miniature import ElectorBounds
 from neli_router.sim.electors.options import ElectorProtocol, ElectorWeather
 from neli_router.sim.electors.rumours import GossipBounds, GossipMiniatures
@@ -77,12 +79,12 @@ PROFILES: dict[str, dict[str, tuple[AnyBounds, ...]]] = {
         ),
     },
     "term": {
-        "test": (ElectorBounds(terms=1, restarts=1), ElectorBounds(terms=2, cede=False)),
+        "test": (ElectorBounds(terms=1, lease=2, restarts=1), ElectorBounds(terms=2)),
         "full": (
             ElectorBounds(terms=1, lease=2, wires=2, restarts=2),
-            ElectorBounds(terms=2),
-            ElectorBounds(terms=2, lease=2, cede=False, states_max=1_000_000),
-            ElectorBounds(terms=2, cede=False, restarts=1, states_max=1_000_000),
+            ElectorBounds(terms=2, restarts=1, states_max=1_000_000),
+            ElectorBounds(terms=2, lease=2, states_max=1_000_000),
+            ElectorBounds(terms=2, lease=2, restarts=1, states_max=1_000_000),
             ElectorBounds(terms=3, cede=False, states_max=1_000_000),
         ),
     },
@@ -107,7 +109,9 @@ The `test` of a borrowed group takes seconds, and only the first one of `neli` i
 `full`, all with one partition are complete: 24,000 to 205,000 worlds each, in one to ten minutes on a busy machine.
 Those with two partitions go as far as they come in 300,000 worlds.
 
-Of `term`, the `test` is complete in about a minute: 18,000 worlds with a restart, and 59,000 with two elections.
+Of `term`, the `test` is complete in ten seconds: 5,916 worlds with a restart and a lease of two ticks, and 4,616 with
+two elections and ceding. Worlds that another covers are not counted. In `full`, one election with two restarts, two
+messages and a lease of two ticks is complete: 27,287 worlds in half a minute. The others have not been run to the end.
 `gossip` goes as far as it comes: tens of thousands of worlds in its `test`, and a million of each in `full`."""
 
 _KINDS_OF_BOUNDS: dict[str, type[Bounds | ElectorBounds | GossipBounds]] = {
@@ -217,7 +221,7 @@ def explore_command(profile: str | None, protocol: str, **given: object) -> None
             case ConsumerBounds():
                 _explore(ConsumerMiniatures(bounds))
             case ElectorBounds():
-                _explore(ElectorMiniatures(bounds))
+                _explore(ElectorMiniatures(bounds), covers=ElectorCover().covers)
             case GossipBounds():
                 _explore(GossipMiniatures(bounds))
 
@@ -234,13 +238,13 @@ def _bounds(protocol: str, given: dict[str, object]) -> AnyBounds:
     return ConsumerBounds(cast(BorrowedProtocol, protocol), **cast(dict[str, Any], asked))
 
 
-def _explore(miniatures: Miniatures[WorldT]) -> None:
+def _explore(miniatures: Miniatures[WorldT], *, covers: Callable[[bytes], bool] = lambda key: False) -> None:
     progress, started = _Progress(), monotonic()
 
     def tell(report: Report[WorldT]) -> None:
         progress.tell(f"depth {report.depth}: {report.states:,} states, {report.steps:,} steps")
 
-    report = explore(miniatures, tell)
+    report = explore(miniatures, tell, covers=covers)
     progress.end()
     verdict = "complete" if report.complete else "as far as it came"
     if report.trace is not None:

@@ -611,7 +611,8 @@ class TermElector:
         """Be a follower under `term`, of `leader` if it is known. Whoever led or stood says that it is over."""
         before, was = self.term, self.role
         # A candidate has led nothing: a counter above 0 would hide the first heartbeat of another that won its term.
-        counter = self._counter + 1 if was is Role.LEADER else 0
+        # Nor has it anything to pass on: that other would take it for a wish, should it hear it after a restart.
+        counter, to = (self._counter + 1, to) if was is Role.LEADER else (0, None)
         if self.leader != self.me:
             self._lost = self._lost if self.leader is None else self.leader
         else:

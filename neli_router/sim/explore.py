@@ -78,9 +78,15 @@ def _without_garbage_collector() -> Iterator[None]:
 
 @_without_garbage_collector()
 def explore(
-    miniatures: Miniatures[WorldT], on_progress: Callable[[Report[WorldT]], None] = lambda report: None
+    miniatures: Miniatures[WorldT],
+    on_progress: Callable[[Report[WorldT]], None] = lambda report: None,
+    *,
+    covers: Callable[[bytes], bool] = lambda key: False,
 ) -> Report[WorldT]:
-    """Breadth first from the first world, so that the first violation found is one of the shortest."""
+    """Breadth first from the first world, so that the first violation found is one of the shortest.
+
+    `covers` is asked once for each key. It says whether a world of an earlier key can do all that one of this can.
+    """
     first = miniatures.first()
     report = Report(miniatures)
     root = miniatures.key(first)
@@ -92,7 +98,7 @@ def explore(
             for _, found in miniatures.steps(world):
                 report.steps += 1
                 found_key = miniatures.key(found)
-                if found_key in seen:
+                if found_key in seen or covers(found_key):
                     continue
                 seen[found_key] = key
                 if broken := miniatures.broken_rule(found):

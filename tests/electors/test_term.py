@@ -146,11 +146,12 @@ def test_proposal_of_a_higher_term_is_honoured_though_a_healthy_leader_is_percei
 
 
 def test_proposal_of_a_higher_term_makes_a_candidate_a_follower() -> None:
+    """It names nobody for its successor: a peer that won against it would stand at once, were it to hear that late."""
     machine, now = candidate(term=5)
     told = hear(machine, 2, Proposal(6), now)
     assert [
         Became(Role.FOLLOWER, 6, None, "peer 2 proposed itself under term 6"),
-        Tell(None, Ceded(5, 0, 2)),
+        Tell(None, Ceded(5, 0, None)),
         Remember(6),
         Tell(2, Support(6, 0, 0.0, 0)),
     ] == told

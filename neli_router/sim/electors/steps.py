@@ -21,6 +21,7 @@ from math import inf
 from typing import TypeVar
 
 from neli_router.electors.term import (
+    Became,
     Cede,
     Ceded,
     Heartbeat,
@@ -39,7 +40,7 @@ from neli_router.electors.term import (
     TermEvent,
 )
 from neli_router.protocol import TICK
-from neli_router.sim.electors.canon import elector_key
+from neli_router.sim.electors.canon import KEPT, elector_key
 from neli_router.sim.electors.miniature import (
     PLACES,
     ElectorBounds,
@@ -108,17 +109,37 @@ def elector_steps(world: ElectorMiniature, bounds: ElectorBounds) -> Iterator[St
         for sender in PLACES:
             for message in world.wires[wire(sender, index)]:
                 yield from _taken(world, index, Said(sender, message), ("hear", me, f"p{sender}", message), bounds)
-            for message in _noes(world, index, sender):
+            for message in _higher_terms(world, index, sender):
                 yield from _taken(world, index, Said(sender, message), ("hear", me, f"p{sender}", message), bounds)
+        yield from _rejected(world, index, bounds)
 
 
-def _noes(world: ElectorMiniature, index: int, sender: int) -> Iterator[Message]:
-    """What `sender` may have answered to a proposal or a heartbeat that it did not honour."""
+def _higher_terms(world: ElectorMiniature, index: int, sender: int) -> Iterator[Message]:
+    """The terms that `sender` may have told in answer to something that it did not honour."""
     elector, other = world.places[index].elector, world.places[sender].elector
     for term in range(elector.term + 1, other.term + 1):
         yield InvalidHeartbeat(term)
-    if elector.role is Role.CANDIDATE and sender not in elector._rejected and other.term == elector.term:
-        yield Rejection(other.term, elector.term)
+
+
+def _rejected(world: ElectorMiniature, index: int, bounds: ElectorBounds) -> Iterator[Step]:
+    """A candidate has heard from both others that they reject it. The first no alone would only be noted."""
+    elector = world.places[index].elector
+    if elector.role is Role.CANDIDATE and all(place.elector.term >= elector.term for place in world.places):
+        no = Rejection(elector.term, elector.term)
+        senders = [place for place in PLACES if place != index]
+        for sender in senders:
+            label = ("hear", f"p{index}", " and ".join(f"p{one}" for one in senders), no)
+            steps = list(_taken(world, index, Said(sender, no), label, bounds))
+            world = steps[0][1]
+            if sender == senders[-1] or _is_changed(elector, world.places[index].elector, world.now):
+                yield from steps
+
+
+def _is_changed(before: TermElector, after: TermElector, now: int) -> bool:
+    """Beyond who rejected it, and what any step would change."""
+    idle = copy(before)
+    idle.step(TICK, now)
+    return {**_gist(idle, now), "_rejected": None} != {**_gist(after, now), "_rejected": None}
 
 
 def _taken(
@@ -149,7 +170,7 @@ def _carried(
             case Remember(term):
                 place = world.places[index]._replace(kept=term)
                 world = world._replace(places=_replaced(world.places, index, place))
-            case Tell(to, message) if not _is_no(effect):  # See `_noes`.
+            case Tell(to, message) if not _is_no(effect):  # See `_higher_terms`.
                 for receiver in PLACES if to is None else (to,):
                     if receiver != index:
                         world = _sent(world, wire(index, receiver), message, bounds)
@@ -164,9 +185,8 @@ def _sent(world: ElectorMiniature, at: int, message: Message, bounds: ElectorBou
     alike: list[Message] = []
     others: list[Message] = []
     for one in world.wires[at]:
-        (alike if type(one) is kind else others).append(one)
-    if message in alike:
-        return world
+        if one != message:  # Said again, it is the newest.
+            (alike if type(one) is kind else others).append(one)
     kept = (message, *alike)[: bounds.wires]
     return world._replace(wires=_replaced(world.wires, at, (*kept, *others)))
 
@@ -183,7 +203,10 @@ def _trimmed(world: ElectorMiniature, bounds: ElectorBounds) -> ElectorMiniature
             kept = tuple(
                 one
                 for one in under_way
-                if not (_is_void(one, sender, elector, world.now) and _is_ignored(one, sender, elector, world.now))
+                if not (
+                    _is_void(one, sender, elector, under_way, world.now)
+                    and _is_ignored(one, sender, elector, world.now)
+                )
             )
             if len(kept) < len(under_way):
                 wires[at] = kept
@@ -193,21 +216,30 @@ def _trimmed(world: ElectorMiniature, bounds: ElectorBounds) -> ElectorMiniature
 def _is_ignored(message: Message, sender: int, elector: TermElector, now: int) -> bool:
     """Whether it is so now: a machine that is broken may honour what the rules say is void."""
     hearing, idle = copy(elector), copy(elector)
-    heard = [one for one in hearing.step(Said(sender, message), now) if not _is_no(one)]
-    return heard == idle.step(TICK, now) and _gist(hearing, now) == _gist(idle, now)
+    heard, told = hearing.step(Said(sender, message), now), idle.step(TICK, now)
+    return _words(heard) == _words(told) and _gist(hearing, now) == _gist(idle, now)
+
+
+def _words(effects: Sequence[TermEffect]) -> list[TermEffect]:
+    return [one for one in effects if not isinstance(one, Became) and not _is_no(one)]
 
 
 def _gist(elector: TermElector, now: int) -> dict[str, object]:
-    """All that an elector has, without what has run out or been ordered before: both are in no key."""
-    promises = {leader: promise for leader, promise in elector._promises.items() if promise[1] > now}
-    return {**vars(elector), "_lsn": None, "_promises": promises}
+    """All of an elector that is in keys."""
+    gist = {name: value for name, value in vars(elector).items() if name in KEPT}
+    owed = max(now, elector._owes_until)
+    gist["_promises"] = {leader: promise for leader, promise in elector._promises.items() if promise[1] > owed}
+    gist["_lsn"] = max(elector._lsn[0], elector.term)
+    if elector.role is Role.FOLLOWER:
+        del gist["_due"]
+    return gist
 
 
 def _is_no(effect: TermEffect) -> bool:
     return isinstance(effect, Tell) and isinstance(effect.message, Rejection | InvalidHeartbeat)
 
 
-def _is_void(message: Message, sender: int, elector: TermElector, now: int) -> bool:
+def _is_void(message: Message, sender: int, elector: TermElector, under_way: tuple[Message, ...], now: int) -> bool:
     """Whether `elector`, whose term only grows, should ignore the message now and from now on."""
     match message:
         case Support(term, counter, owed):
@@ -216,15 +248,23 @@ def _is_void(message: Message, sender: int, elector: TermElector, now: int) -> b
             known = elector._supporters.get(sender)
             if elector.role is not Role.LEADER or known is None:
                 return False
-            # Of an older message than one that it answered already, and it would owe no less.
-            return elector._sent.get(counter, -inf) <= known.sent_at and known.clear_at <= now + owed
+            # Of an older message than one that it answered already, and what it owes is nothing to a leader that acts.
+            is_clear = known.clear_at <= now + owed or elector.acts_from <= now
+            return is_clear and elector._sent.get(counter, -inf) <= max(known.sent_at, now - elector._settings.lease)
         case Proposal(term):
             return term < elector.term or (term == elector.term and sender != elector._voted)
         case Heartbeat(term, counter):
             return term < elector.term or (term, counter) <= elector._lsn
         case Ceded(term, _, _):
+            # There is no promise that it would end, and none can come of what its sender said before it.
             promised, until = elector._promises.get(sender, (inf, -inf))
-            return term < elector.term and (promised > term or until <= now)
+            if promised <= term and until > max(now, elector._owes_until):
+                return False
+            return not any(
+                one.term >= elector.term and one.term <= term
+                for one in under_way
+                if isinstance(one, Proposal | Heartbeat)
+            )
         case _:
             return False
 
