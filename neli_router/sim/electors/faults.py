@@ -8,6 +8,7 @@ message, or comes back so soon that its older self's promises still hold.
 from collections.abc import Callable, Iterable
 
 from neli_router.electors.events import Nominate, Prefer, Rebalance
+from neli_router.electors.priority import LEAST
 from neli_router.protocol import Close
 from neli_router.sim.electors.group import ElectorGroup
 from neli_router.sim.electors.network import Way
@@ -143,7 +144,9 @@ class ElectorFaults(Strikes[ElectorProcess]):
         random, options = self._world.random, self._options
         self._group.operator_speaks()
         wanted = {i: random.randint(1, max(1, options.replicas)) for i in range(options.partitions)}
-        victim.post(Prefer(random.choice((None, wanted))))
+        drained = dict.fromkeys(wanted, LEAST)
+        shed = {i: LEAST for i in wanted if random.random() < 0.5}
+        victim.post(Prefer(random.choice((None, wanted, drained, shed))))
 
     def _rebalance(self, victim: ElectorProcess) -> None:
         self._group.operator_speaks()
