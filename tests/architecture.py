@@ -184,7 +184,7 @@ ROOMS = (
     ),
     # How much work slots are. A profile of columns is made by polars, which a user may not have.
     Room(("loads",), imports=(*GROUND, "columns"), packages=frozenset({"msgspec", "polars"})),
-    Room(("settings",), imports=(*GROUND, "config", "settings", "ledgers.addresses")),
+    Room(("settings",), imports=(*GROUND, "config", "settings", "ledgers.addresses", "peers.address")),
     # What an agent and its clients say to each other; the clients know no member, and the server no client.
     Room(("agent.wire",), imports=BASE, packages=frozenset({"msgspec"})),
     Room(

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options, with_peers
+from neli_router.commands.configuration import resolve_here, resolved_or_exit, with_options
 from neli_router.errors import MissingExtra
 from neli_router.exit_codes import EXIT_USAGE
 from neli_router.logs import logger
@@ -32,7 +32,6 @@ OURS = "neli_router"
 
 
 @click.command("agent")
-@with_peers
 @with_options()
 def agent_command(config_file: str | None, **flags: object) -> None:
     """Be this host's member of the group, and answer programs that do not live long enough to join.

@@ -28,20 +28,11 @@ from neli_router.settings.agent_address import default_address
 from neli_router.settings.options import OPTIONS
 from neli_router.settings.resolve import Resolved, resolve
 
-__all__ = ["Flags", "config_command", "plain", "resolve_here", "resolved_or_exit", "with_options", "with_peers"]
+__all__ = ["Flags", "config_command", "plain", "resolve_here", "resolved_or_exit", "with_options"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Flags = Mapping[str, object]
 """Click's names of parameters, such as `layout_partitions`, and their values."""
-
-
-_PEER_FLAGS = (
-    ("--peers", "HOST:PORT,...", "Of term and gossip: all members, in place of --ledger peers://..."),
-    ("--me", "HOST:PORT", "Which of --peers this is; else the one that is an address of this host."),
-    ("--group", "NAME", "Of --peers: the group's name.  [default: neli]"),
-    ("--key-file", "PATH", "Of --peers: the file with the key that they share; off loopback it is needed."),
-    ("--state", "PATH", "Of --peers: the folder that keeps this member's votes; off loopback it is needed."),
-)
 
 
 def _parameter(key: str) -> str:
@@ -84,32 +75,9 @@ def with_options(*keys: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def with_peers(command: Command) -> Command:
-    """Flags that spell the address of a list of peers."""
-    for flag, metavar, described in reversed(_PEER_FLAGS):
-        command = click.option(flag, metavar=metavar, help=described)(command)
-    return command
-
-
-def _listed(flags: Flags) -> str | None:
-    """The address that the flags of `with_peers` spell. Raises ConfigError."""
-    given = {flag: flags[name] for flag, *_ in _PEER_FLAGS if flags.get(name := _parameter(flag[2:].replace("-", "_")))}
-    if (peers := given.pop("--peers", None)) is None:
-        if given:
-            raise ConfigError([f"{', '.join(given)} must come with --peers, which name all members: add it"])
-        return None
-    if flags.get("ledger"):
-        raise ConfigError(["--peers stand for a ledger: leave --ledger out, or write peers://... there"])
-    group = given.pop("--group", "neli")
-    options = "&".join(f"{flag[2:].replace('-', '_')}={value}" for flag, value in given.items())
-    return f"peers://{peers}/{group}{options and '?'}{options}"
-
-
 def resolve_here(flags: Flags, config_file: str | None) -> Resolved:
     """The layers as they are in this process. Raises ConfigError."""
     told = {key: flags[_parameter(key)] for key in OPTIONS if _parameter(key) in flags}
-    if (listed := _listed(flags)) is not None:
-        told["ledger"] = listed
     environ = dict(os.environ)
     # NELI_AGENT tells clients of an agent that may run elsewhere, so an agent does not go by it.
     socket = default_address({name: text for name, text in environ.items() if name != "NELI_AGENT"})

@@ -35,7 +35,7 @@ from neli_router import config as configuration
 from neli_router.agent.server.sockets import listen_tcp
 from neli_router.agent.wire import PeersView
 from neli_router.clock import host_clock
-from neli_router.commands.configuration import resolve_here, with_options, with_peers
+from neli_router.commands.configuration import resolve_here, with_options
 from neli_router.commands.conventions import output_option
 from neli_router.commands.measurements import (
     Diagnosis,
@@ -88,7 +88,6 @@ MARKS = {"fine": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "--"}
 
 
 @click.command("doctor")
-@with_peers
 @with_options()
 @output_option
 def doctor_command(config_file: str | None, output: str, **flags: object) -> None:

@@ -15,18 +15,22 @@ after each address is written in one form. What is spelled in two ways (a name a
 a member that starts again does not know that it voted, and votes twice in one term. On loopback all that is left to
 chance is what the users of one host do to each other, and the memory lies in a folder of the user's home.
 
+Where the parts stand apart, as flags or in a file, `checked` judges them alike, and names them as they are said there.
+
 There is no secret in such an address. One that cannot be read may have a password in it all the same, out of habit, so
 nothing before an @ is shown.
 """
 
 import difflib
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from urllib.parse import parse_qsl
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode
 
-__all__ = ["HARMLESS", "PeersAddress", "parse", "split_place"]
+__all__ = ["HARMLESS", "PeersAddress", "PeersSpelling", "checked", "parse", "split_place"]
 
 GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 """As for other ledgers. It is a part of a file's name here."""
@@ -61,6 +65,29 @@ class PeersAddress:
         """For people: no secrets in it, and no paths."""
         return f"peers://{','.join(self.peers)}/{self.group}"
 
+    @property
+    def whole(self) -> str:
+        """As `parse` reads it, behind `peers:` and with it."""
+        own = {option: text for option in sorted(HARMLESS) if (text := getattr(self, option))}
+        return f"{self.public}{'?' if own else ''}{urlencode(own, safe='/:[]')}"
+
+
+class PeersSpelling(NamedTuple):
+    """How people say an option, where they say it: for an error."""
+
+    name: Callable[[str], str]
+    use: Callable[[str], str]
+    """With a path as its value."""
+    group: str
+    """That a group was wanted."""
+
+
+_IN_ADDRESS = PeersSpelling(
+    name=lambda option: option,
+    use=lambda option: f"?{option}=PATH",
+    group="a group was wanted after the peers, as in peers://a:7801,b:7801,c:7801/jobs",
+)
+
 
 def parse(rest: str) -> tuple[PeersAddress | None, list[str]]:
     """The address that stands as `rest` behind `peers:`, or a sentence for each thing that is wrong with it."""
@@ -68,18 +95,7 @@ def parse(rest: str) -> tuple[PeersAddress | None, list[str]]:
     place, _, query = rest.removeprefix("//").partition("?")
     servers, _, group = place.partition("/")
     if "@" in place:
-        return None, ["an @ stands in the list of peers: they have no user and no password, but a key in ?key_file="]
-    peers = [_canonical(server) for server in servers.split(",")]
-    if not all(peers):
-        problems.append("peers were wanted as HOST:PORT,HOST:PORT after peers://, with ports from 1 to 65535")
-    elif twice := sorted({peer for peer in peers if peers.count(peer) > 1}):
-        problems.append(f"peers are named twice ({', '.join(twice)}): name each once, or it would vote twice")
-    problems += _kinds(peers) if all(peers) else []
-    if not GROUP.fullmatch(group) or group in {".", ".."}:
-        problems.append(
-            "a group was wanted after the peers, as in peers://a:7801,b:7801,c:7801/jobs: 1 to 200 letters, digits "
-            "and ._-"
-        )
+        return None, [_at_sign(_IN_ADDRESS)]
     said = dict(parse_qsl(query, keep_blank_values=True))
     for number, part in enumerate(query.split("&") if query else (), start=1):
         name = part.partition("=")[0]
@@ -87,12 +103,32 @@ def parse(rest: str) -> tuple[PeersAddress | None, list[str]]:
             nearest = difflib.get_close_matches(name, HARMLESS, 1)
             guess = f"did you mean {nearest[0]}? " if nearest else ""
             problems.append(f"option {number} is none of peers: {guess}There is {', '.join(sorted(HARMLESS))}")
-    me, bind = (_own(said, option, problems) for option in ("me", "bind"))
+    found, others = checked(servers, group, said, _IN_ADDRESS)
+    problems += others
+    return (None, problems) if problems else (found, [])
+
+
+def checked(
+    servers: str, group: str, said: Mapping[str, str], spelling: PeersSpelling
+) -> tuple[PeersAddress | None, list[str]]:
+    """The address of these parts, of which `said` has the options; or a sentence for each thing that is wrong."""
+    problems: list[str] = []
+    if "@" in servers:
+        return None, [_at_sign(spelling)]
+    peers = [_canonical(server.strip()) for server in servers.split(",")]
+    if not all(peers):
+        problems.append("peers were wanted as HOST:PORT,HOST:PORT, with ports from 1 to 65535")
+    elif twice := sorted({peer for peer in peers if peers.count(peer) > 1}):
+        problems.append(f"peers are named twice ({', '.join(twice)}): name each once, or it would vote twice")
+    problems += _kinds(peers) if all(peers) else []
+    if not GROUP.fullmatch(group) or group in {".", ".."}:
+        problems.append(f"{spelling.group}: 1 to 200 letters, digits and ._-")
+    me, bind = (_own(said, option, spelling, problems) for option in ("me", "bind"))
     if me and all(peers) and me not in peers:
-        problems.append("me is not in the list of peers: write it as it stands there, port and all")
+        problems.append(f"{spelling.name('me')} is not in the list of peers: write it as it stands there, port and all")
     for option in ("key_file", "state"):
         if option in said and not (said[option].isprintable() and Path(said[option]).is_absolute()):
-            problems.append(f"{option} must be an absolute path")
+            problems.append(f"{spelling.name(option)} must be an absolute path")
     found = PeersAddress(
         tuple(sorted(peers, key=split_place)) if all(peers) else (),
         group,
@@ -105,12 +141,12 @@ def parse(rest: str) -> tuple[PeersAddress | None, list[str]]:
         if not found.key_file:
             problems.append(
                 "peers on several hosts need a key, or whoever reaches their port makes leaders: name its file with "
-                "?key_file=PATH; `openssl rand -hex 32` makes one"
+                f"{spelling.use('key_file')}; `openssl rand -hex 32` makes one"
             )
         if not found.state:
             problems.append(
                 "peers on several hosts need a folder for their votes, or one that starts again votes twice: name one "
-                "that outlasts a restart with ?state=PATH"
+                f"that outlasts a restart with {spelling.use('state')}"
             )
     return (None, problems) if problems else (found, [])
 
@@ -121,12 +157,17 @@ def split_place(place: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _own(said: dict[str, str], option: str, problems: list[str]) -> str:
+def _at_sign(spelling: PeersSpelling) -> str:
+    key = spelling.use("key_file")
+    return f"an @ stands in the list of peers: they have no user and no password, but a key in {key}"
+
+
+def _own(said: Mapping[str, str], option: str, spelling: PeersSpelling, problems: list[str]) -> str:
     text = said.get(option)
     if text is None:
         return ""
     if not (place := _canonical(text)):
-        problems.append(f"{option} must be HOST:PORT, with a port from 1 to 65535")
+        problems.append(f"{spelling.name(option)} must be HOST:PORT, with a port from 1 to 65535")
     return place
 
 

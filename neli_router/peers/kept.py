@@ -56,7 +56,10 @@ class KeptMemory:
                 # In a name of its own: the file itself is another one after each rename.
                 self._lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except OSError as error:
-                self._fail(f"its folder cannot be used ({_reason(error)})", "give ?state= a folder that can be written")
+                self._fail(
+                    f"its folder cannot be used ({_reason(error)})",
+                    "give state (--state, or ?state= in an address) a folder that can be written",
+                )
             self._take()
             self.memory = self._read()
         except BaseException:
@@ -100,7 +103,10 @@ class KeptMemory:
         except OSError as error:
             if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
                 self._fail("another process has it", "end that one first: a member votes once")
-            self._fail(f"it cannot be locked ({_reason(error)})", "give ?state= a folder on a local disk")
+            self._fail(
+                f"it cannot be locked ({_reason(error)})",
+                "give state (--state, or ?state= in an address) a folder on a local disk",
+            )
 
     def _read(self) -> bytes:
         try:

@@ -81,7 +81,8 @@ def my_place(address: PeersAddress, *, resolve: Resolve = resolve) -> int:
     if len(mine) == 1:
         return mine[0]
     found = f"{len(mine)} of them are" if mine else "none of them is"
-    raise ConfigError([f"{found} at an address of this host: say which peer this is, as in ?me={address.peers[0]}"])
+    say = f"--me {address.peers[0]}, or ?me={address.peers[0]} in an address"
+    raise ConfigError([f"{found} at an address of this host: say which peer this is, as in {say}"])
 
 
 def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Resolve = resolve) -> "PeerSockets":
@@ -186,7 +187,8 @@ class PeerSockets:
         found = []
         if not self._at.key_file:
             found.append(
-                "the peers have no key, so every user of this host can make leaders: name a file with ?key_file=PATH"
+                "the peers have no key, so every user of this host can make leaders: name a file with "
+                "--key-file PATH, or ?key_file=PATH in an address"
             )
         if self._at.bind and not self._at.is_loopback:
             found.append(
@@ -196,7 +198,8 @@ class PeerSockets:
         if not self._at.is_loopback and all(ip_address(one.getsockname()[0]).is_loopback for one in self._sockets):
             found.append(
                 f"{self._at.peers[self._place]} is an address of loopback on this host, where no other host reaches "
-                "it: mend /etc/hosts, or say with ?bind=HOST:PORT where to listen"
+                "it: mend /etc/hosts, or say with --bind HOST:PORT, or ?bind=HOST:PORT in an address, where to "
+                "listen"
             )
         return found
 
@@ -411,7 +414,9 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def _secret(address: PeersAddress) -> bytes:
     if not address.key_file:
         if not address.is_loopback:
-            raise ConfigError(["peers on several hosts need a key: name its file with ?key_file=PATH"])
+            raise ConfigError(
+                ["peers on several hosts need a key: name its file with --key-file PATH, or ?key_file=PATH"]
+            )
         return b"no key, on loopback"
     what = "the file of the peers' key (key_file)"
     try:
@@ -449,7 +454,7 @@ def _bound(address: PeersAddress, place: int, resolve: Resolve) -> list[socket.s
         return bound
     if failed is not None and failed.errno != errno.EADDRNOTAVAIL:
         raise _unbound(text, f"it cannot be listened at ({failed.strerror})", "correct it, or let this user do that")
-    remedy = "start it on its own host, or say with ?bind=HOST:PORT where this host listens for it"
+    remedy = "start it on its own host, or say with --bind, or ?bind=HOST:PORT, where this host listens for it"
     raise _unbound(text, f"that is no address of this host ({', '.join(map(spelled, wanted))})", remedy)
 
 

@@ -3,6 +3,7 @@
     key                  flag                  environment              neli.toml
     lease                --lease               NELI_LEASE               lease = 0.5
     layout.partitions    --layout-partitions   NELI_LAYOUT_PARTITIONS   [layout] partitions = 64
+    peers.list           --peers               NELI_PEERS               [peers] list = "a:7801,b:7801,c:7801"
     agent.socket         --socket              NELI_AGENT_SOCKET        [agent] socket = "/run/neli/agent.sock"
 
 One list makes the flags, the variables, the names in the file and the help, so that no layer can know an option that
@@ -28,6 +29,7 @@ __all__ = [
     "LOG_FORMATS",
     "LOG_LEVELS",
     "OPTIONS",
+    "PEERS_LIST",
     "Kind",
     "Misfit",
     "Option",
@@ -50,6 +52,9 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
 ADDRESSES = frozenset({"ledger", "ownership"})
 """Options whose text is an address, of which errors show what is no secret."""
+
+PEERS_LIST = "peers.list"
+"""Said as `--peers` and NELI_PEERS."""
 
 _ADDRESS = re.compile(r"://|:.*@", re.DOTALL)
 """In a text that is, or was meant to be, an address with a place for secrets."""
@@ -96,13 +101,15 @@ class Option:
 
     @property
     def flag(self) -> str:
-        words = self.name if self.section == "agent" else self.key
+        words = self.name if self.section in ("agent", "peers") else self.key
+        if self.key == PEERS_LIST:
+            words = self.section
         return "--" + re.sub("[._]", "-", words)
 
     @property
     def variable(self) -> str:
         # The clients of the agent read the token by this name, too.
-        words = self.name if self.name == "token_file" else self.key
+        words = self.name if self.name == "token_file" else self.section if self.key == PEERS_LIST else self.key
         return "NELI_" + words.replace(".", "_").upper()
 
     def of_text(self, text: str) -> object:
@@ -205,6 +212,12 @@ OPTIONS: Mapping[str, Option] = {
         Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, for ever."),
         Option("layout", "partitions", WHOLE, "Partitions that move between members. The group's."),
         Option("layout", "tags", SWITCH, "Hash only the part of a key in {braces}. The group's."),
+        Option("peers", "list", TEXT, "Of term and gossip: all members, HOST:PORT,HOST:PORT, in place of a ledger."),
+        Option("peers", "me", TEXT, "Which of the peers this is; else the one that is an address of this host."),
+        Option("peers", "group", TEXT, "The name of the peers' group.", "neli"),
+        Option("peers", "key_file", TEXT, "The file with the key that all peers share; off loopback it is needed."),
+        Option("peers", "state", TEXT, "The folder that keeps this member's votes; off loopback it is needed."),
+        Option("peers", "bind", TEXT, "HOST:PORT to listen at, where others know this host by another address."),
         Option("agent", "socket", TEXT, "The Unix socket to serve on.", ""),
         Option("agent", "listen", TEXT, "HOST:PORT to serve on as well."),
         Option("agent", "token_file", TEXT, "The file with the token that clients over TCP must show."),

@@ -32,17 +32,20 @@ from typing import Any
 
 from neli_router.config import Config
 from neli_router.errors import ConfigError
+from neli_router.peers import address as peers_address
+from neli_router.peers.address import PeersSpelling
 from neli_router.private import Unreadable
 from neli_router.settings import file
 from neli_router.settings.addresses import default_address, default_name, socket_problem
 from neli_router.settings.agent_options import AgentOptions, listen_problem, needs_token
 from neli_router.settings.file import PLACES, Document
-from neli_router.settings.options import ADDRESSES, OPTIONS, Misfit, Option, public_text, shown, unknown
+from neli_router.settings.options import ADDRESSES, OPTIONS, PEERS_LIST, Misfit, Option, public_text, shown, unknown
 from neli_router.settings.token import read_token, token_problem
 
 __all__ = ["DEFAULT", "Resolved", "Setting", "resolve"]
 
 DEFAULT = "default"
+STAND_IN = "peers://127.0.0.1:1/neli"
 LISTEN = "agent.listen"
 
 UNKNOWN_MAX = 20
@@ -135,6 +138,7 @@ class _Layers:
             raise ConfigError([_printable(problem) for problem in self._problems])
         held = {f"agent.{name}": getattr(agent, name) for name in ("socket", "listen", *_AGENT_WORDS)}
         held["agent.token_file"] = self._token_path
+        held |= {key: self._values.get(key, OPTIONS[key].default) for key in OPTIONS if key.startswith("peers.")}
         settings = []
         for key, option in OPTIONS.items():
             owner = config.layout if option.section == "layout" else config
@@ -220,8 +224,45 @@ class _Layers:
             self._wrong.add("agent.token")
         return None
 
+    def _listed(self) -> str | None:
+        """The address that the options of peers spell; None if they spell none, and have been told why."""
+        said = {key.partition(".")[2]: text for key, text in self._values.items() if key.startswith("peers.") and text}
+        if not (servers := said.pop("list", None)):
+            if said and PEERS_LIST not in self._wrong:
+                given = ", ".join(self._said(f"peers.{name}") for name in said)
+                self._complain(f"{given} must come with {OPTIONS[PEERS_LIST].flag}, which names all members: add it")
+            return None
+        if "ledger" in self._values:
+            both = f"{self._said('ledger')} and {self._said(PEERS_LIST)}"
+            self._complain(f"{both} both say where the group is: leave one out", "ledger", PEERS_LIST)
+            return None
+        group = said.pop("group", str(OPTIONS["peers.group"].default))
+        spelling = PeersSpelling(
+            name=lambda option: self._said(f"peers.{option}"),
+            use=lambda option: self._said(f"peers.{option}", "PATH"),
+            group=f"{self._said('peers.group')} must be the name of a group",
+        )
+        found, problems = peers_address.checked(servers, group, said, spelling)
+        for problem in problems:
+            self._complain(problem)
+        return None if found is None else found.whole
+
+    def _said(self, key: str, value: str = "") -> str:
+        """How an option is said in the layer in which it is, or would be, beside the list of peers."""
+        source, option = self._sources.get(key) or self._sources.get(PEERS_LIST, ""), OPTIONS[key]
+        if source.startswith("flag"):
+            return f"{option.flag}{value and ' '}{value}"
+        if source.startswith("environment"):
+            return f"{option.variable}{value and '='}{value}"
+        return f"{option.key}{value and ' = '}{value}"
+
     def _config(self) -> Config | None:
-        told = {key: value for key, value in self._values.items() if not key.startswith("agent.")}
+        told = {key: value for key, value in self._values.items() if not key.startswith(("agent.", "peers."))}
+        has_peers = any(text for key, text in self._values.items() if key.startswith("peers."))
+        if has_peers and (listed := self._listed()) is not None:
+            told["ledger"], self._sources["ledger"] = listed, self._sources[PEERS_LIST]
+        elif has_peers and (PEERS_LIST in self._values or "ledger" not in told):
+            told["ledger"] = STAND_IN  # What is wrong with it was told.
         for key in self._wrong & {"ledger"} - told.keys():
             told[key] = "memory://nowhere"
         layout = {key.partition(".")[2]: told.pop(key) for key in list(told) if key.startswith("layout.")}
@@ -261,7 +302,7 @@ def _public(key: str, value: object) -> object:
 
 def _named(problem: str) -> list[str]:
     """The options that a sentence of Config is about: those with a value in it, else those with their name in it."""
-    members = [key for key in OPTIONS if not key.startswith("agent.")]
+    members = [key for key in OPTIONS if not key.startswith(("agent.", "peers."))]
     exactly = [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}=", problem)]
     return exactly or [key for key in members if re.search(rf"\b{key.rpartition('.')[2]}\b", problem)]
 

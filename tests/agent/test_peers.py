@@ -245,9 +245,17 @@ def test_flags_spell_the_address_of_a_list(listed: Listed, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--me", "a:1"), "--me must come with --peers"),
-        (("--peers", "a:1", "--ledger", "memory://x"), "--peers stand for a ledger: leave --ledger out"),
-        (("--peers", "127.0.0.1:1", "--group", "a/b", "--protocol", "term"), "a group was wanted after the peers"),
+        (("--me", "a:1"), "--me must come with --peers, which names all members: add it"),
+        (("--peers", "a:1", "--ledger", "memory://x"), "--ledger and --peers both say where the group is: leave one"),
+        (
+            ("--peers", "127.0.0.1:1", "--group", "a/b", "--protocol", "term"),
+            "--group must be the name of a group: 1 to",
+        ),
+        (("--peers", "127.0.0.1:1", "--me", "127.0.0.1:2", "--protocol", "term"), "--me is not in the list of peers"),
+        (("--peers", "127.0.0.1:1", "--state", "here", "--protocol", "term"), "--state must be an absolute path"),
+        (("--peers", "127.0.0.1", "--protocol", "term"), "peers were wanted as HOST:PORT,HOST:PORT, with ports from"),
+        (("--peers", "a:1,b:1,c:1", "--protocol", "term", "--state", "/x"), "name its file with --key-file PATH; `op"),
+        (("--peers", "a:1,b:1,c:1", "--protocol", "term", "--key-file", "/x"), "outlasts a restart with --state PATH"),
         (("--peers", "127.0.0.1:1"), "a list of peers is no ledger of induction: choose the protocol term or gossip"),
         (("--peers", "a:1,b:1,c:1", "--protocol", "term", "--state", "/x"), "peers on several hosts need a key"),
     ],
@@ -255,6 +263,8 @@ def test_flags_spell_the_address_of_a_list(listed: Listed, tmp_path: Path) -> No
 def test_a_wrong_list_is_refused_in_words_that_help(words: tuple[str, ...], expected: str) -> None:
     result = neli("agent", *words)
     assert (2, True) == (result.exit_code, expected in result.output)
+    assert "ledger=" not in result.output
+    assert "?" not in result.output
 
 
 def test_doctor_says_what_an_even_number_costs_and_which_name_nobody_knows(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.config import Config
+from neli_router.config import Config, peers_at
 from neli_router.errors import ConfigError
 from neli_router.settings.options import OPTIONS
 from neli_router.settings.resolve import Resolved, resolve
@@ -48,6 +48,48 @@ def test_flags_go_before_the_environment_which_goes_before_the_file_which_goes_b
     assert ["flag --lease", "environment NELI_ZONE", f"{path} line 4", "default"] == [
         source(made, name) for name in ("lease", "zone", "weight", "drain_timeout")
     ]
+
+
+PEERS = "127.0.0.1:7803,127.0.0.1:7801,127.0.0.1:7802"
+
+
+def test_peers_are_named_in_any_layer_and_stand_for_a_ledger(tmp_path: Path) -> None:
+    path = written(tmp_path, f'protocol = "term"\n[peers]\nlist = "{PEERS}"\ngroup = "jobs"\nstate = "/var/a & b"\n')
+    made = resolve({"peers.me": "127.0.0.1:7802"}, {"NELI_PEERS_BIND": "127.0.0.1:9"}, str(path), places=())
+    listed = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
+    assert f"{listed}?bind=127.0.0.1:9&me=127.0.0.1:7802&state=/var/a+%26+b" == made.config.ledger
+    at = peers_at(made.config)
+    assert ("127.0.0.1:7802", "/var/a & b", "127.0.0.1:9") == (at.me, at.state, at.bind)
+    assert [f"{path} line 3", f"{path} line 4", "flag --me", "default"] == [
+        source(made, name) for name in ("peers.list", "peers.group", "peers.me", "peers.key_file")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "expected"),
+    [
+        (
+            {"peers.list": "a:1"},
+            {"NELI_PEERS_ME": "b:1"},
+            "NELI_PEERS_ME is not in the list of peers: write it as it st",
+        ),
+        ({}, {"NELI_PEERS": "a:1"}, "makes leaders: name its file with NELI_PEERS_KEY_FILE=PATH; `openssl"),
+        ({}, {"NELI_PEERS": "127.0.0.1:1", "NELI_PEERS_STATE": "x"}, "NELI_PEERS_STATE must be an absolute path"),
+        ({}, {"NELI_PEERS_STATE": "/x"}, "NELI_PEERS_STATE must come with --peers, which names all members: add it"),
+        (
+            {"peers.list": "127.0.0.1:1"},
+            {"NELI_LEDGER": "memory://x"},
+            "NELI_LEDGER and --peers both say where the group is: leave one out",
+        ),
+        ({"peers.list": "u:geheim@a:1"}, {}, "they have no user and no password, but a key in --key-file PATH"),
+    ],
+)
+def test_what_is_wrong_with_a_list_of_peers_is_named_as_it_was_said(
+    flags: dict[str, str], environ: dict[str, str], expected: str
+) -> None:
+    found = problems({"NELI_PROTOCOL": "term", **environ}, flags)
+    assert any(expected in problem for problem in found), found
+    assert not any("ledger=" in problem or "geheim" in problem for problem in found), found
 
 
 def test_the_file_has_the_member_at_the_top_and_a_table_each_for_layout_and_agent(tmp_path: Path) -> None:
