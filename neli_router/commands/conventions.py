@@ -8,6 +8,7 @@ No traceback is ever shown for an error that the library raised on purpose: its 
 """
 
 import os
+import re
 import select
 import stat
 import sys
@@ -148,6 +149,9 @@ class Seconds(click.FloatRange):
         return number
 
 
+NEGATIVE = re.compile(r"-[0-9]+", re.ASCII)
+
+
 def not_empty(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
     """The callback of an argument, or an option, that must not be empty."""
     if not given:
@@ -157,6 +161,10 @@ def not_empty(ctx: click.Context, parameter: click.Parameter, given: str) -> str
 
 def role_given(given: str) -> Role:
     """A role as it came from the command line: a number, or a name, which may be any bytes as a key may."""
+    if NEGATIVE.fullmatch(given):
+        # It would be a name, and somebody who meant a number would wait for the leader of any partition at all.
+        problem = f"roles count from 0, found {given:.40}: give a number from 0, or a name"
+        raise click.BadParameter(problem, param_hint="--role")
     role = role_of(given)
     return key_of(role) if isinstance(role, str) else role
 

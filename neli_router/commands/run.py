@@ -160,13 +160,14 @@ def run_command(
         raise click.UsageError("either --wait or --no-wait was wanted, but both were given")
     if no_wait:
         patience = 0.0
+    wanted = role_given(role)
     if code := _missing(command[0]):
         raise SystemExit(code)
     guard = guardian()  # Before anything here has a thread.
     try:
         with asking(agent, token_file) as client:
             client.guarded_by(guard.number)
-            run = _Run(client, guard, role_given(role), role, command, grace, patience)
+            run = _Run(client, guard, wanted, role, command, grace, patience)
             run.allow_new_privileges, run.pass_token = allow_new_privileges, pass_token
             code = run.run(keep=keep)
     finally:

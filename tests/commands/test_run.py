@@ -11,9 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.wire import LeaseView
+from neli_router.cli import main
 from neli_router.clock import host_clock
 from neli_router.commands.descendants import children
 from neli_router.commands.guardian import margin_of
@@ -708,3 +710,8 @@ def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(
     finally:
         for host in (first, second):
             host.end()
+
+
+def test_a_role_that_is_a_negative_number_is_refused_and_not_taken_for_a_name() -> None:
+    result = CliRunner().invoke(main, ["run", "--role", "-1", "--agent", "/nowhere.sock", "--", "true"])
+    assert (2, True) == (result.exit_code, "roles count from 0, found -1: give a number from 0" in result.output)
