@@ -218,6 +218,25 @@ def test_an_agent_is_drained_passes_on_what_it_leads_and_gets_it_back(
     until(lambda: [2, 2, 2] == shares(agents), "an even share")
 
 
+def test_of_agents_with_preferences_the_last_one_leads_only_what_no_other_can(listed: Listed, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        agents = []
+        for i in range(3):
+            config = Config(
+                listed.address(i),
+                protocol="term",
+                name=f"m{i}",
+                lease=LEASE,
+                layout=Layout(slots=64, partitions=PARTITIONS),
+                preferences=f"0-4: {listed.places[0]}; others,{listed.places[2]}",
+            )
+            agents.append(stack.enter_context(running(config, AgentOptions(socket=f"{tmp_path}/{i}.sock"))))
+        until(lambda: [5, 0, 0] == [len(set(one.agent.member.led) - {5}) for one in agents], "what the rules say")
+        until(lambda: 6 == sum(shares(agents)[:2]), "leaders of all, and not the last one")
+        assert 0 == neli("drain", "m0", "--yes", "--agent", f"{tmp_path}/0.sock").exit_code
+        until(lambda: 0 == shares(agents)[0] and 6 == sum(shares(agents)), "a takeover by the others")
+
+
 def test_where_leaders_are_not_elected_nobody_can_be_named(tmp_path: Path) -> None:
     with running(Config(f"sqlite://{tmp_path}/ledger.db"), AgentOptions(socket=f"{tmp_path}/a.sock")):
         result = neli("rebalance", "--agent", f"{tmp_path}/a.sock")
