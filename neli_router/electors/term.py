@@ -290,6 +290,8 @@ class TermElector:
         """Who had our yes under the present term."""
         self._owes_until = now + max(settings.wait, owed)
         """Our older self may have promised anybody anything until then."""
+        self._told_until = -inf
+        """Until when the program was told that it may act, under a term that ended before its time."""
         self._promises: dict[int, tuple[int, float]] = {}
         """Peer -> the term that we support it under, and until when nobody else acts by that support."""
         self._lsn = (0, 0)
@@ -378,6 +380,8 @@ class TermElector:
         effects: list[TermEffect] = []
         if self.role is Role.DORMANT:
             return effects
+        if now >= self._told_until:
+            self._told_until = -inf
         self._lapse(now, effects)  # Time first: an event that arrives late must not hide the silence before it.
         match event:
             case Said(sender, message) if sender in self.peers:
@@ -523,7 +527,8 @@ class TermElector:
         if len(self._supporters) >= self.quorum:
             clear = sorted(supporter.clear_at for supporter in self._supporters.values())
             sent = sorted((supporter.sent_at for supporter in self._supporters.values()), reverse=True)
-            self.acts_from = clear[self.quorum - 1]
+            # A majority without this node's own vote knows nothing of what its program was told under an older term.
+            self.acts_from = max(clear[self.quorum - 1], self._told_until)
             self.acts_until = sent[self.quorum - 1] + self._settings.lease
 
     def _count_votes(self, now: float, effects: list[TermEffect]) -> None:
@@ -629,7 +634,8 @@ class TermElector:
             # its own promise, to nobody else, lasts as long, and it does not say that the promises to it are over.
             rest = self._settings.wait - self._settings.lease
             self._owes_until = max(self._owes_until, acted_until + rest)
-        elif was is not Role.FOLLOWER:
+            self._told_until = max(self._told_until, acted_until)
+        elif was is not Role.FOLLOWER and self._told_until == -inf:  # Else it would end promises of that time, too.
             effects.append(Tell(None, Ceded(before, counter, to)))
         if term > before:
             self._voted = None

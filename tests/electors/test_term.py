@@ -443,6 +443,16 @@ def test_owed_by_a_leader_that_is_unseated_is_the_rest_of_its_lease_to_everybody
     assert until == machine.acts_from
 
 
+def test_owed_to_its_own_program_is_the_rest_of_a_lease_whoever_else_votes_for_it() -> None:
+    machine, now = leader(term=5)
+    until = machine.acts_until
+    hear(machine, 2, Proposal(6), now + 1.0)
+    machine.step(Stand(), now + 1.0)
+    for peer in (1, 2):
+        hear(machine, peer, Support(7, 0, 0.0, 0), now + 1.0)
+    assert until == machine.acts_from
+
+
 def test_owed_is_nothing_by_a_leader_that_is_unseated_before_it_acted() -> None:
     machine, now = candidate(term=5)
     hear(machine, 1, Support(5, 0, 2.0, 0), now)

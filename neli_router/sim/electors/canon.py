@@ -61,7 +61,7 @@ ROLES = {Role.FOLLOWER: 1, Role.CANDIDATE: 2, Role.LEADER: 3}
 
 KEPT = frozenset(
     {"role", "term", "acts_from", "acts_until", "_voted", "_owes_until", "_promises", "_sent", "_supporters"}
-    | {"_begun", "_rejected", "_due", "_lsn"}
+    | {"_begun", "_rejected", "_due", "_lsn", "_told_until"}
 )
 LEFT_OUT = {
     "me": "a name",
@@ -194,6 +194,7 @@ def _own(world: ElectorMiniature, index: int, bounds: ElectorBounds) -> bytes:
     place, now = world.places[index], world.now
     elector = place.elector
     frame = [ROLES[elector.role], elector.term, place.kept, _left(elector._owes_until, now)]
+    frame.append(_left(elector._told_until, now))
     if elector.role is Role.LEADER:
         frame += [int(elector._begun), _left(elector.acts_from, now), _left(elector.acts_until, now)]
     if elector.role is not Role.FOLLOWER and not _is_lapsed(elector, now):
