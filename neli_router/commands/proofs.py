@@ -112,7 +112,7 @@ The `test` of a borrowed group takes seconds, and only the first one of `neli` i
 `full`, all with one partition are complete: 24,000 to 205,000 worlds each, in one to ten minutes on a busy machine.
 Those with two partitions go as far as they come in 300,000 worlds.
 
-Of `term`, the `test` is complete in 35 s of a quiet core: 5,916 worlds of one election with a restart and a lease of two
+Of `term`, the `test` is complete in 35 s of a quiet core: 5,916 worlds of one election with a restart and a lease of 2
 ticks, 4,616 of two elections with ceding, and 16,332 of those with a restart. Worlds that another covers are not
 counted. In `full`, one election with two restarts, two messages and a lease of two ticks is complete: 27,287 worlds in
 half a minute. The others have not been run to the end.
