@@ -30,7 +30,7 @@ SECONDS_MAX = 1000
 
 PROVEN = {f"neli explore {bounds}" for bounds in FURTHER} | {
     "neli explore --protocol fast-neli --no-leave --no-crash --states 12000",
-    "neli explore --protocol gossip --terms 2 --voter-twice-as-fast --states 80000",
+    "neli explore --protocol gossip --terms 2 --voter-twice-as-fast",
     "neli explore --protocol term --terms 1 --restarts 1",
     "neli explore --protocol term --terms 2 --no-cede --states 40000",
 }

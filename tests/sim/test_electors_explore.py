@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from neli_router.cli import main
-from neli_router.electors.ballot import Ballot
-from neli_router.electors.events import PeerEffect
-from neli_router.electors.gossip import Gossip
+from neli_router.electors.ballot import Ballot, Triplet
+from neli_router.sim.electors import rumour_keys
 from neli_router.sim.electors.canon import KEPT, LEFT_OUT, ElectorCover, elector_frame, elector_keys
 from neli_router.sim.electors.miniature import ElectorBounds, ElectorMiniature, ElectorPlace
-from neli_router.sim.electors.rumours import GossipBounds, GossipMiniatures
+from neli_router.sim.electors.rumour_steps import GossipMiniatures
+from neli_router.sim.electors.rumours import GossipBounds, GossipMiniature
 from neli_router.sim.electors.steps import ElectorMiniatures
 from neli_router.sim.explore import Report, explore, transcript
 
@@ -29,6 +29,8 @@ each_kind = pytest.mark.parametrize("bounds", KINDS.values(), ids=KINDS)
 
 WORLDS = 400
 """How many of each kind are looked at one by one."""
+WALKS, WALK = 10, 60
+"""Of gossip: how many walks, and how many steps each takes."""
 
 AHEAD = 0.97
 """How often a walk goes on: about thirty steps until it begins anew."""
@@ -183,7 +185,17 @@ def test_bounds_are_printed_with_what_they_leave_out() -> None:
 # Gossip: what the text says, word for word, and what is shipped
 
 
-RIVALS = GossipBounds(terms=2)
+RIVALS = GossipBounds(terms=2, lease=1)
+DRIFTING = GossipBounds(terms=2, rates=(1, 2, 1))
+ANY = GossipBounds(terms=1, lease=1, rivals=False)
+RUMOURS = {
+    "rivals": RIVALS,
+    "drifting": DRIFTING,
+    "restarted": replace(RIVALS, restarts=1),
+    "older": replace(RIVALS, wires=2, cede=True),
+    "any": replace(ANY, terms=2, restarts=1),
+}
+each_kind_of_rumours = pytest.mark.parametrize("bounds", RUMOURS.values(), ids=RUMOURS)
 
 
 def change_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,18 +204,43 @@ def change_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def freeze_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """During P only `elapsed-since-start` stands still, as the text has it, and bounds do not."""
-    beat = Gossip._beat
+    """P counts from when a favourite was chosen or doubted, as the text has it, and bounds go on meanwhile."""
+    declare = Ballot.declare
 
-    def beat_with_a_fresh_bound(machine: Gossip, now: float, effects: list[PeerEffect]) -> None:
-        steady, declared_at = machine._steady, machine._ballot.declared_at
-        machine._steady = True
-        beat(machine, now, effects)
-        machine._steady = steady
-        if not steady:
-            machine._ballot.declared_at = declared_at
+    def declare_with_a_fresh_bound(ballot: Ballot, now: float) -> Triplet:
+        former, declared_at = ballot.triplet, ballot.declared_at
+        triplet = declare(ballot, now)
+        if former is not None and former[:2] == triplet[:2]:
+            ballot.declared_at = declared_at
+        return triplet
 
-    monkeypatch.setattr(Gossip, "_beat", beat_with_a_fresh_bound)
+    monkeypatch.setattr(Ballot, "declare", declare_with_a_fresh_bound)
+
+
+def allow_for_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The voter's own clock is taken to be right."""
+    begin = Ballot.begin
+
+    def begin_with_a_short_wait(ballot: Ballot, life: int, now: float) -> None:
+        begin(ballot, life, now)
+        ballot._wait = ballot._lease
+
+    monkeypatch.setattr(Ballot, "begin", begin_with_a_short_wait)
+
+
+def keep_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that has a majority again leads under the term that it took for the last one."""
+    lead = Ballot.lead
+
+    def lead_under_the_same_term(ballot: Ballot, now: float, *, would: bool, fresh: bool) -> None:
+        before = vars(ballot).get("first")
+        if ballot.lead_term is None and before is not None and now < ballot._until(0):
+            ballot.lead_term = before
+        lead(ballot, now, would=would, fresh=fresh)
+        if ballot.lead_term is not None:
+            vars(ballot)["first"] = ballot.lead_term
+
+    monkeypatch.setattr(Ballot, "lead", lead_under_the_same_term)
 
 
 def begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +249,7 @@ def begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def begin_without_quiet(ballot: Ballot, life: int, now: float) -> None:
         begin(ballot, life, now)
-        if life >> 16 > 1:
+        if life > 1:
             ballot.quiet_until = now
 
     monkeypatch.setattr(Ballot, "begin", begin_without_quiet)
@@ -222,6 +259,8 @@ TEXTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], GossipBounds]] = {
     "a_change_at_once": (change_at_once, RIVALS),
     "a_restart_within_p": (begin_at_once, replace(RIVALS, restarts=1)),
     "a_fresh_bound_while_frozen": (freeze_no_bound, RIVALS),
+    "a_voter_whose_clock_is_fast": (allow_for_one_clock, DRIFTING),
+    "a_term_that_was_kept": (keep_terms, RIVALS),
 }
 
 
@@ -252,34 +291,68 @@ def ends_of(lines: list[str], miniatures: GossipMiniatures) -> set[str | None]:
     return {miniatures.broken_rule(world) for world in worlds}
 
 
-def test_rumours_of_one_key_can_do_the_same() -> None:
-    miniatures = GossipMiniatures(replace(RIVALS, restarts=1))
+def test_by_the_shipped_rules_at_most_one_of_two_rivals_leads_and_terms_grow_in_all_worlds() -> None:
+    report = explore(GossipMiniatures(RIVALS))
+    assert (True, None) == (report.complete, report.broken)
+
+
+@each_kind_of_rumours
+def test_rumours_of_one_key_can_do_the_same(bounds: GossipBounds) -> None:
+    """On walks at random, which come to one key by ways of many lengths."""
+    miniatures, random = GossipMiniatures(bounds), Random(1)
     steps: dict[bytes, set[bytes]] = {}
-    queue = [miniatures.first()]
-    seen: set[bytes] = set()
-    for world in islice(queue, 3 * WORLDS):
-        key = miniatures.key(world)
-        found = {miniatures.key(after): after for _, after in miniatures.steps(world)}
-        assert steps.setdefault(key, found.keys() - {key}) == found.keys() - {key}
-        if key not in seen:
-            seen.add(key)
-            queue += found.values()
-    assert len(steps) < 3 * WORLDS
+    for _ in range(WALKS):
+        world = miniatures.first()
+        for _ in range(WALK):
+            key, after = miniatures.key(world), [world for _, world in miniatures.steps(world)]
+            found = {miniatures.key(world) for world in after} - {key}
+            assert steps.setdefault(key, found) == found
+            world = random.choice(after)
+    assert len(steps) < WALKS * WALK
 
 
-def test_a_leader_comes_to_act_among_rivals() -> None:
+def test_every_field_of_a_ballot_is_in_the_key_or_left_out_for_a_reason() -> None:
+    ballot = GossipMiniatures(RIVALS).first().places[0].ballot
+    known = rumour_keys.KEPT | rumour_keys.LEFT_OUT.keys()
+    assert known == vars(ballot).keys() | vars(ballot.clocks).keys()
+    assert not rumour_keys.KEPT & rumour_keys.LEFT_OUT.keys()
+
+
+@each_kind_of_rumours
+def test_a_step_changes_no_rumour_but_its_own(bounds: GossipBounds) -> None:
+    miniatures, random = GossipMiniatures(bounds), Random(2)
+    world = miniatures.first()
+    for _ in range(WALK):
+        before = ballots_of(world)
+        after = [world for _, world in miniatures.steps(world)]
+        assert before == ballots_of(world)
+        world = random.choice(after)
+
+
+def ballots_of(world: GossipMiniature) -> list[str]:
+    return [f"{vars(place.ballot)} {vars(place.ballot.clocks)}" for place in world.places]
+
+
+def test_one_leader_comes_to_act_after_another_among_rivals() -> None:
     miniatures = GossipMiniatures(RIVALS)
     world = miniatures.first()
-    for verb, *words in (
-        ("tick",),
-        ("turn", "p1", "wants p0"),
-        ("hear", "p0", "p1"),
-        ("hear", "p1", "p0"),
-        ("tick",),
-        ("hear", "p0", "p1"),
-    ):
-        world = next(after for label, after in miniatures.steps(world) if label[: 1 + len(words)] == (verb, *words))
-    assert (1, 0) == world.acted[:2]
+    acted = []
+    for name in ("p0", "p2"):
+        for verb, *words in (
+            ("favour", name, name),
+            ("favour", "p1", name),
+            ("hear", name, "p1"),
+            ("declare", name),
+            ("hear", "p1", name),
+            ("declare", "p1"),
+            ("hear", name, "p1"),
+            ("tick",),
+        ):
+            if (verb, *words) == ("favour", name, name) and world.places[int(name[1])].ballot.favourite is not None:
+                continue
+            world = next(after for label, after in miniatures.steps(world) if label[: 1 + len(words)] == (verb, *words))
+        acted.append(world.acted)
+    assert [(1, 0, 1), (2, 2, 1)] == acted
 
 
 def test_bounds_of_gossip_are_printed_with_what_they_leave_out() -> None:
@@ -288,6 +361,7 @@ def test_bounds_of_gossip_are_printed_with_what_they_leave_out() -> None:
     assert 0 == code
     assert (
         "explore: gossip: 3 electors, two rivals and one voter, 1 terms and 0 restarts over all time, P=2 ticks, "
-        "clocks of rates (1, 2, 1), the newest 1 of each place's words lost, late, doubled; at most 100 states"
+        "clocks of rates (1, 2, 1), without ceding, the last 1 of each place's words lost, late, doubled; "
+        "at most 100 states"
     ) == first
     assert last.startswith("  as far as it came: ")
