@@ -106,9 +106,11 @@ class TermInsight(Insight):
         return [(i, one.term) for i, one in _electors(machine).items() if one.role is Role.LEADER]
 
     def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
-        if self.options.protocol != "priority" or not self.options.transfer or leader not in machines:
+        if leader not in machines:
             return False
         council = machines[leader]
+        if not (self.options.protocol == "priority" and self.options.transfer) and partition not in council.shed:
+            return False
         if partition in council._named:  # type: ignore[attr-defined]  # noqa: SLF001 - an operator named it.
             return False
         mine = _electors(council)[partition].priority
