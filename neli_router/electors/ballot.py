@@ -20,7 +20,8 @@ its factor 1 + 500 ppm; two may be off.) What the text leaves open, and what hol
 - *The whole triplet is frozen*, not only `elapsed`: who is to favour another must declare nothing for `wait`, since
   each declaration begins it anew. A favourite that got a later bound would lead on while its voter changes over.
 - *A start is followed by a quiet P*: this member's older life may have declared somebody a moment before it ended.
-  That holds for the first favourite of a fresh member, too, which cannot know that it is fresh.
+  That holds for the first favourite of a fresh member, too, which cannot know that it is fresh. If the older life had
+  a longer P, it is the older one's (`owed`).
 - *A bound is of one life of the favourite.* Its clock starts anew with each, and the bounds of an older life are far
   ahead of it.
 - *A voter counts once*, by its latest life; a message from an older one changes nothing.
@@ -93,12 +94,14 @@ class Ballot:
         *,
         lease: float,
         wait: float,
+        owed: float = 0.0,
         life: int,
         term: int,
     ) -> None:
         self.electorate, self.clocks, self.term = electorate, clocks, term
         """The latest electorate and the highest term that this member knows: both on disk before they are said."""
         self._me, self._lease, self._wait = me, lease, wait
+        self._quiet = max(wait, owed)
         self.told_until = -inf
         """Until when my program was told that it may act, if it has not finished."""
         self.begin(life, now)
@@ -106,7 +109,7 @@ class Ballot:
     def begin(self, life: int, now: float) -> None:
         """A new life of mine, which knows nothing of what the older one said."""
         self.life = life
-        self.quiet_until = now + self._wait
+        self.quiet_until = now + self._quiet
         self.favourite: tuple[int, int] | None = None
         """Its place and life."""
         self.declared_at = now

@@ -86,6 +86,8 @@ class _Memory(Struct, frozen=True, array_like=True):
     incarnation: int
     term: int
     electorate: tuple[int, ...] = ()
+    wait: float = 0.0
+    """How long what was declared may make somebody lead. Memories without it are from older releases."""
 
 
 _memory: Decoder[_Memory] = Decoder(_Memory)
@@ -108,10 +110,10 @@ class Gossip(Voter):
         electors = tuple(sorted(highest[: settings.first_class]))
         self._two_classes = len(electors) < size
         electorate = Electorate.first(electors)
-        last, term = 0, settings.term_base
+        last, term, self._owed = 0, settings.term_base, 0.0
         if memory:
             kept = _decode_memory(memory)
-            last, term = kept.incarnation, max(term, kept.term)
+            last, term, self._owed = kept.incarnation, max(term, kept.term), kept.wait
             if self._two_classes and kept.electorate:
                 electorate = Electorate.of(kept.electorate)
         # Members that count P, N or the electorate otherwise would break each other's promises: they hear nothing.
@@ -120,7 +122,15 @@ class Gossip(Voter):
         life = incarnation_after(last, rng.getrandbits(16))
         self._clocks = BiasedClocks(size, me, now, drift=settings.drift)
         self._ballot = Ballot(
-            me, electorate, self._clocks, now, lease=settings.lease, wait=settings.wait, life=life, term=term
+            me,
+            electorate,
+            self._clocks,
+            now,
+            lease=settings.lease,
+            wait=settings.wait,
+            owed=self._owed,
+            life=life,
+            term=term,
         )
         self._beats: list[tuple[int, ...] | None] = [None] * size
         self._signs = [self._suspicion() for _ in range(size)]
@@ -618,7 +628,9 @@ class Gossip(Voter):
     def _keep(self, effects: list[PeerEffect]) -> None:
         ballot = self._ballot
         electorate = ballot.electorate.flat if self._two_classes else ()
-        effects.append(Keep(encode(_Memory(ballot.life, ballot.term, electorate))))
+        # Whoever has a favourite owes nothing of an older life any more.
+        wait = max(self._owed, self._settings.wait) if ballot.favourite is None else self._settings.wait
+        effects.append(Keep(encode(_Memory(ballot.life, ballot.term, electorate, wait))))
 
     def _suspicion(self) -> Accrual:
         beat = self._settings.beat

@@ -7,11 +7,12 @@ otherwise. A scene fails whenever two act at once, or a term does not grow.
 from random import Random
 
 import pytest
+from msgspec.msgpack import decode, encode
 
 from neli_router.electors.ballot import Ballot, Triplet
 from neli_router.electors.clocks import TICKS
 from neli_router.electors.electorate import Electorate
-from neli_router.electors.events import Heard, Led, Nominate, PeerEffect
+from neli_router.electors.events import Heard, Keep, Led, Nominate, PeerEffect
 from neli_router.electors.gossip import CAUSES, LAPSED, Gossip
 from neli_router.electors.settings import GossipSettings
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Revoked, Stopped
@@ -248,6 +249,32 @@ def test_a_restart_is_followed_by_a_quiet_p_because_the_older_life_may_have_decl
 
 def test_a_restart_without_a_quiet_p_makes_two_leaders() -> None:
     assert voters_restart(VotesAtOnce).doubled != []
+
+
+class ForgetsItsP(Gossip):
+    """As members were before they kept it."""
+
+    def _keep(self, effects: list[PeerEffect]) -> None:
+        super()._keep(effects)
+        *kept, _wait = decode(effects.pop().memory)  # type: ignore[union-attr]
+        effects.append(Keep(encode(kept)))
+
+
+@pytest.mark.parametrize(("machine", "wrong"), [(Gossip, False), (ForgetsItsP, True)])
+def test_a_restart_with_a_shorter_p_is_quiet_for_the_longer_one_of_the_older_life(
+    machine: type[Gossip], wrong: bool
+) -> None:
+    """They do not hear the leader, whose P is another now, and it still leads by what they declared before."""
+    scene = GossipScene(3, machine=machine, strict=False)
+    scene.run(50.0)
+    voters = scene.by_uuid[:2]
+    for _ in range(2):  # The second time, too: a life that ends within its quiet P has lowered nothing.
+        for place in voters:
+            scene.settings[place] = gossip_settings(3, place, lease=P / 2)
+            scene.restart(place)
+        scene.run(scene.now + 1.0)
+    scene.run(scene.now + 3 * P)
+    assert (wrong, [voters[-1]]) == (scene.doubled != [], scene.acting)
 
 
 @pytest.mark.parametrize("remembers", [True, False])

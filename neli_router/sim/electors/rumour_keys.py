@@ -44,6 +44,7 @@ LEFT_OUT = {
     "electorate": "nobody changes it here",
     "_lease": "the same in all worlds",
     "_wait": "the same in all worlds",
+    "_quiet": "the same in all worlds",
     "_slow": "the same in all worlds",
     "majority_until": "it follows from the supports, which are counted at the end of each step",
     "acts_until": "it follows from the supports, and from the term that was taken",
