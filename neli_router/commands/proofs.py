@@ -121,8 +121,8 @@ half a minute. The others have not been run to the end.
 
 All sets of `gossip` are complete. `test` has 20,000 worlds with two elections among rivals and a fast voter, and 17,000
 with one election where each favours any: some ten seconds each alone, a minute or two on a busy machine. `full` has
-24,000 with ceding and older words, 59,000 with three elections, 68,000 with a P of 3, 415,000 with a restart of the
-voter, 102,000 and 146,000 where each favours any: the last has two leaders after one another. It takes under ten
+24,000 with ceding and older words, 59,000 with three elections, 68,000 with a P of 3, 419,000 with a restart of the
+voter, 102,000 and 145,000 where each favours any: the last has two leaders after one another. It takes under ten
 minutes."""
 
 _KINDS_OF_BOUNDS: dict[str, type[Bounds | ElectorBounds | GossipBounds]] = {
