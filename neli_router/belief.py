@@ -63,6 +63,8 @@ class Belief:
 
     def settle(self, may: Mapping[int, int], *, take: bool) -> list[Event]:
         """Tell the program the difference to `may`, for which it may act; new partitions only if `take`."""
+        if may == self.leading:
+            return []
         events = self._lose({i: term for i, term in self.leading.items() if i not in may})
         # A member that closes takes on nothing new, but a partition that it still leads may come back to it under a
         # new term: seed 0x165.

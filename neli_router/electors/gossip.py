@@ -39,7 +39,7 @@ from neli_router.electors.ballot import NOBODY, ON_NONE, Ballot
 from neli_router.electors.clocks import BiasedClocks
 from neli_router.electors.electorate import Electorate
 from neli_router.electors.events import Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
-from neli_router.electors.phi import Accrual
+from neli_router.electors.phi import Signs
 from neli_router.electors.scuttlebutt import Ack, Piece, Scuttlebutt, Syn, Update, incarnation_after
 from neli_router.electors.settings import GossipSettings
 from neli_router.electors.voter import Voter
@@ -132,8 +132,13 @@ class Gossip(Voter):
             life=life,
             term=term,
         )
-        self._beats: list[tuple[int, ...] | None] = [None] * size
-        self._signs = [self._suspicion() for _ in range(size)]
+        beat = settings.beat
+        self._signs = Signs(
+            size, phi_max=settings.phi_max, window=settings.window, mean_first=beat, deviation_min=beat / 2
+        )
+        self._leaders: set[int] = set()
+        self._wishers: set[int] = set()
+        """Of which others I have a copy that holds LEADS, or WISH."""
         self._given: set[int] = set()
         self._slept = 0.0
         self._hears_until = -inf
@@ -172,10 +177,10 @@ class Gossip(Voter):
         if self._ballot.acting:
             return self._settings.me
         best, found = 0, None
-        for place, replica in enumerate(self._copies.replicas):
-            leads = replica.get(LEADS)
-            if leads and leads[0] > best and self._signs[place].is_alive(self._turned_at - self._slept):
-                best, found = leads[0], place
+        for place in self._leaders:
+            term = self._leads(place)
+            if term > best and self._signs.is_alive(place, self._turned_at - self._slept):
+                best, found = term, place
         return found
 
     @property
@@ -266,28 +271,22 @@ class Gossip(Voter):
 
     def _take(self, pieces: list[Piece], now: float, effects: list[PeerEffect]) -> None:
         """Bring copies up to date, and clocks, supports and suspicion with them."""
-        changed = self._copies.take(pieces, now)
-        ballot, lives = self._ballot, self._clocks.lives
-        replicas, beats, signs = self._copies.replicas, self._beats, self._signs
-        awake, two_classes = now - self._slept, self._two_classes
-        term, electorate = ballot.term, ballot.electorate
-        for place in changed:
-            replica = replicas[place]
-            if lives[place] != replica.incarnation:
-                ballot.meet(place, replica.incarnation)
-                beats[place], signs[place] = None, self._suspicion()
-            signs[place].sign(awake)
-            keys = replica.keys
-            if (held := keys.get(FLOOR)) is not None and held[2]:
-                ballot.hear_floor(place, held[2][0])
-            beat = None if (held := keys.get(HEARTBEAT)) is None else held[2]
-            if beat is None or beat is beats[place] or len(beat) != 7:
-                continue
-            beats[place] = beat
-            if two_classes and beat[5:] > ballot.electorate.tag:
-                self._take_over(replica.get(ELECTORATE))
-            ballot.hear(place, beat, now)
-        if ballot.favourite is not None and ballot.favourite[0] in changed:
+        ballot, replicas, signs = self._ballot, self._copies.replicas, self._signs
+        awake, two_classes, favourite = now - self._slept, self._two_classes, self.favourite
+        term, electorate, of_favourite = ballot.term, ballot.electorate, False
+        for place, life, after, updates in self._copies.take(pieces, now):
+            if after and len(updates) == 1 and updates[0][0] == HEARTBEAT:
+                beat = updates[0][2]  # As it is nearly always.
+            else:
+                self._look_at(place, life)
+                beat = replicas[place].get(HEARTBEAT)
+            signs.sign(place, awake)
+            of_favourite = of_favourite or place == favourite
+            if beat is not None and len(beat) == 7:
+                if two_classes and beat[5:] > ballot.electorate.tag:
+                    self._take_over(replicas[place].get(ELECTORATE))
+                ballot.hear(place, beat, now)
+        if of_favourite:
             self._steady = self._sticks(now)  # First: what follows may declare it.
         if ballot.term > term or ballot.electorate is not electorate:
             self._publish_electorate()
@@ -295,8 +294,19 @@ class Gossip(Voter):
             if self._steady:
                 self._declare(now)
                 self._is_news = True
-        if ballot.acting:
-            self._heed_wishes(changed)
+        if ballot.acting and self._wishers:
+            self._heed_wishes()
+
+    def _look_at(self, place: int, life: int) -> None:
+        """More than its heartbeat may have changed in the copy of this member's state."""
+        if self._clocks.lives[place] != life:
+            self._ballot.meet(place, life)
+            self._signs.forget(place)
+        replica = self._copies.replicas[place]
+        if floor := replica.get(FLOOR):
+            self._ballot.hear_floor(place, floor[0])
+        for key, places in ((LEADS, self._leaders), (WISH, self._wishers)):
+            (places.discard if replica.get(key) is None else places.add)(place)
 
     def _refresher(self, now: float) -> Callable[[int, Update], Update]:
         """The text's own improvement: pass on what I know of a clock, where its owner's last word is older."""
@@ -354,7 +364,7 @@ class Gossip(Voter):
             heir = NOBODY if floor[0] == ON_NONE else floor[1]
             whom = "it stopped" if heir == NOBODY else f"it gave way to {self._settings.peers[heir]}"
             return Notice("leader.ceded", {"peer": peer, "reason": whom})
-        lives = self._signs[leader].is_alive(self._turned_at - self._slept)
+        lives = self._signs.is_alive(leader, self._turned_at - self._slept)
         why = "it says that it leads no more: it lost its majority" if lives else "nothing is heard of it"
         return Notice("leader.missed", {"peer": peer, "reason": why})
 
@@ -395,8 +405,11 @@ class Gossip(Voter):
     def _hears_majority(self, awake: float) -> bool:
         """Whether a majority of the electorate seem alive. It is put off to look at each of a hundred."""
         if awake >= self._hears_until:
-            me, signs = self._settings.me, self._signs
-            until = self._ballot.electorate.level({p: inf if p == me else signs[p].until for p in self._electors})
+            me, signs, level = self._settings.me, self._signs, self._ballot.electorate.level
+            last, least = signs.last, signs.least
+            until = level({p: inf if p == me else last[p] + least for p in self._electors})
+            if until is not None and awake >= until:
+                until = level({p: inf if p == me else signs.until(p) for p in self._electors})
             assert until is not None
             self._hears_until = until
         return awake < self._hears_until
@@ -424,7 +437,7 @@ class Gossip(Voter):
         chosen = me
         for _ in range(4):
             chosen = self._rng.choice(among) if among else self._rng.choice(pool)
-            if chosen != me and self._signs[chosen].is_alive(now - self._slept):
+            if chosen != me and self._signs.is_alive(chosen, now - self._slept):
                 break
         return chosen if chosen != me else (me + 1) % self._settings.size
 
@@ -463,7 +476,7 @@ class Gossip(Voter):
             replica.incarnation == life
             and replica.get(READY) is not None
             and place in self._electors
-            and self._signs[place].is_alive(now - self._slept)
+            and self._signs.is_alive(place, now - self._slept)
         )
 
     def _choose(self, now: float) -> tuple[int, int] | None:
@@ -475,7 +488,7 @@ class Gossip(Voter):
             place
             for place in dict.fromkeys(self._electors)
             if replicas[place].get(READY) is not None
-            and (place == me or (self._signs[place].is_alive(awake) and self._clocks.knows(place)))
+            and (place == me or (self._signs.is_alive(place, awake) and self._clocks.knows(place)))
         ]
         if not candidates:
             return None
@@ -563,8 +576,8 @@ class Gossip(Voter):
             self._copies.set(WISH, (event.node, self._leads(leader)))
             self._urgent[leader] = None
 
-    def _heed_wishes(self, changed: Iterable[int]) -> None:
-        for place in changed:
+    def _heed_wishes(self) -> None:
+        for place in sorted(self._wishers):
             wish = self._copies.replicas[place].get(WISH)
             if wish and len(wish) == 2 and wish[1] == self._ballot.lead_term:
                 self._give_way(wish[0])
@@ -572,7 +585,8 @@ class Gossip(Voter):
     def _give_way(self, place: int) -> None:
         """Let this member lead instead, if it would."""
         is_able = place in self._electors and self._copies.replicas[place].get(READY) is not None
-        if is_able and place != self._settings.me and self._successor is None:
+        lives = self._signs.is_alive(place, self._turned_at - self._slept)
+        if is_able and lives and self._successor is None:
             self._successor = place
 
     # The electorate
@@ -585,13 +599,13 @@ class Gossip(Voter):
             if not ballot.settle(now):
                 return
         else:
-            living = [p for p in mine.new if p == self._settings.me or self._signs[p].is_alive(awake)]
+            living = [p for p in mine.new if p == self._settings.me or self._signs.is_alive(p, awake)]
             spare = [
                 p
                 for p in sorted(self._rank, key=lambda p: self._rank[p], reverse=True)
-                if p not in mine.new and self._signs[p].is_alive(awake)
+                if p not in mine.new and self._signs.is_alive(p, awake)
             ]
-            dead = [p for p in mine.new if p not in living and awake >= self._signs[p].last + self._settings.wait]
+            dead = [p for p in mine.new if p not in living and awake >= self._signs.last[p] + self._settings.wait]
             swapped = dict(zip(dead, spare, strict=False))
             if not swapped:
                 return
@@ -631,15 +645,6 @@ class Gossip(Voter):
         # Whoever has a favourite owes nothing of an older life any more.
         wait = max(self._owed, self._settings.wait) if ballot.favourite is None else self._settings.wait
         effects.append(Keep(encode(_Memory(ballot.life, ballot.term, electorate, wait))))
-
-    def _suspicion(self) -> Accrual:
-        beat = self._settings.beat
-        return Accrual(
-            phi_max=self._settings.phi_max,
-            window=self._settings.window,
-            mean_first=beat,
-            deviation_min=beat / 2,
-        )
 
 
 def _decode_memory(memory: bytes) -> _Memory:

@@ -8,18 +8,24 @@ other usual choice, an exponential one, has no memory, so that a peer which is h
 get phi = 8 only after eighteen intervals. That is longer than P need be. Signs of life that travel by gossip are not
 memoryless: a peer speaks once an interval, and what is furthest behind is told first, so long gaps are rare.
 
+*An outage is not learned.* A gap goes into the window with its limit at most. If an hour's outage counted with its
+hour, nobody would be suspected for hours thereafter. Gaps that stay long are learned all the same, step by step.
+
 A normal distribution has thin tails, and a window without variation would make any delay suspicious. So the deviation
 counts as at least `deviation_min`. A false suspicion does little harm here: the favourite is not declared afresh until
 it is heard again, and is given up only after P.
 
 phi rises with the gap, so `phi >= phi_max` is the same as a gap above a limit: `mean + z * deviation`, where z follows
-from `phi_max` alone. So nobody computes phi at each look.
+from `phi_max` alone. So nobody computes phi at each look. Nor is the limit computed with each sign: signs come by the
+thousand, and few are asked about. A peer that was heard less than `z * deviation_min` ago needs no window at all.
 """
 
+from collections import deque
 from functools import cache
+from itertools import pairwise
 from math import erfc, inf, log10, sqrt
 
-__all__ = ["Accrual", "phi", "z_of"]
+__all__ = ["Signs", "phi", "z_of"]
 
 
 def phi(gap: float, mean: float, deviation: float) -> float:
@@ -38,52 +44,52 @@ def z_of(phi_max: float) -> float:
     return high
 
 
-class Accrual:
-    """One peer's signs of life. Before the first interval, it is taken to be `mean_first` and no more regular."""
+class Signs:
+    """Peers' signs of life. Before a peer's first interval, it is taken to be `mean_first` and no more regular."""
 
-    __slots__ = ("_at", "_deviation_min", "_intervals", "_limit", "_squares", "_sum", "_window", "_z", "last")
+    def __init__(self, size: int, *, phi_max: float, window: int, mean_first: float, deviation_min: float) -> None:
+        self.last = [-inf] * size
+        """When each peer was last heard of; `-inf` before its first sign."""
+        self._z, self._window, self._mean_first, self._deviation_min = z_of(phi_max), window, mean_first, deviation_min
+        self.least = self._z * deviation_min
+        """Whoever was heard less than this ago seems alive, however regular it is."""
+        self._times = [deque[float](maxlen=window + 1) for _ in range(size)]
+        self._limits = [(-inf, 0.0)] * size
+        """Of each peer, a sign, and the limit that was computed when it was the last one."""
 
-    def __init__(self, *, phi_max: float, window: int, mean_first: float, deviation_min: float) -> None:
-        self.last = -inf
-        """When it was last heard of; never, before it was."""
-        self._z, self._window, self._deviation_min = z_of(phi_max), window, deviation_min
-        self._intervals = [mean_first]
-        self._at = 1 % window
-        self._sum, self._squares = mean_first, mean_first * mean_first
-        self._limit: float | None = mean_first + self._z * max(mean_first, deviation_min)
+    def forget(self, place: int) -> None:
+        """Another process runs at this place from now on."""
+        self.last[place] = -inf
+        self._times[place].clear()
+        self._limits[place] = -inf, 0.0
 
-    def sign(self, now: float) -> None:
+    def sign(self, place: int, now: float) -> None:
         """It lives at `now`, which never goes back."""
-        interval = now - self.last
-        self.last = now
-        if interval == inf:
-            return
-        intervals, at = self._intervals, self._at
-        if len(intervals) < self._window:
-            intervals.append(interval)
-            self._sum += interval
-            self._squares += interval * interval
-        else:
-            old = intervals[at]
-            intervals[at] = interval
-            self._sum += interval - old
-            self._squares += interval * interval - old * old
-        self._at = at = at + 1 if at + 1 < self._window else 0
-        if not at:  # Rounding errors of a hundred thousand additions would add up.
-            self._sum, self._squares = sum(intervals), sum(each * each for each in intervals)
-        self._limit = None
+        if now > self.last[place] + self.least:
+            self._shorten(place, now - self.until(place))
+        self.last[place] = now
+        self._times[place].append(now)
 
-    def is_alive(self, now: float) -> bool:
+    def is_alive(self, place: int, now: float) -> bool:
         """Whether phi is below its bound at `now`; not before the first sign."""
-        return now < self.until
+        return now < self.last[place] + self.least or now < self.until(place)
 
-    @property
-    def until(self) -> float:
+    def until(self, place: int) -> float:
         """When phi meets its bound, if nothing is heard; `-inf` before the first sign."""
-        limit = self._limit
-        if limit is None:
-            mean = self._sum / len(self._intervals)
-            variance = self._squares / len(self._intervals) - mean * mean
-            deviation = max(sqrt(max(variance, 0.0)), self._deviation_min)
-            limit = self._limit = mean + self._z * deviation
-        return self.last + limit
+        last = self.last[place]
+        computed_at, limit = self._limits[place]
+        if computed_at != last:
+            intervals = [after - before for before, after in pairwise(self._times[place])]
+            if len(intervals) < self._window:
+                intervals.append(self._mean_first)
+            mean = sum(intervals) / len(intervals)
+            variance = sum((each - mean) ** 2 for each in intervals) / len(intervals)
+            least = self._deviation_min if len(intervals) > 1 else max(self._mean_first, self._deviation_min)
+            limit = mean + self._z * max(sqrt(variance), least)
+            self._limits[place] = last, limit
+        return last + limit
+
+    def _shorten(self, place: int, excess: float) -> None:
+        """Have the gap that ends now be shorter by so much, if it is above 0, for it was longer than its limit."""
+        if 0 < excess < inf:  # Before the first sign there is no gap.
+            self._times[place] = deque((at + excess for at in self._times[place]), maxlen=self._window + 1)

@@ -42,6 +42,9 @@ DRAWN_BITS = 16
 PIECES_MIN = 8
 """So many pieces are made at least, although fewer did fit: the next ones may be shorter."""
 
+NUMBER_MAX = 9
+"""Bytes of the longest number, with what goes around the list."""
+
 NEVER_HEARD = 1 << 62
 """How far behind a copy of another life is: further than any copy of this one."""
 
@@ -98,7 +101,7 @@ class Replica:
         """The highest version of a tombstone that was forgotten."""
         self.latest: Update = (0, 0, None)
         self.before = 0
-        """A version that no update but `latest` is above."""
+        """A version that no update but `latest` is above, and no tombstone that was forgotten."""
 
     def get(self, key: int) -> Value | None:
         held = self.keys.get(key)
@@ -114,10 +117,10 @@ class Replica:
 
     def since(self, version: int) -> tuple[int, list[Update]]:
         """After which version a piece begins, and its updates, for a copy that ends with `version`."""
-        if version < self.purged:
-            version = 0
         if version >= self.before:
             return version, [self.latest]  # As it is nearly always: looking for others costs more than all the rest.
+        if version < self.purged:
+            version = 0
         changed = []
         for update in reversed(self.keys.values()):
             if update[1] <= version:
@@ -177,6 +180,7 @@ class Scuttlebutt:
             if replica.keys.get(update[0]) is update:
                 del replica.keys[update[0]]
                 replica.purged = max(replica.purged, update[1])
+                replica.before = max(replica.before, replica.purged)
 
     # Messages
 
@@ -207,7 +211,7 @@ class Scuttlebutt:
         behind, wants = self._compare(syn)
         wanted = [number for _, place, version in wants for number in (place, version)]
         most = BODY_MAX // 3  # Of bytes: more could not be brought in one Rest, and would keep the pieces out.
-        while len(_encode(wanted)) > most:
+        while len(wanted) * NUMBER_MAX > most and len(_encode(wanted)) > most:
             wanted = wanted[: 2 * (len(wanted) * most // len(_encode(wanted)) // 2 - 1)]
         pieces = self._pieces(((place, version) for _, place, version in behind), refresh)
         if not pieces and not wanted:
@@ -225,11 +229,12 @@ class Scuttlebutt:
         """All of my own state, for one who need not have asked."""
         return self._fit(lambda some: Rest(self._mark, some), self._pieces([(self._me, 0)], None))
 
-    def take(self, pieces: Iterable[Piece], now: float) -> list[int]:
-        """Bring my copies up to date; returns the places of those that changed."""
-        changed = []
+    def take(self, pieces: Iterable[Piece], now: float) -> list[Piece]:
+        """Bring my copies up to date; returns the pieces that did. One that begins after 0 adds to what I had."""
+        taken = []
         digest, replicas, size = self._digest, self.replicas, len(self.replicas)
-        for place, incarnation, after, updates in pieces:
+        for piece in pieces:
+            place, incarnation, after, updates = piece
             if not 0 <= place < size or not updates:
                 continue
             replica = replicas[place]
@@ -254,8 +259,8 @@ class Scuttlebutt:
                         self._bury(replica, update, now)
             digest[2 * place] = incarnation
             digest[2 * place + 1] = last
-            changed.append(place)
-        return changed
+            taken.append(piece)
+        return taken
 
     # Helpers
 

@@ -162,8 +162,8 @@ class GossipSettings(PeerSettings, frozen=True, kw_only=True):
 
     def problems(self) -> list[str]:
         found = super().problems()
-        if not 0 < self.phi_max < 300:
-            found.append(f"phi_max={self.phi_max} must be above 0 and under 300: 8 is usual")
+        if not 1 <= self.phi_max < 300:
+            found.append(f"phi_max={self.phi_max} must be at least 1, which is wrong once in ten times, and under 300")
         if self.window < 2:
             found.append(f"window={self.window} must be at least 2 intervals")
         if self.first_class is not None and not 1 <= self.first_class <= len(self.peers):

@@ -145,7 +145,8 @@ class Voter(Believer):
         effects += self._belief.settle(self.tenures(now), take=not self._closing)
 
     def _drain(self, now: float, effects: list[PeerEffect]) -> None:
-        leading = self._belief.leading
+        if not (leading := self._belief.leading):
+            return
         # Whatever its program was asked for is given away, also if nobody wants it any more: it cannot be unasked.
         asked = set(leading) if self._closing else {*self._belief.draining, *self._unwanted(now)}
         wanted = {i: leading[i] for i in sorted(asked) if i in leading}

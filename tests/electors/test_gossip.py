@@ -13,7 +13,7 @@ from neli_router.electors.ballot import Ballot, Triplet
 from neli_router.electors.clocks import TICKS
 from neli_router.electors.electorate import Electorate
 from neli_router.electors.events import Heard, Keep, Led, Nominate, PeerEffect
-from neli_router.electors.gossip import CAUSES, LAPSED, Gossip
+from neli_router.electors.gossip import CAUSES, HEARTBEAT, LAPSED, Gossip
 from neli_router.electors.settings import GossipSettings
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Revoked, Stopped
 from tests.electors.gossip_scenes import GossipScene, gossip_settings
@@ -200,9 +200,22 @@ def test_a_frozen_member_still_seems_alive() -> None:
         place
         for me, member in scene.members.items()
         for place in scene.members
-        if place != me and not member._signs[place].is_alive(scene.clock(me))
+        if place != me and not member._signs.is_alive(place, scene.clock(me))
     ]
     assert [] == suspected
+
+
+def test_a_leader_that_dies_soon_after_a_long_outage_is_taken_over_as_quickly_as_ever() -> None:
+    scene = settled()
+    scene.cut(scene.by_uuid[:-1], scene.by_uuid[-1:])
+    scene.run(scene.now + 100 * P)
+    leader = scene.leader
+    scene.heal()
+    scene.run(scene.now + P)
+    assert leader is not None
+    assert [leader] == scene.acting
+    scene.kill(leader)
+    assert scene.until_led(2 * P) < 2 * P
 
 
 def test_a_favourite_that_is_heard_again_while_its_voters_are_frozen_stays() -> None:
@@ -358,7 +371,7 @@ def test_relaying_what_is_known_of_a_clock_brings_fresher_estimates() -> None:
         lag = 0
         for me, member in scene.members.items():
             for place, other in scene.members.items():
-                if place != me and (beat := member._beats[place]) is not None:
+                if place != me and (beat := member._copies.replicas[place].get(HEARTBEAT)) is not None:
                     lag += other._clocks.elapsed(scene.clock(place)) - beat[2]
         lags.append(lag)
     assert lags[1] < lags[0]
@@ -478,6 +491,36 @@ def test_an_operators_word_to_any_member_reaches_the_leader() -> None:
     scene.step(scene.by_uuid[1], Nominate(scene.by_uuid[0]))
     scene.run(scene.now + P)
     assert [scene.by_uuid[0]] == scene.acting
+
+
+def test_an_operators_word_stands_until_the_named_member_can_lead() -> None:
+    scene = settled()
+    other, named, leader = scene.by_uuid
+    scene.kill(named)
+    scene.run(scene.now + P)
+    scene.step(other, Nominate(named))
+    scene.run(scene.now + 3 * P)
+    assert [leader] == scene.acting
+    scene.start(named)
+    scene.run(scene.now + 3 * P)
+    assert [named] == scene.acting
+
+
+def test_a_member_that_was_cut_off_for_long_forgets_a_leader_whose_end_it_missed() -> None:
+    scene = settled()
+    cut_off, heir, leader = scene.by_uuid
+    scene.cut([cut_off], [heir, leader])
+    scene.step(leader, Nominate(heir))
+    scene.run(scene.now + 22 * P)  # Twenty of them are the grace of what the leader deletes.
+    assert [heir] == scene.acting
+    assert scene.members[leader]._copies.own.purged
+    scene.heal()
+    scene.run(scene.now + 5)
+    assert heir == scene.members[cut_off].leader
+    scene.kill(heir)
+    scene.run(scene.now + 0.9 * P)
+    assert [] == scene.acting
+    assert scene.members[cut_off].leader is None
 
 
 def test_a_leader_that_loses_its_majority_says_why() -> None:
@@ -610,7 +653,7 @@ class ReplacesAtOnce(Gossip):
 
     def _govern(self, now: float, effects: list[PeerEffect]) -> None:
         me, mine = self._settings.me, self._ballot.electorate
-        living = [p for p in range(self._settings.size) if p == me or self._signs[p].is_alive(now)]
+        living = [p for p in range(self._settings.size) if p == me or self._signs.is_alive(p, now)]
         kept = [p for p in mine.new if p in living]
         new = tuple(sorted([*kept, *(p for p in living if p not in kept)][: len(mine.new)]))
         if new != mine.new and self._ballot.lead_term is not None:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from neli_router.electors.phi import Accrual, phi, z_of
+from neli_router.electors.phi import Signs, phi, z_of
 
 
 @pytest.mark.parametrize(
@@ -25,53 +25,80 @@ def test_the_limit_in_deviations_is_where_phi_meets_its_bound(bound: float) -> N
     assert isclose(bound, phi(z_of(bound), 0.0, 1.0), rel_tol=1e-6)
 
 
-def accrual(window: int = 4, deviation_min: float = 0.5) -> Accrual:
-    return Accrual(phi_max=8.0, window=window, mean_first=1.0, deviation_min=deviation_min)
+def signs(window: int = 4, deviation_min: float = 0.5) -> Signs:
+    return Signs(2, phi_max=8.0, window=window, mean_first=1.0, deviation_min=deviation_min)
 
 
 def test_a_peer_that_was_never_heard_does_not_seem_alive() -> None:
-    assert not accrual().is_alive(0.0)
+    heard = signs()
+    heard.sign(1, 0.0)
+    assert (False, True) == (heard.is_alive(0, 0.0), heard.is_alive(1, 0.0))
 
 
 def test_before_the_first_interval_it_is_taken_to_be_as_irregular_as_it_is_long() -> None:
-    one = accrual()
-    one.sign(10.0)
-    assert (True, False) == (one.is_alive(16.5), one.is_alive(16.7))
+    heard = signs()
+    heard.sign(0, 10.0)
+    assert (True, False) == (heard.is_alive(0, 16.5), heard.is_alive(0, 16.7))
 
 
 def test_a_steady_peer_is_suspected_after_its_interval_and_the_least_deviation_times_z() -> None:
-    one = accrual()
+    heard = signs()
     for at in range(10):
-        one.sign(float(at))
-    assert (True, False) == (one.is_alive(9 + 1 + 0.5 * 5.6), one.is_alive(9 + 1 + 0.5 * 5.63))
+        heard.sign(0, float(at))
+    assert (True, False) == (heard.is_alive(0, 9 + 1 + 0.5 * 5.6), heard.is_alive(0, 9 + 1 + 0.5 * 5.63))
 
 
 def test_an_irregular_peer_is_given_more_time() -> None:
-    one = accrual()
-    for at in (0.0, 1.0, 5.0, 6.0, 10.0):
-        one.sign(at)
-    assert one.is_alive(10 + 2.5 + 1.5 * 5.6)
-    assert not one.is_alive(10 + 2.5 + 1.5 * 5.63)
+    heard = signs()
+    for at in (0.0, 1.0, 4.0, 5.0, 8.0):
+        heard.sign(0, at)
+    assert (True, False) == (heard.is_alive(0, 8 + 2 + 1 * 5.6), heard.is_alive(0, 8 + 2 + 1 * 5.63))
 
 
 def test_only_the_intervals_in_the_window_count() -> None:
-    forgetful, fresh = accrual(), accrual()
-    for at in (0.0, 100.0, 101.0, 102.0, 103.0, 104.0):
-        forgetful.sign(at)
-    for at in range(100, 105):
-        fresh.sign(float(at))
-    assert fresh.is_alive(107.7) == forgetful.is_alive(107.7) == (not forgetful.is_alive(107.9))
+    heard = signs()
+    for at in (0.0, 5.0, 6.0, 7.0, 8.0, 9.0):
+        heard.sign(0, at)
+    for at in range(5, 10):
+        heard.sign(1, float(at))
+    assert heard.is_alive(1, 12.7) == heard.is_alive(0, 12.7) == (not heard.is_alive(0, 12.9))
 
 
-def test_sums_that_are_kept_agree_with_sums_that_are_taken_anew() -> None:
-    rng, one, now, intervals = Random(5), accrual(window=7), 0.0, [1.0]
-    one.sign(now)
+def test_an_outage_does_not_make_later_silence_seem_less_suspicious() -> None:
+    heard = signs(window=100)
+    for at in (*range(100), *range(4000, 4010)):
+        heard.sign(0, float(at))
+    assert (True, False) == (heard.is_alive(0, 4009 + 3.7), heard.is_alive(0, 4009 + 5.0))
+
+
+def test_gaps_that_stay_long_are_learned() -> None:
+    heard = signs(window=20)
+    for at in (*range(20), *range(40, 640, 20)):
+        heard.sign(0, float(at))
+    assert heard.is_alive(0, 620 + 19.0)
+
+
+def test_of_a_peer_that_is_forgotten_only_its_new_signs_count() -> None:
+    heard = signs()
+    for at in (0.0, 50.0, 60.0, 90.0):
+        heard.sign(0, at)
+    heard.forget(0)
+    assert not heard.is_alive(0, 91.0)
+    heard.sign(0, 100.0)
+    assert (True, False) == (heard.is_alive(0, 106.5), heard.is_alive(0, 106.7))
+
+
+def test_it_seems_alive_until_its_limit_whenever_it_is_asked_about() -> None:
+    rng, heard, now, intervals = Random(5), signs(window=7), 0.0, [1.0]
+    heard.sign(0, now)
     for _ in range(1000):
-        interval = rng.expovariate(1.0)
+        interval = rng.uniform(0.0, 3.0)
         now += interval
         intervals = [*intervals, interval][-7:]
-        one.sign(now)
+        heard.sign(0, now)
         mean = sum(intervals) / len(intervals)
         deviation = max(0.5, (sum((each - mean) ** 2 for each in intervals) / len(intervals)) ** 0.5)
         limit = mean + z_of(8.0) * deviation
-        assert (True, False) == (one.is_alive(now + limit - 1e-6), one.is_alive(now + limit + 1e-6))
+        assert heard.is_alive(0, now + heard.least - 1e-6)
+        assert heard.least < limit
+        assert (True, False) == (heard.is_alive(0, now + limit - 1e-6), heard.is_alive(0, now + limit + 1e-6))
