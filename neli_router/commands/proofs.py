@@ -26,7 +26,7 @@ from neli_router.sim.consumers.simulate import ConsumerOutcome, simulate_consume
 from neli_router.sim.consumers.steps import ConsumerMiniatures
 from neli_router.sim.electors.canon import ElectorCover
 from neli_router.sim.electors.miniature import ElectorBounds
-from neli_router.sim.electors.options import ElectorProtocol, ElectorWeather
+from neli_router.sim.electors.options import PEERS_MAX, ElectorProtocol, ElectorWeather
 from neli_router.sim.electors.rumour_steps import GossipMiniatures
 from neli_router.sim.electors.rumours import GossipBounds
 from neli_router.sim.electors.simulate import ElectorOutcome, simulate_electors
@@ -284,11 +284,19 @@ def _explore(miniatures: Miniatures[WorldT], *, covers: Callable[[bytes], bool] 
     type=click.Choice(list(dict.fromkeys(weather for known in WEATHERS.values() for weather in known))),
     help="Only runs under this kind of faults.",
 )
+@click.option("--peers", type=click.IntRange(1, PEERS_MAX), help="term, priority, gossip: how many each group has.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes to use; all cores unless told."
 )
 def simulate_command(
-    first: str | None, seeds: int, start: int, protocol: str, guarantee: str | None, weather: str | None, jobs: int
+    first: str | None,
+    seeds: int,
+    start: int,
+    protocol: str,
+    guarantee: str | None,
+    weather: str | None,
+    peers: int | None,
+    jobs: int,
 ) -> None:
     """Run whole groups under faults in virtual time, and check every promise after every step.
 
@@ -302,7 +310,9 @@ def simulate_command(
         raise click.BadParameter("fast-neli is exclusive, as goNELI is", param_hint="--guarantee")
     if protocol in get_args(ElectorProtocol) and guarantee == "available":
         raise click.BadParameter(f"{protocol} is exclusive: leaders have leases", param_hint="--guarantee")
-    asked = _Asked(protocol, guarantee, weather)
+    if protocol not in get_args(ElectorProtocol) and peers is not None:
+        raise click.BadParameter(f"a group of {protocol} has no list of peers: members join it", param_hint="--peers")
+    asked = _Asked(protocol, guarantee, weather, peers)
     if first is not None:
         result = asked.run(_seed(first))
         click.echo(_summary(result))
@@ -349,6 +359,7 @@ class _Asked:
     protocol: str
     guarantee: str | None
     weather: str | None
+    peers: int | None
 
     def run(self, seed: int) -> AnyOutcome:
         guarantee = cast(Guarantee | None, self.guarantee)
@@ -356,7 +367,8 @@ class _Asked:
             return simulate(seed, guarantee=guarantee, weather=cast(Weather | None, self.weather))
         if self.protocol in get_args(ElectorProtocol):
             elector = cast(ElectorProtocol, self.protocol)
-            return simulate_electors(seed, protocol=elector, weather=cast(ElectorWeather | None, self.weather))
+            elector_weather = cast(ElectorWeather | None, self.weather)
+            return simulate_electors(seed, protocol=elector, weather=elector_weather, size=self.peers)
         protocol, weather = cast(BorrowedProtocol, self.protocol), cast(ConsumerWeather | None, self.weather)
         return simulate_consumers(seed, protocol=protocol, guarantee=guarantee, weather=weather)
 
@@ -375,6 +387,8 @@ def _show(result: AnyOutcome, asked: _Asked) -> None:
         if not isinstance(result, ElectorOutcome):  # Its groups have no other guarantee.
             flags.append(f"--guarantee {result.options.guarantee}")
         flags.append(f"--weather {result.options.weather}")
+    if asked.peers is not None:
+        flags.append(f"--peers {asked.peers}")
     click.echo(f"FAIL {result.violation} at t={result.time:.3f}; replay: neli simulate {' '.join(flags)}")
 
 

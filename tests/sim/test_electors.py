@@ -281,6 +281,8 @@ def test_one_seed_prints_its_verdict_and_its_options_and_exits_with_0(protocol: 
     [
         (("--protocol", "term", "--weather", "beyond"), "term knows fair, foul, amnesiac, and not beyond"),
         (("--protocol", "priority", "--guarantee", "available"), "priority is exclusive: leaders have leases"),
+        (("--protocol", "neli", "--peers", "5"), "a group of neli has no list of peers: members join it"),
+        (("--protocol", "gossip", "--peers", "201"), "201 is not in the range 1<=x<=200"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_what_was_wanted(arguments: tuple[str, ...], complaint: str) -> None:
@@ -288,9 +290,16 @@ def test_what_cannot_be_run_is_refused_with_what_was_wanted(arguments: tuple[str
     assert (2, True) == (code, complaint in " ".join(output.replace("│", " ").split())), output
 
 
-def test_a_broken_promise_is_shown_with_its_replay() -> None:
-    forced = ("--protocol", "term", "--weather", "amnesiac")
-    seed = next(s for s in SEARCHED if run(s, "term", "amnesiac").violation is not None)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_groups_have_as_many_peers_as_are_asked_for(protocol: ElectorProtocol) -> None:
+    code, output = neli("--seed", "0x11", "--protocol", protocol, "--peers", "9")
+    assert (0, True) == (code, " size=9 " in output), output
+
+
+@pytest.mark.parametrize("peers", [(), ("--peers", "3")])
+def test_a_broken_promise_is_shown_with_its_replay(peers: tuple[str, ...]) -> None:
+    forced = ("--protocol", "term", "--weather", "amnesiac", *peers)
+    seed = next(s for s in SEARCHED if neli("--seed", str(s), *forced)[0] == 1)
     code, output = neli("--seed", str(seed), *forced)
     *_, options, fail = output.splitlines()
     again = fail.partition("; replay: neli simulate ")[2].split()

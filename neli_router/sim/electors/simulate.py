@@ -20,8 +20,9 @@ from neli_router.sim.world import World
 
 __all__ = ["ElectorOutcome", "run_electors", "simulate_electors"]
 
-STEPS_MAX = 6000
-"""After how many steps of machines the faults of a run end, if that is before its time."""
+STEPS_MAX, PEERS_USUAL = 6000, 7
+"""After how many steps of machines the faults of a run end, if that is before its time, in a group of so many peers or
+fewer; larger groups have more."""
 
 CALM_LEASES = 4.0
 CHECKS_PER_LEASE = 10
@@ -38,11 +39,15 @@ class ElectorOutcome(Outcome[ElectorOptions]):
 
 
 def simulate_electors(
-    seed: int, *, protocol: ElectorProtocol | None = None, weather: ElectorWeather | None = None
+    seed: int,
+    *,
+    protocol: ElectorProtocol | None = None,
+    weather: ElectorWeather | None = None,
+    size: int | None = None,
 ) -> ElectorOutcome:
     """Run `seed`. What is named replaces what it would draw; a replay must name it, too."""
     world = World(seed)
-    options = ElectorOptions.draw(seed, world.random, protocol=protocol, weather=weather)
+    options = ElectorOptions.draw(seed, world.random, protocol=protocol, weather=weather, size=size)
     return run_electors(world, options, insight_of(options))
 
 
@@ -68,7 +73,8 @@ def _run(world: World, group: ElectorGroup, options: ElectorOptions) -> float:
     assemble(world, group, options.size, lease)
     faults = ElectorFaults(world, group, options)
     world.at(random.uniform(0.0, 4.0) * lease, faults.begin)
-    while world.now < options.leases * lease and group.counts["steps"] < STEPS_MAX:
+    steps_max = STEPS_MAX * max(1.0, options.size / PEERS_USUAL)
+    while world.now < options.leases * lease and group.counts["steps"] < steps_max:
         world.run(world.now + lease)
     faults.stop()
     group.heal()
