@@ -31,6 +31,26 @@ def test_a_group_settles_and_its_router_shows_what_members_lead(protocol: str) -
 
 
 @both
+def test_each_member_s_own_router_names_the_owners_of_all_partitions(protocol: str) -> None:
+    with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:
+        group.settle()
+        expected = [(group.owner(i), group.router.owner_of_role(i).term) for i in range(PARTITIONS)]
+        group.advance(1.0)  # Members look at what they believe a few times a second.
+        for name in NAMES:
+            router = group[name].router
+            assert expected == [(owner.name, owner.term) for owner in map(router.owner_of_role, range(PARTITIONS))]
+            assert router.owner("customer-3") in router.table.rows
+        leader = group.owner(0)
+        assert leader is not None
+        other = next(name for name in NAMES if name != leader)
+        assert 0 == group[other].router.owner("customer-3").term - group.router.owner("customer-3").term
+        group.kill(leader)
+        group.settle()
+        group.advance(1.0)
+        assert leader not in {owner.name for owner in map(group[other].router.owner_of_role, range(PARTITIONS))}
+
+
+@both
 def test_the_same_seed_gives_the_same_run(protocol: str) -> None:
     def run(seed: int) -> list[object]:
         with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS, seed=seed) as group:

@@ -117,6 +117,11 @@ class OwnerView(_View, frozen=True):
     age: float = 0.0
     """How long ago it last read all there was, in seconds."""
     why: str = ""
+    believed: bool = False
+    """Whether only this agent's member says so, in a group without a ledger and without a store of owners. Route by it;
+    another agent may say otherwise for a moment, and only the lease of `name` lets anybody act or write."""
+    peer: str = ""
+    """Of a group without a broker: the one that leads it, as the list spells it."""
 
 
 class OwnersAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -314,6 +319,14 @@ class PeerView(_View, frozen=True):
     """Partitions that it leads, as far as this member knows."""
     reason: str = ""
     """Why what comes from it is refused."""
+    name: str = ""
+    """As it told some seconds ago, as all below; empty if it told nothing."""
+    address: str = ""
+    """Where its clients reach it."""
+    shed: int | None = None
+    """Partitions that it leads only while no other can; None if it told nothing: older releases do not."""
+    drained: bool = False
+    """Whether these are all that it could lead."""
 
 
 class PeersView(_View, frozen=True):

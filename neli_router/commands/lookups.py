@@ -65,6 +65,8 @@ class OwnerLine(msgspec.Struct, frozen=True, omit_defaults=True):
     role: int | str | None = None
     slot: int | None = None
     why: str = ""
+    believed: bool = False
+    peer: str = ""
 
 
 class PartitionLine(msgspec.Struct, frozen=True):
@@ -94,6 +96,10 @@ def owner_command(
     Keys are taken from standard input, one a line, if the only KEY is `-`, or if there is none and standard input is
     no terminal. For each it prints one line, in their order: the owner's name, its address, `partition` and its number,
     `term` and its number, and after two blanks the key. A name or an address that is not there is `-`.
+
+    In a group without a broker and without a store of owners, `believed` follows the term of what other members lead:
+    the agent's member believes so, and another may believe otherwise for a moment. Route by it; only the lease of that
+    owner lets it act.
 
     \b
     Examples:
@@ -303,6 +309,8 @@ def _line(view: "OwnerView", *, key: Key | None = None, role: int | str | None =
         role=role,
         slot=view.slot,
         why=view.why,
+        believed=view.believed,
+        peer=view.peer,
     )
 
 
@@ -310,7 +318,10 @@ def _spelled(line: OwnerLine) -> str:
     """The key comes last: it alone may hold blanks."""
     what = line.key if line.key is not None else line.key_hex if line.key_hex is not None else line.role
     place = "no partition" if line.partition is None else f"partition {line.partition}"
-    who = f"{line.name} {line.address or '-'} {place} term {line.term}" if line.name else f"- - {place}: {line.why}"
+    mark = " believed" if line.believed else ""
+    who = (
+        f"{line.name} {line.address or '-'} {place} term {line.term}{mark}" if line.name else f"- - {place}: {line.why}"
+    )
     return plain(who) if what is None else f"{plain(who)}  {plain(str(what))}"
 
 

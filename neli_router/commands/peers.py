@@ -38,13 +38,16 @@ def peers_command(agent: str | None, token_file: Path | None, output: str) -> No
 
     STATE is `here` for the agent's own member, `alive` for one that answers, `silent` for one that does not; `one-way`
     is heard but does not answer, so what is sent to it is lost; what comes from a `refused` one cannot be taken, and
-    WHY says what to look at. HEARD(s) is how many seconds ago something of it was taken. Each agent sees its peers by
-    itself: where two disagree, ask both.
+    WHY says what to look at. HEARD(s) is how many seconds ago something of it was taken. SHEDS is how many partitions
+    it leads only while no other peer can; all of a drained one. That, NAME and ADDRESS are as the peer told them some
+    seconds ago; `?` if it told nothing yet, or runs an older release. Each agent sees its peers by itself: where two
+    disagree, ask both.
 
     \b
     Examples:
       neli peers
       neli peers --output json | jq -r 'select(.state != "alive") | .peer'
+      neli peers --output json | jq -r 'select(.drained) | .peer'
 
     \b
     Exit codes: 0 done, 3 too few answer to elect a leader, 4 no agent answered, 5 it refused.
@@ -62,9 +65,18 @@ def peers_command(agent: str | None, token_file: Path | None, output: str) -> No
 def print_peers(view: "PeersView") -> None:
     """A line for each peer, and what it comes to."""
     print_rows(
-        ["PEER", "STATE", "HEARD(s)", "LEADS", "WHY"],
+        ["PEER", "STATE", "HEARD(s)", "LEADS", "SHEDS", "NAME", "ADDRESS", "WHY"],
         [
-            (one.peer, one.state, None if one.heard_ago is None else round(one.heard_ago, 1), one.leads, why_of(one))
+            (
+                one.peer,
+                one.state,
+                None if one.heard_ago is None else round(one.heard_ago, 1),
+                one.leads,
+                "?" if one.shed is None else "all" if one.drained else one.shed,
+                one.name or "?",
+                one.address,
+                why_of(one),
+            )
             for one in view.peers
         ],
     )
@@ -77,7 +89,7 @@ def print_peers(view: "PeersView") -> None:
 
 
 def why_of(peer: "PeerView") -> str | None:
-    """What to look at, for a peer that does not answer."""
+    """What to look at, for a peer that does not answer, or is drained."""
     match peer.state:
         case "refused":
             return REMEDIES.get(peer.reason, f"its datagrams are refused: {peer.reason}")
@@ -88,4 +100,4 @@ def why_of(peer: "PeerView") -> str | None:
                 return "it never was heard: it is down, cut off, or has a list without this member"
             return "it is down, or cut off"
         case _:
-            return None
+            return "it is drained: it leads only while no other peer can" if peer.drained else None

@@ -5,7 +5,7 @@
        '-- told to close ------------------+---------------------------------------------------'
                                            |
                                            |-- standing, state --> membership: leases and waiting calls
-                                           |-- state ------------> feed: look-ups
+                                           |-- state, outlook ---> feed: look-ups
                                            |-- effects ----------> barrier: the program's handler
                                            '-- notices ----------> journal
 
@@ -113,7 +113,7 @@ class Engine:
         )
         self.feed = Feed(
             config.public_ledger,
-            kind="the ledger" if config.has_ledger else "the table of owners",
+            kind=_kind_of_table(config),
             layout=config.layout,
             max_age=config.max_age,
             clock=runtime.clock,
@@ -135,7 +135,7 @@ class Engine:
         Returns after `timeout` seconds, wherever it has come to.
         """
         _living.add(self)
-        if not self.config.has_ledger:
+        if not (self.config.has_ledger or self._is_alone):
             self._read_owners()
         try:
             if self.runtime.is_turned:  # Nothing hangs in a test, and none wants its clock to be turned by this.
@@ -163,6 +163,11 @@ class Engine:
             self.feed.fail(error)
         else:
             self._owners_reader = OwnersReader(self.feed, source, clock=self.runtime.clock, tap=self._owners_tap)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether look-ups go by what this member believes, because nobody tells more."""
+        return self.config.protocol in ELECTED and self.config.ownership is None
 
     def _start_loops(self) -> None:
         loops: tuple[Loop, ...] = (*self.barrier.lanes, self.journal.lane, self)
@@ -253,7 +258,8 @@ class Engine:
     def _footed(self) -> Footing:
         foothold = Foothold(explain=self.barrier.explain, stepped=self._stepped, moved=self._has_moved, tell=self._tell)
         if self.config.protocol in ELECTED:
-            return PeerFooting(self.config, self.runtime, membership=self.membership, foothold=foothold)
+            feed = self.feed if self._is_alone else None
+            return PeerFooting(self.config, self.runtime, membership=self.membership, feed=feed, foothold=foothold)
         if self.config.protocol in BORROWED:
             return GroupFooting(self.config, self.runtime, membership=self.membership, foothold=foothold)
         return LedgerFooting(
@@ -506,6 +512,14 @@ class WishAttempt:
     def is_over(self) -> bool:
         """Whether the ledger shows it, or will not any more."""
         return self._membership.is_over or self._wish.shown(self._membership.state)
+
+
+def _kind_of_table(config: Config) -> str:
+    if config.has_ledger:
+        return "the ledger"
+    return (
+        "what this member believes of" if config.protocol in ELECTED and not config.ownership else "the table of owners"
+    )
 
 
 _living: WeakSet[Engine] = WeakSet()

@@ -2,10 +2,10 @@
 
     pump --standing--> membership: leases and waiting calls
      '----outlook----> membership: what it knows of its peers, for people
+             '-------> feed: whom it believes to lead, for look-ups
 
-Such a member knows what it leads, and whom it supports; what members are called, where their clients reach them, and
-what they lead, nobody tells it. Its router is fed by the store of owners, where every member tells what it leads, or by
-nothing: see `engine.py`.
+Such a member knows what it leads, and whom it supports. Its router is fed by the store of owners, where every member
+tells what it leads; without one, by what this member believes itself (`believed_owners.py`).
 
 Nothing is ever out of reach here. A member that hears no majority of its peers leads nothing, and goes on asking.
 """
@@ -23,12 +23,16 @@ from neli_router.electors.voter import Voter
 from neli_router.errors import NeliError
 from neli_router.induction.events import Wish
 from neli_router.keyspace import spelled
+from neli_router.member.believed_owners import BelievedOwners
 from neli_router.member.footing import Foothold, Request
 from neli_router.member.membership import Membership
 from neli_router.member.runtime import Runtime
+from neli_router.peers.base import PeerLink
+from neli_router.peers.card import PeerCard, decoded, encoded
 from neli_router.peers.outlook import Outlook, news_between
 from neli_router.peers.pump import PeerPump
 from neli_router.protocol import Machine, Notice
+from neli_router.router.feed import Feed
 
 __all__ = ["PeerFooting"]
 
@@ -36,14 +40,22 @@ LOOK_EVERY = 0.2
 """Seconds between two outlooks. People see changes so much later; more often costs time with thousands of
 partitions."""
 
+LOOK_SOON = 0.02
+"""The same if a leader has changed: look-ups go by the outlook, and a handover takes no longer than a few of these."""
+
 
 class PeerFooting:
     """A `Footing`, opened. Raises ConfigError and PeersUnusable."""
 
-    def __init__(self, config: Config, runtime: Runtime, *, membership: Membership, foothold: Foothold) -> None:
+    def __init__(
+        self, config: Config, runtime: Runtime, *, membership: Membership, feed: Feed | None, foothold: Foothold
+    ) -> None:
+        self._feed, self._owners = feed, BelievedOwners(config.public_ledger, config.layout)
         self._membership, self._stepped, self._tell = membership, foothold.stepped, foothold.tell
         self._began = runtime.clock()
-        self._look_at = self._began
+        self._look_at, self._changes = self._began, 0
+        self._name, self._address = str(config.name), config.address
+        self._card = PeerCard()
         self._settings = settings = config.peer_settings(my_place(config))
         self._link = runtime.link(config)
         try:
@@ -64,6 +76,7 @@ class PeerFooting:
         # At once, and not at the first step: the store of owners is told of this member when the engine has it.
         membership.incarnation = self._pump.machine.incarnation
         self._tell_shed(self._pump.machine)  # It may have been drained before it was started again.
+        self._introduce()
 
     @property
     def machine(self) -> Machine[Any, Any]:
@@ -87,8 +100,9 @@ class PeerFooting:
 
     def _publish(self, machine: Voter, now: float) -> None:
         self._membership.standing, self._membership.incarnation = machine.standing, machine.incarnation
-        if now >= self._look_at:
-            self._look_at = now + LOOK_EVERY
+        changes = machine.transitions.total() + machine.leader_changes
+        if now >= self._look_at or (changes != self._changes and now >= self._look_at - LOOK_EVERY + LOOK_SOON):
+            self._look_at, self._changes = now + LOOK_EVERY, changes
             self._look(machine, now)
         self._tell_shed(machine)
         self._stepped(now)
@@ -99,6 +113,13 @@ class PeerFooting:
             membership.shed, membership.drained = machine.shed, machine.drained
             shed = sorted(machine.shed)
             self._tell(Notice("member.sheds", {"partitions": spelled(shed), "count": len(shed)}))
+            self._introduce()
+
+    def _introduce(self) -> None:
+        """Tell the others what this member is called, and what it sheds."""
+        membership = self._membership
+        self._card = PeerCard(self._name, self._address, len(membership.shed), membership.drained)
+        self._link.say(encoded(self._card))
 
     def _look(self, machine: Voter, now: float) -> None:
         link, settings, before = self._link, self._settings, self._membership.outlook
@@ -114,9 +135,16 @@ class PeerFooting:
             transitions=dict(machine.transitions),
             leader_changes=machine.leader_changes,
             counts=link.counts,
+            cards={settings.me: self._card, **_cards(link)},
         )
         for notice in news_between(before, after):
             self._tell(notice)
+        if self._feed is not None:
+            self._feed.publish(self._owners.reading(after))
+
+
+def _cards(link: PeerLink) -> dict[int, PeerCard]:
+    return {place: card for place, word in link.words.items() if (card := decoded(word)) is not None}
 
 
 def _voter(settings: TermSettings | GossipSettings, memory: bytes, runtime: Runtime) -> Voter:

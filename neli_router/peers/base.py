@@ -54,6 +54,13 @@ class PeerLink(Protocol):
     def refusals(self) -> Mapping[int, str]:
         """Place -> the reason why that peer's newest datagram was refused, if none was taken since."""
 
+    @property
+    def words(self) -> Mapping[int, bytes]:
+        """Place -> what that peer said last of itself; without those that said nothing. For people: it may be old."""
+
+    def say(self, word: bytes) -> None:
+        """Let all peers know this of me, in some seconds, in place of what I said before. At most BODY_MAX bytes."""
+
     def wait(self, timeout: float) -> None:
         """Until there is something to take, at most `timeout` seconds, or until `wake`."""
 

@@ -42,6 +42,7 @@ class MemoryLink:
     doubts: Sequence[str] = ()
     silent: frozenset[int] = frozenset()
     refusals: Mapping[int, str] = {}
+    word = b""
 
     def __init__(self, network: MemoryNetwork, place: int, clock: Clock, is_cut: Callable[[], bool]) -> None:
         self.address = f"peers://memory/{place}"
@@ -64,6 +65,15 @@ class MemoryLink:
     @property
     def heard_at(self) -> Mapping[int, float]:
         return dict(self._heard_at)
+
+    @property
+    def words(self) -> Mapping[int, bytes]:
+        others = {link.place: link for link in self._network.links if link is not None and link is not self}
+        return {i: link.word for i, link in others.items() if link.word and not (self.is_cut() or link.is_cut())}
+
+    def say(self, word: bytes) -> None:
+        self._require_open()
+        self.word = word
 
     @property
     def has_mail(self) -> bool:

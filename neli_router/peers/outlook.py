@@ -1,8 +1,9 @@
 """The outlook: what one member of a group without a broker knows of its peers, for people.
 
-    link --heard, silent, refused--.
-                                   +--> Outlook --> metrics, pages, commands
-    machine --leaders, terms ------'       '--two of them--> notices: who fell silent, and whether a majority is heard
+    link --heard, silent, refused, cards--.
+                                          +--> Outlook --> metrics, pages, commands, look-ups
+    machine --leaders, terms -------------'       '--two of them--> notices: who fell silent, and whether a majority
+                                                                    is heard
 
 No protocol decides by it. A machine has its own reasons to miss a leader, and under `term` a member that follows hears
 nothing of the others that follow. The link asks each peer for an answer all the same, and so it knows about all.
@@ -16,11 +17,13 @@ nothing of the others that follow. The link asks each peer for an answer all the
 A majority here is of those that answer. It is what an operator can mend. Whether there is a leader is another fact.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from neli_router.electors.events import Led
+from neli_router.peers.card import PeerCard
 from neli_router.protocol import Notice
 
 __all__ = ["ONE_WAY_MAX", "WHY", "Outlook", "PeerState", "news_between"]
@@ -53,6 +56,8 @@ class Outlook:
     leader_changes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     """The link's."""
+    cards: Mapping[int, PeerCard] = field(default_factory=dict)
+    """Place -> its word of itself, also this member's own; without those that said nothing."""
 
     @property
     def quorum(self) -> int:
@@ -63,6 +68,17 @@ class Outlook:
     def alive(self) -> int:
         """How many are alive, this member included."""
         return sum(self.state(place) in ("alive", "here") for place in range(len(self.peers)))
+
+    @property
+    def why_unled(self) -> str:
+        """Why partitions have no leader that this member knows; empty if each has one."""
+        unled = [led.reason for led in self.leaders if led is not None and led.leader is None]
+        if not unled:
+            return ""
+        if self.alive < self.quorum:
+            few = f"{self.alive} of {len(self.peers)} peers answer, this one included"
+            return f"{few}, and it takes {self.quorum} to elect a leader"
+        return f"an election is under way: {Counter(unled).most_common(1)[0][0]}"
 
     def state(self, place: int) -> PeerState:
         if place == self.me:

@@ -3,7 +3,7 @@
     | magic version kind size sender receiver | group list mark | session echo counter | length | body | MAC |
       NELP  1       0..2 N    place  place      8     8    8      8       8    8         2        ..1200  16
 
-    a starts:  Ask      a -> b   "I am session s"
+    a starts:  Ask      a -> b   "I am session s", and whatever a has to say of itself to people
                Answer   b -> a   "your (s, counter): echo my challenge c from now on"
                Body     a -> b   echo = c: taken, once.   Any other echo: not taken, and Answered
 
@@ -26,6 +26,8 @@ is how two processes of one id are found, on whatever hosts they are. The last f
 All state is bounded: a few numbers for each peer in the list, and nothing for a stranger. Answering costs the sender of
 a replay one datagram for each of ours, which goes to the peer's own address and is shorter. No Answer is answered.
 
+An Ask that is taken brings a word of its sender, for people (`card.py`). Older releases ignore it, and send none.
+
 A body is told to its sender as lost where it can be: an Answer quotes the very datagram that was refused, so the link
 sends that body again. It is not taken twice, because it was not taken.
 """
@@ -35,7 +37,7 @@ import hmac
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from neli_router.electors.events import BODY_MAX
@@ -88,6 +90,7 @@ class Content(Enum):
 
     BODY = "a body to take"
     NOTHING = "nothing to take"
+    ASKED = "an Ask that was taken, with its sender's word"
     HEARD = "an Answer that counts"
     REPLACED = "an Answer which says that another process has our place"
 
@@ -100,6 +103,7 @@ class Unsealed:
     flaw: Flaw | None = None
     sender: int = -1
     body: bytes = b""
+    """Or the word, of an Ask."""
     size: int = 0
     """How many peers are in the sender's list, if that is why it was refused."""
     reply: bytes = b""
@@ -147,9 +151,10 @@ class Seal:
         self.session = self._random()
         self._peers = [_Peer(offered=self._random()) for _ in peers]
 
-    def ask(self, to: int) -> bytes:
-        """A datagram that has `to` tell what to echo."""
-        return self._sealed(to, ASK, b"")
+    def ask(self, to: int, word: bytes = b"") -> bytes:
+        """A datagram that has `to` tell what to echo. It brings `word`, if `to` knows this session."""
+        assert len(word) <= BODY_MAX, f"a word has at most {BODY_MAX} bytes, this one {len(word)}"
+        return self._sealed(to, ASK, word)
 
     def seal(self, to: int, body: bytes) -> bytes:
         assert len(body) <= BODY_MAX, f"a body has at most {BODY_MAX} bytes, this one {len(body)}"
@@ -194,9 +199,9 @@ class Seal:
         body = datagram[HEADER.size : -MAC_SIZE]
         if kind == TOLD:
             return self._hear(sender, body)
-        return self._admit(sender, session, echo, counter, body if kind == BODY else None)
+        return self._admit(sender, session, echo, counter, kind == BODY, body)
 
-    def _admit(self, sender: int, session: int, echo: int, counter: int, body: bytes | None) -> Unsealed:
+    def _admit(self, sender: int, session: int, echo: int, counter: int, is_body: bool, body: bytes) -> Unsealed:
         peer = self._peers[sender]
         if session == 0 or session in peer.retired:
             return self._answer(sender, session, counter, Flaw.REPLACED)
@@ -210,10 +215,10 @@ class Seal:
             peer.session, peer.challenge, peer.offered = session, echo, self._random()
             peer.highest, peer.seen = counter, 1
         else:
-            return self._answer(sender, session, counter, None if body is None else Flaw.STALE)
-        if body is None:
-            return self._answer(sender, session, counter, None)
-        return Unsealed(Content.BODY, sender=sender, body=body)
+            return self._answer(sender, session, counter, Flaw.STALE if is_body else None)
+        if is_body:
+            return Unsealed(Content.BODY, sender=sender, body=body)
+        return replace(self._answer(sender, session, counter, None), content=Content.ASKED, body=body)
 
     def _answer(self, to: int, session: int, counter: int, flaw: Flaw | None) -> Unsealed:
         peer = self._peers[to]

@@ -137,6 +137,10 @@ class PeerSockets:
         self._look_at = now
         self._heard_at: dict[int, float] = {}
         self._refusals: dict[int, str] = {}
+        self._word = b""
+        self._said = dict.fromkeys(self._others, b"")
+        """Place -> the word that it was sent last, as one whose session it knew."""
+        self._words: dict[int, bytes] = {}
         # All are there from the start: a counter that only appears with its first event hides that event.
         self._counts: Counter[str] = Counter(dict.fromkeys(("sent", "unsent", "taken"), 0))
         self._counts.update(dict.fromkeys((f"refused.{flaw.name.lower()}" for flaw in Flaw), 0))
@@ -183,6 +187,10 @@ class PeerSockets:
         return dict(self._refusals)
 
     @property
+    def words(self) -> Mapping[int, bytes]:
+        return dict(self._words)
+
+    @property
     def doubts(self) -> Sequence[str]:
         found = []
         if not self._at.key_file:
@@ -204,6 +212,10 @@ class PeerSockets:
         return found
 
     # The port
+
+    def say(self, word: bytes) -> None:
+        self._require_open()
+        self._word = word
 
     def wait(self, timeout: float) -> None:
         self._require_open()
@@ -271,6 +283,11 @@ class PeerSockets:
             case Content.BODY:
                 self._counts["taken"] += 1
                 taken.append(Heard(opened.sender, opened.body))
+            case Content.ASKED:
+                if opened.body:
+                    self._words[opened.sender] = opened.body
+                else:  # An older release may have taken the place of one that said something.
+                    self._words.pop(opened.sender, None)
             case Content.HEARD:
                 self._answered_at[opened.sender] = now
             case Content.REPLACED:
@@ -340,11 +357,14 @@ class PeerSockets:
     def _look(self, now: float, taken: list[Heard | Notice]) -> None:
         silent = []
         for place in self._others:
-            if now >= self._answered_at[place] + ASK_AFTER:
-                if now >= self._answered_at[place] + ASK_AFTER + SILENT_AFTER:
-                    silent.append(place)
-                    self._turns[place] += 1
-                self._put(place, self._seal.ask(place))
+            is_due, has_news = now >= self._answered_at[place] + ASK_AFTER, False
+            if now >= self._answered_at[place] + ASK_AFTER + SILENT_AFTER:
+                silent.append(place)
+                self._turns[place] += 1
+            elif self._seal.knows(place):
+                has_news, self._said[place] = self._said[place] != self._word, self._word
+            if is_due or has_news:
+                self._put(place, self._seal.ask(place, self._word))
         self._names.silent = frozenset(silent)
         if not self._at.bind:
             self._follow(now, taken)

@@ -40,7 +40,9 @@ def _agents(listed: Listed, tmp_path: Path) -> Iterator[list[Running]]:
         agents = []
         for i in range(3):
             layout = Layout(slots=64, partitions=PARTITIONS)
-            config = Config(listed.address(i), protocol="term", name=f"m{i}", lease=LEASE, layout=layout)
+            config = Config(
+                listed.address(i), protocol="term", name=f"m{i}", lease=LEASE, layout=layout, address=f"10.0.0.{i}:9"
+            )
             agents.append(stack.enter_context(running(config, AgentOptions(socket=f"{tmp_path}/{i}.sock"))))
         until(lambda: [2, 2, 2] == shares(agents), "an even share")
         yield agents
@@ -50,23 +52,37 @@ def shares(agents: list[Running]) -> list[int]:
     return [len(one.agent.member.led) for one in agents]
 
 
-def asked(folder: Path, path: str) -> httpx.Response:
-    with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/0.sock"), base_url="http://agent") as client:
+def asked(folder: Path, path: str, of: int = 0) -> httpx.Response:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/{of}.sock"), base_url="http://agent") as client:
         return client.get(path)
 
 
-def test_agents_among_peers_answer_for_what_they_lead_and_name_the_option_that_the_rest_needs(
+def test_agents_among_peers_answer_for_what_they_lead_and_for_what_they_believe_that_others_lead(
     agents: list[Running], listed: Listed, tmp_path: Path
 ) -> None:
     led = agents[0].agent.member.led
     mine, other = next(iter(led)), next(i for i in range(PARTITIONS) if i not in led)
     assert 200 == asked(tmp_path, "/ready").status_code
     owner = asked(tmp_path, f"/v1/owner?role={mine}").json()
-    assert ("m0", led[mine]) == (owner["name"], owner["term"])
-    for path in (f"/v1/owner?role={other}", "/v1/watch"):
-        assert "ownership='redis://host:6379/group'" in asked(tmp_path, path).text
+    assert ("m0", led[mine], False) == (owner["name"], owner["term"], owner["believed"])
     until(lambda: 0 == asked(tmp_path, "/v1/peers").json()["unled"], "leaders of all")
-    assert f"(the peer {listed.places[other % 3]} leads it, term " in asked(tmp_path, f"/v1/owner?role={other}").text
+    leader = agents[other % 3].agent
+    until(lambda: f"m{other % 3}" == asked(tmp_path, f"/v1/owner?role={other}").json()["name"], "its name")
+    owner = asked(tmp_path, f"/v1/owner?role={other}").json()
+    assert (True, listed.places[other % 3], f"10.0.0.{other % 3}:9") == (
+        owner["believed"],
+        owner["peer"],
+        owner["address"],
+    )
+    assert leader.member.led[other] == owner["term"]
+    keys = [f"customer-{i}" for i in range(20)]
+    many = httpx.Client(transport=httpx.HTTPTransport(uds=f"{tmp_path}/0.sock"), base_url="http://agent")
+    with many as client:
+        found = client.post("/v1/owners", json={"keys": keys}).json()["owners"]
+        with client.stream("GET", f"/v1/watch?role={other}") as stream:
+            first = next(line for line in stream.iter_lines() if line.startswith("data:"))
+    assert {"m0": False, "m1": True, "m2": True} == {one["name"]: one["believed"] for one in found}
+    assert owner["name"] == json.loads(first.removeprefix("data:"))["name"]
     status = asked(tmp_path, "/v1/status").json()
     assert ("term", "member", 2) == (status["protocol"], status["member"], status["led"])
     assert "neli_partitions_led 2.0" in asked(tmp_path, "/metrics").text
@@ -151,10 +167,10 @@ def test_the_commands_show_peers_and_their_leaders_and_what_became_of_one_that_i
     assert {f"m{i}" for i in range(3)}.isdisjoint(said.split())
     assert set(listed.places) <= set(said.split())
     assert f"{listed.places[1]} leads, term " in say("events")[1]
-    code, said = say("owner", "some-key")
-    assert (5, True) == (code, "`neli table` says which peer leads which partition" in said)
-    code, said = say("watch")
-    assert (5, True) == (code, "each change of an owner was wanted" in said)
+    keys = [f"customer-{i}" for i in range(20)]
+    code, said = say("owner", *keys)
+    assert (0, {False, True}) == (code, {" believed  customer-" in line for line in said.splitlines()})
+    assert all((" believed " in line) is not line.startswith("m0 ") for line in said.splitlines())
 
     def doctor() -> str:
         address = ("--ledger", listed.address(0), "--protocol", "term", "--socket", f"{tmp_path}/0.sock")
@@ -208,6 +224,14 @@ def test_an_agent_is_drained_passes_on_what_it_leads_and_gets_it_back(
         "also after a restart, this member leads only while no other" in result.output,
     )
     until(lambda: [0, 3, 3] == shares(agents), "the drained one to lead nothing")
+
+    def shedding() -> list[tuple[str, int, bool]]:
+        return [(one["name"], one["shed"], one["drained"]) for one in asked(tmp_path, "/v1/peers", 1).json()["peers"]]
+
+    until(lambda: [("m0", 6, True), ("m1", 0, False), ("m2", 0, False)] == shedding(), "another agent to know of it")
+    said = neli("peers", "--agent", f"{tmp_path}/1.sock").output.splitlines()[1]
+    assert said.split()[4:7] == ["all", "m0", "10.0.0.0:9"]
+    assert said.endswith("it is drained: it leads only while no other peer can")
     assert PARTITIONS == asked(tmp_path, "/v1/status").json()["shed"]
     words = ("--ledger", listed.address(0), "--protocol", "term", "--socket", f"{tmp_path}/0.sock")
     assert "its member m0 leads 6 partitions only while no other peer can" in " ".join(
@@ -216,6 +240,7 @@ def test_an_agent_is_drained_passes_on_what_it_leads_and_gets_it_back(
     said = json.loads(drain("undrain", "m0", "--output", "json").output)
     assert (True, []) == (said["done"], said["moves"])
     until(lambda: [2, 2, 2] == shares(agents), "an even share")
+    until(lambda: ("m0", 0, False) == shedding()[0], "another agent to know of that, too")
 
 
 def test_of_agents_with_preferences_the_last_one_leads_only_what_no_other_can(listed: Listed, tmp_path: Path) -> None:

@@ -74,6 +74,14 @@ def test_the_longest_body_arrives_whole(three: Three) -> None:
     heard(three[1], three[0], b"x" * BODY_MAX)
 
 
+def test_what_a_peer_says_of_itself_the_others_come_to_know_and_it_may_say_another_thing(three: Three) -> None:
+    for word in (b"I am one", b"x" * BODY_MAX):
+        three[1].say(word)
+        for other in (three[0], three[2]):
+            until(lambda _: {1: word} == other.words, other, three[1])  # noqa: B023 - it is over by then.
+    assert {} == three[1].words
+
+
 def test_an_empty_body_arrives(three: Three) -> None:
     heard(three[2], three[1], b"")
 

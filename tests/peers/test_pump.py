@@ -22,9 +22,13 @@ class Wire:
         self.heard_at: Mapping[int, float] = {}
         self.silent: frozenset[int] = frozenset()
         self.refusals: Mapping[int, str] = {}
+        self.words: Mapping[int, bytes] = {}
         self.coming: list[Heard | Notice] = []
         self.on_take: Callable[[], None] = lambda: None
         self.is_full = False
+
+    def say(self, word: bytes) -> None:
+        self.log.append(("say", word))
 
     def wait(self, timeout: float) -> None:
         self.log.append(("wait", round(timeout, 3)))

@@ -57,6 +57,18 @@ def test_a_body_is_taken_from_the_place_that_sealed_it() -> None:
     assert Unsealed(Content.BODY, sender=B, body=b"") == a.open(b.seal(A, b""))
 
 
+def test_an_ask_that_is_taken_brings_a_word_of_its_sender_and_one_that_is_not_brings_none() -> None:
+    a, b = side(A), side(B)
+    stranger = b.open(a.ask(B, b"I am a"))
+    assert (Content.NOTHING, b"") == (stranger.content, stranger.body)  # It may have been recorded long ago.
+    assert Content.HEARD is a.open(stranger.reply).content
+    asked = b.open(again := a.ask(B, b"I am a"))
+    assert (Content.ASKED, A, b"I am a") == (asked.content, asked.sender, asked.body)
+    assert Content.HEARD is a.open(asked.reply).content
+    assert Flaw.REPLAYED is b.open(again).flaw
+    assert b"" == b.open(a.ask(B)).body  # As older releases ask.
+
+
 def test_the_longest_body_makes_the_longest_datagram() -> None:
     a, b = pair()
     sealed = a.seal(B, b"x" * BODY_MAX)

@@ -39,13 +39,13 @@ from neli_router.agent.server.requests import (
 )
 from neli_router.agent.server.waits import Waits
 from neli_router.agent.server.wishes import KINDS, Wishes
-from neli_router.agent.wire import AGE_MAX, HistoryView, OwnersView, OwnerView, RebalanceView, StatusView
+from neli_router.agent.wire import AGE_MAX, HistoryView, OwnersView, RebalanceView, StatusView
 from neli_router.clock import host_clock
 from neli_router.config import ELECTED, Config
-from neli_router.errors import BeyondProtocol, NeliError, NoOwner
+from neli_router.errors import BeyondProtocol, NoOwner
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.wishes import no_wishes
-from neli_router.router.refusal import At, NoTable
+from neli_router.router.refusal import At
 from neli_router.router.table import Table
 from neli_router.status.chronicle import EVENTS_MAX
 
@@ -82,7 +82,7 @@ class App:
         self._version = version
         self._status_json = (-1.0, -1, b"")
         self._is_alone = not config.has_ledger and config.ownership is None
-        """Whether this agent knows nothing of the group but what its member leads."""
+        """Whether this agent knows nothing of the group but what its member believes."""
         self._lending = Lending(hub.member, config.drain_timeout)
         self._waits = waits = Waits(member, hub, self._lending, self._status_event)
         self._routes: Mapping[tuple[str, str], Route] = {
@@ -93,7 +93,7 @@ class App:
             ("GET", "/v1/leadership/events"): waits.leadership_events,
             ("GET", "/v1/share"): self._share,
             ("GET", "/v1/share/events"): waits.share_events,
-            ("GET", "/v1/watch"): self._watch,
+            ("GET", "/v1/watch"): waits.watch,
             ("GET", "/v1/table"): self._table,
             ("GET", "/v1/members"): self._members,
             ("GET", "/v1/peers"): self._peers,
@@ -129,39 +129,14 @@ class App:
         where = place(queried(scope["query_string"], ("key", "key64", "role")), self._layout)
         view = self._feed.view
         if not isinstance(view, Table):
-            if self._is_alone and (term := self._inner.led.get(where.partition)) is not None:
-                self._traffic.lookups["owned"] += 1
-                name, address = self._member.name, self._config.address
-                await answer(send, OwnerView(where.partition, name, address, term, where.slot))
-                return
-            error = self._unknown_owner(view, where.partition)
+            error = view.explain(f"the owner of partition {where.partition} was wanted")
             self._traffic.lookups[type(error).__name__] += 1
             raise error
-        found = views.owner_view(view, where.partition, where.slot, self._feed.at)
+        found = self._hub.owner_view(view, where.partition, where.slot, self._feed.at)
         self._traffic.lookups["owned" if found.name is not None else "NoOwner"] += 1
         if found.name is None:
             raise NoOwner(f"the owner of partition {where.partition} was wanted", found.why, view.why_unowned[1])
         await answer(send, found)
-
-    def _unknown_owner(self, view: NoTable, partition: int) -> NeliError:
-        """Why the owner of `partition` cannot be told; for people, the peer that leads it, where that is known."""
-        error, outlook = self._no_table(view, f"the owner of partition {partition} was wanted"), self._inner.outlook
-        led = None if not self._is_alone or outlook is None else outlook.leaders[partition]
-        if outlook is None or led is None:
-            return error
-        who = "no peer leads it" if led.leader is None else f"the peer {outlook.peers[led.leader]} leads it"
-        return type(error)(error.wanted, f"{error.found} ({who}, term {led.term}, as this member knows)", error.remedy)
-
-    def _no_table(self, view: NoTable, wanted: str) -> NeliError:
-        error = view.explain(wanted)
-        if not self._is_alone:
-            return error
-        return type(error)(wanted, error.found, f"{error.remedy}; `neli table` says which peer leads which partition")
-
-    async def _watch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._is_alone and not isinstance(view := self._feed.view, Table):
-            raise self._no_table(view, "each change of an owner was wanted")  # There would be none, for ever.
-        await self._waits.watch(scope, receive, send)
 
     async def _owners(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = owners_asked(await body_of(receive))
@@ -171,13 +146,13 @@ class App:
             raise RequestRefused("TooLarge", f"at most {KEYS_MAX} keys were wanted", found, "ask for them in parts")
         view, at, layout = self._feed.view, self._feed.at, self._layout
         if not isinstance(view, Table):
-            raise self._no_table(view, "the owners of several keys were wanted")
+            raise view.explain("the owners of several keys were wanted")
         owners = []
         for number_of, key in enumerate(keys):
             if number_of % RUN == RUN - 1:
                 await asyncio.sleep(0)
             slot = layout.slot(key)
-            owners.append(views.owner_view(view, layout.partition_of_slot(slot), slot, at))
+            owners.append(self._hub.owner_view(view, layout.partition_of_slot(slot), slot, at))
         owned = sum(owner.name is not None for owner in owners)
         self._traffic.lookups.update({"owned": owned, "NoOwner": len(owners) - owned})
         await answer(send, OwnersView(owners, at.offset, views.age_of(at)))

@@ -28,9 +28,10 @@ from math import inf
 from neli_router.agent.server import views
 from neli_router.agent.server.channels import COMMENT, Channel, event
 from neli_router.agent.server.connections import SWEEP_EVERY, AgentTraffic
+from neli_router.agent.wire import OwnerView
 from neli_router.clock import host_clock
 from neli_router.member.member import Member
-from neli_router.router.refusal import View
+from neli_router.router.refusal import At, View
 from neli_router.router.table import Owner, Table
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import GroupView
@@ -61,7 +62,20 @@ STREAMS_PER_SECOND = 100
 class Hub:
     """The hub of one member, on one loop, from `open` to `close`."""
 
-    def __init__(self, member: Member, chronicle: Chronicle, traffic: AgentTraffic, *, lease: float) -> None:
+    def __init__(
+        self,
+        member: Member,
+        chronicle: Chronicle,
+        traffic: AgentTraffic,
+        *,
+        lease: float,
+        is_alone: bool = False,
+        address: str = "",
+    ) -> None:
+        self._address = address
+        """The member's own, for its clients."""
+        self._is_alone = is_alone
+        """Whether owners are those that the member believes in, because nobody tells more."""
         self.member, self.chronicle, self.traffic = member, chronicle, traffic
         self._feed = member.router.feed
         self.renew_every = lease / RENEWALS_PER_LEASE
@@ -172,6 +186,17 @@ class Hub:
         """Whether this member leads nothing any more, or soon."""
         return self.member.closing or self.member.closed
 
+    def owner_view(self, view: View, partition: int, slot: int | None, at: At) -> OwnerView:
+        """The owner of `partition`, or why there is none."""
+        outlook = self.member.outlook if self._is_alone else None
+        leads = outlook is not None and self.member.leads(partition)
+        if outlook is not None and leads and (term := self.member.led.get(partition)) is not None:
+            name, peer = self.member.name, outlook.peers[outlook.me]  # That is no belief.
+            return OwnerView(partition, name, self._address, term, slot, at.offset, peer=peer)
+        if outlook is None or (led := outlook.leaders[partition]) is None or led.leader is None:
+            return views.owner_view(view, partition, slot, at)
+        return views.owner_view(view, partition, slot, at, peer=outlook.peers[led.leader], believed=True)
+
     def leads_any(self, partitions: Sequence[int]) -> bool:
         return any(map(self.member.leads, partitions))
 
@@ -247,8 +272,7 @@ class Hub:
         return (None,) * len(self._owners) if any(self._owners) or not self._owners else self._owners
 
     def _owner_event(self, partition: int) -> bytes:
-        at = self._feed.at
-        return event("owner", views.owner_view(self._view, partition, None, at))
+        return event("owner", self.owner_view(self._view, partition, None, self._feed.at))
 
     # Time
 

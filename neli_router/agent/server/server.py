@@ -215,7 +215,15 @@ class Agent:
     async def _answer(
         self, inner: Member, member: AsyncMember, own: socket.socket | None, port: socket.socket | None
     ) -> None:
-        hub = Hub(inner, self.chronicle, self.traffic, lease=self.config.lease)
+        is_alone = self._peers_chronicle is not None
+        hub = Hub(
+            inner,
+            self.chronicle,
+            self.traffic,
+            lease=self.config.lease,
+            is_alone=is_alone,
+            address=self.config.address,
+        )
         lives = Lives(self.config, inner, room=self._lives_max)
         self._parts = member, inner, hub, lives
         app = App(self.config, member, hub, self._version, lambda: render(self.snapshot()), lives)
@@ -232,12 +240,11 @@ class Agent:
                 "agent.started", member=member.name, socket=self.options.socket or None, tcp=self.tcp_address
             )
             self._tell_room()
-            if self.config.protocol in ELECTED and self.config.ownership is None:
-                logs.logger().warning(
-                    "agent.knows_itself_alone",
-                    why="a member among peers knows who leads, and not where clients reach that one: look-ups of other "
-                    "owners are refused here; leases, `neli run`, the table and the page work",
-                    remedy="give all members one --ownership redis://host:6379/group, where each tells what it leads",
+            if is_alone:
+                logs.logger().info(
+                    "agent.answers_by_belief",
+                    why="nothing is written down in this group: owners are those that this agent's member believes in, "
+                    "and another agent may believe otherwise for a moment. Route by them; only a lease lets one act",
                 )
             compare_weight(inner, self.config.weight)
             await _first(self._stopping.wait(), _ended(member), serving, keeping)

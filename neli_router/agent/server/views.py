@@ -12,6 +12,8 @@ pins, loads. Of one offset the two say the same.
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+import msgspec
+
 from neli_router.agent.wire import (
     AGE_MAX,
     Cause,
@@ -65,12 +67,15 @@ def age_of(at: At) -> float:
     return min(AGE_MAX, at.age)
 
 
-def owner_view(view: View, partition: int, slot: int | None, at: At) -> OwnerView:
+def owner_view(
+    view: View, partition: int, slot: int | None, at: At, *, peer: str = "", believed: bool = False
+) -> OwnerView:
     """The owner of `partition`, or why there is none."""
     if isinstance(view, Table):
         owner = view.partitions[partition]
         if owner is not None:
-            return OwnerView(partition, owner.name, owner.address, owner.term, slot, at.offset, age_of(at))
+            name, address, _, term = owner
+            return OwnerView(partition, name, address, term, slot, at.offset, age_of(at), believed=believed, peer=peer)
         why = view.why_unowned[0]
     else:
         why = view.explain(f"the owner of partition {partition} was wanted").found
@@ -166,6 +171,7 @@ def peers_view(outlook: Outlook) -> PeersView:
                 heard_ago=outlook.silent_for(place) if place == outlook.me or place in heard else None,
                 leads=leads[place],
                 reason=outlook.refusals.get(place, "") if place != outlook.me else "",
+                **({} if (card := outlook.cards.get(place)) is None else msgspec.structs.asdict(card)),
             )
             for place, peer in enumerate(outlook.peers)
         ],
@@ -224,15 +230,7 @@ def status_view(
 
 def why_unled(outlook: Outlook | None) -> str:
     """Why partitions have no leader, as a member among peers knows it; empty if each has one."""
-    if outlook is None:
-        return "this member has not begun to listen to its peers"
-    unled = [led.reason for led in outlook.leaders if led is not None and led.leader is None]
-    if not unled:
-        return ""
-    if outlook.alive < outlook.quorum:
-        few = f"{outlook.alive} of {len(outlook.peers)} peers answer, this one included"
-        return f"{few}, and it takes {outlook.quorum} to elect a leader"
-    return f"an election is under way: {Counter(unled).most_common(1)[0][0]}"
+    return "this member has not begun to listen to its peers" if outlook is None else outlook.why_unled
 
 
 def _member_views(group: GroupView, now: float) -> list[MemberView]:

@@ -1,4 +1,5 @@
-/* The peers of a group without a broker: who answers, who does not and why, and how many partitions each leads.
+/* The peers of a group without a broker: who answers, who does not and why, how many partitions each leads, and which
+   of them are drained.
 
    The agent's own member sees all of this, and another one may see it otherwise. Where a store tells what members are
    called, they stand in the table of members beside this one.
@@ -24,6 +25,11 @@ const REASONS = {
   replaced: "two processes run as this peer",
 };
 const BAD_STATES = ["silent", "one-way", "refused"];
+
+function shedding({ drained, shed }) {
+  if (drained) return ", drained: leads only while no other can";
+  return shed ? `, sheds ${many(shed, "partition")}` : "";
+}
 
 export class PeersTable {
   constructor(panel, table, count, colours, { onLight }) {
@@ -65,8 +71,9 @@ export class PeersTable {
   }
 
   fill(row, peer, most) {
-    say(row.state, (STATES[peer.state] ?? (() => peer.state))(peer));
-    row.state.dataset.is = BAD_STATES.includes(peer.state) ? "bad" : peer.state;
+    const isBad = BAD_STATES.includes(peer.state);
+    say(row.state, (STATES[peer.state] ?? (() => peer.state))(peer) + (isBad ? "" : shedding(peer)));
+    row.state.dataset.is = isBad ? "bad" : peer.drained ? "drained" : peer.state;
     say(row.leads, whole(peer.leads));
     row.share.style.width = `${(100 * peer.leads) / most}%`;
     // Each one is heard several times a second, or all the five: the exact time would only flicker.

@@ -1,0 +1,83 @@
+"""Believed owners: the table that a member among peers makes of what it knows, and why something is missing in it."""
+
+from dataclasses import replace
+
+import pytest
+
+from neli_router.electors.events import Led
+from neli_router.errors import NoOwner
+from neli_router.keyspace import Layout
+from neli_router.member.believed_owners import BelievedOwners
+from neli_router.peers.card import PeerCard
+from neli_router.peers.outlook import Outlook
+from neli_router.router.table import Owner, Peer, Table
+
+LAYOUT = Layout(slots=4, partitions=2)
+WELL = Outlook(
+    at=100.0,
+    began=90.0,
+    peers=("a:1", "b:1", "c:1"),
+    me=0,
+    heard_at={1: 99.0, 2: 99.5},
+    silent=frozenset(),
+    refusals={},
+    leaders=(Led(1, 7, "2 of 3 support it"), Led(2, 8, "2 of 3 support it")),
+    cards={0: PeerCard("m0"), 1: PeerCard("m1", "10.0.0.1:9000", drained=True)},
+)
+
+
+def believed() -> BelievedOwners:
+    return BelievedOwners("peers://a:1,b:1,c:1/jobs", LAYOUT)
+
+
+def shown(owners: BelievedOwners, outlook: Outlook) -> Table:
+    table = owners.reading(outlook).table
+    assert table is not None
+    return table
+
+
+def test_an_owner_is_called_as_it_says_itself_or_else_as_the_list_spells_it() -> None:
+    reading = believed().reading(WELL)
+    assert reading.table is not None
+    assert (Owner("m1", "10.0.0.1:9000", 0, 7), Owner("c:1", "", 1, 8)) == reading.table.partitions
+    assert (Peer("m0", "", 1, ""), Peer("m1", "10.0.0.1:9000", 0, ""), Peer("c:1", "", 1, "")) == reading.table.members
+    assert WELL.at == reading.read_at
+
+
+def test_where_all_leaders_are_known_a_look_up_takes_the_quick_way() -> None:
+    assert 2 == len(shown(believed(), WELL).rows)
+
+
+def test_the_table_stays_the_same_object_until_an_owner_changes() -> None:
+    owners = believed()
+    first = shown(owners, WELL)
+    later = replace(WELL, at=101.0, leaders=(Led(1, 7, "it says so"), WELL.leaders[1]))
+    assert first is shown(owners, later)
+    assert first is not shown(owners, replace(later, leaders=(Led(0, 9, "it won"), WELL.leaders[1])))
+    assert first is not shown(owners, replace(WELL, cards={}))
+
+
+@pytest.mark.parametrize(
+    ("expected", "outlook"),
+    [
+        ("an election is under way: its leader was missed", WELL),
+        ("1 of 3 peers answer, this one included, and it takes 2", replace(WELL, silent=frozenset({1, 2}))),
+    ],
+)
+def test_a_partition_without_a_leader_says_why(expected: str, outlook: Outlook) -> None:
+    unled = replace(outlook, leaders=(Led(None, 7, "its leader was missed"), WELL.leaders[1]))
+    with pytest.raises(NoOwner, match=expected) as raised:
+        shown(believed(), unled).owner_of_role(0)
+    assert "`neli peers`" in raised.value.remedy
+
+
+def test_of_a_partition_that_it_takes_no_part_in_a_member_knows_no_leader_and_says_so() -> None:
+    with pytest.raises(NoOwner, match="it takes no part in the election for some"):
+        shown(believed(), replace(WELL, leaders=(None, WELL.leaders[1]))).owner_of_role(0)
+
+
+def test_the_reason_is_told_anew_when_it_changes() -> None:
+    owners = believed()
+    unled = replace(WELL, leaders=(Led(None, 7, "its leader was missed"), WELL.leaders[1]))
+    first = shown(owners, unled)
+    assert first.why_unowned != shown(owners, replace(unled, silent=frozenset({1, 2}))).why_unowned
