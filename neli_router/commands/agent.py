@@ -45,8 +45,8 @@ def agent_command(config_file: str | None, **flags: object) -> None:
     wishes in such a group: `neli drain`, pin, weigh and load are refused.
 
     With --protocol term or gossip, and --peers a:7801,b:7801,c:7801, the members elect among themselves. Without
-    --ownership such an agent gives leases, and answers for what it leads itself; it shows peers and who leads, as its
-    own member sees them, and refuses look-ups of other owners, because nobody tells where clients reach them.
+    --ownership such an agent gives leases, and shows peers and who leads as its own member sees them. It answers
+    look-ups by that, too: good to route by, and marked as believed.
 
     Every option may be said here, in the environment (NELI_LEASE=0.5) or in a file; `neli config` shows what holds and
     where it comes from, `neli doctor` whether it will work.
