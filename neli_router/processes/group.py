@@ -27,7 +27,7 @@ from typing import Any
 from neli_router.clock import host_clock
 from neli_router.closing import Closing
 from neli_router.ledgers.sqlite.file import SqliteFile
-from neli_router.processes.notes import Note, NoteReader
+from neli_router.processes.notes import Note, NoteReader, in_true_time
 from neli_router.processes.referee import Life, LifePhase, Verdict, judged
 
 __all__ = ["MemberProcess", "ProcessGroup", "led_elsewhere", "send_at_rest", "shared_by"]
@@ -65,6 +65,8 @@ class MemberProcess:
         self.life = Life(label, started_at=host_clock())
         self.has_ended = False
         """It is no more, and all its notes are read."""
+        self.clock_rate = 1.0
+        """How fast its clock runs beside ours: a test that bends it says so here."""
         self._reader, self._log = NoteReader(folder / f"{label}.notes"), folder / f"{self.life.name}.log"
         # As `multiprocessing` does: the worker shall find the same packages as we did, from wherever we were started.
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
@@ -127,7 +129,7 @@ class MemberProcess:
         if self.has_ended:
             return []
         has_ended = not self.is_running  # Asked before reading, or its last notes could be missed.
-        notes = list(self._reader.fresh())
+        notes = [in_true_time(note, self.clock_rate) for note in self._reader.fresh()]
         for note in notes:
             self.life.hear(note)
         self.has_ended = has_ended

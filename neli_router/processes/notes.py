@@ -27,7 +27,20 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Acts", "Done", "Failed", "Halted", "Left", "Lost", "Note", "NoteReader", "Notebook", "Opened", "Woke"]
+__all__ = [
+    "Acts",
+    "Done",
+    "Failed",
+    "Halted",
+    "Left",
+    "Lost",
+    "Note",
+    "NoteReader",
+    "Notebook",
+    "Opened",
+    "Woke",
+    "in_true_time",
+]
 
 
 class _Note(Struct, frozen=True, tag=str.lower, omit_defaults=True):
@@ -91,6 +104,19 @@ class Failed(_Note, frozen=True):
 
 
 Note = Acts | Done | Lost | Opened | Halted | Woke | Left | Failed
+
+
+def in_true_time(note: Note, rate: float) -> Note:
+    """What a process noted whose clock a test has bent, to run at `rate` times the true time."""
+    match note:
+        case Acts(since, until, terms):
+            return Acts(since / rate, until / rate, terms)
+        case Woke(at, asleep, refusal):
+            return Woke(at / rate, asleep / rate, refusal)
+        case Failed():
+            return note
+    return msgspec.structs.replace(note, at=note.at / rate)
+
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)

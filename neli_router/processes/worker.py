@@ -169,13 +169,19 @@ def _without(terms: Mapping[int, int], gone: Iterable[int]) -> dict[int, int]:
     return {partition: terms[partition] for partition in terms.keys() - gone}
 
 
-def main(order: dict[str, Any], *, act: Act = lambda _: None, runtime: Runtime = THREADS) -> int:
+def main(
+    order: dict[str, Any],
+    *,
+    act: Act = lambda _: None,
+    runtime: Runtime = THREADS,
+    config_type: type[Config] = Config,
+) -> int:
     """Be the member that `order` describes: the options of its `config`, the file of its `notes`, and its `pause`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches a whole group of processes, and the parent decides.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # Before there is any other thread, so for all.
     _end_with_the_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    config, note = Config.of(order["config"]), Notebook(Path(order["notes"])).write
+    config, note = config_type.of(order["config"]), Notebook(Path(order["notes"])).write
     worker = Worker(note, host_clock, asleep_min=config.lease, act=act)
     threading.Thread(target=_stop_when_told, args=(worker,), daemon=True).start()
     try:

@@ -16,17 +16,34 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from neli_router import fence
+from neli_router.config import Config
+from neli_router.electors.settings import GossipSettings, TermSettings
 from neli_router.processes import worker
+from neli_router.protocol import DRIFT_MAX
 
 __all__ = ["FencedWriter", "Writes", "main", "writes_in"]
 
 LOCKED_MAX = 0.2
 """Seconds. A process that is stopped within its transaction keeps the others out; they write again next round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftConfig(Config):
+    """Members are not told how far their clocks may be off, but have a bound for all. A storm that bends their clocks
+    tells them another one, far above it: what it allows for can be seen then."""
+
+    drift: float = DRIFT_MAX
+
+    def peer_settings(self, me: int) -> TermSettings | GossipSettings:
+        return msgspec.structs.replace(Config.peer_settings(self, me), drift=self.drift)
 
 
 class FencedWriter:
@@ -104,7 +121,7 @@ def main(database: str, order: str) -> int:
     """Be the member that `order` describes, and write for all that it leads."""
     told = json.loads(order)
     writer = FencedWriter(Path(database), Path(told["notes"]).stem)
-    return worker.main(told, act=writer.write)
+    return worker.main(told, act=writer.write, config_type=DriftConfig)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@
 
 Kinds are dealt from a deck that a seed shuffled, as in `storm`. Most are aimed at a peer that leads, because nothing is
 to be seen at others. Faults of the network may overlap. In the end all is undone at once, and all must be led again.
+
+All the while, the hosts' clocks run at rates of their own, if a test has `BentClocks`: the storm gives each process its
+host's, and reads its notes in true time.
 """
 
 import heapq
@@ -30,6 +33,7 @@ from neli_router.clock import host_clock
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
 from tests.chaos.bad_switch import BadSwitch
+from tests.chaos.bent_clock import BentClocks
 from tests.chaos.faults import STEPS, Fault
 from tests.chaos.storm import ASK_EVERY, LATE_MAX, LOOK_EVERY, Injected, led_from
 from tests.chaos.wall_clock import WallClock
@@ -60,8 +64,10 @@ class PeerStorm:
         lease: float,
         seed: int,
         clock: WallClock | None = None,
+        bent: BentClocks | None = None,
+        kinds: Sequence[str] = PEER_FAULTS,
     ) -> None:
-        self.kinds = tuple(kind for kind in PEER_FAULTS if kind != "clock" or clock is not None)
+        self.kinds = tuple(kind for kind in kinds if kind != "clock" or clock is not None)
         """Of faults: without a clock that can be stepped, none is."""
         self.injected: list[Injected] = []
         self.ended: list[str] = []
@@ -69,22 +75,22 @@ class PeerStorm:
         self.led_after = 0.0
         """Seconds after the calm until every partition was led."""
         self._network, self._group, self._switch, self._lease = network, group, switch, lease
-        self._names, self._clock = list(network.hosts), clock
+        self._names, self._clock, self._bent = list(network.hosts), clock, bent
         self._rng = random.Random(seed)
         self._present: dict[str, MemberProcess] = {}
         self._out: set[str] = set()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._began_at = 0.0
+        self.began_at = 0.0
 
     def run(self, seconds: float, seen: Callable[[], object]) -> None:
         """Let things happen for `seconds`, and on until all kinds of faults were met and it has `seen` something."""
         for name in self._names:
             self._start(name)
         led_from(self._group, host_clock())
-        self._began_at = host_clock()
-        end, deck, unmet = self._began_at + seconds, list[str](), set(self.kinds)
-        give_up_at, strike_at = end + LATE_MAX, self._began_at
+        self.began_at = host_clock()
+        end, deck, unmet = self.began_at + seconds, list[str](), set(self.kinds)
+        give_up_at, strike_at = end + LATE_MAX, self.began_at
         try:
             while (now := host_clock()) < give_up_at:
                 if now >= end:
@@ -109,8 +115,13 @@ class PeerStorm:
         self._group.leave()
 
     def _start(self, name: str) -> None:
-        environment = self._clock.environment if self._clock is not None and name == self._names[0] else None
-        self._present[name] = self._group.start(name, prefix=self._network.prefix(name), environment=environment)
+        environment = dict(self._bent.environment(name)) if self._bent is not None else {}
+        if self._clock is not None and name == self._names[0]:
+            libraries = [one["LD_PRELOAD"] for one in (self._clock.environment, environment) if one]
+            environment |= {**self._clock.environment, "LD_PRELOAD": ":".join(libraries)}
+        process = self._group.start(name, prefix=self._network.prefix(name), environment=environment)
+        process.clock_rate = self._bent.rates[name] if self._bent is not None else 1.0
+        self._present[name] = process
 
     def _is_member(self, name: str) -> bool:
         return self._present[name].life.phase is LifePhase.MEMBER
@@ -216,7 +227,7 @@ class PeerStorm:
                 act()
             self._out.difference_update(out)
             lasted = host_clock() - began_at
-            self.injected.append(Injected(fault.kind, fault.whom, began_at - self._began_at, lasted))
+            self.injected.append(Injected(fault.kind, fault.whom, began_at - self.began_at, lasted))
 
         heapq.heappush(self._due, (began_at + fault.seconds, next(self._order), end))
 

@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
 
-from neli_router.processes.referee import Verdict
+from neli_router.processes.referee import Unled, Verdict
 from tests.chaos.storm import Injected
 
-__all__ = ["seen", "table"]
+__all__ = ["seen", "table", "unled_in_calm"]
 
 
 def table(injected: Sequence[Injected]) -> str:
@@ -36,3 +36,27 @@ def seen(verdict: Verdict) -> str:
         f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers, {waited}\n"
         f"{len(verdict.overlaps)} overlaps, {len(verdict.regressions)} terms that went back"
     )
+
+
+def unled_in_calm(injected: Sequence[Injected], began_at: float, unled: Sequence[Unled]) -> str:
+    """The longest time without a leader in which nothing was amiss: how long a group takes once it may elect.
+
+    A process that was killed comes back at the end of its fault, and takes a while to start.
+    """
+    ended = sorted((began_at + fault.at, began_at + fault.at + fault.seconds, fault) for fault in injected)
+    waits, after = [], "the beginning"
+    for gap in unled:
+        calm_at = gap.since
+        for begin, end, fault in ended:
+            if begin >= gap.until:
+                break
+            if begin > calm_at:
+                waits.append((begin - calm_at, gap.partition, after))
+            calm_at = max(calm_at, end)
+            after = f"{fault.kind} of {fault.whom}"
+        if gap.until > calm_at:
+            waits.append((gap.until - calm_at, gap.partition, after))
+    if not waits:
+        return "nothing was without a leader while nothing was amiss"
+    seconds, partition, after = max(waits)
+    return f"without a leader while nothing was amiss: partition {partition}, {seconds:.2f} s after {after}"

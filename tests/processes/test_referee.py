@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.processes.notes import Acts, Done, Halted, Lost, Note, Notebook, NoteReader, Woke
+from neli_router.processes.notes import Acts, Done, Failed, Halted, Lost, Note, Notebook, NoteReader, Woke, in_true_time
 from neli_router.processes.referee import CLOCK_ERROR, Life, Verdict
 from neli_router.processes.referee import judged as judged_lives
 
@@ -160,6 +160,23 @@ def test_notes_are_read_as_they_were_written_and_only_once(tmp_path: Path) -> No
     for note in notes[1:]:
         notebook.write(note)
     assert notes[1:] == list(reader.fresh())
+
+
+def test_notes_by_a_clock_that_was_bent_are_judged_in_true_time() -> None:
+    by_a_fast_clock: list[Note] = [
+        Acts(10.5, 21.0, {0: 5}),
+        Lost(21.0, {0: 5}),
+        Halted(21.0, 1, "missed"),
+        Woke(42.0, 2.1, ""),
+        Failed("no port"),
+    ]
+    assert [
+        Acts(10.0, 20.0, {0: 5}),
+        Lost(20.0, {0: 5}),
+        Halted(20.0, 1, "missed"),
+        Woke(40.0, 2.0, ""),
+        Failed("no port"),
+    ] == [in_true_time(note, 1.05) for note in by_a_fast_clock]
 
 
 def test_a_line_that_its_writer_did_not_live_to_finish_is_left_out(tmp_path: Path) -> None:
