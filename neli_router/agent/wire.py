@@ -178,6 +178,9 @@ class TableView(_View, frozen=True):
     at: int
     age: float
     tags: bool = False
+    why: list[str] = []
+    """Among peers, why each partition has this leader, or none, as far as this agent's member knows; not in a status.
+    Empty elsewhere."""
 
     @property
     def layout(self) -> Layout | None:

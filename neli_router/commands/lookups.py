@@ -78,6 +78,7 @@ class PartitionLine(msgspec.Struct, frozen=True):
     target: str | None
     pinned: str | None
     load: float
+    why: str = ""
 
 
 @click.command("owner")
@@ -143,7 +144,8 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
     """Print the owner of each partition, and the next one.
 
     OWNER is `-` for a partition without an owner. TARGET is named only where it is another than the owner: the
-    partition is on its way there.
+    partition is on its way there. In a group without a broker there are no targets, pins and loads; WHY is how its
+    leader came to lead, or why there is none, as far as the agent's member knows.
 
     \b
     Examples:
@@ -159,14 +161,28 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
         status = client.status()
         if status.table.age >= AGE_MAX:
             client.table()  # Raises why it was never read: a status is there for the page all the same.
+        # Not of the same moment; but as many, because the layout is the group's.
+        reasons = client.table().why if status.peers is not None else [""] * len(status.table.partitions)
     names = [member.name for member in status.members]
     lines = [
-        PartitionLine(number, _at(names, one.owner), one.term, _at(names, one.target), one.pinned, one.load)
-        for number, one in enumerate(status.table.partitions)
+        PartitionLine(number, _at(names, one.owner), one.term, _at(names, one.target), one.pinned, one.load, why)
+        for number, (one, why) in enumerate(zip(status.table.partitions, reasons, strict=True))
     ]
     if output == "json":
         print_views(lines)
         return
+    if status.peers is not None:
+        print_rows(
+            ["PARTITION", "OWNER", "TERM", "WHY"], [(one.partition, one.owner, one.term, one.why) for one in lines]
+        )
+    else:
+        _print_table(lines)
+    _note_age(status.table.age)
+    if status.why:
+        click.echo(f"Note: {status.why}", err=True)
+
+
+def _print_table(lines: list[PartitionLine]) -> None:
     print_rows(
         ["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD"],
         [
@@ -174,9 +190,6 @@ def table_command(agent: str | None, token_file: Path | None, output: str) -> No
             for one in lines
         ],
     )
-    _note_age(status.table.age)
-    if status.why:
-        click.echo(f"Note: {status.why}", err=True)
 
 
 @click.command("members")

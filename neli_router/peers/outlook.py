@@ -26,7 +26,7 @@ from neli_router.electors.events import Led
 from neli_router.peers.card import PeerCard
 from neli_router.protocol import Notice
 
-__all__ = ["ONE_WAY_MAX", "WHY", "Outlook", "PeerState", "news_between"]
+__all__ = ["ONE_WAY_MAX", "WHY", "Outlook", "PeerState", "news_between", "why_led"]
 
 ONE_WAY_MAX = 2.9
 """Seconds: a silent peer that was heard within them lives, and hears nothing: it asks us once a second. More, and one
@@ -93,6 +93,14 @@ class Outlook:
     def silent_for(self, place: int) -> float:
         """Seconds since it was heard last, or since this member began to listen."""
         return 0.0 if place == self.me else max(0.0, self.at - self.heard_at.get(place, self.began))
+
+
+def why_led(outlook: Outlook, partition: int, term: int | None) -> str:
+    """Why `partition` got the leader of `term`, or has none if that is None; empty if this member does not know."""
+    led = outlook.leaders[partition] if partition < len(outlook.leaders) else None
+    if led is None or (led.leader is None) is not (term is None) or (term is not None and led.term != term):
+        return ""
+    return led.reason
 
 
 def news_between(before: Outlook | None, after: Outlook) -> list[Notice]:

@@ -86,6 +86,10 @@ class Episode:
         self.counts[source, target] = self.counts.get((source, target), 0) + 1
         self.last, self.last_at, self._told = offset, now, None
 
+    def explain(self, reason: str, offset: int) -> None:
+        """Why it was, which came to light at `offset`."""
+        self.reason, self.last, self._told = reason, offset, None
+
     def forget(self) -> int:
         """Forget which partitions moved, and not how many; returns how many were forgotten."""
         forgotten = sum(map(len, self.moved.values()))

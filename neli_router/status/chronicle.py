@@ -141,9 +141,9 @@ class Chronicle:
         for kind in kinds:
             self._counts[kind] += 1
 
-    def _keep(self, episode: Episode | None, moved: int) -> None:
-        """Remember `episode`, if one began, and that `moved` partitions moved."""
-        if episode is None and not moved:
+    def _keep(self, episode: Episode | None, moved: int, *, changed: bool = False) -> None:
+        """Remember `episode`, if one began, and that `moved` partitions moved, or that an older one `changed`."""
+        if episode is None and not moved and not changed:
             return
         self._changed = True
         self._counts["moves"] += moved

@@ -1,9 +1,12 @@
-"""The chronicle of a borrowed group: what the store of owners says, as people are shown a group.
+"""The chronicle of a group whose owners are told by a store: what it says, as people are shown a group.
 
     listing --who is alive, and holds what?--> state --what changed?--> events, counts --.
-       '----- expiries ------------------------------------------------> vitals ---------+--> GroupView
+       |                                                                  ^              +--> GroupView
+       '----- expiries ---------------------------------------------------|--> vitals ---'
+    outlook --why this leader? (among peers)------------------------------'
 
 A protocol that borrows a consumer group writes no records: a member knows what it leads itself, and tells the store.
+So do members that elect among themselves.
 Here the store's listings take the place of the records. A state is made of each as if it had been folded: a seat for
 each card that has not expired, an owner where a live holder holds a term. So all that asks a GroupView works as ever.
 
@@ -12,8 +15,10 @@ each card that has not expired, an owner where a live holder holds a term. So al
     a member leads more                claim, or a part of its join if that was just before
     a member leads less                release, if no other leads it instead: its lease was lost, or given back
 
-The broker alone knows why it gave a partition to a member, so these have no reason. There are no targets but the
-owners, no pins, drains, loads or lags, and a vital says until when the store takes a member to be alive.
+A broker alone knows why it gave a partition to a member, so these have no reason. Among peers, this agent's member
+heard why a leader was elected, under the very term that the store names, or why there is none; it may hear of it a
+moment later than the store, and then the event is told again with its reason. There are no targets but the owners, no
+pins, loads or lags, and a vital says until when the store takes a member to be alive.
 
 Events are numbered by the store's changes. One change may be several events, so a number is raised where it is taken.
 """
@@ -25,15 +30,20 @@ from neli_router.induction.fold import State
 from neli_router.induction.records import Genesis, Seat
 from neli_router.keyspace import Layout
 from neli_router.ownership.base import Card, Listing
+from neli_router.peers.outlook import Outlook, why_led
 from neli_router.protocol import Guarantee
 from neli_router.status.causes import Episode
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import Cause, Vital
 
-__all__ = ["OwnersChronicle"]
+__all__ = ["EXPLAINED_MAX", "OwnersChronicle"]
 
 STORE = "the store of owners"
 """By its clock a silent member expires, and by no other member's word."""
+
+EXPLAINED_MAX = 10.0
+"""Seconds after which nobody waits for the reason of an event any more: whoever did not hear of that election never
+will."""
 
 VERSION = 1
 """Of a fold that never takes place."""
@@ -50,6 +60,13 @@ class OwnersChronicle(Chronicle):
         self._number = 0
         self._growing: dict[str, Episode] = {}
         """Member -> the newest event of partitions that it came to lead."""
+        self._outlook: Outlook | None = None
+        self._unexplained: list[tuple[Episode, int, int]] = []
+        """Events without a reason yet, each with a partition and its term."""
+
+    def look(self, outlook: Outlook | None) -> None:
+        """This is what this agent's member knows of its peers. From any thread."""
+        self._outlook = outlook
 
     def listed(self, listing: Listing, asked_at: float, now: float) -> None:
         """This is all that the store says."""
@@ -65,6 +82,7 @@ class OwnersChronicle(Chronicle):
         elif since and was is not None:
             # It lost what it knew: its members tell it again, and none of them has left.
             self._counts["restarts"] += 1
+        self._explain(now)
         lease = self._genesis.lease
         vitals = {
             holder: Vital(asked_at + (expires_ms - listing.now_ms) / 1000 - lease, None, 0)
@@ -140,10 +158,24 @@ class OwnersChronicle(Chronicle):
             if source != target:
                 event = reasons.get(had or "") or reasons.get(has or "") or self._event_of(source, target, now)
                 moves.append((event, source, target, partition))
+                if self._outlook is not None and event.cause in ("claim", "release") and not event.reason:
+                    self._unexplained.append((event, partition, state.terms[partition]))
         number = self._next() if moves else 0  # One number for all of them, above that of each event.
         for event, source, target, partition in moves:
             event.add(source, target, partition, number, now)
         self._keep(None, len(moves))
+
+    def _explain(self, now: float) -> None:
+        """Give events the reasons that are known by now."""
+        waiting, self._unexplained = self._unexplained, []
+        for event, partition, term in waiting:
+            if event.reason or now - event.read_at > EXPLAINED_MAX or self._outlook is None:
+                continue
+            if reason := why_led(self._outlook, partition, None if event.cause == "release" else term):
+                event.explain(reason, self._next())
+                self._keep(None, 0, changed=True)
+            else:
+                self._unexplained.append((event, partition, term))
 
     def _event_of(self, source: str | None, target: str | None, now: float) -> Episode:
         """The event of a partition that moved between members that neither came nor went."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -195,6 +196,34 @@ def test_the_commands_show_peers_and_their_leaders_and_what_became_of_one_that_i
     assert "FAIL voters 1 of 3 peers answer, this one included, and it takes 2 to elect a leader" in doctor()
     why = asked(tmp_path, "/v1/status").json()["why"]
     assert "1 of 3 peers answer, this one included, and it takes 2 to elect a leader" == why
+
+
+@pytest.mark.redis
+def test_with_a_store_of_owners_events_and_the_table_say_why_a_leader_changed(
+    redis: str, listed: Listed, tmp_path: Path
+) -> None:
+    ownership, layout = f"{redis}/{uuid4().hex}", Layout(slots=64, partitions=PARTITIONS)
+
+    def say(*words: str) -> str:
+        return neli(*words, "--agent", f"{tmp_path}/0.sock").output
+
+    with ExitStack() as stack:
+        agents = []
+        for i in range(3):
+            config = Config(
+                listed.address(i), protocol="term", name=f"m{i}", lease=LEASE, layout=layout, ownership=ownership
+            )
+            agents.append(stack.enter_context(running(config, AgentOptions(socket=f"{tmp_path}/{i}.sock"))))
+        until(lambda: [2, 2, 2] == shares(agents), "an even share")
+        until(lambda: {"m0", "m1", "m2"} <= set(say("table").split()), "owners in the store")
+        assert ["PARTITION", "OWNER", "TERM", "WHY"] == say("table").split()[:4]
+        # Of those that it found leading when it came, it has not heard why.
+        assert all("support it" in line for line in say("table").splitlines() if " m0 " in line)
+        agents[2].agent.member.ask_close()
+        until(lambda: sum(shares(agents[:2])) == PARTITIONS, "a takeover")
+        until(lambda: f"leads more ({listed.places[2]} ceded" in say("events"), "an event with its reason")
+        until(lambda: f"{listed.places[2]} ceded" in say("table"), "a table with it")
+        assert "believed" not in say("owner", "customer-7")
 
 
 def told(folder: Path) -> dict[str, float]:

@@ -9,12 +9,14 @@ from neli_router.agent.server.views import history_views, members_view, table_vi
 from neli_router.clock import host_clock
 from neli_router.commands.events import sentence
 from neli_router.config import owners_at
+from neli_router.electors.events import Led
 from neli_router.keyspace import Layout
 from neli_router.ownership.base import Card, Claim, Holding, Listing, Version
+from neli_router.peers.outlook import Outlook
 from neli_router.router.feed import Feed
 from neli_router.router.owners_reader import OwnersReader
 from neli_router.router.refusal import At
-from neli_router.status.owners_chronicle import OwnersChronicle
+from neli_router.status.owners_chronicle import EXPLAINED_MAX, OwnersChronicle
 from tests.conftest import require
 from tests.servers.redis import Redis, missing
 from tests.waiting import until
@@ -141,6 +143,48 @@ def test_a_member_that_lost_a_lease_and_lives_leads_less(store: Store) -> None:
     store.say(1.0, a={})
     assert ["a leads less: 1 partition to nobody"] == store.told
     assert (None, 11) == store.shown[0]
+
+
+def knowing(*leaders: Led) -> Outlook:
+    peers = ("a:7801", "b:7801")
+    return Outlook(HERE, HERE, peers, 0, {}, frozenset(), {}, leaders)
+
+
+def test_among_peers_an_event_has_the_reason_that_the_agents_member_heard_for_that_very_term(store: Store) -> None:
+    store.say(a={0: 11, 1: 12})
+    store.chronicle.look(knowing(Led(1, 21, "a:7801 ceded; 2 of 3 support it"), Led(0, 12, "an older one")))
+    store.say(1.0, a={}, b={})
+    store.say(1.0 + 2 * LEASE, a={}, b={0: 21})
+    assert ["b joined", "b leads more (a:7801 ceded; 2 of 3 support it): 1 partition from a to b"] == store.told
+    store.holdings[1] = Holding(12, "")
+    store.chronicle.look(knowing(Led(1, 21, "a:7801 ceded"), Led(None, 12, "it lost its majority")))
+    store.say(2.0 + 2 * LEASE, a={}, b={})
+    assert "a leads less (it lost its majority): 1 partition to nobody" == store.told[-1]
+
+
+def test_a_reason_that_comes_after_the_event_is_told_with_it_once_more_and_one_of_another_term_never(
+    store: Store,
+) -> None:
+    store.chronicle.look(knowing(Led(0, 11, "it won before"), Led(None, 0, "it has not heard of one yet")))
+    store.say(a={0: 11}, b={1: 12})
+    store.say(2 * LEASE, a={}, b={0: 21, 1: 12})
+    assert ["b leads more: 1 partition from a to b"] == store.told
+    (before,) = store.chronicle.group.events
+    store.chronicle.look(knowing(Led(1, 21, "3 heartbeats of a:7801 were missed")))
+    store.say(2 * LEASE + 1.0)
+    assert ["b leads more (3 heartbeats of a:7801 were missed): 1 partition from a to b"] == store.told
+    (after,) = store.chronicle.group.events
+    assert (before.offset, True) == (after.offset, before.last < after.last)
+
+
+def test_nobody_waits_for_ever_for_a_reason(store: Store) -> None:
+    store.chronicle.look(knowing())
+    store.say(a={0: 11}, b={1: 12})
+    store.say(2 * LEASE, a={}, b={0: 21, 1: 12})
+    store.say(2 * LEASE + EXPLAINED_MAX + 1.0, a={}, b={})
+    store.chronicle.look(knowing(Led(1, 21, "too late")))
+    store.say(2 * LEASE + EXPLAINED_MAX + 2.0, a={}, b={})
+    assert ["b leads more: 1 partition from a to b"] == store.told
 
 
 def test_while_the_store_is_away_no_member_expires_and_no_lease_is_known(store: Store) -> None:

@@ -175,7 +175,7 @@ class App:
     async def _table(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         self._require_read("the table was wanted")
-        await answer(send, views.table_view(self._chronicle.group, self._address, self._at))
+        await answer(send, views.table_view(self._chronicle.group, self._address, self._at, self._inner.outlook))
 
     async def _members(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())

@@ -196,6 +196,8 @@ class Agent:
         self.chronicle.set_own(lambda: member.incarnation)
         if (peers := self._peers_chronicle) is not None:
             member.observe(lambda: None, lambda now: peers.look(member.outlook))
+        elif (owners := self._owners_chronicle) is not None:
+            member.observe(lambda: None, lambda now: owners.look(member.outlook))
         return member
 
     def _member(self) -> Member:

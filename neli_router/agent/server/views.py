@@ -30,7 +30,7 @@ from neli_router.agent.wire import (
     StatusView,
     TableView,
 )
-from neli_router.peers.outlook import Outlook
+from neli_router.peers.outlook import Outlook, why_led
 from neli_router.router.refusal import At, View
 from neli_router.router.table import Table
 from neli_router.status.causes import OF_MEMBERS
@@ -82,13 +82,19 @@ def owner_view(
     return OwnerView(partition, None, slot=slot, at=at.offset, age=age_of(at), why=why)
 
 
-def table_view(group: GroupView, address: str, at: At) -> TableView:
+def table_view(group: GroupView, address: str, at: At, outlook: Outlook | None = None) -> TableView:
+    """Owners, terms and targets; with the reasons that `outlook` knows."""
     pins, loads = group.pins, group.loads
     partitions = [
         PartitionView(owner, term, target, pins.get(partition), loads.get(partition, 0.0))
         for partition, (owner, term, target) in enumerate(zip(group.owners, group.terms, group.targets, strict=True))
     ]
-    return TableView(address, group.slots, partitions, at.offset, age_of(at), group.tags)
+    why = [
+        why_led(outlook, partition, None if one.owner is None else one.term)
+        for partition, one in enumerate(partitions)
+        if outlook is not None
+    ]
+    return TableView(address, group.slots, partitions, at.offset, age_of(at), group.tags, why)
 
 
 def members_view(group: GroupView, at: At, now: float) -> MembersView:
