@@ -18,7 +18,11 @@ __all__ = ["BatchGap", "FenceMisused", "Refused", "TableMismatch", "TableUnavail
 
 
 class Refused(NeliError):
-    """A higher term was admitted to `resource`: the holder of `term` owns it no longer, and must not write."""
+    """A higher term was admitted to `resource`: the holder of `term` owns it no longer, and must not write.
+
+    Or the terms of its group have fallen, and nobody may write. A fence cannot tell the one from the other, so the
+    remedy names both.
+    """
 
     def __init__(
         self,
@@ -35,10 +39,13 @@ class Refused(NeliError):
 
     @classmethod
     def of(cls, resource: str, term: int, admitted: int | None) -> "Refused":
+        least = "a higher term_base" if admitted is None else f"a term_base of at least {admitted}"
         return cls(
             f"term {term} was to be admitted to {resource!r}",
             f"{'a higher one' if admitted is None else f'term {admitted}'} was already",
-            "roll this transaction back and stop the work: a newer owner has taken it over",
+            "roll this transaction back and stop the work: a newer owner has taken it over. If every member is "
+            "refused, the group's terms began anew (another ledger, or state folders that were lost): start all with "
+            f"{least}",
             resource=resource,
             term=term,
             admitted=admitted,

@@ -14,7 +14,7 @@ import json
 import sqlite3
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,7 +29,7 @@ from neli_router.electors.settings import GossipSettings, TermSettings
 from neli_router.processes import worker
 from neli_router.protocol import DRIFT_MAX
 
-__all__ = ["FencedWriter", "Writes", "main", "writes_in"]
+__all__ = ["FencedWriter", "Writes", "judged", "main", "writes_in"]
 
 LOCKED_MAX = 0.2
 """Seconds. A process that is stopped within its transaction keeps the others out; they write again next round."""
@@ -105,6 +105,11 @@ def writes_in(path: Path) -> Writes:
     with closing(sqlite3.connect(path, timeout=60)) as connection:  # Members may be writing.
         rows = connection.execute("SELECT partition, term, process FROM writes ORDER BY place").fetchall()
         refusals = connection.execute("SELECT process, partition, term FROM refusals ORDER BY place").fetchall()
+    return judged(rows, refusals)
+
+
+def judged(rows: Sequence[tuple[int, int, str]], refusals: list[tuple[str, int, int]]) -> Writes:
+    """`rows` are partition, term and process of each write, in the order of the commits."""
     by_partition: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for partition, term, process in rows:
         by_partition[partition].append((term, process))

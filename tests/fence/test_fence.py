@@ -68,7 +68,8 @@ def test_a_refusal_says_what_was_wanted_what_was_found_and_what_to_do(connection
         fence.admit(connection, "invoices", 7)
     expected = (
         "term 7 was to be admitted to 'invoices', but term 9 was already: roll this transaction back and stop the "
-        "work: a newer owner has taken it over"
+        "work: a newer owner has taken it over. If every member is refused, the group's terms began anew (another "
+        "ledger, or state folders that were lost): start all with a term_base of at least 9"
     )
     assert expected == str(caught.value)
 

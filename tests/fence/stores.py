@@ -1,0 +1,253 @@
+"""Real stores that member processes write to through a fence. Each keeps all writes in the order in which they landed.
+
+    a worker --admit(partition, term), and a row--> writes          SQLite, PostgreSQL: one transaction; Redis: one step
+                  '--Refused----------------------> refusals
+    a test   <------------------------------------- Writes
+
+    python -m tests.fence.stores ADDRESS ORDER      a worker that writes (see `neli_router.processes.worker`)
+
+ADDRESS is the path of an SQLite file, `host=...` in libpq's words, or `unix://...` as redis-py spells it. All three are
+files, so processes reach them from any network namespace. The worker's program is the worst that there can be: it never
+asks its lease again, and goes on under each term that it was given until the fence refuses it.
+"""
+
+import json
+import os
+import sqlite3
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from neli_router import fence
+from neli_router.closing import Closing
+from neli_router.processes import worker
+from neli_router.processes.group import MemberProcess
+from tests.chaos.fenced import FencedWriter, Writes, judged, writes_in
+from tests.waiting import until
+
+__all__ = ["FencedStore", "Heedless", "store_at"]
+
+STOPS_MAX = 50
+"""Tries to stop a process between two writes. It writes for a hundredth of its time, so the second hardly ever fails,
+and this many never do."""
+
+
+class FencedStore(Closing, ABC):
+    """One store, as a process of the name `process` uses it."""
+
+    def __init__(self, address: str, process: str) -> None:
+        self.address, self._process = address, process
+
+    @abstractmethod
+    def install(self) -> None:
+        """Make what the writes need, before the first."""
+
+    @abstractmethod
+    def write(self, terms: Mapping[int, int]) -> dict[int, int]:
+        """Write for each partition under its term. Returns those that the fence refused."""
+
+    @abstractmethod
+    def admit(self, term: int) -> None:
+        """Raise the fence of partition 0, as a new owner does. Raises Refused."""
+
+    @abstractmethod
+    def admitted(self) -> int:
+        """The highest term of partition 0; 0 if there was none."""
+
+    @property
+    @abstractmethod
+    def writes(self) -> Writes: ...
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+    def stop_between_writes(self, process: MemberProcess) -> None:
+        """Let it stand still with no write half done: the lock of that would keep its successor waiting."""
+        process.stop()
+        # The signal is on its way. Only the kernel says when the last thread stands.
+        os.waitid(os.P_PID, process.life.pid, os.WSTOPPED | os.WNOWAIT)
+
+
+class SqliteStore(FencedStore):
+    """A file."""
+
+    _writer: FencedWriter | None = None
+
+    def install(self) -> None:
+        FencedWriter.install(Path(self.address))
+
+    def write(self, terms: Mapping[int, int]) -> dict[int, int]:
+        self._writer = self._writer or FencedWriter(Path(self.address), self._process)
+        return self._writer.write(terms)[1]
+
+    def admit(self, term: int) -> None:
+        with self._opened() as connection, connection:
+            fence.admit(connection, "partition 0", term)
+
+    def admitted(self) -> int:
+        with self._opened() as connection:
+            return fence.admitted(connection, "partition 0") or 0
+
+    @property
+    def writes(self) -> Writes:
+        return writes_in(Path(self.address))
+
+    def stop_between_writes(self, process: MemberProcess) -> None:
+        with self._opened() as connection:
+            connection.execute("BEGIN IMMEDIATE")  # From here on nobody else writes.
+            super().stop_between_writes(process)
+            connection.rollback()
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.address, timeout=60)) as connection:
+            yield connection
+
+
+class PostgresqlStore(FencedStore):
+    """A server. What one stopped process has begun there, only it can end."""
+
+    _connection: Any = None
+
+    def install(self) -> None:
+        columns = "(place BIGSERIAL PRIMARY KEY, partition INTEGER, term BIGINT, process TEXT)"
+        with self._opened.transaction():
+            self._opened.execute("DROP TABLE IF EXISTS neli_fence, writes, refusals")  # Of the test before.
+            fence.install(self._opened)
+            for table in ("writes", "refusals"):
+                self._opened.execute(f"CREATE TABLE {table} {columns}")
+
+    def write(self, terms: Mapping[int, int]) -> dict[int, int]:
+        refused = {}
+        for number, term in terms.items():
+            row = (number, term, self._process)
+            try:
+                with self._opened.transaction():
+                    fence.admit(self._opened, f"partition {number}", term)
+                    self._opened.execute("INSERT INTO writes (partition, term, process) VALUES (%s, %s, %s)", row)
+            except fence.Refused:
+                refused[number] = term
+                self._opened.execute("INSERT INTO refusals (partition, term, process) VALUES (%s, %s, %s)", row)
+        return refused
+
+    def admit(self, term: int) -> None:
+        with self._opened.transaction():
+            fence.admit(self._opened, "partition 0", term)
+
+    def admitted(self) -> int:
+        return fence.admitted(self._opened, "partition 0") or 0
+
+    @property
+    def writes(self) -> Writes:
+        rows = self._opened.execute("SELECT partition, term, process FROM writes ORDER BY place").fetchall()
+        refusals = self._opened.execute("SELECT process, partition, term FROM refusals ORDER BY place").fetchall()
+        return judged(rows, refusals)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def stop_between_writes(self, process: MemberProcess) -> None:
+        for _ in range(STOPS_MAX):
+            super().stop_between_writes(process)
+            until(lambda: self._state(process) != "active", "the server's work for the stopped process was to end")
+            if self._state(process) == "idle":
+                return
+            process.resume()
+        raise TimeoutError(f"{process.life.label} was within a transaction each time it was stopped")
+
+    def _state(self, process: MemberProcess) -> str:
+        """What the server says of the session: "idle" is between two transactions."""
+        asked = "SELECT state FROM pg_stat_activity WHERE application_name = %s"
+        (row,) = self._opened.execute(asked, (process.life.label,)).fetchall()
+        return str(row[0])
+
+    @property
+    def _opened(self) -> Any:
+        import psycopg  # noqa: PLC0415 - a worker that writes elsewhere does not need it.
+
+        if self._connection is None:
+            self._connection = psycopg.connect(self.address, autocommit=True, application_name=self._process)
+        return self._connection
+
+
+class RedisStore(FencedStore):
+    """A server in which each write is one step, whatever becomes of the process that asked for it."""
+
+    _client: Any = None
+
+    def install(self) -> None:
+        pass
+
+    def write(self, terms: Mapping[int, int]) -> dict[int, int]:
+        from neli_router.fence import redis as redis_fence  # noqa: PLC0415 - as below.
+
+        refused = {}
+        for number, term in terms.items():
+            row = json.dumps((number, term, self._process))
+            try:
+                redis_fence.admit(self._opened, f"partition {number}", term, ("RPUSH", "writes", row))
+            except fence.Refused:
+                refused[number] = term
+                self._opened.rpush("refusals", json.dumps((self._process, number, term)))
+        return refused
+
+    def admit(self, term: int) -> None:
+        from neli_router.fence import redis as redis_fence  # noqa: PLC0415 - as below.
+
+        redis_fence.admit(self._opened, "partition 0", term)
+
+    def admitted(self) -> int:
+        from neli_router.fence import redis as redis_fence  # noqa: PLC0415 - as below.
+
+        return redis_fence.admitted(self._opened, "partition 0") or 0
+
+    @property
+    def writes(self) -> Writes:
+        rows = [tuple(json.loads(row)) for row in self._opened.lrange("writes", 0, -1)]
+        return judged(rows, [tuple(json.loads(row)) for row in self._opened.lrange("refusals", 0, -1)])
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    @property
+    def _opened(self) -> Any:
+        import redis  # noqa: PLC0415 - a worker that writes elsewhere does not need it.
+
+        if self._client is None:
+            self._client = redis.Redis.from_url(self.address)
+        return self._client
+
+
+class Heedless:
+    """A program that goes on under each term that it was given, until the fence refuses it."""
+
+    def __init__(self, store: FencedStore) -> None:
+        self._store = store
+        self._terms: dict[int, int] = {}
+
+    def write(self, terms: Mapping[int, int]) -> None:
+        self._terms.update(terms)
+        for number in self._store.write(self._terms):
+            del self._terms[number]
+
+
+def store_at(address: str, process: str = "test") -> FencedStore:
+    if address.startswith("unix:"):
+        return RedisStore(address, process)
+    return (PostgresqlStore if address.startswith("host=") else SqliteStore)(address, process)
+
+
+def main(address: str, order: str) -> int:
+    """Be the member that `order` describes, and write for all that it ever led."""
+    told = json.loads(order)
+    with store_at(address, Path(told["notes"]).stem) as store:
+        return worker.main(told, act=Heedless(store).write)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))
