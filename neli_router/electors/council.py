@@ -46,7 +46,6 @@ from neli_router.electors.term import (
     CAUSES,
     Became,
     Cede,
-    Ceded,
     Message,
     Remember,
     Role,
@@ -181,8 +180,7 @@ class Council(Voter):
         return self._targets
 
     def _due(self) -> float:
-        dues = [self._dues[i] for i in self._leads] if self._closing else self._dues.values()
-        return min(self._news_due, self._beat_at if self._leads else inf, min(dues, default=inf))
+        return min(self._news_due, min(self._dues.values(), default=inf))
 
     @property
     def leaders(self) -> Sequence[Led | None]:
@@ -218,8 +216,6 @@ class Council(Voter):
         for partition, peer in heard.named:
             self._take_nomination(partition, peer, now)
         for message, partitions in heard.said:
-            if self._closing and isinstance(message, Ceded) and message.to == self._peer.me:
-                message = msgspec.structs.replace(message, to=None)  # noqa: PLW2901 - it stands no more.
             said = Said(sender, message)
             for i in partitions:
                 if i in self.electors:
@@ -228,16 +224,19 @@ class Council(Voter):
     def _turn(self, now: float, effects: list[PeerEffect]) -> None:
         if now >= self._owes_older_until:
             self._wait = self._settings.wait  # Else each later restart would owe the longest wait that ever was.
+        if self._closing:
+            for elector in self.electors.values():
+                elector.stands = False
         if self._leads and now >= self._beat_at:
             self._beat_at = now + self._settings.beat
             for i in self._leads:
                 self.electors[i].beat_by(now)
                 self._dues[i] = now
             self._choose_targets(now)
-        for i in [i for i, due in self._dues.items() if due <= now and not (self._closing and i not in self._leads)]:
+        for i in [i for i, due in self._dues.items() if due <= now]:
             self._let(i, TICK, now)
-        if self._closing and (strays := self._leads - self._belief.leading.keys() - self.tenures(now).keys()):
-            self._cede(strays, now, effects)
+        if self._closing:
+            self._cede(self._leads - self._belief.leading.keys(), now, effects)
         if now >= self._news_due:
             effects += [
                 self._notice(event, peer, partitions=spelled(found), count=len(found), reason=reason)
@@ -313,7 +312,7 @@ class Council(Voter):
         if node == self._peer.me:
             self._named.add(partition)
             self._targets.pop(partition, None)
-            if elector.leader is None and not self._closing:
+            if elector.leader is None:
                 self._let(partition, Stand(), now)
         elif partition in self._leads:
             self._named.add(partition)

@@ -284,6 +284,8 @@ class TermElector:
         self.leader: int | None = None
         self.priority = policy.priority
         """This node's own. `prefer` changes it."""
+        self.stands = True
+        """Whether this node wants to lead. One that ends votes on until it is gone, and leaves standing to others."""
         self.acts_from, self.acts_until = inf, -inf
         self._settings, self._policy, self._rng = settings, policy, rng
         self._voted: int | None = None
@@ -386,7 +388,8 @@ class TermElector:
         match event:
             case Said(sender, message) if sender in self.peers:
                 self._hear(sender, message, now, effects)
-            case Stand() if self.role is Role.FOLLOWER:  # A candidate stands already, and would lose its votes.
+            case Stand() if self.stands and self.role is Role.FOLLOWER:
+                # A candidate stands already, and would lose its votes.
                 self._propose(self.term + 1, "named", "an operator named it", now, effects)
             case Cede(to) if self.role is Role.LEADER:
                 if to is not None:
@@ -489,7 +492,7 @@ class TermElector:
         self._lsn = max(self._lsn, lsn)  # Or a heartbeat that comes late would bring the leader back.
         if not fresh or term != self.term or self.role is not Role.FOLLOWER:
             return
-        if to == self.me:
+        if to == self.me and self.stands:
             self._propose(self.term + 1, "ceded_to", f"peer {sender} ceded to it", now, effects)
         elif self.leader == sender:
             self._follow(self.term, None, "leader_ceded", f"peer {sender} ceded", effects)
@@ -563,7 +566,9 @@ class TermElector:
             self._starved = self._starved + 1 if unled and len(self._answers) + 1 >= self.quorum else 0
             self._answers = None
             self._target = self._policy.target(self._lost)
-        if self.priority < self._target:
+        if not self.stands:
+            self._due = inf  # Until it misses a leader again.
+        elif self.priority < self._target:
             self._target -= DECAY
             self._due = now + self._settings.beat + self._policy.patience(self._rng)
         elif not self._settings.scouting:

@@ -14,7 +14,7 @@ from neli_router.electors.council import Body, Council, packed
 from neli_router.electors.events import BODY_MAX, Heard, Keep, Nominate, PeerEffect, PeerInput, Prefer, Rebalance, Send
 from neli_router.electors.priority import LEAST
 from neli_router.electors.settings import TermSettings
-from neli_router.electors.term import CAUSES, Heartbeat, Message, Proposal, Support
+from neli_router.electors.term import CAUSES, Heartbeat, Message, Proposal, Role, Support
 from neli_router.errors import LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
@@ -284,6 +284,38 @@ def test_a_partition_stays_with_a_member_that_closes_until_its_program_has_finis
     scene.run(1.0)
     assert {1, 2} == set(scene.members)
     assert 6 == len(scene.led())
+
+
+def test_a_member_that_closes_stands_no_more_while_its_program_finishes() -> None:
+    """It would be the next one for half of what 1 leads, and nobody of it would act for that."""
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(1.0)
+    mine = dict(scene.members[0].leading)
+    scene.busy.add(0)
+    scene.post(0, Close())
+    scene.run(BEAT)
+    before = scene.members[0].transitions.copy()
+    scene.kill(1)
+    scene.await_leaders()
+    assert {2} == {me for i, (me, _) in scene.led().items() if i not in mine}
+    scene.run(1.0)
+    stood = scene.members[0].transitions - before
+    assert {("follower", "leader_missed"), ("follower", "leader_found"), ("follower", "other_proposed")} >= set(stood)
+
+
+def test_what_a_member_that_closes_is_elected_for_all_the_same_is_passed_on_at_once() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(1.0)
+    scene.busy.add(0)
+    scene.kill(1)
+    elector = scene.members[0].electors[4]
+    scene.run(5.0, until=lambda: elector.role is Role.CANDIDATE)
+    scene.post(0, Close())
+    scene.run(BEAT)
+    assert 1 <= scene.members[0].transitions["follower", "ceded"]
+    assert 2 == scene.led()[4][0]
 
 
 def test_two_members_that_close_together_leave_everything_to_the_third() -> None:

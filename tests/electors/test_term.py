@@ -4,7 +4,7 @@ The peers are 0, 1 and 2; the elector under test is 0 unless a test says otherwi
 """
 
 from copy import copy
-from math import inf
+from math import inf, nan
 
 import msgspec
 import pytest
@@ -196,6 +196,14 @@ def test_majority_makes_a_candidate_the_leader_and_it_sends_heartbeats_from_then
     assert (now + 1.0, [Tell(None, Heartbeat(5, 2))]) == tick(machine)
 
 
+@pytest.mark.parametrize("said", [Support(4, 0, 0.0, 0), Support(5, 0, inf, 0), Support(5, 0, nan, 0), Rejection(4, 4)])
+def test_majority_has_none_of_those_who_answered_another_proposal_or_owe_what_is_no_time(said: Message) -> None:
+    machine, now = candidate(term=5)
+    for peer in (1, 2):
+        hear(machine, peer, said, now)
+    assert Role.CANDIDATE is machine.role
+
+
 def test_majority_counts_each_node_once() -> None:
     machine, now = candidate(size=5)
     for _ in range(3):
@@ -229,9 +237,10 @@ def test_candidate_that_all_have_answered_waits_no_longer() -> None:
     assert [Became(Role.FOLLOWER, 5, None, reason), Tell(None, Ceded(5, 0, None))] == told
 
 
-def test_candidate_that_hears_of_a_higher_term_takes_it_over() -> None:
+@pytest.mark.parametrize("said", [Rejection(9, 5), InvalidHeartbeat(9), Support(9, 0, 0.0, 0)])
+def test_candidate_that_hears_of_a_higher_term_takes_it_over(said: Message) -> None:
     machine, now = candidate(term=5)
-    hear(machine, 1, Rejection(9, 5), now)
+    hear(machine, 1, said, now)
     assert (Role.FOLLOWER, 9) == (machine.role, machine.term)
 
 
@@ -254,6 +263,13 @@ def test_lost_majority_the_leader_steps_down_and_says_so() -> None:
     assert now + 3.0 == at  # A lease after the proposal, which is the last that a majority answered.
     reason = "it lost its majority: for a lease, fewer than 2 of 3 supported it"
     assert [Became(Role.FOLLOWER, 5, None, reason), Tell(None, Ceded(5, 4, None))] == told
+
+
+def test_lost_majority_is_noticed_when_it_is_lost_and_not_with_the_next_heartbeat() -> None:
+    machine, now = leader(term=5)
+    machine.beat_by(now + 0.5)
+    assert [now + 0.5, now + 1.5, now + 2.5, now + 3.0] == [tick(machine)[0] for _ in range(4)]
+    assert Role.FOLLOWER is machine.role
 
 
 def test_scouting_asks_with_the_next_term_and_changes_nothing() -> None:
@@ -358,6 +374,17 @@ def test_any_node_may_lead_that_an_operator_names_and_it_asks_nobody_before() ->
     assert [] == machine.step(Stand(), 10.6)  # Or an operator who repeats it would take the votes away each time.
 
 
+def test_whoever_does_not_want_to_lead_votes_and_does_not_stand_for_any_reason() -> None:
+    machine = follower(2, term=5, now=10.0)
+    machine.stands = False
+    assert [] == machine.step(Stand(), 10.0)
+    hear(machine, 2, Ceded(5, 2, 0), 10.5)
+    assert (Role.FOLLOWER, 5, None) == (machine.role, machine.term, machine.leader)
+    assert [[]] * 2 == [machine.step(TICK, at) for at in (machine.deadline, 99.0)]
+    assert inf == machine.deadline
+    assert Tell(1, Support(6, 0, 0.0, 0)) == hear(machine, 1, Proposal(6), 100.0)[-1]
+
+
 def test_dormant_is_a_peer_that_is_no_replica() -> None:
     machine = new_elector(term_settings(4, 3, policy="priority", replicas=3))
     assert (Role.DORMANT, inf) == (machine.role, machine.deadline)
@@ -398,6 +425,12 @@ def test_lease_owed_by_a_voter_is_waited_for() -> None:
     machine, now = candidate(term=5)
     hear(machine, 1, Support(5, 0, 2.5, 0), now)
     assert (Role.LEADER, now + 2.5, None) == (machine.role, machine.acts_from, machine.tenure(now))
+
+
+def test_lease_a_leader_that_waits_until_nothing_is_owed_is_woken_then() -> None:
+    machine, now = candidate(term=5)
+    hear(machine, 1, Support(5, 0, 2.5, 0), now)
+    assert [now + 1.0, now + 2.0, now + 2.5, now + 3.0] == [tick(machine)[0] for _ in range(4)]
 
 
 def test_lease_only_a_majority_must_owe_nothing() -> None:
@@ -494,6 +527,17 @@ def test_transfer_the_others_leave_the_named_one_time_to_be_elected() -> None:
     assert 10.5 + MISSES <= machine.deadline
 
 
+def test_transfer_a_leader_that_ceded_stands_after_all_others() -> None:
+    machine, now = leader(term=5)
+    machine.step(Cede(2), now)
+    assert now + MISSES + 1.0 <= machine.deadline
+
+
+def test_memory_a_term_is_above_the_base_and_none_that_was_kept_above_it_is_forgotten() -> None:
+    begun = [new_elector(term_settings(term_base=1000), term=kept).term for kept in (0, 5, 2000)]
+    assert [1000, 1000, 2000] == begun
+
+
 def test_memory_the_term_is_kept_before_a_vote_or_a_proposal_is_sent() -> None:
     machine = elector(scouting=False)
     for told in (hear(machine, 1, Proposal(3), 1.0), tick(machine)[1]):
@@ -555,6 +599,12 @@ def test_a_group_elects_one_leader_whom_all_follow() -> None:
     scene.run(30.0)
     assert scene.acting is not None
     assert {scene.acting[0]} == set(scene.followed.values())
+
+
+def test_heartbeats_that_are_to_be_sent_together_are_not_put_off() -> None:
+    machine, now = leader(term=5)
+    machine.beat_by(now + 9.0)
+    assert now + 1.0 == machine.deadline
 
 
 def test_deadline_lies_ahead_once_a_leader_may_act_in_the_very_step_that_made_it_one() -> None:

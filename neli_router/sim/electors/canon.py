@@ -72,6 +72,7 @@ LEFT_OUT = {
     "peers": "the same in all worlds",
     "quorum": "the same in all worlds",
     "priority": "the same in all worlds",
+    "stands": "the same in all worlds",
     "_settings": "the same in all worlds",
     "_policy": "the same in all worlds",
     "_rng": "the policy draws nothing here",
