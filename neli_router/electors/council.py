@@ -162,8 +162,8 @@ class Council(Voter):
         self._reasons: dict[int, str] = {}
         """Partition -> why its leader is another than before."""
         self._why = SILENCE
-        self._news: dict[tuple[str, int], tuple[str, list[int]]] = {}
-        """(event, peer) -> the first reason, and the partitions: what people are told when a beat has passed."""
+        self._news: dict[tuple[str, int], dict[int, str]] = {}
+        """(event, peer) -> partition -> reason: what people are told when a beat has passed."""
         self._news_due = inf
         self._prefer(kept.told)
 
@@ -238,10 +238,10 @@ class Council(Voter):
         if self._closing:
             self._cede(self._leads - self._belief.leading.keys(), now, effects)
         if now >= self._news_due:
-            effects += [
-                self._notice(event, peer, partitions=spelled(found), count=len(found), reason=reason)
-                for (event, peer), (reason, found) in self._news.items()
-            ]
+            for (event, peer), reasons in self._news.items():
+                if reasons:
+                    told = {"partitions": spelled(sorted(reasons)), "count": len(reasons), "reason": _reason(reasons)}
+                    effects.append(self._notice(event, peer, **told))
             self._news, self._news_due = {}, inf
 
     def _cede(self, partitions: Iterable[int], now: float, effects: list[PeerEffect]) -> None:
@@ -393,12 +393,24 @@ class Council(Voter):
         return became.leader
 
     def _tell_later(self, event: str, peer: int, partition: int, reason: str, now: float) -> None:
-        # Not at once: when a peer dies, its partitions are missed and found again one after another.
-        self._news.setdefault((event, peer), (reason, []))[1].append(partition)
+        # Not at once: when a peer dies, its partitions are missed and found again one after another. A member that
+        # stood still may hear of several leaders of a partition in one moment: only the last is found, and told last.
+        for (earlier, _), reasons in self._news.items():
+            if earlier == "leader.found":
+                reasons.pop(partition, None)
+        reasons = self._news.pop((event, peer), {})
+        reasons[partition] = reason
+        self._news[event, peer] = reasons
         self._news_due = min(self._news_due, now + self._settings.beat)
 
     def _notice(self, event: str, peer: int, **fields: object) -> Notice:
         return Notice(event, {"peer": self._peer.peers[peer], **fields})
+
+
+def _reason(reasons: Mapping[int, str]) -> str:
+    """One for all these partitions, or that of the first, and of which it is."""
+    first = min(reasons)
+    return reasons[first] if len(set(reasons.values())) == 1 else f"partition {first}: {reasons[first]}"
 
 
 def packed(lease: float, leaving: bool, said: dict[Message, list[int]], named: list[tuple[int, int]]) -> list[bytes]:

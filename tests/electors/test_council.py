@@ -14,7 +14,7 @@ from neli_router.electors.council import Body, Council, packed
 from neli_router.electors.events import BODY_MAX, Heard, Keep, Nominate, PeerEffect, PeerInput, Prefer, Rebalance, Send
 from neli_router.electors.priority import LEAST
 from neli_router.electors.settings import TermSettings
-from neli_router.electors.term import CAUSES, Heartbeat, Message, Proposal, Role, Support
+from neli_router.electors.term import CAUSES, Ceded, Heartbeat, Message, Proposal, Role, Support
 from neli_router.errors import LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
@@ -253,6 +253,27 @@ def test_people_are_told_of_a_leader_that_cedes_as_of_no_trouble_and_by_its_addr
         leads = [scene.members[me].leaders[i] for me in (1, 2)]
         assert [scene.led()[i]] * 2 == [(led.leader, led.term) for led in leads if led is not None]
         assert all(led is not None and led.reason.startswith("p0:1 ceded") for led in leads)
+
+
+def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_last() -> None:
+    council = Council(settings(0), b"", 0.0, rng=Random(1))
+    heard: list[tuple[int, Message, list[int]]] = [
+        (1, Heartbeat(4, 1), [0, 1, 2]),
+        (1, Ceded(4, 2, None), [0, 1]),
+        (2, Heartbeat(5, 1), [0]),
+        (1, Heartbeat(6, 1), [0]),
+    ]
+    effects: list[PeerEffect] = []
+    for sender, message, partitions in heard:
+        for body in packed(LEASE, False, {message: partitions}, []):
+            effects += council.step(Heard(sender, body), 0.01)
+    effects += council.step(TICK, 0.01 + BEAT)
+    told = [(one.event, one.fields) for one in effects if isinstance(one, Notice)]
+    found = "p1:1 was discovered, which leads term"
+    assert [
+        ("leader.ceded", {"peer": "p1:1", "partitions": "0-1", "count": 2, "reason": "p1:1 ceded"}),
+        ("leader.found", {"peer": "p1:1", "partitions": "0,2", "count": 2, "reason": f"partition 0: {found} 6"}),
+    ] == told
 
 
 def test_changes_of_role_are_counted_by_a_bounded_set_of_causes() -> None:
