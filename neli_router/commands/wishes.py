@@ -68,8 +68,8 @@ def drain_command(name: str, **options: Any) -> None:
     For a host that is to be stopped: its partitions move to the others, one handover after another, and it stays a
     member. The drain stays until `neli undrain NAME`, also over a restart of NAME.
 
-    In a group of the protocol `term`, ask the agent of NAME itself. It passes on what other peers can lead, and leads
-    only while none can. A group of two that are both drained still has a leader.
+    In a group of the protocol `term` or `gossip`, ask the agent of NAME itself. It passes on what other peers can lead,
+    and leads only while none can. A group of two that are both drained still has a leader.
 
     \b
     Examples:

@@ -22,6 +22,10 @@ or all would take it for dead. What the text leaves open of that, and what holds
 - *With two classes*, only `first_class` members vote, and gossip twice as often, every other time among themselves.
   They are the highest ones at first, and then the leader replaces those that are dead.
 
+- *A member that was drained* is the last candidate: nobody favours it while another would lead, and if it leads, it
+  gives way to one, unless an operator named it. If all are drained, the highest of them leads. That is in the memory:
+  whoever drained a host expects that it stays drained when it is started again.
+
 A member that gives way, or closes, raises its floor: voters that hear it change over without a wait.
 """
 
@@ -40,6 +44,7 @@ from neli_router.electors.clocks import BiasedClocks
 from neli_router.electors.electorate import Electorate
 from neli_router.electors.events import Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.electors.phi import Signs
+from neli_router.electors.priority import LEAST
 from neli_router.electors.scuttlebutt import Ack, Piece, Scuttlebutt, Syn, Update, incarnation_after
 from neli_router.electors.settings import GossipSettings
 from neli_router.electors.voter import Voter
@@ -58,6 +63,7 @@ HEARTBEAT, READY, LEADS, FLOOR, ELECTORATE, PULSE, WISH = range(7)
 
     HEARTBEAT   see Triplet
     READY       ()                           it hears a majority, and would lead
+                (1,)                         ... only while nobody else would; older releases see no difference
     LEADS       (term,)                      it acts under this
     FLOOR       (ticks, successor)           it acts on no bound up to this; whom to favour instead, or NOBODY
     ELECTORATE  (term, change, n, old..., new...)  n is how many the old ones are
@@ -67,6 +73,7 @@ HEARTBEAT, READY, LEADS, FLOOR, ELECTORATE, PULSE, WISH = range(7)
 
 LAPSED = "for a lease, no majority declared this member their favourite"
 TURNED = "it favours another member now"
+LAST_CHOICE = (1,)
 GAVE = "it gave all partitions away"
 OUTLIVED = "others know a later life of this member: its memory was lost, or there are two of it"
 
@@ -88,6 +95,7 @@ class _Memory(Struct, frozen=True, array_like=True):
     electorate: tuple[int, ...] = ()
     wait: float = 0.0
     """How long what was declared may make somebody lead. Memories without it are from older releases."""
+    drained: bool = False
 
 
 _memory: Decoder[_Memory] = Decoder(_Memory)
@@ -114,6 +122,7 @@ class Gossip(Voter):
         if memory:
             kept = _decode_memory(memory)
             last, term, self._owed = kept.incarnation, max(term, kept.term), kept.wait
+            self._drain_itself(kept.drained)
             if self._two_classes and kept.electorate:
                 electorate = Electorate.of(kept.electorate)
         # Members that count P, N or the electorate otherwise would break each other's promises: they hear nothing.
@@ -159,10 +168,12 @@ class Gossip(Voter):
         self._steady = True
         """Whether the favourite shall be declared afresh."""
         self._successor: int | None = None
-        """To whom I give way, as soon as the program has let go."""
+        """To whom I give way, as soon as the program has let go; myself for anybody, because I was drained."""
         self._named = NOBODY
         """To whom I gave way."""
         self._aside_until = -inf
+        self._was_named = False
+        """Whether an operator wants me to lead, though I was drained."""
         self._is_news = False
         self._urgent: dict[int, None] = {}
         self._told_leader: int | None = None
@@ -363,6 +374,8 @@ class Gossip(Voter):
         if floor is not None and len(floor) == 2 and (floor[0] == ON_NONE or floor[1] != NOBODY):
             heir = NOBODY if floor[0] == ON_NONE else floor[1]
             whom = "it stopped" if heir == NOBODY else f"it gave way to {self._settings.peers[heir]}"
+            if heir == leader:
+                whom = "it was drained, and gave way"
             return Notice("leader.ceded", {"peer": peer, "reason": whom})
         lives = self._signs.is_alive(leader, self._turned_at - self._slept)
         why = "it says that it leads no more: it lost its majority" if lives else "nothing is heard of it"
@@ -386,12 +399,17 @@ class Gossip(Voter):
         hears = ballot.acting or self._hears_majority(awake)
         aside = now < self._aside_until or (self._closing and ballot.lead_term is None)
         if hears and not aside and self._settings.me in self._electors:
-            if own.get(READY) is None:
-                self._copies.set(READY, ())
+            ready = LAST_CHOICE if self.drained else ()
+            if own.get(READY) != ready:
+                self._copies.set(READY, ready)
         else:
             self._copies.delete(READY, now)
         if aside and ballot.floor < ON_NONE and now >= ballot.told_until:
             self._raise_floor(self._clocks.elapsed(now))
+        if self.drained and ballot.acting and not self._was_named and self._successor is None:
+            others = (self._copies.replicas[place].get(READY) for place in self._candidates(now))
+            if any(ready != LAST_CHOICE for ready in others):
+                self._successor = self._settings.me
         self._steady = self._sticks(now)
         if (
             self._steady
@@ -480,23 +498,31 @@ class Gossip(Voter):
         )
 
     def _choose(self, now: float) -> tuple[int, int] | None:
-        """The leader, if there is one; whom the last one named; or the candidate with the highest uuid."""
-        me, awake, replicas = self._settings.me, now - self._slept, self._copies.replicas
-        if me not in self._electors:
+        """The leader, if there is one; whom the last one named; or the candidate with the highest uuid, those that were
+        drained behind all others."""
+        replicas, favourite = self._copies.replicas, self.favourite
+        if self._settings.me not in self._electors or not (candidates := self._candidates(now)):
             return None
-        candidates = [
+        named = NOBODY
+        if favourite is not None and (floor := replicas[favourite].get(FLOOR)) and len(floor) == 2:
+            named = floor[1] if floor[1] != favourite else NOBODY
+
+        def standing(place: int) -> tuple[int, bool, bool, int]:
+            is_willing = replicas[place].get(READY) != LAST_CHOICE
+            return self._leads(place), place == named, is_willing, self._rank[place]
+
+        best = max(candidates, key=standing)
+        return best, replicas[best].incarnation
+
+    def _candidates(self, now: float) -> list[int]:
+        """Those who would lead, also as the last choice."""
+        me, awake, replicas = self._settings.me, now - self._slept, self._copies.replicas
+        return [
             place
             for place in dict.fromkeys(self._electors)
             if replicas[place].get(READY) is not None
             and (place == me or (self._signs.is_alive(place, awake) and self._clocks.knows(place)))
         ]
-        if not candidates:
-            return None
-        named = NOBODY
-        if (favourite := self.favourite) is not None and (floor := replicas[favourite].get(FLOOR)) and len(floor) == 2:
-            named = floor[1]
-        best = max(candidates, key=lambda place: (self._leads(place), place == named, self._rank[place]))
-        return best, replicas[best].incarnation
 
     def _leads(self, place: int) -> int:
         """The term under which it says that it leads; 0 if it does not."""
@@ -516,6 +542,10 @@ class Gossip(Voter):
             return
         if before is None:
             self._given.clear()
+            self._was_named = self._is_heir()
+            if self._named != NOBODY:  # That was another lead's end.
+                self._named = NOBODY
+                self._raise_floor(ballot.floor)
             self._keep(effects)
             if ballot.triplet is not None and ballot.triplet is not said:
                 self._copies.set(HEARTBEAT, ballot.triplet)
@@ -526,6 +556,12 @@ class Gossip(Voter):
             self.transitions["leader", "elected"] += 1
             self._copies.set(LEADS, (ballot.lead_term,))
             self._tell_voters()
+
+    def _is_heir(self) -> bool:
+        """Whether the last leader gave way to me."""
+        last, me = self._last_leader, self._settings.me
+        floor = self._copies.replicas[last].get(FLOOR) if last not in (None, me) and last is not None else None
+        return floor is not None and len(floor) == 2 and floor[1] == me
 
     def _end_lead(self, now: float, reason: str) -> None:
         if self._ballot.lead_term is not None:
@@ -568,13 +604,25 @@ class Gossip(Voter):
                 effects.extend(Send(i, body) for i in range(self._settings.size) if i != self._settings.me)
 
     def _nominate(self, event: Nominate | Prefer | Rebalance, now: float, effects: list[PeerEffect]) -> None:
+        if isinstance(event, Prefer):
+            partitions = range(self._settings.layout.partitions)
+            self._drain_itself(all((event.priorities or {}).get(i, 0) <= LEAST for i in partitions))
+            self._was_named = False
+            self._keep(effects)
+            self._beat_at = min(self._beat_at, now)
+            return
         if not isinstance(event, Nominate) or not 0 <= event.node < self._settings.size:
             return
         if self._ballot.acting:
+            self._was_named = event.node == self._settings.me
             self._give_way(event.node)
         elif (leader := self.leader) is not None:
             self._copies.set(WISH, (event.node, self._leads(leader)))
             self._urgent[leader] = None
+
+    def _drain_itself(self, drained: bool) -> None:
+        self.drained = drained
+        self.shed = frozenset(range(self._settings.layout.partitions) if drained else ())
 
     def _heed_wishes(self) -> None:
         for place in sorted(self._wishers):
@@ -644,7 +692,7 @@ class Gossip(Voter):
         electorate = ballot.electorate.flat if self._two_classes else ()
         # Whoever has a favourite owes nothing of an older life any more.
         wait = max(self._owed, self._settings.wait) if ballot.favourite is None else self._settings.wait
-        effects.append(Keep(encode(_Memory(ballot.life, ballot.term, electorate, wait))))
+        effects.append(Keep(encode(_Memory(ballot.life, ballot.term, electorate, wait, self.drained))))
 
 
 def _decode_memory(memory: bytes) -> _Memory:

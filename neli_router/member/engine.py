@@ -364,20 +364,24 @@ class Engine:
     def shed(self, partitions: Iterable[int] | None) -> None:
         """Lead these, or all, only while no other peer can; none takes that back."""
         self.membership.require_open()
-        if self.config.protocol != "term":
+        wanted = "to lead some partitions only while no other member can was wanted"
+        if not self.drains_itself:
             raise BeyondProtocol(
-                "to lead some partitions only while no other member can was wanted",
+                wanted,
                 f"members of the protocol {self.config.protocol!r} have no priorities",
                 "drain the member if its group has a ledger, or stop it, which hands over what it leads",
             )
-        numbers = range(self.config.layout.partitions) if partitions is None else tuple(partitions)
+        everything = range(self.config.layout.partitions)
+        numbers = everything if partitions is None else tuple(partitions)
         self._require_partitions(numbers)
+        if self.config.protocol == "gossip" and set(numbers) not in (set(), set(everything)):
+            raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "shed all of them, or none")
         self.post(Prefer(dict.fromkeys(numbers, LEAST) or None))
 
     @property
     def drains_itself(self) -> bool:
         """Whether the group is one in which each member sheds for itself, and nobody for another."""
-        return self.config.protocol == "term"
+        return self.config.protocol in ELECTED
 
     def require_itself(self, name: str) -> None:
         """Raise ConfigError if `name` is not this member's."""

@@ -284,20 +284,21 @@ class Member(Closing):
         """Lead these partitions of `term`, or all, only while no other member can: for a host under load.
 
         What is led of them goes to the others in good order, and comes back after `shed(())`. Each call says all that
-        is shed. It is kept over a restart. Returns at once; raises BeyondProtocol and ConfigError.
+        is shed. It is kept over a restart. Of `gossip`, where one member leads all, it is all or nothing, and nothing
+        comes back by itself. Returns at once; raises BeyondProtocol and ConfigError.
         """
         self._engine.shed(partitions)
 
     @property
     def shedding(self) -> frozenset[int]:
-        """The partitions of `term` that this member leads only while no other can."""
+        """The partitions of `term` and `gossip` that this member leads only while no other can."""
         return self._membership.shed
 
     def drain(self, name: str, *, timeout: float = WISH_MAX) -> None:
         """The member called `name` shall own nothing but what is pinned to it.
 
-        Of `term`, `name` is this member's own, or its HOST:PORT: it sheds everything, and returns at once. It keeps
-        what it is then nominated for.
+        Of `term` and `gossip`, `name` is this member's own, or its HOST:PORT: it sheds everything, and returns at once.
+        It keeps what it is then nominated for.
         """
         if self._engine.drains_itself:
             self._engine.require_itself(name)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from neli_router.config import SHARERS
+from neli_router.config import ELECTED, SHARERS
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerUnavailable
 from neli_router.induction.fold import State
 from neli_router.induction.records import Drain, Load, Pin, Record, Undrain, Unpin, Weigh
@@ -64,12 +64,12 @@ def unheard(wish: CheckedWish, timeout: float, obstacle: str) -> LedgerUnavailab
 
 def no_wishes(what: str, protocol: str) -> BeyondProtocol:
     """The error for a wish in a group of a protocol that takes none."""
-    if protocol == "term":
+    if protocol in ELECTED:
+        prefer = "; or say who shall lead by the `preferences` of all members" if protocol == "term" else ""
         return BeyondProtocol(
             f"{what} was wanted",
             f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and nobody writes down such a wish",
-            "drain a member at its own agent; name a leader with `neli rebalance --to`; or say who shall lead by "
-            "the `preferences` of all members",
+            f"drain a member at its own agent; name a leader with `neli rebalance --to`{prefer}",
         )
     return BeyondProtocol(
         f"{what} was wanted",

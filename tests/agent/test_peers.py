@@ -272,6 +272,44 @@ def test_an_agent_is_drained_passes_on_what_it_leads_and_gets_it_back(
     until(lambda: ("m0", 0, False) == shedding()[0], "another agent to know of that, too")
 
 
+def test_an_agent_of_gossip_is_drained_and_another_leads_until_all_others_are_gone(
+    listed: Listed, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        agents = []
+        for i in range(3):
+            layout = Layout(slots=64, partitions=PARTITIONS)
+            config = Config(listed.address(i), protocol="gossip", name=f"m{i}", lease=LEASE, layout=layout)
+            agents.append(stack.enter_context(running(config, AgentOptions(socket=f"{tmp_path}/{i}.sock"))))
+        until(lambda: PARTITIONS in shares(agents), "a leader")
+        first = shares(agents).index(PARTITIONS)
+
+        def say(*words: str) -> Result:
+            return neli(*words, "--agent", f"{tmp_path}/{first}.sock")
+
+        result = say("drain", f"m{first}", "--yes")
+        assert (0, True) == (result.exit_code, "also after a restart" in result.output)
+        until(lambda: shares(agents)[first] == 0 and PARTITIONS in shares(agents), "another leader")
+        second = shares(agents).index(PARTITIONS)
+        third = 3 - first - second
+        assert 0 == neli("drain", f"m{third}", "--yes", "--agent", f"{tmp_path}/{third}.sock").exit_code
+        until(
+            lambda: (
+                [one["drained"] for one in asked(tmp_path, "/v1/peers", second).json()["peers"]]
+                == [i != second for i in range(3)]
+            ),
+            "the leader to know who is drained",
+        )
+        assert PARTITIONS == shares(agents)[second]
+        agents[second].agent.member.ask_close()
+        until(lambda: PARTITIONS in (shares(agents)[first], shares(agents)[third]), "a drained leader")
+        result = say("undrain", f"m{first}", "--yes")
+        assert (0, True) == (result.exit_code, "This member may be elected again" in result.output)
+        until(lambda: PARTITIONS == shares(agents)[first], "the one that is not drained")
+        result = say("pin", "1", "m0", "--yes")
+        assert (5, True) == (result.exit_code, "drain a member at its own agent" in result.output)
+
+
 def test_of_agents_with_preferences_the_last_one_leads_only_what_no_other_can(listed: Listed, tmp_path: Path) -> None:
     with ExitStack() as stack:
         agents = []

@@ -12,10 +12,11 @@ from msgspec.msgpack import decode, encode
 from neli_router.electors.ballot import Ballot, Triplet
 from neli_router.electors.clocks import TICKS
 from neli_router.electors.electorate import Electorate
-from neli_router.electors.events import Heard, Keep, Led, Nominate, PeerEffect
+from neli_router.electors.events import Heard, Keep, Led, Nominate, PeerEffect, Prefer
 from neli_router.electors.gossip import CAUSES, HEARTBEAT, LAPSED, Gossip
+from neli_router.electors.priority import LEAST
 from neli_router.electors.settings import GossipSettings
-from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Revoked, Stopped
+from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
 from tests.electors.gossip_scenes import GossipScene, gossip_settings
 
 P = 10.0
@@ -269,7 +270,7 @@ class ForgetsItsP(Gossip):
 
     def _keep(self, effects: list[PeerEffect]) -> None:
         super()._keep(effects)
-        *kept, _wait = decode(effects.pop().memory)  # type: ignore[union-attr]
+        *kept, _wait, _drained = decode(effects.pop().memory)  # type: ignore[union-attr]
         effects.append(Keep(encode(kept)))
 
 
@@ -504,6 +505,107 @@ def test_an_operators_word_stands_until_the_named_member_can_lead() -> None:
     scene.start(named)
     scene.run(scene.now + 3 * P)
     assert [named] == scene.acting
+
+
+DRAIN, UNDRAIN = Prefer(dict.fromkeys(range(2), LEAST)), Prefer(None)
+
+
+def test_a_leader_that_is_drained_gives_way_when_its_program_has_finished_and_stays_out() -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    scene.finishes = False
+    scene.step(leader, DRAIN)
+    scene.run(scene.now + P)
+    assert [leader] == scene.acting
+    assert isinstance(scene.told_to(leader)[-1], Revoked)
+    assert (frozenset({0, 1}), True) == (scene.members[leader].shed, scene.members[leader].drained)
+    scene.finishes = True
+    scene.step(leader, Released(dict(scene.members[leader].leading)))
+    assert scene.until_led(P) < 5
+    scene.run(scene.now + 10 * P)
+    assert [scene.by_uuid[1]] == scene.acting
+    scene.kill(scene.by_uuid[1])
+    scene.run(scene.now + 5 * P)
+    assert [scene.by_uuid[0]] == scene.acting, "the drained one has the highest uuid"
+
+
+def test_people_are_told_that_a_leader_gave_way_because_it_was_drained() -> None:
+    scene = settled()
+    other, _, leader = scene.by_uuid
+    scene.step(leader, DRAIN)
+    while scene.members[other].leader == leader:
+        scene.run(scene.now + 0.05)
+    led = scene.members[other].leaders[0]
+    assert led is not None
+    assert "it was drained, and gave way" == led.reason
+
+
+def test_drained_members_lead_while_nobody_else_can_and_give_way_to_one_that_comes_back() -> None:
+    scene = settled()
+    other, drained, leader = scene.by_uuid
+    for place in (leader, drained):
+        scene.step(place, DRAIN)
+    scene.run(scene.now + 5 * P)
+    assert [other] == scene.acting
+    scene.kill(other)
+    scene.until_led(5 * P)
+    assert [leader] == scene.acting
+    scene.start(other)
+    scene.run(scene.now + 5 * P)
+    assert [other] == scene.acting
+
+
+def test_a_group_whose_members_are_all_drained_has_one_leader_that_stays() -> None:
+    scene = settled(5)
+    for place in range(5):
+        scene.step(place, DRAIN)
+    scene.run(scene.now + 5 * P)
+    (leader,) = scene.acting
+    times = len(scene.acts)
+    scene.run(scene.now + 20 * P)
+    assert ([leader], times) == (scene.acting, len(scene.acts))
+    scene.kill(leader)
+    assert scene.until_led(5 * P) < 3 * P
+
+
+def test_a_drain_is_kept_over_a_restart_and_taken_back() -> None:
+    scene = settled()
+    _, heir, leader = scene.by_uuid
+    scene.step(leader, DRAIN)
+    scene.restart(leader)
+    assert scene.members[leader].drained
+    scene.run(scene.now + 10 * P)
+    assert [heir] == scene.acting
+    scene.step(leader, UNDRAIN)
+    scene.restart(leader)
+    assert (False, frozenset()) == (scene.members[leader].drained, scene.members[leader].shed)
+    scene.run(scene.now + 5 * P)
+    assert [heir] == scene.acting, "a leader goes on, whoever may stand again"
+    scene.kill(heir)
+    scene.until_led(5 * P)
+    assert [leader] == scene.acting
+
+
+def test_a_drained_member_that_an_operator_names_leads_until_it_is_drained_again() -> None:
+    scene = settled()
+    _, heir, drained = scene.by_uuid
+    scene.step(drained, DRAIN)
+    scene.run(scene.now + 5 * P)
+    assert [heir] == scene.acting
+    scene.step(heir, Nominate(drained))
+    scene.run(scene.now + 10 * P)
+    assert [drained] == scene.acting
+    scene.step(drained, DRAIN)
+    scene.run(scene.now + 10 * P)
+    assert [heir] == scene.acting
+
+
+def test_priorities_for_some_partitions_drain_nobody_where_one_leads_all() -> None:
+    scene = settled()
+    leader = scene.by_uuid[-1]
+    scene.step(leader, Prefer({0: LEAST}))
+    scene.run(scene.now + 5 * P)
+    assert ([leader], False) == (scene.acting, scene.members[leader].drained)
 
 
 def test_a_member_that_was_cut_off_for_long_forgets_a_leader_whose_end_it_missed() -> None:

@@ -259,7 +259,7 @@ class App:
         queried(scope["query_string"], ())
         body = await body_of(receive)
         kind = next(kind for kind in KINDS if scope["path"] == f"/v1/{kind}")
-        if self._config.protocol == "term" and kind in ("drain", "undrain"):
+        if self._config.protocol in ELECTED and kind in ("drain", "undrain"):
             await self._wishes.drain_itself(kind, body, send, self._inner.engine)
             return
         if not self._config.has_ledger:

@@ -35,6 +35,9 @@ DRAINED = (
     "while no other peer can."
 )
 UNDRAINED = "This member's peers give back, one after another, what it is preferred for."
+UNDRAINED_AMONG_EQUALS = (
+    "This member may be elected again. Whoever leads goes on, until it is gone or another is named."
+)
 
 KINDS: tuple[Cause, ...] = ("drain", "undrain", "pin", "unpin", "weigh", "load")
 
@@ -77,7 +80,9 @@ class Wishes:
         if not asked.preview:
             engine.shed(None if is_drain else ())
         moves = views.planned_views([(i, name, None) for i in led], 0, kind, name)
-        await answer(send, DrainView(not asked.preview, moves, DRAINED if is_drain else UNDRAINED))
+        prefers = engine.config.protocol == "term" and engine.config.policy != "random"
+        remark = DRAINED if is_drain else UNDRAINED if prefers else UNDRAINED_AMONG_EQUALS
+        await answer(send, DrainView(not asked.preview, moves, remark))
 
     def _load(self, asked: LoadAsked, group: GroupView) -> CheckedWish:
         layout = self._member.layout

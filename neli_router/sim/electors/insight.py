@@ -165,6 +165,16 @@ class GossipInsight(Insight):
     def is_majority(self, places: Sequence[int], partition: int) -> bool:
         return self.options.size - len(places) <= (self.options.first_class - 1) // 2
 
+    def prefers(self, machines: Mapping[int, Voter], leader: int, partition: int) -> bool:
+        if leader not in machines:
+            return False
+        leading = machines[leader]
+        assert isinstance(leading, Gossip)
+        if not leading.drained or leading._was_named:  # noqa: SLF001 - an operator named it.
+            return False
+        voters = leading.electorate.places
+        return any(place in voters and not machine.drained for place, machine in machines.items())
+
     def tell(self, machine: Voter) -> str:
         assert isinstance(machine, Gossip)
         return f"favours {machine.favourite}, sees {machine.leader}, {machine.electorate}"

@@ -30,7 +30,8 @@ const OF_PEERS = {
     "The members elect who leads: there are no pins or weights. neli rebalance moves leaders; neli drain, at a member's" +
     " own agent, empties it.",
   gossip:
-    "The members elect one that leads everything: there are no drains, pins or weights. neli rebalance names another.",
+    "The members elect one that leads everything: there are no pins or weights. neli rebalance names another; neli drain, at" +
+    " a member's own agent, makes it the last choice.",
 };
 const ALONE = "Peers and leaders are as this agent's own member sees them, and others may see them otherwise.";
 const TICK_MS = 200;
