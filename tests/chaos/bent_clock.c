@@ -7,6 +7,9 @@
  *
  * CLOCK_RATE_PPM in the environment is what the rate is above 1, in parts in a million. The clocks agree with the true
  * ones when the host starts. So a reading divided by the rate is the true one, whichever of these clocks it is of.
+ *
+ * libfaketime does not do: it leaves sem_clockwait alone, by which Python waits for its locks, so that a wait of a
+ * second under it does not end; and it has all clocks show the time of day.
  */
 
 #define _GNU_SOURCE

@@ -16,7 +16,8 @@
                      bad         the switch loses, doubles and reorders everybody's datagrams
 
 Kinds are dealt from a deck that a seed shuffled, as in `storm`. Most are aimed at a peer that leads, because nothing is
-to be seen at others. Faults of the network may overlap. In the end all is undone at once, and all must be led again.
+to be seen at others. Faults of the network may overlap. When a deck is empty, and in the end, all is undone at once,
+and all must be led again: how long that takes shows whether a group elects that is up and hears each other.
 
 All the while, the hosts' clocks run at rates of their own, if a test has `BentClocks`: the storm gives each process its
 host's, and reads its notes in true time.
@@ -72,8 +73,8 @@ class PeerStorm:
         self.injected: list[Injected] = []
         self.ended: list[str] = []
         """The log of each process that ended by itself, which none may."""
-        self.led_after = 0.0
-        """Seconds after the calm until every partition was led."""
+        self.led_after: list[float] = []
+        """Seconds until every partition was led, from each calm: all have started, and hear each other."""
         self._network, self._group, self._switch, self._lease = network, group, switch, lease
         self._names, self._clock, self._bent = list(network.hosts), clock, bent
         self._rng = random.Random(seed)
@@ -97,22 +98,33 @@ class PeerStorm:
                     if not unmet and seen():
                         break
                     end = now + ASK_EVERY
+                if now >= strike_at and not deck:
+                    if self.injected:
+                        self._calm()
+                    deck = self._rng.sample(self.kinds, len(self.kinds))
                 if now >= strike_at:
-                    deck = deck or self._rng.sample(self.kinds, len(self.kinds))
                     if self._strike(deck[-1]):
                         unmet.discard(deck.pop())
                     strike_at = now + self._lease * self._rng.uniform(0.3, 2.0)
                 self._look()
         finally:
-            while self._due:
-                heapq.heappop(self._due)[2]()
-            self._network.heal()
-            self._switch.heal()
-        self._look()
-        calm_at = host_clock()
-        self.led_after = max(led_from(self._group, calm_at).values()) - calm_at
-        self._group.wait_until(lambda: all(map(self._is_member, self._names)), "all were to be members again")
+            self._undo_all()
+        self._calm()
         self._group.leave()
+
+    def _undo_all(self) -> None:
+        while self._due:
+            heapq.heappop(self._due)[2]()
+        self._network.heal()
+        self._switch.heal()
+
+    def _calm(self) -> None:
+        self._undo_all()
+        self._look()
+        self._group.wait_until(lambda: all(map(self._is_member, self._names)), "all were to be members again")
+        calm_at = host_clock()
+        led_at = led_from(self._group, calm_at, claimed=1.1 * self._lease)  # By the slowest clock of a leader.
+        self.led_after.append(max(led_at.values()) - calm_at)
 
     def _start(self, name: str) -> None:
         environment = dict(self._bent.environment(name)) if self._bent is not None else {}

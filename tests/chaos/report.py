@@ -11,7 +11,7 @@ from statistics import median
 from neli_router.processes.referee import Unled, Verdict
 from tests.chaos.storm import Injected
 
-__all__ = ["seen", "table", "unled_in_calm"]
+__all__ = ["led_again", "seen", "table", "unled_in_calm"]
 
 
 def table(injected: Sequence[Injected]) -> str:
@@ -36,6 +36,12 @@ def seen(verdict: Verdict) -> str:
         f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers, {waited}\n"
         f"{len(verdict.overlaps)} overlaps, {len(verdict.regressions)} terms that went back"
     )
+
+
+def led_again(led_after: Sequence[float]) -> str:
+    """How long it took after each calm until all was led."""
+    longest = f"median {median(led_after):.2f} s, longest {max(led_after):.2f} s"
+    return f"all led after each of {len(led_after)} calms: {longest}"
 
 
 def unled_in_calm(injected: Sequence[Injected], began_at: float, unled: Sequence[Unled]) -> str:

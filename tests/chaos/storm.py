@@ -223,14 +223,17 @@ class Storm:
         self.balanced_after = host_clock() - calm_at
 
 
-def led_from(group: ProcessGroup, moment: float) -> dict[int, float]:
-    """Wait until a process that runs acts for each partition at `moment` or later; when that began, or `moment`."""
+def led_from(group: ProcessGroup, moment: float, *, claimed: float = 0.0) -> dict[int, float]:
+    """Wait until a process that runs acts for each partition at `moment` or later; when that began, or `moment`.
+
+    What was `claimed` before, for so many seconds after `moment` at most, does not count: nothing may stand behind it.
+    """
     led_at: dict[int, float] = {}
 
     def is_led() -> bool:
         for process in group.running.values():
             for span in process.life.spans:
-                if span.until > moment:
+                if span.until > moment + claimed:
                     since = max(moment, span.since)
                     led_at[span.partition] = min(since, led_at.get(span.partition, since))
         return len(led_at) == group.partitions
