@@ -16,6 +16,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from neli_router.consumer_group.settings import FastNeliSettings, GroupSettings, NeliSettings
@@ -46,14 +47,17 @@ __all__ = [
     "WITNESSES",
     "Config",
     "look_at_group",
+    "look_at_votes",
     "my_place",
     "open",
     "open_link",
     "owners_at",
     "owners_of",
     "peers_at",
+    "read_peers_key",
     "require_promises",
     "subscribe",
+    "try_to_listen",
 ]
 
 PROTOCOLS = ("induction", "neli", "fast-neli", "term", "gossip")
@@ -195,8 +199,9 @@ class Config:
         problems = [unknown("option", name, known) for name in options if name not in known]
         chosen = {name: value for name, value in options.items() if name in known}
         if "ledger" not in chosen:
-            problems.append("no ledger is named: say where it is, such as ledger='sqlite:///var/lib/jobs/ledger.db'")
-            chosen["ledger"] = "memory://nowhere"
+            protocol = chosen.get("protocol")
+            problems.append(_NO_PEERS if protocol in ELECTED else _NO_LEDGER)
+            chosen["ledger"] = _LONE_PEER if protocol in ELECTED else "memory://nowhere"
         if isinstance(chosen.get("layout"), Mapping):
             layout, sizes = chosen.pop("layout"), Layout.__struct_fields__
             problems += [unknown("option", name, sizes, "layout.") for name in layout if name not in sizes]
@@ -346,11 +351,25 @@ def my_place(config: Config) -> int:
 
 def open_link(config: Config, clock: Callable[[], float]) -> PeerLink:
     """The link to the peers of `config`. Raises ConfigError and PeersUnusable."""
-    address = peers_at(config)
-    # All that members must have alike, or two majorities would not share one. What may change from one release of a
-    # program to the next, such as the lease, is in what they say: what is kept belongs to this mark.
-    mark = f"{config.protocol} {config.layout.partitions} {config.replicas or len(address.peers)}"
-    return peer_sockets.open_link(address, mark=mark.encode(), clock=clock)
+    return peer_sockets.open_link(peers_at(config), mark=_peers_mark(config), clock=clock)
+
+
+def read_peers_key(config: Config) -> bytes:
+    """What the key of the peers of `config` is drawn from. Raises ConfigError."""
+    return peer_sockets.read_key(peers_at(config))
+
+
+def try_to_listen(config: Config) -> None:
+    """Listen for a moment where a member of `config` would. Raises ConfigError and PeersUnusable."""
+    peer_sockets.try_to_listen(peers_at(config))
+
+
+def look_at_votes(config: Config) -> Path:
+    """The folder in which a member of `config` would keep its votes, after a look at those that are there.
+
+    Raises ConfigError and PeersUnusable, as `open_link` would.
+    """
+    return peer_sockets.look_at_votes(peers_at(config), mark=_peers_mark(config))
 
 
 def peers_at(config: Config) -> PeersAddress:
@@ -358,6 +377,12 @@ def peers_at(config: Config) -> PeersAddress:
     address = _list_of(config.ledger)
     assert address is not None, "an address with problems was refused"
     return address
+
+
+def _peers_mark(config: Config) -> bytes:
+    # All that members must have alike, or two majorities would not share one. What may change from one release of a
+    # program to the next, such as the lease, is in what they say: what is kept belongs to this mark.
+    return f"{config.protocol} {config.layout.partitions} {config.replicas or len(peers_at(config).peers)}".encode()
 
 
 def _list_of(url: object) -> PeersAddress | None:
@@ -449,6 +474,14 @@ def require_promises(config: Config, ledger: Ledger) -> None:
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
+
+_NO_LEDGER = "no ledger is named: say where it is, such as ledger='sqlite:///var/lib/jobs/ledger.db'"
+_NO_PEERS = (
+    "no peers are named, among whom to elect: name them all, such as --peers a:7801,b:7801,c:7801 of an agent, or "
+    "ledger='peers://a:7801,b:7801,c:7801/jobs'"
+)
+_LONE_PEER = "peers://127.0.0.1:1/neli"
+"""In place of a list that was not said, so that the rest can be checked."""
 
 _STAND_INS: Mapping[str, Any] = {**{field.name: field.default for field in fields(Config)}, "ledger": "memory://x"}
 

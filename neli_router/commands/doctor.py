@@ -53,11 +53,10 @@ from neli_router.commands.peers import why_of
 from neli_router.config import ELECTED, Config
 from neli_router.deaths.life import OwnLife
 from neli_router.deaths.registration import Registration
-from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerMissing, NeliError
+from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerMissing, NeliError, PeersUnusable
 from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
-from neli_router.private import Unreadable, read_secret
 from neli_router.protocol import BEATS_PER_LEASE, Notice
 from neli_router.settings.addresses import parse_place
 from neli_router.settings.agent_address import Address, distrust
@@ -78,9 +77,6 @@ BODY_MAX = 4 * 2**20
 HEAR_BEATS = 3
 HEAR_MAX = 10.0
 """For how many Beats, and for how many seconds at most, a member of our name is listened for."""
-
-KEY_MAX = 4096
-"""Bytes of a file with a key, as the link of peers reads it."""
 
 _UNMEASURED = Diagnosis("trips", "skipped", "there is no ledger here that could be asked or measured beside")
 
@@ -155,9 +151,8 @@ def _place(path: Path) -> Diagnosis:
 
 _NO_OWNERS = Diagnosis(
     "owners",
-    "warning",
-    "no store of owners is named, so an agent answers look-ups only for what it leads itself",
-    "give all members the same --ownership redis://host:6379/group, where each tells what it leads",
+    "fine",
+    "no store of owners is named: an agent names the owners that its member believes in; `Router.from_redis` needs one",
 )
 
 
@@ -183,16 +178,36 @@ def _peers(config: Config) -> list[Diagnosis]:
         found.append(Diagnosis("key", "warning", "no key is named: every user of this host can make leaders", remedy))
     else:
         try:
-            read_secret(address.key_file, address.key_file, KEY_MAX)
+            configuration.read_peers_key(config)
             found.append(Diagnosis("key", "fine", f"{address.key_file} can be read, and by no other user"))
-        except Unreadable as error:
-            found.append(Diagnosis("key", "failed", str(error), "all peers need the same key, in a file of their user"))
-    if address.state and not (Path(address.state).is_dir() and os.access(address.state, os.W_OK | os.X_OK)):
+        except ConfigError as error:
+            remedy = "all peers need the same key, in a file of their user"
+            found.append(Diagnosis("key", "failed", "; ".join(error.problems), remedy))
+    return [*found, _votes(config)]
+
+
+def _votes(config: Config) -> Diagnosis:
+    """The folder of this member's votes, and the votes that are in it."""
+    try:
+        folder = configuration.look_at_votes(config)
+    except NeliError as error:
+        return Diagnosis("state", "failed", f"{error.wanted}, but {error.found}", error.remedy)
+    made = next(one for one in (folder, *folder.parents) if one.exists())
+    if not (made.is_dir() and os.access(made, os.W_OK | os.X_OK)):
         remedy = "make it, for this member's user: without its votes a member must not stand"
-        found.append(Diagnosis("state", "failed", f"{address.state} is no folder that can be written to", remedy))
-    elif address.state:
-        found.append(Diagnosis("state", "fine", f"{address.state} can be written to"))
-    return found
+        return Diagnosis("state", "failed", f"{folder} is no folder that can be written to", remedy)
+    return Diagnosis("state", "fine", f"{folder} can be {'written to' if folder == made else 'made'}")
+
+
+def _ear(config: Config) -> Diagnosis:
+    """Whether a member that starts now could listen to its peers."""
+    try:
+        configuration.try_to_listen(config)
+    except ConfigError:
+        return Diagnosis("listening", "skipped", "which of the peers this is, is not known")
+    except PeersUnusable as error:
+        return Diagnosis("listening", "failed", f"{error.wanted}, but {error.found}", error.remedy)
+    return Diagnosis("listening", "fine", "the port of this member is free")
 
 
 def _resolves(peer: str) -> bool:
@@ -251,8 +266,10 @@ def _owners(resolved: Resolved) -> list[Diagnosis]:
 
 def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     found = [_socket(agent.socket)] if agent.socket else []
-    if config.protocol in ELECTED and found and found[0].verdict == "fine":
-        found += [*_voters(agent.socket), *_drain(agent.socket)]
+    if config.protocol in ELECTED:
+        # An agent that answers has the port, and says better whom it hears.
+        is_there = bool(found) and found[0].found.startswith("one answers")
+        found += [*_voters(agent.socket), *_drain(agent.socket)] if is_there else [_ear(config)]
     if found and config.has_ledger:
         found.append(_witness(config, agent.socket, found[0]))
     return found if agent.listen is None else [*found, _port(agent.listen)]

@@ -49,6 +49,7 @@ def rebalance_command(
         if output == "json":
             print_views([view])
             return
-        which = "all partitions" if not partitions else f"partitions {', '.join(map(str, partitions))}"
+        numbers = ", ".join(map(str, partitions))
+        which = f"partition{'s' * (len(partitions) > 1)} {numbers}" if partitions else "all partitions"
         shall = "passes what it leads to preferred peers" if to is None else f"asked that {to} leads {which}"
         click.echo(f"{view.member}, which leads {view.led} now, {shall}.")

@@ -260,7 +260,7 @@ class Gossip(Voter):
         if message is None or not 0 <= sender < self._settings.size:
             if self._copies.is_foreign and sender not in self._strangers:
                 self._strangers.add(sender)
-                why = "it has another lease, another first_class or another bound of drift: start all with the same"
+                why = "it has another lease, or settings of another release: start all with the same lease and release"
                 effects.append(Notice("peers.settings_differ", {"peer": self._settings.peers[sender], "why": why}))
             return
         self._strangers.discard(sender)

@@ -70,7 +70,9 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
         """What costs more than it need, as sentences."""
         if self.size % 2 or self.size == 2:
             return []
-        costs = f"{self.size} peers need {self.quorum} for a majority, and bear {self.size - self.quorum} failures"
+        borne = self.size - self.quorum
+        failures = f"{borne} failure{'s' * (borne > 1)}"
+        costs = f"{self.size} peers need {self.quorum} for a majority, and bear {failures}"
         return [f"{costs}, as {self.size - 1} do: leave one out, or add one"]
 
     def problems(self) -> list[str]:

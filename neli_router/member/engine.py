@@ -357,7 +357,7 @@ class Engine:
             raise BeyondProtocol(wanted, "with gossip one member leads all partitions", "leave the partitions out")
         peers, numbers = peers_at(self.config).peers, None if partitions is None else tuple(partitions)
         if peer not in peers:
-            raise ConfigError([f"{peer!s:.100} is none of the peers: there is {', '.join(peers)}"])
+            raise ConfigError([f"{str(peer)[:100]!r} is none of the peers: there is {', '.join(peers)}"])
         self._require_partitions(numbers or ())
         self.post(Nominate(peers.index(peer), numbers))
 

@@ -109,8 +109,10 @@ class Membership:
 
     def why_not(self, partition: int) -> str:
         """Why `partition` is not led."""
+        if self._protocol in ELECTED:
+            return _why_not_elected(self.outlook, partition, self.barrier.grant(partition), self.obstacle)
         if self._protocol != "induction":
-            return _why_not_given(self._protocol, self.barrier.grant(partition), self.obstacle)
+            return _why_not_given(self.barrier.grant(partition), self.obstacle)
         return why_not(self.state, self.incarnation, partition, self.barrier.grant(partition), self.obstacle)
 
     def not_leading(self, partition: int, timeout: float | None) -> NotLeading:
@@ -229,15 +231,30 @@ def why_not(state: State, me: str, partition: int, grant: Grant | None, obstacle
     return f"{name} owns it under term {state.terms[partition]}{coming}"
 
 
-def _why_not_given(protocol: str, grant: Grant | None, obstacle: str) -> str:
-    """The same, for a protocol without a ledger: who leads it instead, the member cannot know."""
+def _why_not_given(grant: Grant | None, obstacle: str) -> str:
+    """The same, for a group that is borrowed of a broker: who leads it instead, the member cannot know."""
     if obstacle:
-        return f"the {'peers are' if protocol in ELECTED else 'broker is'} out of reach ({obstacle})"
+        return f"the broker is out of reach ({obstacle})"
     if grant is not None and grant.state in _BY_STATE:
         return _BY_STATE[grant.state]
-    if protocol in ELECTED:
-        return "the peers elected another member for it, or no majority of them has answered yet"
     return "the broker gave it to another member, or it is given and no fresh heartbeat of it has come yet"
+
+
+def _why_not_elected(outlook: Outlook | None, partition: int, grant: Grant | None, obstacle: str) -> str:
+    """The same, among peers. Who leads it instead is what this member believes."""
+    if obstacle:
+        return f"the peers are out of reach ({obstacle})"
+    if grant is not None and grant.state in _BY_STATE:
+        return _BY_STATE[grant.state]
+    if outlook is None:
+        return "this member has not begun to listen to its peers"
+    if (led := outlook.leaders[partition]) is None:
+        return "this member is none of the replicas that elect its leader"
+    if led.leader == outlook.me:
+        return f"this member was elected under term {led.term}, and may not act yet, or no more"
+    if led.leader is not None:
+        return f"{outlook.peers[led.leader]} leads it under term {led.term}"
+    return f"nobody leads it: {outlook.why_unled}"
 
 
 def anew(error: BaseException) -> BaseException:

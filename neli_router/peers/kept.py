@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from neli_router.errors import Closed, PeersUnusable
 
-__all__ = ["MEMORY_MAX", "KeptMemory", "default_folder"]
+__all__ = ["MEMORY_MAX", "KeptMemory", "default_folder", "look_at_memory"]
 
 MAGIC = b"NELIVOTE"
 VERSION = 1
@@ -46,8 +46,7 @@ class KeptMemory:
     """The memory of one place of one group. Used by one thread. Raises PeersUnusable; `close` lets another have it."""
 
     def __init__(self, folder: Path, *, group: str, me: str, mark: bytes) -> None:
-        self.path = folder / f"{group}@{me}.votes"
-        self._about = hashlib.blake2b(f"{group}\n{me}\n".encode() + mark, digest_size=16).digest()
+        self.path, self._about = _named(folder, group, me), _digest(group, me, mark)
         self._lock = self._folder = -1
         try:
             try:
@@ -56,12 +55,15 @@ class KeptMemory:
                 # In a name of its own: the file itself is another one after each rename.
                 self._lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except OSError as error:
-                self._fail(
-                    f"its folder cannot be used ({_reason(error)})",
+                # By its own name, mkdir says of a file in the folder's place that it exists.
+                found = "it is no folder" if isinstance(error, FileExistsError) else _reason(error)
+                _fail(
+                    self.path,
+                    f"its folder cannot be used ({found})",
                     "give state (--state, or ?state= in an address) a folder that can be written",
                 )
             self._take()
-            self.memory = self._read()
+            self.memory = _read(self.path, self._about)
         except BaseException:
             self.close()
             raise
@@ -76,7 +78,8 @@ class KeptMemory:
         if self._lock < 0:
             raise Closed(f"the memory {self.path} was wanted", "it was closed before", "open it anew")
         if len(memory) > MEMORY_MAX:
-            self._fail(f"{len(memory)} bytes are more than the {MEMORY_MAX} that one has", "have fewer partitions")
+            found = f"{len(memory)} bytes are more than the {MEMORY_MAX} that one has"
+            _fail(self.path, found, "have fewer partitions")
         text = HEADER.pack(MAGIC, VERSION, self._about, len(memory)) + memory
         new = Path(f"{self.path}.new")
         try:
@@ -89,7 +92,8 @@ class KeptMemory:
             new.rename(self.path)
             os.fsync(self._folder)  # Or a power cut could undo the rename.
         except OSError as error:
-            self._fail(f"it cannot be kept ({_reason(error)})", "make room, or mend the disk, and start again")
+            found = f"it cannot be kept ({_reason(error)})"
+            _fail(self.path, found, "make room, or mend the disk, and start again")
         self.memory = memory
 
     def close(self) -> None:
@@ -102,45 +106,63 @@ class KeptMemory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-                self._fail("another process has it", "end that one first: a member votes once")
-            self._fail(
+                _fail(self.path, "another process has it", "end that one first: a member votes once")
+            _fail(
+                self.path,
                 f"it cannot be locked ({_reason(error)})",
                 "give state (--state, or ?state= in an address) a folder on a local disk",
             )
 
-    def _read(self) -> bytes:
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with os.fdopen(descriptor, "rb") as file:
-                text = file.read(HEADER.size + MEMORY_MAX + CHECK_SIZE + 1)
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            self._fail(f"it cannot be read ({_reason(error)})", "let this user read the file, and start again")
-        if text[: len(MAGIC)] != MAGIC[: len(text)] or not text:
-            self._fail("the file is none of ours", _FORGET)
-        if len(text) > len(MAGIC) and text[len(MAGIC)] != VERSION:
-            self._fail(
-                f"the file is of version {text[len(MAGIC)]}, and this is {VERSION}", "run the release that wrote it"
-            )
-        whole = len(text) >= HEADER.size + CHECK_SIZE and _check(text[:-CHECK_SIZE]) == text[-CHECK_SIZE:]
-        if not whole or HEADER.unpack_from(text)[3] != len(text) - HEADER.size - CHECK_SIZE:
-            self._fail("the file was cut or changed", _FORGET)
-        if HEADER.unpack_from(text)[2] != self._about:
-            self._fail(
-                "the file is of another group, place, protocol or number of partitions",
-                "give this group a name or a folder of its own, with a term_base above every term that it had",
-            )
-        return text[HEADER.size : -CHECK_SIZE]
 
-    def _fail(self, found: str, remedy: str) -> NoReturn:
-        raise PeersUnusable(f"the memory of this member's votes in {self.path} was wanted", found, remedy) from None
+def look_at_memory(folder: Path, *, group: str, me: str, mark: bytes) -> bytes:
+    """What a `KeptMemory` would begin with. Makes, changes and locks nothing. Raises PeersUnusable."""
+    return _read(_named(folder, group, me), _digest(group, me, mark))
 
 
 def default_folder(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> Path:
     """Where a group on loopback keeps its memory, if its address does not say: with the user's other state."""
     home = environment.get("XDG_STATE_HOME") or ""
     return (Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "state") / "neli"
+
+
+def _named(folder: Path, group: str, me: str) -> Path:
+    return folder / f"{group}@{me}.votes"
+
+
+def _digest(group: str, me: str, mark: bytes) -> bytes:
+    return hashlib.blake2b(f"{group}\n{me}\n".encode() + mark, digest_size=16).digest()
+
+
+def _read(path: Path, about: bytes) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            text = file.read(HEADER.size + MEMORY_MAX + CHECK_SIZE + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        _fail(path, f"it cannot be read ({_reason(error)})", "let this user read the file, and start again")
+    if text[: len(MAGIC)] != MAGIC[: len(text)] or not text:
+        _fail(path, "the file is none of ours", _FORGET)
+    if len(text) > len(MAGIC) and text[len(MAGIC)] != VERSION:
+        found = f"the file is of version {text[len(MAGIC)]}, and this is {VERSION}"
+        _fail(path, found, "run the release that wrote it")
+    whole = len(text) >= HEADER.size + CHECK_SIZE and _check(text[:-CHECK_SIZE]) == text[-CHECK_SIZE:]
+    if not whole or HEADER.unpack_from(text)[3] != len(text) - HEADER.size - CHECK_SIZE:
+        _fail(path, "the file was cut or changed", _FORGET)
+    if HEADER.unpack_from(text)[2] != about:
+        _fail(
+            path,
+            "the file was written for another protocol, or for another number of partitions, of peers or of replicas "
+            "(or it was renamed)",
+            "start this member as it was started before; or give the group a new name or new folders, with a "
+            "term_base above every term that it had",
+        )
+    return text[HEADER.size : -CHECK_SIZE]
+
+
+def _fail(path: Path, found: str, remedy: str) -> NoReturn:
+    raise PeersUnusable(f"the memory of this member's votes in {path} was wanted", found, remedy) from None
 
 
 def _write(descriptor: int, text: bytes) -> None:

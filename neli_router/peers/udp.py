@@ -36,13 +36,13 @@ from neli_router.clock import Clock
 from neli_router.electors.events import Heard
 from neli_router.errors import Closed, ConfigError, PeersUnusable, Replaced
 from neli_router.peers.address import PeersAddress, split_place
-from neli_router.peers.kept import KeptMemory, default_folder
+from neli_router.peers.kept import KeptMemory, default_folder, look_at_memory
 from neli_router.peers.names import PeerNames, Resolve, SocketAddress, resolve, spelled
 from neli_router.peers.seal import DATAGRAM_MAX, Content, Flaw, Seal, derived_key
 from neli_router.private import Unreadable, read_secret
 from neli_router.protocol import Notice
 
-__all__ = ["PeerSockets", "my_place", "open_link"]
+__all__ = ["PeerSockets", "look_at_votes", "my_place", "open_link", "read_key", "try_to_listen"]
 
 TAKE_MAX = 256
 """Datagrams that one `take` reads of each socket. Whoever floods us delays a step of the machine by some milliseconds,
@@ -91,11 +91,10 @@ def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Reso
     Raises ConfigError and PeersUnusable. May wait for a name server, for this member's own name.
     """
     place = my_place(address, resolve=resolve)
-    key = derived_key(_secret(address), address.group)
+    key = derived_key(read_key(address), address.group)
     sockets = _bound(address, place, resolve)
     try:
-        folder = Path(address.state) if address.state else default_folder()
-        memory = KeptMemory(folder, group=address.group, me=address.peers[place], mark=mark)
+        memory = KeptMemory(_folder(address), group=address.group, me=address.peers[place], mark=mark)
         seal = Seal(
             key,
             group=address.group,
@@ -109,6 +108,39 @@ def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Reso
         for one in sockets:
             one.close()
         raise
+
+
+def read_key(address: PeersAddress) -> bytes:
+    """What the peers' key is drawn from. Raises ConfigError."""
+    if not address.key_file:
+        if not address.is_loopback:
+            raise ConfigError(
+                ["peers on several hosts need a key: name its file with --key-file PATH, or ?key_file=PATH"]
+            )
+        return b"no key, on loopback"
+    what = "the file of the peers' key (key_file)"
+    try:
+        secret = read_secret(address.key_file, what, KEY_MAX).rstrip(b"\r\n")
+    except Unreadable as error:
+        raise ConfigError([str(error)]) from None
+    if len(secret) < KEY_MIN:
+        raise ConfigError(
+            [f"{what} holds {len(secret)} bytes, and a key has {KEY_MIN} at least: `openssl rand -hex 32` makes one"]
+        )
+    return secret
+
+
+def try_to_listen(address: PeersAddress, *, resolve: Resolve = resolve) -> None:
+    """Listen as this member would, and let go at once. Raises ConfigError and PeersUnusable."""
+    for one in _bound(address, my_place(address, resolve=resolve), resolve):
+        one.close()
+
+
+def look_at_votes(address: PeersAddress, *, mark: bytes) -> Path:
+    """Where this member keeps its votes, if they could be read. Makes nothing. Raises ConfigError and PeersUnusable."""
+    folder = _folder(address)
+    look_at_memory(folder, group=address.group, me=address.peers[my_place(address)], mark=mark)
+    return folder
 
 
 class PeerSockets:
@@ -431,23 +463,8 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _secret(address: PeersAddress) -> bytes:
-    if not address.key_file:
-        if not address.is_loopback:
-            raise ConfigError(
-                ["peers on several hosts need a key: name its file with --key-file PATH, or ?key_file=PATH"]
-            )
-        return b"no key, on loopback"
-    what = "the file of the peers' key (key_file)"
-    try:
-        secret = read_secret(address.key_file, what, KEY_MAX).rstrip(b"\r\n")
-    except Unreadable as error:
-        raise ConfigError([str(error)]) from None
-    if len(secret) < KEY_MIN:
-        raise ConfigError(
-            [f"{what} holds {len(secret)} bytes, and a key has {KEY_MIN} at least: `openssl rand -hex 32` makes one"]
-        )
-    return secret
+def _folder(address: PeersAddress) -> Path:
+    return Path(address.state) if address.state else default_folder()
 
 
 def _bound(address: PeersAddress, place: int, resolve: Resolve) -> list[socket.socket]:

@@ -1,9 +1,10 @@
 """Agents of a group without a broker: what they show and refuse, and how an operator moves their leaders."""
 
 import json
+import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +18,7 @@ from neli_router.cli import main
 from neli_router.config import Config
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
+from neli_router.peers.kept import KeptMemory
 from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import Running, running
 from tests.deploy.tools import output_of, tool
@@ -109,7 +111,7 @@ def test_an_operator_names_a_leader_and_rebalances(agents: list[Running], listed
     until(lambda: [2, 2, 2] == shares(agents), "an even share")
 
     result = rebalance(0, "--to", "elsewhere:1")
-    assert (2, True) == (result.exit_code, "elsewhere:1 is none of the peers" in result.output)
+    assert (2, True) == (result.exit_code, "'elsewhere:1' is none of the peers" in result.output)
     result = rebalance(0, "--partition", "3")
     assert (2, True) == (result.exit_code, "name it by --to HOST:PORT" in result.output)
 
@@ -378,10 +380,53 @@ def test_a_wrong_list_is_refused_in_words_that_help(words: tuple[str, ...], expe
     assert "?" not in result.output
 
 
+@pytest.mark.parametrize("protocol", ["term", "gossip"])
+def test_an_elector_without_a_list_is_told_how_to_name_one(protocol: str) -> None:
+    result = neli("agent", "--protocol", protocol)
+    assert (2, 1) == (result.exit_code, result.output.count("Error:"))
+    assert "no peers are named, among whom to elect: name them all, such as --peers a:7801,b" in result.output
+
+
+def test_doctor_says_that_another_process_has_the_port_of_this_member(listed: Listed) -> None:
+    words = ("doctor", "--peers", ",".join(listed.places), "--me", listed.places[0], "--protocol", "term")
+    assert "the port of this member is free" in neli(*words).output
+    host, _, port = listed.places[0].rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind((host, int(port)))
+        result = neli(*words)
+    said = " ".join(result.output.split())
+    assert (1, True) == (result.exit_code, f"the place {listed.places[0]} of this member was wanted, but ano" in said)
+
+
+def test_doctor_does_not_take_the_port_of_the_agent_that_answers_for_another_process(
+    agents: list[Running], listed: Listed, tmp_path: Path
+) -> None:
+    given = ("--me", listed.places[0], "--protocol", "term", "--socket", f"{tmp_path}/0.sock")
+    result = neli("doctor", "--peers", ",".join(listed.places), *given)
+    assert (0, False) == (result.exit_code, "another process listens there" in result.output)
+
+
+def test_doctor_says_what_a_member_would_say_of_its_key_and_of_its_votes(listed: Listed, tmp_path: Path) -> None:
+    key, state = tmp_path / "key", tmp_path / "state0"
+    key.write_text("too short")
+    key.chmod(0o600)
+    given = ("--peers", ",".join(listed.places), "--me", listed.places[0], "--group", "jobs", "--state", str(state))
+    result = neli("doctor", *given, "--protocol", "term", "--key-file", str(key))
+    said = " ".join(result.output.split())
+    assert (1, True) == (result.exit_code, "holds 9 bytes, and a key has 16 at least" in said)
+    assert f"{state} can be made" in said
+    with closing(KeptMemory(state, group="jobs", me=listed.places[0], mark=b"term 256 3")) as memory:
+        memory.keep(b"")
+    assert f"{state} can be written to" in " ".join(neli("doctor", *given, "--protocol", "term").output.split())
+    result = neli("doctor", *given, "--protocol", "gossip")
+    said = " ".join(result.output.split())
+    assert (1, True) == (result.exit_code, "the file was written for another protocol, or for another number" in said)
+
+
 def test_doctor_says_what_an_even_number_costs_and_which_name_nobody_knows(tmp_path: Path) -> None:
     places = [f"127.0.0.1:{port}" for port in (7801, 7802, 7803, 7804)]
     result = neli("doctor", "--peers", ",".join(places), "--me", places[0], "--protocol", "term")
-    assert "4 peers need 3 for a majority, and bear 1 failures, as 3 do" in " ".join(result.output.split())
+    assert "4 peers need 3 for a majority, and bear 1 failure, as 3 do" in " ".join(result.output.split())
     key = tmp_path / "key"
     key.write_text("0" * 64)
     key.chmod(0o600)
@@ -390,4 +435,5 @@ def test_doctor_says_what_an_even_number_costs_and_which_name_nobody_knows(tmp_p
     result = neli("doctor", "--peers", ",".join(missing), *given)
     said = " ".join(result.output.split())
     assert "no address is known for a.invalid:1, b.invalid:1, c.invalid:1" in said
-    assert "nowhere is no folder that can be written to" in said
+    assert "its name does not resolve" in said
+    assert "nowhere can be made" in said

@@ -62,7 +62,7 @@ def test_no_other_user_can_read_it(tmp_path: Path) -> None:
 def test_the_votes_of_another_protocol_are_refused_and_stay(tmp_path: Path, other: dict[str, bytes]) -> None:
     path = stored(tmp_path, b"term 1")
     before = path.read_bytes()
-    with pytest.raises(PeersUnusable, match="another group, place, protocol"):
+    with pytest.raises(PeersUnusable, match="written for another protocol, or for"):
         KeptMemory(tmp_path, group="jobs", me="a:7801", mark=other["mark"])
     assert before == path.read_bytes()
 
@@ -70,7 +70,7 @@ def test_the_votes_of_another_protocol_are_refused_and_stay(tmp_path: Path, othe
 def test_the_file_of_another_place_under_this_name_is_refused(tmp_path: Path) -> None:
     path = stored(tmp_path, b"term 1")
     path.rename(path.with_name("jobs@b:7801.votes"))
-    with pytest.raises(PeersUnusable, match="another group, place"):
+    with pytest.raises(PeersUnusable, match="or it was renamed"):
         kept(tmp_path, me="b:7801")
 
 
