@@ -157,6 +157,8 @@ class Gossip(Voter):
         self._lost_by = "it has not heard of one"
         """Why there is no leader."""
         self._strangers: set[int] = set()
+        self._before: tuple[int, str] | None = None
+        """The leader before the present one, and why it leads no more, for people."""
         self._last_leader: int | None = None
         """The one that was known last."""
         self._begin_life(now)
@@ -229,9 +231,10 @@ class Gossip(Voter):
                 reason = str(self._farewell_of(told).fields["reason"])
             led = Led(None, self._ballot.term, reason)
         elif leader == self._settings.me:
-            led = Led(leader, self._ballot.lead_term or 0, "a majority favour it")
+            why = self._end_before(leader)
+            led = Led(leader, self._ballot.lead_term or 0, "; ".join(filter(None, (why, "a majority favour it"))))
         else:
-            led = Led(leader, self._leads(leader), "it says that it leads")
+            led = Led(leader, self._leads(leader), self._end_before(leader) or "it says that it leads")
         return [led] * self._settings.layout.partitions
 
     @property
@@ -357,6 +360,8 @@ class Gossip(Voter):
         if (leader := self.leader) == self._told_leader:
             return
         me, peers = self._settings.me, self._settings.peers
+        if (told := self._told_leader) is not None:
+            self._before = told, self._end_of(told)
         if leader is not None and leader != self._last_leader:
             self.leader_changes += self._last_leader is not None
             self._last_leader = leader
@@ -367,6 +372,18 @@ class Gossip(Voter):
         elif leader is not None and leader != me:
             effects.append(Notice("leader.found", {"peer": peers[leader], "term": self._leads(leader)}))
         self._told_leader = leader
+
+    def _end_of(self, leader: int) -> str:
+        return self._lost_by if leader == self._settings.me else str(self._farewell_of(leader).fields["reason"])
+
+    def _end_before(self, leader: int) -> str:
+        """Why the one before `leader` leads no more; empty if this member knew of none."""
+        before, told = self._before, self._told_leader
+        if told not in (None, leader) and told is not None:  # At the next beat people are told of it.
+            before = told, self._end_of(told)
+        if before is None or before[0] == leader:
+            return ""
+        return f"{self._settings.peers[before[0]]} led before: {before[1]}"
 
     def _farewell_of(self, leader: int) -> Notice:
         """How people are told that this one leads no more."""

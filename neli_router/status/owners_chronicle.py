@@ -17,8 +17,9 @@ each card that has not expired, an owner where a live holder holds a term. So al
 
 A broker alone knows why it gave a partition to a member, so these have no reason. Among peers, this agent's member
 heard why a leader was elected, under the very term that the store names, or why there is none; it may hear of it a
-moment later than the store, and then the event is told again with its reason. There are no targets but the owners, no
-pins, loads or lags, and a vital says until when the store takes a member to be alive.
+moment later than the store, and then the event is told again with its reason. So it knows which members are drained.
+There are no targets but the owners, no pins, loads or lags, and a vital says until when the store takes a member to be
+alive.
 
 Events are numbered by the store's changes. One change may be several events, so a number is raised where it is taken.
 """
@@ -101,6 +102,8 @@ class OwnersChronicle(Chronicle):
             return State(at=self._number)
         alive = {holder: card for holder, (card, expires_ms) in listing.holders.items() if expires_ms > listing.now_ms}
         seats = self._seats(alive, before)
+        cards = () if self._outlook is None else self._outlook.cards.values()
+        drains = {card.name: 0 for card in cards if card.drained}
         partitions = listing.layout.partitions
         owners: list[str | None] = [None] * partitions
         terms = [0] * partitions
@@ -118,7 +121,7 @@ class OwnersChronicle(Chronicle):
             terms=before.terms if before.terms == tuple(terms) else tuple(terms),
             targets=kept,
             pins=before.pins,
-            drains=before.drains,
+            drains=before.drains if before.drains == drains else drains,
             weights=before.weights,
             loads=before.loads,
         )

@@ -13,8 +13,8 @@ what *this* member believes. Another one may know of a leader a moment before, o
     a partition has another leader         elect
     a partition has none any more          vacate, with the reason
 
-Peers are called as the list spells them, and have no addresses for clients: look-ups do not go by this. There are no
-targets, pins, drains, loads, lags or leases.
+Peers are called as the list spells them. Their addresses for clients, and which of them are drained, are as they say
+of themselves. There are no targets, pins, loads, lags or leases.
 
 Events are numbered by the order in which they were seen.
 """
@@ -22,6 +22,7 @@ Events are numbered by the order in which they were seen.
 from neli_router.induction.fold import State
 from neli_router.induction.records import Genesis, Seat
 from neli_router.keyspace import Layout
+from neli_router.peers.card import PeerCard
 from neli_router.peers.outlook import WHY, Outlook
 from neli_router.protocol import Guarantee
 from neli_router.status.causes import Episode
@@ -58,9 +59,12 @@ class PeersChronicle(Chronicle):
         self._publish(self._state_of(outlook), {})
 
     def _state_of(self, outlook: Outlook) -> State:
-        before, seats = self.group.state, {}
-        for peer in outlook.peers:
-            seats[peer] = Seat(peer, peer, "", 1, "", (VERSION, VERSION), 0)
+        before, seats, drains = self.group.state, {}, {}
+        for place, peer in enumerate(outlook.peers):
+            card = outlook.cards.get(place, PeerCard())
+            seats[peer] = Seat(peer, peer, card.address, 1, "", (VERSION, VERSION), 0)
+            if card.drained:
+                drains[peer] = 0
         owners, terms = _led(outlook)
         # The same objects if they say the same: by that a hub sees that people would see nothing new.
         kept = before.owners if before.owners == owners else owners
@@ -68,12 +72,12 @@ class PeersChronicle(Chronicle):
             at=self._number,
             genesis=self._genesis,
             version=VERSION,
-            seats=before.seats or seats,
+            seats=before.seats if before.seats == seats else seats,
             owners=kept,
             terms=before.terms if before.terms == terms else terms,
             targets=kept,
             pins=before.pins,
-            drains=before.drains,
+            drains=before.drains if before.drains == drains else drains,
             weights=before.weights,
             loads=before.loads,
         )

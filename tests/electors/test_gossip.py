@@ -538,6 +538,24 @@ def test_people_are_told_that_a_leader_gave_way_because_it_was_drained() -> None
     led = scene.members[other].leaders[0]
     assert led is not None
     assert "it was drained, and gave way" == led.reason
+    scene.run(scene.now + 5 * P)
+    before = f"{scene.settings[0].peers[leader]} led before: it was drained, and gave way"
+    heir = scene.by_uuid[1]
+    expected = {other: before, heir: f"{before}; a majority favour it"}
+    expected[leader] = f"{scene.settings[0].peers[leader]} led before: it gave all partitions away"
+    told = {place: led.reason for place, member in scene.members.items() if (led := member.leaders[0]) is not None}
+    assert expected == told
+
+
+def test_people_are_told_why_the_leader_before_the_present_one_leads_no_more() -> None:
+    scene = settled()
+    other, heir, leader = scene.by_uuid
+    scene.kill(leader)
+    scene.until_led(5 * P)
+    scene.run(scene.now + P)
+    before = f"{scene.settings[0].peers[leader]} led before: nothing is heard of it"
+    found = [scene.members[place].leaders[0] for place in (other, heir)]
+    assert [before, f"{before}; a majority favour it"] == [led.reason for led in found if led is not None]
 
 
 def test_drained_members_lead_while_nobody_else_can_and_give_way_to_one_that_comes_back() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from neli_router.config import owners_at
 from neli_router.electors.events import Led
 from neli_router.keyspace import Layout
 from neli_router.ownership.base import Card, Claim, Holding, Listing, Version
+from neli_router.peers.card import PeerCard
 from neli_router.peers.outlook import Outlook
 from neli_router.router.feed import Feed
 from neli_router.router.owners_reader import OwnersReader
@@ -175,6 +177,18 @@ def test_a_reason_that_comes_after_the_event_is_told_with_it_once_more_and_one_o
     assert ["b leads more (3 heartbeats of a:7801 were missed): 1 partition from a to b"] == store.told
     (after,) = store.chronicle.group.events
     assert (before.offset, True) == (after.offset, before.last < after.last)
+
+
+def test_among_peers_members_are_drained_that_say_so(store: Store) -> None:
+    store.chronicle.look(replace(knowing(), cards={0: PeerCard("a"), 1: PeerCard("b", drained=True)}))
+    store.say(a={0: 11}, b={1: 12})
+    assert [False, True] == [member.drained for member in store.chronicle.group.members(HERE)]
+    before = store.chronicle.group
+    store.say(1.0, a={}, b={})
+    assert before.looks_like(store.chronicle.group)
+    store.chronicle.look(replace(knowing(), cards={}))
+    store.say(2.0, a={}, b={})
+    assert [False, False] == [member.drained for member in store.chronicle.group.members(HERE)]
 
 
 def test_nobody_waits_for_ever_for_a_reason(store: Store) -> None:

@@ -6,6 +6,7 @@ from neli_router.agent.server.views import history_views, peers_view, table_view
 from neli_router.commands.events import sentence
 from neli_router.electors.events import Led
 from neli_router.keyspace import Layout
+from neli_router.peers.card import PeerCard
 from neli_router.peers.outlook import Outlook
 from neli_router.router.refusal import At
 from neli_router.status.peers_chronicle import PeersChronicle
@@ -62,6 +63,17 @@ def test_silence_and_the_reasons_of_each_change_are_told() -> None:
         "c:1 leads, term 10 (b:1 ceded): 1 partition from b:1 to c:1",
     ] == said(shown(START, GONE))[2:]
     assert "b:1 answers again" == said(shown(START, GONE, replace(GONE, at=111.0, silent=frozenset())))[-1]
+
+
+def test_what_peers_say_of_themselves_is_shown_of_them_and_no_news() -> None:
+    told = replace(START, at=101.0, cards={1: PeerCard("m1", "10.0.0.1:9000", drained=True)})
+    chronicle = shown(START, told)
+    expected = [("a:1", "", False), ("b:1", "10.0.0.1:9000", True), ("c:1", "", False)]
+    assert expected == [(one.name, one.address, one.drained) for one in chronicle.group.members(200.0)]
+    assert said(shown(START)) == said(chronicle)
+    before = chronicle.group
+    chronicle.look(replace(told, at=102.0))
+    assert before.looks_like(chronicle.group)
 
 
 def test_a_refusal_is_told_with_its_reason_once() -> None:
