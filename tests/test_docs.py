@@ -73,6 +73,7 @@ NOT_RUN = {
     "airflow": "takes seconds to start; tests/provider/test_docs.py asks Airflow's own parser",
     "install": "puts files into /etc; tests/deploy reads the files",
     "kafka-acls.sh": "comes with Kafka; tests/ledgers/test_kafka.py grants these rights to a member",
+    "kill": "ends a process that the lines before it started",
     "kubectl": "wants a cluster; tests/deploy/test_kubernetes.py checks the manifests",
     "openssl": "draws a token for /etc",
     "source": "changes the shell that reads it",
@@ -158,7 +159,7 @@ def check_python(words: list[str]) -> None:
 
 def check_export(words: list[str]) -> None:
     ours = {option.variable for option in OPTIONS.values()}
-    assert {word.partition("=")[0] for word in words} <= ours | {"JAVA_HOME"}
+    assert {word.partition("=")[0] for word in words} <= ours | {"JAVA_HOME", "NELI_AGENT"}
 
 
 def check_spark_submit(words: list[str]) -> None:

@@ -71,12 +71,11 @@ def no_wishes(what: str, protocol: str) -> BeyondProtocol:
             f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and nobody writes down such a wish",
             f"drain a member at its own agent; name a leader with `neli rebalance --to`{prefer}",
         )
-    elsewhere = "name another leader with `neli rebalance --to`, or " if protocol == "gossip" else ""
     return BeyondProtocol(
         f"{what} was wanted",
         f"in a group of the protocol {protocol!r} {SHARERS[protocol]}, and it takes no wishes",
-        f"{elsewhere}stop a member to empty it, which hands over what it leads; choose the protocol 'induction' for a "
-        "group that takes wishes",
+        "stop a member to empty it, which hands over what it leads; choose the protocol 'induction' for a group that "
+        "takes wishes",
     )
 
 
