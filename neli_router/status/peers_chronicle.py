@@ -22,7 +22,6 @@ Events are numbered by the order in which they were seen.
 from neli_router.induction.fold import State
 from neli_router.induction.records import Genesis, Seat
 from neli_router.keyspace import Layout
-from neli_router.peers.card import PeerCard
 from neli_router.peers.outlook import WHY, Outlook
 from neli_router.protocol import Guarantee
 from neli_router.status.causes import Episode
@@ -61,9 +60,10 @@ class PeersChronicle(Chronicle):
     def _state_of(self, outlook: Outlook) -> State:
         before, seats, drains = self.group.state, {}, {}
         for place, peer in enumerate(outlook.peers):
-            card = outlook.cards.get(place, PeerCard())
-            seats[peer] = Seat(peer, peer, card.address, 1, "", (VERSION, VERSION), 0)
-            if card.drained:
+            card = outlook.cards.get(place)
+            address = "" if card is None else card.address
+            seats[peer] = Seat(peer, peer, address, 1, "", (VERSION, VERSION), 0)
+            if card is not None and card.drained:
                 drains[peer] = 0
         owners, terms = _led(outlook)
         # The same objects if they say the same: by that a hub sees that people would see nothing new.
