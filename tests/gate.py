@@ -1,19 +1,18 @@
 """The gate: every test that this machine can run, so that all its cores are busy, and one summary at the end.
 
     proofs     -m exhaustive: the explorer, the simulator, the mutants; computes       one worker a core, niced
+    spark      all that starts Spark: each worker has one JVM for all its tests        one worker a core, niced
     core       needs no server, no browser and no other process: mostly waits          WORKERS at once
     servers    real processes, Kafka, Redis, PostgreSQL, a browser                     WORKERS at once, a file each
-    spark      all that starts Spark: each worker has one JVM for all its tests        one worker a core, niced
-    airflow    all that imports Airflow, or starts installations of it                 one after the other
+    airflow    all that imports Airflow, or starts installations of it                 one worker a core, a file each
 
     proofs  ------------------------------------------------>
-    core  ------->  servers  ------->  spark  -------->
-                                       airflow  ------------------>
+    spark   ---------------------------->
+    core  ------->  servers  ------->  airflow  ------------->
 
-`python -m tests.gate` runs the proofs in the background from the beginning, and Spark beside Airflow, whose tests wait
-for most of their time. It prints what a stage in the background said when that has ended. `python -m tests.gate core`
-runs only the core. Every test belongs to exactly one stage, by its markers. The exit code is 0 if every stage ended
-with 0.
+`python -m tests.gate` runs the proofs and Spark, whose tests wait for most of their time, in the background from the
+beginning. It prints what a stage in the background said when that has ended. `python -m tests.gate core` runs only the
+core. Every test belongs to exactly one stage, by its markers. The exit code is 0 if every stage ended with 0.
 
 What runs in the background is niced, so that tests that wait for something in real time get a core first. Each worker
 starts each server that its tests ask for once; the tests of one file share a worker, so that what they share is made
@@ -73,18 +72,6 @@ STAGES = (
         niced=19,
     ),
     Stage(
-        "core",
-        f"not exhaustive and not spark and not airflow and not ({SERVERS})",
-        ("-n", str(WORKERS), "--dist", "worksteal", WITHOUT_AIRFLOW),
-    ),
-    Stage(
-        "servers",
-        f"not exhaustive and not spark and not airflow and ({SERVERS})",
-        # In the order of their names: by default xdist begins with the files that have the most tests, and the few that
-        # take longest would come last.
-        ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder", WITHOUT_AIRFLOW),
-    ),
-    Stage(
         "spark",
         "spark and not airflow",
         # Programs that start Spark wait for cores more than others do.
@@ -99,8 +86,25 @@ STAGES = (
         ),
         niced=5,
     ),
-    # An installation is five processes and a gigabyte, and its tests share it: a second worker would start another.
-    Stage("airflow", "airflow", ()),
+    Stage(
+        "core",
+        f"not exhaustive and not spark and not airflow and not ({SERVERS})",
+        ("-n", str(WORKERS), "--dist", "worksteal", WITHOUT_AIRFLOW),
+    ),
+    Stage(
+        "servers",
+        f"not exhaustive and not spark and not airflow and ({SERVERS})",
+        # In the order of their names: by default xdist begins with the files that have the most tests, and the few that
+        # take longest would come last.
+        ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder", WITHOUT_AIRFLOW),
+    ),
+    # An installation is five processes and a gigabyte, and starts in half a minute. Each worker has one, and starts the
+    # further ones that single tests ask for beside what the other worker does.
+    Stage(
+        "airflow",
+        "airflow",
+        ("-n", str(os.cpu_count() or 1), "--dist", "loadfile", "--no-loadscope-reorder"),
+    ),
 )
 
 

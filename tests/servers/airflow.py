@@ -64,6 +64,9 @@ ANSWER_MAX = 300.0
 
 PAUSE = 0.1
 
+DATABASE_BUSY = "Database error"
+"""What the API says if it lost a race for the database."""
+
 LINES_MAX, LINE_MAX = 40, 400
 """Of the scheduler's log and of each line, when a run did not go well: its lines are as long as a page."""
 
@@ -101,7 +104,14 @@ class AirflowApi:
 
     def call(self, method: str, path: str, *, body: object = None, below: str = "/api/v2", **query: Any) -> Any:
         """The answer, decoded, of a path of the public API. A refusal is a failure of the test."""
-        answer = self._client.request(method, f"{below}{path}", json=body, params=query or None)
+
+        def answered() -> httpx.Response | None:
+            answer = self._client.request(method, f"{below}{path}", json=body, params=query or None)
+            # SQLite waits for no lock of who has read before it writes: it gives up at once, and nothing was done.
+            return None if answer.status_code == 500 and DATABASE_BUSY in answer.text else answer
+
+        answer = until(answered, f"an answer to {method} {path} that is no {DATABASE_BUSY!r}")
+        assert answer is not None
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:1000]}"
         return answer.json() if answer.content else None
 
