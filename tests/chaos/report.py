@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
 
-from neli_router.processes.referee import Unled, Verdict
+from neli_router.processes.referee import Verdict
 from tests.chaos.storm import Injected
 
-__all__ = ["led_again", "seen", "table", "unled_in_calm"]
+__all__ = ["led_again", "seen", "table"]
 
 
 def table(injected: Sequence[Injected]) -> str:
@@ -42,27 +42,3 @@ def led_again(led_after: Sequence[float]) -> str:
     """How long it took after each calm until all was led."""
     longest = f"median {median(led_after):.2f} s, longest {max(led_after):.2f} s"
     return f"all led after each of {len(led_after)} calms: {longest}"
-
-
-def unled_in_calm(injected: Sequence[Injected], began_at: float, unled: Sequence[Unled]) -> str:
-    """The longest time without a leader in which nothing was amiss: how long a group takes once it may elect.
-
-    A process that was killed comes back at the end of its fault, and takes a while to start.
-    """
-    ended = sorted((began_at + fault.at, began_at + fault.at + fault.seconds, fault) for fault in injected)
-    waits, after = [], "the beginning"
-    for gap in unled:
-        calm_at = gap.since
-        for begin, end, fault in ended:
-            if begin >= gap.until:
-                break
-            if begin > calm_at:
-                waits.append((begin - calm_at, gap.partition, after))
-            calm_at = max(calm_at, end)
-            after = f"{fault.kind} of {fault.whom}"
-        if gap.until > calm_at:
-            waits.append((gap.until - calm_at, gap.partition, after))
-    if not waits:
-        return "nothing was without a leader while nothing was amiss"
-    seconds, partition, after = max(waits)
-    return f"without a leader while nothing was amiss: partition {partition}, {seconds:.2f} s after {after}"

@@ -91,7 +91,6 @@ def struck(
     say(report.seen(verdict))
     say(f"{writes.written} writes, {len(writes.refusals)} refused by the fence")
     say(report.led_again(storm.led_after))
-    say(report.unled_in_calm(storm.injected, storm.began_at, verdict.unled))
     say(f"{switch.carried} datagrams carried, {switch.lost} lost by the switch")
     told_rates = ", ".join(f"{name}'s clock at {rate:.4f}" for name, rate in sorted(rates.items()))
     say(told_rates if clocks is not None else f"the clocks were not bent: {BentClocks.missing()}")
