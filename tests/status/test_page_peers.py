@@ -105,3 +105,18 @@ def test_on_a_narrow_screen_the_peers_fit(agents: Agents, page: Page) -> None:
         "const one = document.querySelector('#peers-panel .scroll'); return one.scrollWidth <= one.clientWidth"
     )
     assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_page_shows_who_is_drained(agents: Agents, page: Page) -> None:
+    def ask(verb: str) -> None:
+        answer = httpx.post(
+            f"{agents.address}/v1/{verb}", json={"name": "m0"}, headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        assert 200 == answer.status_code, answer.text
+
+    page.open(agents.address)
+    ask("drain")
+    page.await_text("#peers .state", "this agent, drained: leads only while no other can")
+    until(lambda: agents.listed.places[0] not in page.owners(), "others to lead")
+    ask("undrain")
+    until(lambda: "this agent" == page.texts("#peers .state")[0], "the end of the drain")

@@ -30,10 +30,8 @@ from neli_router.status.group_view import GroupView
 
 __all__ = ["KINDS", "Wishes"]
 
-DRAINED = (
-    "Each goes to the peer that is elected for it. Until `neli undrain`, also after a restart, this member leads only "
-    "while no other peer can."
-)
+GOES = "Each goes to the peer that is elected for it. "
+DRAINED = "Until `neli undrain`, also after a restart, this member leads only while no other peer can."
 UNDRAINED = "This member's peers give back, one after another, what it is preferred for."
 UNDRAINED_AMONG_EQUALS = (
     "This member may be elected again. Whoever leads goes on, until it is gone or another is named."
@@ -81,7 +79,8 @@ class Wishes:
             engine.shed(None if is_drain else ())
         moves = views.planned_views([(i, name, None) for i in led], 0, kind, name)
         prefers = engine.config.protocol == "term" and engine.config.policy != "random"
-        remark = DRAINED if is_drain else UNDRAINED if prefers else UNDRAINED_AMONG_EQUALS
+        drained = GOES + DRAINED if led else DRAINED
+        remark = drained if is_drain else UNDRAINED if prefers else UNDRAINED_AMONG_EQUALS
         await answer(send, DrainView(not asked.preview, moves, remark))
 
     def _load(self, asked: LoadAsked, group: GroupView) -> CheckedWish:
