@@ -449,10 +449,19 @@ def owners_at(url: str) -> OwnersSource:
 
 
 def owners_of(config: Config) -> OwnersSource:
-    """The store in which the members of a borrowed group tell what they lead. Raises BeyondProtocol if they do not."""
+    """The store in which the members of a group without a ledger tell what they lead. Raises BeyondProtocol if they do
+    not."""
     if config.ownership is None:
+        wanted = f"the owners of all partitions of {config.public_ledger} were wanted"
+        if config.protocol in ELECTED:
+            raise BeyondProtocol(
+                wanted,
+                "only its members hear who leads, and no store of owners is named",
+                "ask the router of a member, or its agent (`neli owner`); or give all members, and this, "
+                "ownership='redis://host:6379/group'",
+            )
         raise BeyondProtocol(
-            f"the owners of all partitions of {config.public_ledger} were wanted",
+            wanted,
             f"a member of {config.protocol!r} knows only what it leads itself, and no store of owners is named",
             "give all members, and this, ownership='redis://host:6379/group', or choose the protocol 'induction'",
         )

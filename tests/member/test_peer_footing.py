@@ -17,6 +17,7 @@ from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.router.router import Router
 from tests.waiting import until
 
 LEASE = 2.0
@@ -300,6 +301,12 @@ def test_a_member_says_what_its_protocol_cannot_know_or_do(opened: Open) -> None
     for wish in (partial(member.weigh, "m0", 2), partial(member.pin, 0, "m0"), partial(member.load, {0: 1.0})):
         with pytest.raises(BeyondProtocol, match="its members elect who leads, and nobody writes down such a wish"):
             wish()
+
+
+def test_a_router_that_is_no_members_says_whom_to_ask(listed: Listed) -> None:
+    with pytest.raises(BeyondProtocol, match="only its members hear who leads") as raised:
+        Router(Config(listed.address(0), protocol="term"))
+    assert "ask the router of a member, or its agent (`neli owner`)" in raised.value.remedy
 
 
 def test_a_second_member_at_one_place_is_refused(opened: Open) -> None:
