@@ -13,6 +13,10 @@ nothing twice: a partition that was fenced is not revoked as well.
 A machine that reads no ledger knows nobody's tenures but its own: a `Believer`. Those of borrowed groups and electors
 are such, and answer alike for what they believe.
 
+**No told end outlasts a drain.** A partition that drains is given up when its time is over, whether the program has let
+go of it or not. So as soon as it is asked for, its lease is shown to end then at the latest. An end that was told
+before is at most a lease away: a `drain_timeout` that is no shorter than the lease covers that, too.
+
 Under `available` nothing drains. A partition is given up while it is led, and the program is told Revoked when the
 protocol knows that it has a successor: then it can stop without a gap.
 """
@@ -48,6 +52,13 @@ class Belief:
     def deadline(self) -> float:
         """When the first of the draining partitions is taken from the program."""
         return min(self.draining.values(), default=inf)
+
+    def bounded(self, ends: Mapping[int, float]) -> dict[int, float]:
+        """`ends`, where no draining partition ends later than it is taken away. A successor waits no longer for it, and
+        whoever was told a later end would act beside that one: a client of an agent, say, which hears of the loss late.
+        """
+        draining = self.draining
+        return {i: min(end, draining.get(i, inf)) for i, end in ends.items()}
 
     def succeeded(self, partitions: Iterable[int]) -> None:
         """Under `available`: these have a successor."""
@@ -142,4 +153,4 @@ class Believer(ABC):
     def standing(self) -> Standing:
         leading = self._belief.leading
         ends = {i: self._ends(i) for i in leading}
-        return Standing(dict(leading), min(ends.values(), default=-inf), ends)
+        return Standing(dict(leading), min(ends.values(), default=-inf), self._belief.bounded(ends))

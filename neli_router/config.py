@@ -129,7 +129,9 @@ class Config:
     delay_max: float | None = None
     """Under `available`, how late a record may be read; None means a quarter of the lease. Longer overlaps longer."""
     drain_timeout: float = 30.0
-    """How long a successor waits for work in progress. Longer is kinder; a program that hangs holds up that long."""
+    """How long a successor waits for work in progress. Longer is kinder; a program that hangs holds up that long. Where
+    other processes act on leases, as an agent's clients do, it must be no shorter than the lease: they may hear late
+    that it is over, and go by the end that they were told before anybody asked for it."""
     snapshot_every: int = 5000
     """Records between snapshots. More makes newcomers start slower; fewer makes the ledger larger."""
     protocol: str = "induction"

@@ -151,7 +151,8 @@ class LeaseView(_View, frozen=True):
 
 
 class ShareView(_View, frozen=True):
-    """Partition -> term. `remaining` is the least rest of their leases, and counts as in a LeaseView."""
+    """Partition -> term. `remaining` is the least rest of their leases, but of those in `rests`; it counts as in a
+    LeaseView."""
 
     member: str
     terms: dict[int, int] = {}
@@ -159,6 +160,8 @@ class ShareView(_View, frozen=True):
     drain_timeout: float = 0.0
     why: str = ""
     """Why none is led, or these were revoked or fenced."""
+    rests: dict[int, float] = {}
+    """Of those that end sooner: they were revoked, and the time to finish is nearly over."""
 
 
 class PartitionView(_View, frozen=True):

@@ -146,9 +146,10 @@ class Induction:
     @property
     def standing(self) -> Standing:
         """The partitions that the program was told to act for and not yet that it lost, and until when it may."""
-        leading = self._program.leading
+        leading, until = self._program.leading, self.tenure.sent + self.tenure.lasts
         ends = {i: linger.until for i, linger in self.tenure.lingering.items() if leading.get(i) == linger.term}
-        return Standing(dict(leading), self.tenure.sent + self.tenure.lasts, ends)
+        draining = dict.fromkeys(self._program.draining, until)
+        return Standing(dict(leading), until, self._program.bounded({**draining, **ends}))
 
     @property
     def leading(self) -> dict[int, int]:

@@ -343,8 +343,9 @@ class Member(Closing):
         """Leave the group in good order: Revoked for all that is led, then hand over. Twice is fine.
 
         Waits for handlers and blocks, at most `drain_timeout`, or `timeout` if that is less; unfinished work is then
-        fenced. In a handler or a block of this member, which it would wait for, it returns at once, and the member
-        leaves when that has ended. In a forked child it does nothing: the parent's member lives on.
+        fenced. The others begin at once then: a process that was given a lease may act until the end that it was told.
+        In a handler or a block of this member, which it would wait for, it returns at once, and the member leaves when
+        that has ended. In a forked child it does nothing: the parent's member lives on.
         """
         self._engine.close(timeout)
         if self._publisher is not None and not self._membership.must_not_wait and self._membership.void is None:

@@ -17,9 +17,10 @@ A program's belief (the standing that was last published) must lie within its ma
 times, so all that holds for claims holds for programs.
 
 And a word is kept: nobody comes to act for a partition before the end that another tenure's program was last told for
-it, unless that program was asked to finish, or its member to end. A machine may lose a partition earlier and fence its
+it, unless that program had let go, or its member was to end. A machine may lose a partition earlier and fence its
 program at once; but clients of an agent act on the end that they know, and hear of the loss later than the next leader
-does.
+does. One excuse more is for the moment at which a program is asked to finish: if the drain ends before the end that was
+told until then, that one is not kept.
 
 Over all tenures that were acted on, a partition's terms strictly grow. Only its owner under that term may take one up
 again.
@@ -107,10 +108,11 @@ class Acting(Generic[ActorT, MachineT]):
         self._world, self._ends_of = world, ends_of
         self._acted: dict[int, tuple[int, str]] = {}
         """Partition -> the highest term that was acted under, and by which incarnation."""
-        self._told: dict[ActorT, Standing] = {}
-        """What each program was told last."""
-        self._words: dict[tuple[int, int], tuple[ActorT, float]] = {}
-        """Partition and term -> whose program lost it early, and until when it had been told to have it."""
+        self._told: dict[ActorT, tuple[Standing, frozenset[tuple[int, int]]]] = {}
+        """What each program was told last, and what it had been asked to finish by then."""
+        self._words: dict[tuple[int, int], tuple[ActorT, float, bool]] = {}
+        """Partition and term -> whose program lost it early, until when it had been told to have it, and whether it had
+        been asked to finish when it was told so."""
 
     def step(self, process: ActorT, machine: MachineT) -> bool:
         """`process` took a step; returns whether it claims other partitions than before."""
@@ -219,19 +221,22 @@ class Acting(Generic[ActorT, MachineT]):
 
     def _note_words(self, process: ActorT) -> None:
         """Note what its program had for a longer time before this step than it has now."""
-        told, self._told[process] = self._told.get(process, NO_STANDING), process.standing
-        if told is not process.standing:
-            for place in told.terms.items():
-                if process.standing.end(*place) < (end := told.end(*place)):
-                    self._words[place] = process, process.clock.when(end)
+        told, asked = self._told.get(process, (NO_STANDING, frozenset()))
+        if told is process.standing:
+            return
+        self._told[process] = process.standing, frozenset(process.standing.terms.items() & process.program.asked)
+        for place in told.terms.items():
+            if process.standing.end(*place) < (end := told.end(*place)):
+                self._words[place] = process, process.clock.when(end), place in asked
 
     def _require_words(self, process: ActorT, partition: int, term: int) -> None:
         self._words = {place: word for place, word in self._words.items() if word[1] > self._world.now}
-        for (lost, under), (loser, until) in self._words.items():
+        for (lost, under), (loser, until, was_asked) in self._words.items():
             if lost != partition or (loser is process and under == term):
                 continue
-            # Only now is it known whether it was asked: its program hears of that after the step.
-            if not (loser.was_told_to_end or (lost, under) in loser.program.asked):
+            # Only now is it known whether it was asked in that step: its program hears of that after it.
+            excused = loser.program.let_go if was_asked else loser.program.asked
+            if not (loser.was_told_to_end or (lost, under) in excused):
                 raise Violation(
                     "keeps_its_word",
                     f"{process.label} acts for partition {partition}, for which {loser.label} was told that it may act "

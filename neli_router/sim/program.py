@@ -40,6 +40,8 @@ class Program:
         """Partition -> term, for all that it was told it may act for and has not stopped to act for."""
         self.asked: set[tuple[int, int]] = set()
         """Partition and term, for all that it was ever asked to let go of."""
+        self.let_go: set[tuple[int, int]] = set()
+        """Of those, what it had finished in time."""
         self.prompt = False
         """Whether it answers at once and always, as every program does in phase two."""
         self._label, self._habits, self._unit = label, habits, unit
@@ -81,6 +83,7 @@ class Program:
         """It has finished what was revoked, unless it was fenced in the meantime. From here on it does nothing."""
         done = {i: term for i, term in terms.items() if self._finishing.get(i) == term}
         self._drop(done)
+        self.let_go.update(done.items())
         self._released.update(done)
         return Released(terms)
 

@@ -106,6 +106,18 @@ def test_a_revoked_share_holds_on_and_says_which_partitions_are_waited_for(place
         share.check()
 
 
+def test_a_partition_that_is_taken_away_sooner_ends_sooner_and_the_others_do_not(
+    place: tuple[StandIn, Client],
+) -> None:
+    """Its drain is nearly over. Whoever has the share is not told so if the process stands still just then."""
+    agent, client = place
+    agent.share = ShareView("alpha", {3: 7, 5: 7}, 30.0, 10.0, rests={5: 0.0})
+    agent.say("acquired", agent.share)
+    with pytest.raises(LeaseLost, match="without being renewed"), client.share() as share:  # noqa: PT012 - its end raises.
+        assert (True, False, False) == (share.holds(3), share.holds(5), share.holds())
+        share.check(3)
+
+
 def test_a_share_is_lost_with_its_first_partition_and_the_others_hold_on(place: tuple[StandIn, Client]) -> None:
     agent, client = place
     shares(agent, {3: 7, 5: 7})

@@ -460,6 +460,23 @@ def test_a_word_to_a_program_is_kept_to_its_end(later: Standing, asked: bool, se
         stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=sent))
 
 
+@pytest.mark.parametrize("let_go", [True, False])
+def test_a_word_that_was_given_after_a_program_was_asked_to_finish_is_kept_unless_it_let_go(let_go: bool) -> None:
+    """Its drain is no excuse any more: it was known when the word was given."""
+    stage = ActingScene()
+    first = stage.host("m1")
+    first.standing = Standing(LED, LEASE - 1.0, {})
+    first.program.asked.update(LED.items())
+    stage.acting.step(first, machine("a", BEFORE))
+    if let_go:
+        first.program.let_go.update(LED.items())
+    first.standing = NO_STANDING
+    stage.acting.step(first, machine("a", AFTER))
+    stage.world.run(LEASE - 1.1)
+    with breaks_if(not let_go, "keeps_its_word"):
+        stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=LEASE - 1.1))
+
+
 def test_where_two_may_act_two_are_no_violation() -> None:
     stage = ActingScene(exclusive=False)
     stage.acting.step(stage.host("m1"), machine("a", BEFORE))

@@ -74,6 +74,8 @@ class Hold:
         self.drain_timeout = 0.0
         self.end = -inf
         """Until when it holds, on the host's clock."""
+        self.ends: Mapping[int, float] = {}
+        """Of its partitions that end sooner."""
         self.is_held = self.is_lost = False
         self.why = ""
         """Why it is waited for, was revoked, or was lost."""
@@ -126,6 +128,8 @@ class Hold:
         terms, held = _terms(view), self.held()
         if held and view.remaining > 0 and all(terms.get(partition) == term for partition, term in held.items()):
             self.end = max(self.end, asked_at + view.remaining)
+            if isinstance(view, ShareView):
+                self.ends = {i: asked_at + rest for i, rest in view.rests.items()}
             self.is_held = True
 
     def lose(self, why: str) -> None:
@@ -152,7 +156,13 @@ class Hold:
     def until(self, partition: int | None = None) -> float:
         """Until when `partition` is held, or all of them; `-inf` if it is lost, or one of them."""
         is_lost = self.fenced if partition is None else partition in self.fenced or partition not in self.terms
-        return -inf if is_lost or self.is_lost or os.getpid() != self.pid else self.end
+        if is_lost or self.is_lost or os.getpid() != self.pid:
+            return -inf
+        return self._soonest if partition is None else min(self.end, self.ends.get(partition, inf))
+
+    @property
+    def _soonest(self) -> float:
+        return min(self.end, *self.ends.values()) if self.ends else self.end
 
     def remaining(self) -> float:
         return max(0.0, self.until() - self.clock())
@@ -200,7 +210,7 @@ class Hold:
         if self.fenced:
             verb = "was" if len(self.fenced) == 1 else "were"
             return f"{_named(self.fenced)} {verb} lost: {next(iter(self.fenced.values()))}"
-        return f"it ended {max(0.0, now - self.end):.3f} s ago without being renewed"
+        return f"it ended {max(0.0, now - self._soonest):.3f} s ago without being renewed"
 
 
 def _terms(view: LeaseView | ShareView) -> Mapping[int, int]:

@@ -52,14 +52,15 @@ class Lending:
     def standing(self, partitions: Iterable[int], processes: Sequence[ProcessMark] = ()) -> ShareView:
         """Those of `partitions` that this member may act for, if only to finish."""
         standing, now = self._member.standing, host_clock()
-        terms = {
-            partition: term
-            for partition in partitions
-            if (term := standing.terms.get(partition)) is not None and now < standing.end(partition, term)
-        }
-        left = min((standing.end(partition, term) - now for partition, term in terms.items()), default=0.0)
+        led = {i: term for i in partitions if (term := standing.terms.get(i)) is not None}
+        rests = {i: rest for i, term in led.items() if (rest := standing.end(i, term) - now) > 0}
+        # One that is about to be taken from its holder must not shorten the leases of the others.
+        least = standing.until - now
+        left = min((rest for rest in rests.values() if rest >= least), default=min(rests.values(), default=0.0))
         left = self._lent(left, processes)
-        return ShareView(self._member.name, terms, left, self._drain_timeout)
+        sooner = {i: rest for i, rest in rests.items() if rest < left}
+        terms = {i: led[i] for i in rests}
+        return ShareView(self._member.name, terms, left, self._drain_timeout, rests=sooner)
 
     def partition(self, partition: int, *, leads: bool, why: str, processes: Sequence[ProcessMark] = ()) -> LeaseView:
         """One partition. One that was revoked is not led, and has the rest of its lease: its holder may finish."""
