@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["peers_command", "print_peers", "why_of"]
 
 REMEDIES = {
+    "group": "it has another group: start all peers with the same",
     "key": "it has another key, or none: give all peers the same key file",
     "lease": "it has other settings: start all peers with the same lease",
     "list": "it has another list of peers: start all with the same",

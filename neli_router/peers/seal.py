@@ -81,7 +81,9 @@ class Flaw(Enum):
     PROTOCOL = "it is of another protocol, or another number of partitions"
     PLACE = "it is from a place, or to a place, that cannot be"
     REPLAYED = "it was taken before, or is too old to know"
-    STALE = "it does not echo this process's challenge: whoever sent it has just started, or it was replayed"
+    STALE = (
+        "it does not echo this process's challenge: its sender has just started, or two run as it, or it was replayed"
+    )
     REPLACED = "another process has taken that peer's place: two run with one id"
 
 

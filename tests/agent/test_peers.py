@@ -331,6 +331,21 @@ def test_of_agents_with_preferences_the_last_one_leads_only_what_no_other_can(li
         until(lambda: 0 == shares(agents)[0] and 6 == sum(shares(agents)), "a takeover by the others")
 
 
+def test_an_agent_that_has_just_started_is_asked_again_for_its_peers(listed: Listed, tmp_path: Path) -> None:
+    said: list[tuple[int, str]] = []
+
+    def shows_them() -> bool:
+        answer = asked(tmp_path, "/v1/peers")
+        said.append((answer.status_code, answer.json().get("kind", "")))
+        return answer.status_code == httpx.codes.OK
+
+    config = Config(listed.address(0), protocol="term", lease=LEASE)
+    with running(config, AgentOptions(socket=f"{tmp_path}/0.sock")):
+        until(shows_them, "the peers")
+    # Before the member listens, it must not be said that its members do not elect.
+    assert {(200, "")} == set(said) - {(503, "NotReady")}
+
+
 def test_where_leaders_are_not_elected_nobody_can_be_named(tmp_path: Path) -> None:
     with running(Config(f"sqlite://{tmp_path}/ledger.db"), AgentOptions(socket=f"{tmp_path}/a.sock")):
         result = neli("rebalance", "--agent", f"{tmp_path}/a.sock")

@@ -186,9 +186,13 @@ class App:
     async def _peers(self, scope: Scope, receive: Receive, send: Send) -> None:
         queried(scope["query_string"], ())
         if (outlook := self._inner.outlook) is None:
-            protocol = self._config.protocol
+            protocol, wanted = self._config.protocol, "the peers of this member were wanted"
+            if protocol in ELECTED:
+                raise _unwell(
+                    wanted, views.why_unled(outlook), "ask again in a second; the log says what keeps it from that"
+                )
             raise BeyondProtocol(
-                "the peers of this member were wanted",
+                wanted,
                 f"with the protocol {protocol!r} members do not elect among themselves",
                 "ask for the members",
             )

@@ -16,6 +16,7 @@ const STATES = {
   refused: ({ reason }) => `refused: ${REASONS[reason] ?? reason}`,
 };
 const REASONS = {
+  group: "it has another group",
   key: "it has another key, or none",
   lease: "it has other settings, such as the lease",
   list: "it has another list of peers",
