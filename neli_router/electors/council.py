@@ -273,9 +273,8 @@ class Council(Voter):
     def _nominate(self, event: Nominate | Prefer | Rebalance, now: float, effects: list[PeerEffect]) -> None:
         match event:
             case Nominate(node, partitions):
-                if 0 <= node < self._peer.size:
-                    for i in range(len(self._policies)) if partitions is None else partitions:
-                        self._nominate_one(i, node, now)
+                for i in range(len(self._policies)) if partitions is None else partitions:
+                    self._nominate_one(i, node, now)
             case Prefer(priorities):
                 self._prefer(priorities or {})
                 self._is_changed = True

@@ -108,7 +108,7 @@ DOUBLINGS_MAX = 8
 CAUSES = (
     *(("candidate", cause) for cause in ("ceded_to", "named", "no_leader", "scouted", "starved")),
     *(("follower", cause) for cause in ("ceded", "higher_term", "leader_ceded", "leader_found", "leader_missed")),
-    *(("follower", cause) for cause in ("majority_lost", "other_proposed", "proposal_failed", "stood_again")),
+    *(("follower", cause) for cause in ("majority_lost", "other_proposed", "proposal_failed")),
     ("leader", "elected"),
 )
 """All (role, cause) that a `Became` can have: reasons are for people, and these few can be counted."""
@@ -592,11 +592,10 @@ class TermElector:
             self._propose(term, "scouted", f"{ayes} of {len(self.peers) + 1} would support it", now, effects)
 
     def _propose(self, term: int, cause: str, reason: str, now: float, effects: list[TermEffect]) -> None:
-        if self.role is Role.CANDIDATE:
-            self._follow(self.term, None, "stood_again", "it stands again", effects)
+        assert self.role is Role.FOLLOWER, "who stood or led has given up before"
         self.role, self.term, self.leader, self._voted = Role.CANDIDATE, term, None, self.me
         self._answers, self._starved = None, 0
-        self._counter, self._sent, self._rejected, self._supporters = 0, {0: now}, frozenset(), {}
+        self._counter, self._sent = 0, {0: now}
         self._due = now + self._time_out
         effects += [Became(self.role, term, None, reason, cause), Remember(term)]
         self._add(self.me, now, self._owed(self.me, now), self.priority, now)

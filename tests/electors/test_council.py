@@ -135,6 +135,15 @@ def test_all_heartbeats_to_one_peer_are_sent_together_in_one_body() -> None:
     assert 12 == (scene.sent.total() - before) / 10
 
 
+def test_nothing_is_written_to_disk_while_leaders_stay() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(1.0)
+    scene.disks = dict.fromkeys(scene.disks, b"")
+    scene.run(10 * BEAT)
+    assert [b""] * 3 == [*scene.disks.values()]
+
+
 def test_a_member_that_closes_cedes_nothing_to_another_that_closes_and_is_not_done() -> None:
     """Whoever is ceded to and does not stand leaves the partition without a leader for a time-out."""
     scene = Scene()
@@ -196,6 +205,11 @@ def test_when_a_leader_dies_one_notice_names_its_partitions_and_others_take_them
         (missed,) = scene.notices(me, "leader.missed")
         assert ("p0:1", 20) == (missed.fields["peer"], missed.fields["count"])
         assert "3 heartbeats" in str(missed.fields["reason"])
+    scene.run(1.0)
+    scene.post(1, Nominate(2, (0,)))
+    scene.run(1.0)
+    for me in (1, 2):
+        assert 1 == len(scene.notices(me, "leader.missed"))  # It is not told again with later news.
 
 
 def test_a_restart_goes_on_with_the_terms_on_disk() -> None:
@@ -290,6 +304,47 @@ def test_changes_of_role_are_counted_by_a_bounded_set_of_causes() -> None:
         assert 20 == transitions["follower", "leader_missed"] - before[me]["follower", "leader_missed"]
         assert 10 == transitions["leader", "elected"] - before[me]["leader", "elected"]
         assert 20 == scene.members[me].leader_changes
+
+
+def test_a_peer_that_was_silent_for_two_heartbeats_is_still_an_heir() -> None:
+    """Partition 0 is 1's before it is 2's. A datagram or two may be lost."""
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(1.0)
+    silent = scene.members.pop(1)
+    scene.run(2 * BEAT)
+    scene.post(0, Close())
+    scene.run(1.5 * DELAY)
+    scene.members[1] = silent
+    scene.run(BEAT / 2)
+    assert [1, 2] == [scene.led()[i][0] for i in (0, 3)]
+
+
+def test_a_member_that_closed_and_came_back_is_given_its_partitions() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(1.0)
+    scene.post(0, Close())
+    scene.run(1.0)
+    scene.start(0)
+    scene.run(10.0)
+    assert [2, 2, 2] == sorted(scene.shares())
+
+
+def test_a_partition_that_was_to_go_to_a_peer_that_died_meanwhile_goes_to_another_at_once() -> None:
+    scene = Scene(policy="random", partitions=1)
+    scene.await_leaders()
+    scene.run(1.0)
+    leader, term = scene.led()[0]
+    scene.busy.add(leader)
+    dead, heir = (i for i in range(3) if i != leader)
+    scene.post(leader, Nominate(dead))
+    scene.run(0.1)
+    scene.kill(dead)
+    scene.run(1.0)
+    scene.post(leader, Released({0: term}))
+    scene.run(BEAT / 2)
+    assert heir == scene.led()[0][0]
 
 
 def test_a_partition_stays_with_a_member_that_closes_until_its_program_has_finished() -> None:
@@ -388,6 +443,46 @@ def test_what_an_operator_named_stays_where_it_is_until_it_is_rebalanced() -> No
     assert [2, 2, 2] == scene.shares()
 
 
+def test_a_rebalance_ends_what_was_named_also_for_a_peer_that_comes_back_later() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(5.0)
+    for me in (0, 1):
+        scene.post(me, Nominate(2))
+    scene.run(5.0)
+    scene.kill(0)
+    scene.run(1.0)
+    scene.post(2, Rebalance())
+    scene.run(1.0)
+    scene.start(0)
+    scene.run(10.0)
+    assert [2, 2, 2] == sorted(scene.shares())
+
+
+def test_without_a_leader_the_peer_that_an_operator_names_stands_at_once() -> None:
+    scene = Scene()
+    scene.post(2, Nominate(2))
+    scene.run(BEAT / 2)
+    assert {2} == {one.leader for one in scene.members[0].electors.values()}
+
+
+@pytest.mark.parametrize(("asked", "named"), [(2, 2), (0, 3), (0, 99)])
+def test_a_word_for_a_peer_that_follows_or_for_one_that_does_not_vote_moves_nothing(asked: int, named: int) -> None:
+    """Whoever passed it on may have heard of no leader."""
+    scene = Scene(size=4, partitions=1, replicas=3)
+    scene.await_leaders()
+    scene.run(1.0)
+    before = scene.led()
+    scene.post(asked, Heard(1, msgspec.msgpack.encode(Body(LEASE, False, [], [(0, named)]))))
+    scene.run(1.0)
+    assert (before, []) == (scene.led(), scene.events(0, Revoked))
+
+
+def test_an_operators_word_for_a_place_that_is_not_in_the_list_is_no_word() -> None:
+    council = Council(settings(0), b"", 0.0, rng=Random(7))
+    assert [[], []] == [council.step(Nominate(node), 0.0) for node in (-1, 3)]
+
+
 def test_a_partition_that_its_program_was_asked_for_is_given_away_though_its_leader_is_named_again() -> None:
     """A program cannot be unasked: `neli simulate --protocol priority --seed 0x37c`."""
     scene = Scene(policy="random", partitions=1, drain_timeout=0.5)
@@ -417,10 +512,33 @@ def test_a_drained_member_passes_everything_on_in_good_order_and_takes_nothing_m
     scene.run(1.0)
     assert 0 == scene.shares()[leader]
     assert 6 == len(scene.led())
-    assert frozenset(range(6)) == scene.members[leader].shed
+    assert (True, frozenset(range(6))) == (scene.members[leader].drained, scene.members[leader].shed)
     scene.run(20.0)
     assert 0 == scene.shares()[leader]
     assert [] == scene.events(leader, Fenced)
+
+
+def test_a_drain_does_not_wait_until_others_have_proved_themselves() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.post(0, DRAIN)
+    scene.run(BEAT / 2)
+    assert 0 == scene.shares()[0]
+
+
+def test_a_drain_ends_what_an_operator_named_before() -> None:
+    scene = Scene()
+    scene.await_leaders()
+    scene.run(5.0)
+    for me in (1, 2):
+        scene.post(me, Nominate(0))
+    scene.run(1.0)
+    assert [6, 0, 0] == scene.shares()
+    scene.post(0, DRAIN)
+    scene.run(10.0)
+    scene.post(0, Prefer(None))
+    scene.run(10.0)
+    assert [2, 2, 2] == scene.shares()
 
 
 def test_what_a_drained_member_led_is_shared_out_and_comes_back_when_the_drain_is_taken_back() -> None:
@@ -442,6 +560,12 @@ def test_a_member_may_shed_a_part_of_what_it_leads() -> None:
     scene.post(0, Prefer({shed: LEAST}))
     scene.run(5.0)
     assert (True, 0) == (scene.led()[shed][0] != 0, scene.led()[kept][0])
+    assert (False, frozenset({shed})) == (scene.members[0].drained, scene.members[0].shed)
+
+
+def test_a_member_that_is_no_replica_of_anything_is_not_drained() -> None:
+    council = Council(settings(3, size=4, partitions=1, replicas=3), b"", 0.0, rng=Random(7))
+    assert ({}, False) == (council.electors, council.drained)
 
 
 @pytest.mark.parametrize("policy", ["priority", "random"])
@@ -532,6 +656,11 @@ def test_only_the_replicas_of_a_partition_vote_for_it() -> None:
 def test_a_leader_that_was_paused_is_fenced_when_it_wakes_up_and_says_why() -> None:
     scene = Scene()
     scene.await_leaders()
+    scene.run(1.0)
+    scene.post(0, Nominate(0, (1,)))
+    scene.run(1.0)
+    scene.post(0, Nominate(1, (1,)))  # An older loss, which had another reason.
+    scene.run(1.0)
     asleep = scene.members.pop(0)
     scene.await_leaders()
     scene.run(1.0)
@@ -550,6 +679,11 @@ def test_a_peer_with_another_lease_is_not_listened_to_and_people_are_told_once()
     assert [0, 3, 3] == [len(scene.members[me].leading) for me in range(3)]
     (notice,) = scene.notices(1, "peers.lease_differs")
     assert {"peer": "p0:1", "theirs": 2 * LEASE, "ours": LEASE} == notice.fields
+    assert frozenset({0}) == scene.members[1].strangers
+    scene.kill(0)
+    scene.start(0)
+    scene.run(5.0)
+    assert frozenset() == scene.members[1].strangers
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from neli_router.electors.priority import DECAY, Priorities, RandomWait, assign, balanced, electorate
 from neli_router.electors.settings import MISSES
 from neli_router.electors.term import (
+    Cede,
     Ceded,
     Heartbeat,
     Proposal,
@@ -245,6 +246,12 @@ def test_preferred_is_nobody_who_is_silent_now() -> None:
         assert isinstance(told.message, Heartbeat)
         machine.step(Said(2, Support(told.message.term, told.message.counter, 0.0, 1)), now)
     assert None is machine.preferred(now + 0.5)
+
+
+def test_whoever_ceded_waits_for_a_beat_longer_than_all_others() -> None:
+    machine, now = leading(1, (0, 3), (2, 1), until=25.0)
+    machine.step(Cede(0), now)
+    assert now + MISSES + 1.0 <= machine.deadline <= now + MISSES + 1.5
 
 
 def test_a_returning_primary_is_given_its_leadership_by_the_living_leader_and_nobody_waits_for_a_lease() -> None:

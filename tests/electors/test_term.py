@@ -244,6 +244,12 @@ def test_candidate_that_hears_of_a_higher_term_takes_it_over(said: Message) -> N
     assert (Role.FOLLOWER, 9) == (machine.role, machine.term)
 
 
+def test_heartbeat_of_a_leader_under_a_later_term_is_supported_under_that_term_and_the_term_is_kept() -> None:
+    machine = follower(2, term=5, now=10.0)
+    told = hear(machine, 2, Heartbeat(7, 1), 11.0)
+    assert [Remember(7), Tell(2, Support(7, 1, 0.0, 0))] == told
+
+
 def test_stale_heartbeat_is_answered_by_invalid_heartbeat_with_ones_own_term() -> None:
     machine = elector(term=11)
     assert [Tell(2, InvalidHeartbeat(11))] == hear(machine, 2, Heartbeat(10, 44), 1.0)
@@ -345,6 +351,40 @@ def test_starved_is_nobody_whose_answers_see_a_leader_or_are_fewer_than_a_majori
             hear(machine, 1, Scouted(4, round_, yes=False, led=led), now)
 
 
+def starve(machine: TermElector, rounds: int) -> None:
+    """So many rounds of scouting fail on end, though a majority answers and nobody sees a leader."""
+    for _ in range(rounds):
+        now, told = tick(machine)
+        (asked,) = [effect.message for effect in told if isinstance(effect, Tell)]
+        assert isinstance(asked, Scouting)
+        hear(machine, 1, Scouted(machine.term, asked.round, yes=False, led=False), now)
+
+
+def test_starved_counts_rounds_on_end_and_not_those_before_one_that_too_few_answered() -> None:
+    machine = elector(term=4)
+    starve(machine, STARVED_MAX - 1)
+    tick(machine)
+    starve(machine, STARVED_MAX)
+
+
+def test_starved_counts_rounds_on_end_and_not_those_before_there_was_a_leader() -> None:
+    machine = elector(term=4)
+    starve(machine, STARVED_MAX - 1)
+    now, _ = tick(machine)
+    hear(machine, 1, Scouted(4, STARVED_MAX, yes=False, led=False), now)
+    hear(machine, 2, Heartbeat(4, 1), now)
+    tick(machine)  # It misses the leader again.
+    starve(machine, STARVED_MAX)
+
+
+def test_starved_a_node_scouts_again_after_a_proposal_that_failed() -> None:
+    machine = elector(term=4)
+    starve(machine, STARVED_MAX)
+    for _ in range(2):
+        tick(machine)  # It proposes itself, and nobody answers.
+    starve(machine, STARVED_MAX)
+
+
 def test_sequence_a_leader_numbers_what_it_sends_from_its_term_on() -> None:
     machine, _ = leader(term=5)
     sent = [machine.step(TICK, machine.deadline)[-1] for _ in range(2)]
@@ -410,15 +450,34 @@ def test_lease_a_leader_may_act_until_a_lease_after_it_sent_what_a_majority_answ
 def test_lease_an_answer_that_comes_late_takes_nothing_back() -> None:
     machine, _ = leader(term=5)
     at, _ = tick(machine)
-    hear(machine, 1, Support(5, 2, 0.0, 0), at)
-    hear(machine, 1, Support(5, 1, 0.0, 0), at + 0.1)
+    hear(machine, 1, Support(5, 2, 0.0, 7), at)
+    hear(machine, 1, Support(5, 1, 0.0, 3), at + 0.1)
+    assert (at + 3.0, 7) == (machine.acts_until, machine.heard_priority(1))
+
+
+def test_lease_an_answer_that_takes_longer_than_a_heartbeat_prolongs_it_all_the_same() -> None:
+    machine, _ = leader(term=5)
+    at, _ = tick(machine)
+    later, _ = tick(machine)
+    hear(machine, 1, Support(5, 2, 0.0, 0), later + 0.5)
     assert at + 3.0 == machine.acts_until
 
 
 def test_lease_an_answer_to_what_was_sent_more_than_a_lease_ago_prolongs_nothing() -> None:
     machine, now = leader(term=5)
-    hear(machine, 1, Support(5, 77, 0.0, 0), now + 0.5)
+    at, _ = tick(machine)
+    hear(machine, 1, Support(5, 77, 0.0, 0), at + 0.5)
     assert now + 3.0 == machine.acts_until
+
+
+def test_lease_of_one_that_leads_for_long_takes_no_more_memory_than_at_first() -> None:
+    alone = elector(size=1)
+    sizes = []
+    for _ in range(2):
+        for _ in range(100):
+            tick(alone)
+        sizes.append({name: len(value) for name, value in vars(alone).items() if isinstance(value, dict)})
+    assert sizes[0] == sizes[1]
 
 
 def test_lease_owed_by_a_voter_is_waited_for() -> None:
@@ -527,10 +586,10 @@ def test_transfer_the_others_leave_the_named_one_time_to_be_elected() -> None:
     assert 10.5 + MISSES <= machine.deadline
 
 
-def test_transfer_a_leader_that_ceded_stands_after_all_others() -> None:
-    machine, now = leader(term=5)
-    machine.step(Cede(2), now)
-    assert now + MISSES + 1.0 <= machine.deadline
+def test_transfer_under_an_older_term_that_comes_late_is_no_reason_to_stand() -> None:
+    machine = follower(2, term=5, now=10.0)
+    hear(machine, 1, Proposal(6), 10.5)
+    assert ([], 6) == (hear(machine, 2, Ceded(5, 2, 0), 10.6), machine.term)
 
 
 def test_memory_a_term_is_above_the_base_and_none_that_was_kept_above_it_is_forgotten() -> None:

@@ -477,6 +477,21 @@ def test_a_word_that_was_given_after_a_program_was_asked_to_finish_is_kept_unles
         stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=LEASE - 1.1))
 
 
+@pytest.mark.parametrize(("who", "state", "wrong"), [("b", AFTER, True), ("a", BEFORE, False)])
+def test_a_word_to_a_program_is_kept_by_its_own_machine_too_which_may_take_up_that_term_alone(
+    who: str, state: State, wrong: bool
+) -> None:
+    stage = ActingScene()
+    first = stage.host("m1")
+    first.standing = Standing(LED, LEASE, {})
+    stage.acting.step(first, machine("a", BEFORE))
+    first.standing = NO_STANDING
+    stage.acting.step(first, machine("a", AFTER))
+    stage.world.run(1.0)
+    with breaks_if(wrong, "keeps_its_word"):
+        stage.acting.step(first, machine(who, state, sent=1.0))
+
+
 def test_where_two_may_act_two_are_no_violation() -> None:
     stage = ActingScene(exclusive=False)
     stage.acting.step(stage.host("m1"), machine("a", BEFORE))
@@ -498,6 +513,15 @@ def test_a_term_that_does_not_grow_is_found(who: str, state: State, wrong: bool)
     stage.acting.end(first)
     with breaks_if(wrong, "terms_grow"):
         stage.acting.step(stage.host("m2"), machine(who, state))
+
+
+def test_a_term_that_falls_while_one_process_acts_on_is_found() -> None:
+    stage = ActingScene()
+    first = stage.host("m1")
+    stage.acting.step(first, machine("b", AFTER))
+    stage.world.run(1.0)
+    with breaks_if(True, "terms_grow"):
+        stage.acting.step(first, machine("a", BEFORE))
 
 
 def test_a_ledger_that_lost_records_may_give_the_same_terms_again() -> None:
