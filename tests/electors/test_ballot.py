@@ -1,6 +1,8 @@
 """The rule of the election by itself: what ends before the time that a program was told."""
 
-from neli_router.electors.ballot import Ballot
+from math import inf
+
+from neli_router.electors.ballot import ON_NONE, Ballot
 from neli_router.electors.clocks import TICKS, BiasedClocks
 from neli_router.electors.electorate import Electorate
 
@@ -56,3 +58,56 @@ def test_whoever_has_finished_or_has_no_time_left_acts_on_nothing_up_to_now_and_
         ballot = leader()
         ballot.end(now, finished=finished)
         assert (int(now * TICKS), True) == (ballot.floor, ballot.is_free(now))
+
+
+def test_a_new_life_leads_by_nothing_that_was_declared_for_the_older_one() -> None:
+    """Those bounds are of a clock that showed more than the new one does."""
+    ballot = leader()
+    ballot.begin(2, NOW)
+    ballot.lead(NOW, would=True, fresh=False)
+    assert (None, None, -inf) == (ballot.lead_term, ballot.tenure(NOW), ballot.ends)
+
+
+def voter() -> Ballot:
+    """It declared the second of three members at NOW, which has said nothing of what it acts on."""
+    ballot = Ballot(
+        0, Electorate.first((0, 1, 2)), BiasedClocks(3, 0, 0.0, drift=0.001), 0.0, lease=P, wait=WAIT, life=1, term=0
+    )
+    ballot.meet(1, 7)
+    declare(ballot, 1, NOW)
+    ballot.favour((1, 7), NOW)
+    return ballot
+
+
+def test_a_favourite_that_acts_on_no_declaration_of_mine_leaves_me_free() -> None:
+    ballot = voter()
+    assert ballot.triplet is not None
+    ballot.hear_floor(1, ballot.triplet.bound - 1)
+    assert not ballot.is_free(NOW)
+    ballot.hear_floor(1, ballot.triplet.bound)
+    assert ballot.is_free(NOW)
+
+
+def test_what_another_life_of_a_favourite_acts_on_leaves_nobody_free() -> None:
+    """Its older life may not have ended: there may be two of it."""
+    ballot = voter()
+    ballot.meet(1, 8)
+    ballot.hear_floor(1, ON_NONE)
+    assert [False, True] == [ballot.is_free(at) for at in (NOW, NOW + WAIT)]
+
+
+def test_what_an_older_life_acted_on_says_nothing_of_a_later_one() -> None:
+    ballot, later = voter(), NOW + WAIT
+    ballot.hear_floor(1, ON_NONE)
+    ballot.meet(1, 8)
+    ballot.hear(1, (0, 1, 0, 0, 0, *ballot.electorate.tag), later)
+    ballot.favour((1, 8), later)
+    assert not ballot.is_free(later)
+
+
+def test_nobody_leads_by_a_declaration_under_an_electorate_that_it_has_not_taken_over() -> None:
+    ballot, now = leader(), NOW + 1.0
+    ballot.declare(now)
+    ballot.hear(1, (0, 1, int(now * TICKS), int(now * TICKS), TERM, 1, 1), now)
+    ballot.lead(now, would=True, fresh=True)
+    assert None is ballot.tenure(now)
