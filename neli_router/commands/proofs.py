@@ -96,6 +96,7 @@ PROFILES: dict[str, dict[str, tuple[AnyBounds, ...]]] = {
         "test": (
             GossipBounds(terms=2, rates=(1, 2, 1)),
             GossipBounds(terms=1, lease=1, rivals=False),
+            GossipBounds(terms=2, lease=1, changes=1),
         ),
         "full": (
             GossipBounds(terms=2, wires=2, cede=True),
@@ -104,6 +105,12 @@ PROFILES: dict[str, dict[str, tuple[AnyBounds, ...]]] = {
             GossipBounds(terms=2, lease=1, restarts=1),
             GossipBounds(terms=1, rivals=False),
             GossipBounds(terms=2, lease=1, rivals=False),
+            GossipBounds(terms=2, rates=(1, 1, 2), states_max=1_000_000),
+            GossipBounds(terms=2, changes=1, states_max=1_000_000),
+            GossipBounds(terms=2, lease=1, changes=1, separate=True, states_max=1_000_000),
+            GossipBounds(terms=2, lease=1, changes=1, restarts=1, states_max=1_000_000),
+            GossipBounds(terms=2, lease=1, changes=1, fickle=(1, 3), states_max=1_000_000),
+            GossipBounds(terms=2, lease=1, changes=1, late=True, wires=2, states_max=1_000_000),
         ),
     },
 }
@@ -119,8 +126,9 @@ ticks, 4,616 of two elections with ceding, and 16,332 of those with a restart. W
 counted. In `full`, one election with two restarts, two messages and a lease of two ticks is complete: 27,287 worlds in
 half a minute. The others have not been run to the end.
 
-All sets of `gossip` are complete. `test` has 20,000 worlds with two elections among rivals and a fast voter, and 17,000
-with one election where each favours any: some ten seconds each alone, a minute or two on a busy machine. `full` has
+Of `gossip`, `test` is complete: 20,000 worlds with two elections among rivals and a fast voter, 17,000 with one
+election where each favours any, and 32,000 with a change of the electorate and an election by another before, within or
+after it (25 s of a processor): a minute or two for each on a busy machine. `full` has
 24,000 with ceding and older words, 59,000 with three elections, 68,000 with a P of 3, 419,000 with a restart of the
 voter, 102,000 and 145,000 where each favours any: the last has two leaders after one another. It takes under ten
 minutes."""
@@ -200,7 +208,12 @@ def demo_command(
     "--terms", type=click.IntRange(1, 6), help="term, gossip: how many over all time.  [default: 2; gossip: 1]"
 )
 @click.option("--restarts", type=click.IntRange(0, 9), help="term, gossip: how many over all time.  [default: 0]")
-@click.option("--forget", is_flag=True, default=None, help="term: a process that restarts has forgotten its term.")
+@click.option(
+    "--forget",
+    is_flag=True,
+    default=None,
+    help="A process that restarts has forgotten: term: its term; gossip: the electorate.",
+)
 @click.option(
     "--wires",
     type=click.IntRange(1, 3),
@@ -218,6 +231,25 @@ def demo_command(
     default=None,
     type=click.UNPROCESSED,
     help="gossip: the clock of one place, the voter, runs twice as fast, and all are told so.",
+)
+@click.option(
+    "--rival-twice-as-fast",
+    "rates",
+    flag_value=(1, 1, 2),
+    default=None,
+    type=click.UNPROCESSED,
+    help="gossip: the same of one rival, so that the clock of the other one is slow.",
+)
+@click.option("--changes", type=click.IntRange(0, 2), help="gossip: how often a leader changes the electorate.")
+@click.option("--separate", is_flag=True, default=None, help="gossip: electorates travel apart from declarations.")
+@click.option("--late", is_flag=True, default=None, help="gossip, with changes: words are heard at any time.")
+@click.option(
+    "--both-voters-fickle",
+    "fickle",
+    flag_value=(1, 3),
+    default=None,
+    type=click.UNPROCESSED,
+    help="gossip, with changes: the new voter may favour either rival, too.",
 )
 @click.option(
     "--rivals/--any", default=None, help="gossip: two rivals and a voter, or all want any.  [default: rivals]"

@@ -265,12 +265,14 @@ class Ballot:
     # The electorate, which only a leader changes
 
     def replace(self, new: tuple[int, ...]) -> None:
-        """Begin to have these voters instead of the present ones."""
+        """Begin to have these voters instead of the present ones. Two may take one term, but only one acts under it."""
+        assert self.acting
         assert self.lead_term is not None
         self.electorate = self.electorate.joint(self.lead_term, new)
 
     def settle(self, now: float) -> bool:
         """End the change, if majorities of both sets hold to the joint electorate; returns whether they do."""
+        assert self.acting
         assert self.lead_term is not None
         holding = {
             place

@@ -188,12 +188,18 @@ def test_bounds_are_printed_with_what_they_leave_out() -> None:
 RIVALS = GossipBounds(terms=2, lease=1)
 DRIFTING = GossipBounds(terms=2, rates=(1, 2, 1))
 ANY = GossipBounds(terms=1, lease=1, rivals=False)
+CHANGING = GossipBounds(terms=2, changes=1)
 RUMOURS = {
     "rivals": RIVALS,
     "drifting": DRIFTING,
     "restarted": replace(RIVALS, restarts=1),
     "older": replace(RIVALS, wires=2, cede=True),
     "any": replace(ANY, terms=2, restarts=1),
+    "fast_rival": GossipBounds(terms=2, rates=(1, 1, 2)),
+    "changing": replace(CHANGING, lease=1),
+    "changing_separate": replace(CHANGING, separate=True, fickle=(1, 3)),
+    "changing_restarted": replace(CHANGING, lease=1, restarts=1, forget=True),
+    "changing_late": replace(CHANGING, lease=1, late=True, wires=2, cede=True, fickle=(1, 3)),
 }
 each_kind_of_rumours = pytest.mark.parametrize("bounds", RUMOURS.values(), ids=RUMOURS)
 
@@ -255,12 +261,53 @@ def begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ballot, "begin", begin_without_quiet)
 
 
+def replace_voters_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader goes by its new electorate as soon as it has thought of it."""
+
+    def replace_at_once(ballot: Ballot, new: tuple[int, ...]) -> None:
+        assert ballot.lead_term is not None
+        ballot.electorate = ballot.electorate.joint(ballot.lead_term, new)._replace(old=new)
+
+    monkeypatch.setattr(Ballot, "replace", replace_at_once)
+
+
+def settle_by_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change is over when a majority of the new voters hold to it, whatever the old ones do."""
+    settle = Ballot.settle
+
+    def settle_without_the_old_ones(ballot: Ballot, now: float) -> bool:
+        joint = ballot.electorate
+        ballot.electorate = joint._replace(old=joint.new)
+        if not (settled := settle(ballot, now)):
+            ballot.electorate = joint
+        return settled
+
+    monkeypatch.setattr(Ballot, "settle", settle_without_the_old_ones)
+
+
+def count_any_electorate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A declaration counts although its maker knows a later electorate than its favourite."""
+    until = Ballot._until
+
+    def until_by_all(ballot: Ballot, term: int) -> float:
+        supports, tag = ballot.supports, ballot.electorate.tag
+        ballot.supports = {place: each._replace(tag=min(each.tag, tag)) for place, each in supports.items()}
+        found = until(ballot, term)
+        ballot.supports = supports
+        return found
+
+    monkeypatch.setattr(Ballot, "_until", until_by_all)
+
+
 TEXTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], GossipBounds]] = {
     "a_change_at_once": (change_at_once, RIVALS),
     "a_restart_within_p": (begin_at_once, replace(RIVALS, restarts=1)),
     "a_fresh_bound_while_frozen": (freeze_no_bound, RIVALS),
     "a_voter_whose_clock_is_fast": (allow_for_one_clock, DRIFTING),
     "a_term_that_was_kept": (keep_terms, RIVALS),
+    "an_electorate_replaced_at_once": (replace_voters_at_once, CHANGING),
+    "a_change_settled_by_the_new_ones_alone": (settle_by_the_new_ones, CHANGING),
+    "a_vote_under_a_later_electorate": (count_any_electorate, replace(CHANGING, separate=True)),
 }
 
 
@@ -278,6 +325,13 @@ def test_by_the_shipped_rules_that_way_leads_to_nothing_broken(story: str) -> No
     _, bounds = TEXTS[story]
     *lines, _ = (TRANSCRIPTS / f"{story}.txt").read_text().splitlines()
     assert set() == ends_of(lines, GossipMiniatures(bounds)) - {None}
+
+
+def test_a_voter_that_forgets_the_electorate_lets_two_lead() -> None:
+    *lines, last = (TRANSCRIPTS / "a_forgotten_electorate.txt").read_text().splitlines()
+    forgetful = replace(CHANGING, restarts=1, forget=True)
+    assert last in {f"FAIL {rule}" for rule in ends_of(lines, GossipMiniatures(forgetful))}
+    assert set() == ends_of(lines, GossipMiniatures(replace(forgetful, forget=False))) - {None}
 
 
 def ends_of(lines: list[str], miniatures: GossipMiniatures) -> set[str | None]:
@@ -355,6 +409,21 @@ def test_one_leader_comes_to_act_after_another_among_rivals() -> None:
     assert [(1, 0, 1), (2, 2, 1)] == acted
 
 
+def test_a_change_of_the_electorate_is_settled_and_another_comes_to_lead_by_it() -> None:
+    miniatures = GossipMiniatures(replace(CHANGING, lease=1, fickle=(1, 3)))
+    world = miniatures.first()
+    acted = []
+    for step in (
+        *("replace p0 p2 by p3", "say p0 p1", "say p1 p0", "settle p0", "say p0 p1"),
+        *("tick", "favour p1 p2", "favour p3 p2", "say p1 p2", "say p3 p2"),
+        *("say p2 p1", "say p2 p3", "say p1 p2", "say p3 p2"),
+    ):
+        steps = ((" ".join(str(word) for word in label), after) for label, after in miniatures.steps(world))
+        world = next(after for label, after in steps if label.startswith(step))
+        acted.append(miniatures.tell((step,), world).partition("acting: ")[2])
+    assert ["p0 under 1 by 012+013", "p0 under 1 by 013", "nobody", "p2 under 2 by 013"] == list(dict.fromkeys(acted))
+
+
 def test_bounds_of_gossip_are_printed_with_what_they_leave_out() -> None:
     code, output = neli("--protocol", "gossip", "--voter-twice-as-fast", "--states", "100")
     first, last = output.splitlines()
@@ -365,3 +434,15 @@ def test_bounds_of_gossip_are_printed_with_what_they_leave_out() -> None:
         "at most 100 states"
     ) == first
     assert last.startswith("  as far as it came: ")
+
+
+def test_bounds_of_a_change_are_printed_with_what_they_leave_out() -> None:
+    flags = ("--changes", "1", "--separate", "--restarts", "1", "--both-voters-fickle", "--states", "100")
+    code, output = neli("--protocol", "gossip", *flags)
+    assert 0 == code
+    assert (
+        "explore: gossip: 4 electors, two rivals and two voters, of whom one has no vote at first and both favour "
+        "either, 1 terms and 1 restarts of the voters over all time, 1 changes of the electorate, which travel apart "
+        "from declarations, P=2 ticks, clocks that run alike, without ceding, words heard at once or lost; "
+        "at most 100 states"
+    ) == output.splitlines()[0]
