@@ -535,6 +535,18 @@ def test_owed_by_a_leader_that_is_unseated_is_the_rest_of_its_lease_to_everybody
     assert until == machine.acts_from
 
 
+def test_owed_by_a_leader_that_is_unseated_lasts_as_long_on_the_slowest_clock() -> None:
+    settings = msgspec.structs.replace(term_settings(3), drift=0.01)
+    machine = new_elector(settings, term=4)
+    machine.step(Stand(), 10.0)
+    hear(machine, 1, Support(5, 0, 0.0, 0), 10.0)
+    assert 13.0 == machine.acts_until
+    told = hear(machine, 2, Proposal(6), 11.0)[-1]
+    assert isinstance(told, Tell)
+    assert isinstance(told.message, Support)
+    assert told.message.owed == pytest.approx(2.0 + settings.wait - settings.lease)
+
+
 def test_owed_to_its_own_program_is_the_rest_of_a_lease_whoever_else_votes_for_it() -> None:
     machine, now = leader(term=5)
     until = machine.acts_until
