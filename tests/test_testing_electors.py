@@ -51,6 +51,23 @@ def test_each_member_s_own_router_names_the_owners_of_all_partitions(protocol: s
 
 
 @both
+def test_whoever_may_act_for_a_key_finds_itself_by_a_look_up_at_once(protocol: str) -> None:
+    with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:
+        looked_up = 0
+        for _ in range(5000):
+            for name in NAMES:
+                member = group[name]
+                for i, term in member.led.items():
+                    owner = member.router.owner_of_role(i)
+                    assert (name, term) == (owner.name, owner.term)
+                    looked_up += 1
+            if looked_up > 10 * PARTITIONS:
+                break
+            group.advance(0.01)
+        assert looked_up > 10 * PARTITIONS
+
+
+@both
 def test_the_same_seed_gives_the_same_run(protocol: str) -> None:
     def run(seed: int) -> list[object]:
         with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS, seed=seed) as group:

@@ -26,7 +26,15 @@ NOTES_MAX = 1000
 
 
 QUIET = frozenset(
-    {"election.won", "leader.ceded", "leader.found", "ledger.available", "member.joined", "member.sheds"}
+    {
+        "election.won",
+        "leader.ceded",
+        "leader.found",
+        "ledger.available",
+        "member.joined",
+        "member.sheds",
+        "member.sheds_nothing",
+    }
     | {"peers.alive", "peers.majority_heard", "peers.moved", "peers.resolved", "witness.found"}
 )
 """Notices that report no trouble."""

@@ -41,7 +41,8 @@ LOOK_EVERY = 0.2
 partitions."""
 
 LOOK_SOON = 0.02
-"""The same if a leader has changed: look-ups go by the outlook, and a handover takes no longer than a few of these."""
+"""The same if another member has come to lead: look-ups go by the outlook, and a handover takes no longer than a few of
+these. What this member itself comes to lead is looked at before it is told of it."""
 
 
 class PeerFooting:
@@ -99,11 +100,17 @@ class PeerFooting:
         self._link.close()
 
     def _publish(self, machine: Voter, now: float) -> None:
-        self._membership.standing, self._membership.incarnation = machine.standing, machine.incarnation
+        standing, membership = machine.standing, self._membership
         changes = machine.transitions.total() + machine.leader_changes
-        if now >= self._look_at or (changes != self._changes and now >= self._look_at - LOOK_EVERY + LOOK_SOON):
+        if (
+            now >= self._look_at
+            or (changes != self._changes and now >= self._look_at - LOOK_EVERY + LOOK_SOON)
+            or standing.terms != membership.standing.terms
+        ):
             self._look_at, self._changes = now + LOOK_EVERY, changes
             self._look(machine, now)
+        # After the look: whoever may act for a key shall be the one that a look-up of this process finds.
+        membership.standing, membership.incarnation = standing, machine.incarnation
         self._tell_shed(machine)
         self._stepped(now)
 
@@ -112,7 +119,8 @@ class PeerFooting:
         if machine.shed != membership.shed:
             membership.shed, membership.drained = machine.shed, machine.drained
             shed = sorted(machine.shed)
-            self._tell(Notice("member.sheds", {"partitions": spelled(shed), "count": len(shed)}))
+            fields = {"partitions": spelled(shed), "count": len(shed)}
+            self._tell(Notice("member.sheds", fields) if shed else Notice("member.sheds_nothing", {}))
             self._introduce()
 
     def _introduce(self) -> None:

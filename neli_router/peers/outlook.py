@@ -113,7 +113,9 @@ def news_between(before: Outlook | None, after: Outlook) -> list[Notice]:
         if state == "alive" and was in WHY:
             news.append(Notice("peers.alive", {"peer": peer}))
         elif state in WHY and was not in WHY and state != "refused":  # Of refusals, link and machine tell themselves.
-            fields = {"peer": peer, "why": WHY[state], "seconds": round(after.silent_for(place), 1)}
+            fields: dict[str, object] = {"peer": peer, "why": WHY[state]}
+            if state == "silent":
+                fields["seconds"] = round(after.silent_for(place), 1)
             news.append(Notice("peers.silent", fields))
     had, has = _hears_majority(before), _hears_majority(after)
     if had is not has and has is not None:
