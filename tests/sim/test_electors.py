@@ -21,6 +21,7 @@ from neli_router.electors.events import PeerEffect
 from neli_router.electors.settings import PeerSettings
 from neli_router.electors.term import TermElector
 from neli_router.electors.voter import Voter
+from neli_router.errors import NeliError
 from neli_router.sim.electors.faults import ElectorFaults
 from neli_router.sim.electors.group import ElectorGroup
 from neli_router.sim.electors.insight import Insight
@@ -206,6 +207,43 @@ def test_a_leader_that_is_unseated_for_nothing_is_seen() -> None:
         return _GivesUp(settings, memory, now, rng=rng)
 
     assert "sticks" == next(broken_rules(run_toy(seed, build, weather="fair", size=3) for seed in SEARCHED))
+    assert "stays" in broken_rules(run_toy(seed, build, weather="foul", size=3) for seed in SEARCHED)
+
+
+class _Quits(ToyVoter):
+    """Ends by itself."""
+
+    def _turn(self, now: float, effects: list[PeerEffect]) -> None:
+        super()._turn(now, effects)
+        if self._term > 2:
+            self._end(None, now, effects)
+
+
+class _Fails(ToyVoter):
+    """Ends with an error when it is told to end."""
+
+    def _end(self, error: NeliError | None, now: float, effects: list[PeerEffect]) -> None:
+        super()._end(NeliError("a farewell was to be said", "nobody was there", "start it again"), now, effects)
+
+
+@pytest.mark.parametrize("kind", [_Quits, _Fails])
+def test_a_member_that_ends_without_cause_is_seen(kind: type[ToyVoter]) -> None:
+    def build(settings: PeerSettings, memory: bytes, now: float, rng: Random) -> Voter:
+        return kind(settings, memory, now, rng=rng)
+
+    runs = (run_toy(seed, build, weather="fair", faults=("close",)) for seed in SEARCHED)
+    assert "stops_for_a_reason" == next(broken_rules(runs))
+
+
+class _AllLead(Insight):
+    def led_by(self, machine: Voter) -> list[tuple[int, int]]:
+        return [(0, 7)]
+
+
+def test_two_leaders_of_one_term_are_seen_though_none_acts() -> None:
+    world = World(1)
+    options = replace(ElectorOptions.draw(1, world.random, protocol="term", weather="fair"), size=3, replicas=3)
+    assert ["one_leader_a_term"] == list(broken_rules(iter([run_electors(world, options, _AllLead(options, toy))])))
 
 
 # Seeds
