@@ -58,18 +58,23 @@ def in_memory(_folder: Path, _server: Server) -> Place:
     return Place(lambda: MemoryLedger(log))
 
 
-def at(address: str, *, patience: float = 1.0) -> Place:
-    """The ledger at an address, as programs name it. Other processes have another `patience` if it is said."""
+def at(address: str) -> Place:
+    """The ledger at an address, as programs name it."""
     opener = (
         "from neli_router.ledgers.addresses import open_ledger\n"
-        f"ledger = open_ledger({address!r}, create=True, patience={patience})\n"
+        f"ledger = open_ledger({address!r}, create=True, patience=1.0)\n"
     )
     return Place(lambda: open_ledger(address, create=True, patience=1.0), opener)
 
 
 def in_sqlite(folder: Path, _server: Server) -> Place:
-    # On a busy machine one writer may hold the lock for longer than a second, or be faster than the others for so long.
-    return at(f"sqlite://{folder / 'ledger.db'}", patience=PATIENCE)
+    # On a busy machine one writer may hold the lock for longer than a member waits for it before it tries again, or be
+    # faster than the others for so long.
+    opener = (
+        "from neli_router.ledgers.sqlite.ledger import SqliteLedger\n"
+        f"ledger = SqliteLedger({str(folder / 'ledger.db')!r}, busy_max={PATIENCE})\n"
+    )
+    return replace(at(f"sqlite://{folder / 'ledger.db'}"), opener=opener)
 
 
 def in_kafka(_folder: Path, server: Server) -> Place:
