@@ -1,7 +1,7 @@
 """Hosts whose clocks run at different rates, while the test's own is right.
 
-    m1 --environment--> bent_clock.c, preloaded by its processes: host_clock() = true time * 1.0199
-    m2 --environment--> bent_clock.c                                             true time * 0.9801
+    m1 --environment--> bent_clock.c, preloaded by its processes: host_clock() = true time * 1.08955
+    m2 --environment--> bent_clock.c                                             true time * 0.91045
 
 A lease is counted on the leader's clock, and the promises to it on others'. So a group of one machine, where all read
 one clock, never shows whether the bound of drift is allowed for. The bent clocks start with the host, as the true ones
