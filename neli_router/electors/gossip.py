@@ -285,22 +285,22 @@ class Gossip(Voter):
 
     def _take(self, pieces: list[Piece], now: float, effects: list[PeerEffect]) -> None:
         """Bring copies up to date, and clocks, supports and suspicion with them."""
-        ballot, replicas, signs = self._ballot, self._copies.replicas, self._signs
-        awake, two_classes, favourite = now - self._slept, self._two_classes, self.favourite
-        term, electorate, of_favourite = ballot.term, ballot.electorate, False
+        ballot, replicas = self._ballot, self._copies.replicas
+        two_classes, favourite = self._two_classes, self.favourite
+        term, electorate, heard = ballot.term, ballot.electorate, list[int]()
         for place, life, after, updates in self._copies.take(pieces, now):
             if after and len(updates) == 1 and updates[0][0] == HEARTBEAT:
                 beat = updates[0][2]  # As it is nearly always.
             else:
                 self._look_at(place, life)
                 beat = replicas[place].get(HEARTBEAT)
-            signs.sign(place, awake)
-            of_favourite = of_favourite or place == favourite
+            heard.append(place)
             if beat is not None and len(beat) == 7:
                 if two_classes and beat[5:] > ballot.electorate.tag:
                     self._take_over(replicas[place].get(ELECTORATE))
                 ballot.hear(place, beat, now)
-        if of_favourite:
+        self._signs.sign(heard, now - self._slept)
+        if favourite in heard:
             self._steady = self._sticks(now)  # First: what follows may declare it.
         if ballot.term > term or ballot.electorate is not electorate:
             self._publish_electorate()

@@ -17,15 +17,20 @@ it is heard again, and is given up only after P.
 
 phi rises with the gap, so `phi >= phi_max` is the same as a gap above a limit: `mean + z * deviation`, where z follows
 from `phi_max` alone. So nobody computes phi at each look. Nor is the limit computed with each sign: signs come by the
-thousand, and few are asked about. A peer that was heard less than `z * deviation_min` ago needs no window at all.
+thousand, and few are asked about. A peer that was heard less than `z * deviation_min` ago needs no window at all. So
+signs are only noted as they come, and go into their windows many at a time: a hundred windows fit into no cache.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from math import erfc, inf, log10, sqrt
 
 __all__ = ["Signs", "phi", "z_of"]
+
+NOTED_MAX = 100
+"""Times of signs that wait for their windows: with more, none is written any cheaper."""
 
 
 def phi(gap: float, mean: float, deviation: float) -> float:
@@ -54,21 +59,26 @@ class Signs:
         self.least = self._z * deviation_min
         """Whoever was heard less than this ago seems alive, however regular it is."""
         self._times = [deque[float](maxlen=window + 1) for _ in range(size)]
+        self._noted: list[tuple[float, Sequence[int]]] = []
+        """When who was heard, as far as it is not in the windows yet."""
         self._limits = [(-inf, 0.0)] * size
         """Of each peer, a sign, and the limit that was computed when it was the last one."""
 
     def forget(self, place: int) -> None:
         """Another process runs at this place from now on."""
+        self._write_down()
         self.last[place] = -inf
         self._times[place].clear()
         self._limits[place] = -inf, 0.0
 
-    def sign(self, place: int, now: float) -> None:
-        """It lives at `now`, which never goes back."""
-        if now > self.last[place] + self.least:
-            self._shorten(place, now - self.until(place))
-        self.last[place] = now
-        self._times[place].append(now)
+    def sign(self, places: Sequence[int], now: float) -> None:
+        """These live at `now`, which never goes back."""
+        last = self.last
+        for place in places:
+            last[place] = now
+        self._noted.append((now, places))
+        if len(self._noted) == NOTED_MAX:
+            self._write_down()
 
     def is_alive(self, place: int, now: float) -> bool:
         """Whether phi is below its bound at `now`; not before the first sign."""
@@ -79,17 +89,27 @@ class Signs:
         last = self.last[place]
         computed_at, limit = self._limits[place]
         if computed_at != last:
-            intervals = [after - before for before, after in pairwise(self._times[place])]
-            if len(intervals) < self._window:
-                intervals.append(self._mean_first)
-            mean = sum(intervals) / len(intervals)
-            variance = sum((each - mean) ** 2 for each in intervals) / len(intervals)
-            least = self._deviation_min if len(intervals) > 1 else max(self._mean_first, self._deviation_min)
-            limit = mean + self._z * max(sqrt(variance), least)
+            self._write_down()
+            limit = self._limit(self._times[place])
             self._limits[place] = last, limit
         return last + limit
 
-    def _shorten(self, place: int, excess: float) -> None:
-        """Have the gap that ends now be shorter by so much, if it is above 0, for it was longer than its limit."""
-        if 0 < excess < inf:  # Before the first sign there is no gap.
-            self._times[place] = deque((at + excess for at in self._times[place]), maxlen=self._window + 1)
+    def _write_down(self) -> None:
+        windows, least = self._times, self.least
+        for now, places in self._noted:
+            for place in places:
+                times = windows[place]
+                if times and now > times[-1] + least and (excess := now - times[-1] - self._limit(times)) > 0:
+                    times = windows[place] = deque((at + excess for at in times), maxlen=self._window + 1)
+                times.append(now)
+        self._noted.clear()
+
+    def _limit(self, times: deque[float]) -> float:
+        """The gap after these signs at which phi meets its bound."""
+        intervals = [after - before for before, after in pairwise(times)]
+        if len(intervals) < self._window:
+            intervals.append(self._mean_first)
+        mean = sum(intervals) / len(intervals)
+        variance = sum((each - mean) ** 2 for each in intervals) / len(intervals)
+        least = self._deviation_min if len(intervals) > 1 else max(self._mean_first, self._deviation_min)
+        return mean + self._z * max(sqrt(variance), least)

@@ -31,71 +31,71 @@ def signs(window: int = 4, deviation_min: float = 0.5) -> Signs:
 
 def test_a_peer_that_was_never_heard_does_not_seem_alive() -> None:
     heard = signs()
-    heard.sign(1, 0.0)
+    heard.sign([1], 0.0)
     assert (False, True) == (heard.is_alive(0, 0.0), heard.is_alive(1, 0.0))
 
 
 def test_before_the_first_interval_it_is_taken_to_be_as_irregular_as_it_is_long() -> None:
     heard = signs()
-    heard.sign(0, 10.0)
+    heard.sign([0], 10.0)
     assert (True, False) == (heard.is_alive(0, 16.5), heard.is_alive(0, 16.7))
 
 
 def test_a_steady_peer_is_suspected_after_its_interval_and_the_least_deviation_times_z() -> None:
     heard = signs()
     for at in range(10):
-        heard.sign(0, float(at))
+        heard.sign([0], float(at))
     assert (True, False) == (heard.is_alive(0, 9 + 1 + 0.5 * 5.6), heard.is_alive(0, 9 + 1 + 0.5 * 5.63))
 
 
 def test_an_irregular_peer_is_given_more_time() -> None:
     heard = signs()
     for at in (0.0, 1.0, 4.0, 5.0, 8.0):
-        heard.sign(0, at)
+        heard.sign([0], at)
     assert (True, False) == (heard.is_alive(0, 8 + 2 + 1 * 5.6), heard.is_alive(0, 8 + 2 + 1 * 5.63))
 
 
 def test_only_the_intervals_in_the_window_count() -> None:
     heard = signs()
     for at in (0.0, 5.0, 6.0, 7.0, 8.0, 9.0):
-        heard.sign(0, at)
+        heard.sign([0], at)
     for at in range(5, 10):
-        heard.sign(1, float(at))
+        heard.sign([1], float(at))
     assert heard.is_alive(1, 12.7) == heard.is_alive(0, 12.7) == (not heard.is_alive(0, 12.9))
 
 
 def test_an_outage_does_not_make_later_silence_seem_less_suspicious() -> None:
     heard = signs(window=100)
     for at in (*range(100), *range(4000, 4010)):
-        heard.sign(0, float(at))
+        heard.sign([0], float(at))
     assert (True, False) == (heard.is_alive(0, 4009 + 3.7), heard.is_alive(0, 4009 + 5.0))
 
 
 def test_gaps_that_stay_long_are_learned() -> None:
     heard = signs(window=20)
     for at in (*range(20), *range(40, 640, 20)):
-        heard.sign(0, float(at))
+        heard.sign([0], float(at))
     assert heard.is_alive(0, 620 + 19.0)
 
 
 def test_of_a_peer_that_is_forgotten_only_its_new_signs_count() -> None:
     heard = signs()
     for at in (0.0, 50.0, 60.0, 90.0):
-        heard.sign(0, at)
+        heard.sign([0], at)
     heard.forget(0)
     assert not heard.is_alive(0, 91.0)
-    heard.sign(0, 100.0)
+    heard.sign([0], 100.0)
     assert (True, False) == (heard.is_alive(0, 106.5), heard.is_alive(0, 106.7))
 
 
 def test_it_seems_alive_until_its_limit_whenever_it_is_asked_about() -> None:
     rng, heard, now, intervals = Random(5), signs(window=7), 0.0, [1.0]
-    heard.sign(0, now)
+    heard.sign([0], now)
     for _ in range(1000):
         interval = rng.uniform(0.0, 3.0)
         now += interval
         intervals = [*intervals, interval][-7:]
-        heard.sign(0, now)
+        heard.sign([0], now)
         mean = sum(intervals) / len(intervals)
         deviation = max(0.5, (sum((each - mean) ** 2 for each in intervals) / len(intervals)) ** 0.5)
         limit = mean + z_of(8.0) * deviation
