@@ -50,7 +50,7 @@ from neli_router.electors.settings import GossipSettings
 from neli_router.electors.voter import Voter
 from neli_router.protocol import Notice
 
-__all__ = ["CAUSES", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "READY", "Gossip", "uuid_of"]
+__all__ = ["CAUSES", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "READY", "WISH", "Gossip", "uuid_of"]
 
 URGENT_MAX = 5
 """Members that are asked at once when there is news for all of them. More is quicker, and a burst of datagrams."""
@@ -649,9 +649,12 @@ class Gossip(Voter):
 
     def _give_way(self, place: int) -> None:
         """Let this member lead instead, if it would."""
-        is_able = place in self._electors and self._copies.replicas[place].get(READY) is not None
-        lives = self._signs.is_alive(place, self._turned_at - self._slept)
-        if is_able and lives and self._successor is None:
+        is_able = (
+            place in self._electors
+            and self._copies.replicas[place].get(READY) is not None
+            and self._signs.is_alive(place, self._turned_at - self._slept)
+        )
+        if is_able and self._successor is None:
             self._successor = place
 
     # The electorate

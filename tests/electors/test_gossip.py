@@ -13,7 +13,7 @@ from neli_router.electors.ballot import Ballot, Triplet
 from neli_router.electors.clocks import TICKS
 from neli_router.electors.electorate import Electorate
 from neli_router.electors.events import Heard, Keep, Led, Nominate, PeerEffect, Prefer
-from neli_router.electors.gossip import CAUSES, HEARTBEAT, LAPSED, Gossip
+from neli_router.electors.gossip import CAUSES, HEARTBEAT, LAPSED, WISH, Gossip
 from neli_router.electors.priority import LEAST
 from neli_router.electors.settings import GossipSettings
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
@@ -492,6 +492,17 @@ def test_an_operators_word_to_any_member_reaches_the_leader() -> None:
     scene.step(scene.by_uuid[1], Nominate(scene.by_uuid[0]))
     scene.run(scene.now + P)
     assert [scene.by_uuid[0]] == scene.acting
+
+
+@pytest.mark.parametrize("place", [999, -1])
+def test_an_operators_word_for_a_place_that_is_not_in_the_list_is_ignored(place: int) -> None:
+    scene = settled()
+    other, leader = scene.by_uuid[0], scene.by_uuid[-1]
+    term = scene.members[leader].tenures(scene.clock(leader))[0]
+    scene.members[other]._copies.set(WISH, (place, term))
+    scene.run(scene.now + P)
+    assert WISH in scene.members[leader]._copies.replicas[other].keys
+    assert [leader] == scene.acting
 
 
 def test_an_operators_word_stands_until_the_named_member_can_lead() -> None:
