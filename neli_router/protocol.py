@@ -372,6 +372,10 @@ class Machine(Protocol[Taken_contra, Given_co]):
         """Whether all was read that there was at the start: until then, what is known of the group may be its past."""
 
     @property
+    def error(self) -> NeliError | None:
+        """What this machine has stopped by, or will as soon as it may; None as long as it goes on."""
+
+    @property
     def heard_at(self) -> float:
         """When a sign of life of any member was last read. Without any, when the machine began or stepped last."""
 

@@ -136,7 +136,7 @@ class Machine:
         self.answers: dict[type, list[Effect]] = {}
         self.deadline = 0.0
         self.standing: Standing = NO_STANDING
-        self.incarnation, self.caught_up, self.heard_at = "", True, 0.0
+        self.incarnation, self.caught_up, self.error, self.heard_at = "", True, None, 0.0
 
     def step(self, event: Input, now: float) -> list[Effect]:
         self.heard.append((now, event))

@@ -189,7 +189,10 @@ class Engine:
     def _has_to_read(self) -> bool:
         """Whether the ledger can be read, and was not yet read to its end."""
         footing, membership = self._footing, self.membership
-        return not (membership.is_over or footing is None or footing.machine.caught_up or membership.obstacle)
+        if membership.is_over or footing is None or membership.obstacle:
+            return False
+        # What the machine stops by ends this member a moment later, and is raised then.
+        return not footing.machine.caught_up or footing.machine.error is not None
 
     # The loop
 

@@ -33,6 +33,7 @@ from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Entry, Ledger, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.member.engine import Engine
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
@@ -198,6 +199,22 @@ def test_an_earlier_group_with_another_layout_is_refused_with_both_spelled_out(
     with Member(in_memory("a")) as a:
         until(lambda: a.state.genesis)
         with pytest.raises(GroupMismatch, match=r"slots=16384, partitions=4, .* against slots=16384, partitions=8"):
+            Member(in_memory("b", layout=Layout(partitions=4)))
+
+
+def test_a_program_is_told_of_another_layout_although_its_member_ends_slowly(
+    in_memory: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = Engine._end
+
+    def slowly(engine: Engine, error: BaseException | None, **options: bool) -> None:
+        time.sleep(0.3)
+        end(engine, error, **options)
+
+    with Member(in_memory("a")) as a:
+        until(lambda: a.state.genesis)
+        monkeypatch.setattr(Engine, "_end", slowly)
+        with pytest.raises(GroupMismatch):
             Member(in_memory("b", layout=Layout(partitions=4)))
 
 

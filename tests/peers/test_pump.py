@@ -56,7 +56,7 @@ class Wire:
 class Voting:
     """A machine that votes for whoever it hears, and ends on Close."""
 
-    incarnation, caught_up, heard_at = "1", True, 0.0
+    incarnation, caught_up, error, heard_at = "1", True, None, 0.0
     standing: Standing = NO_STANDING
     deadline = inf
 
