@@ -39,9 +39,9 @@ class BentClocks:
     @staticmethod
     def draw(names: Sequence[str], off: float, rng: random.Random) -> Mapping[str, float]:
         """A rate for each host, too slow or too fast by `off`: the extremes, because whoever bears them bears the rest.
-        There are some of each, or no two would be apart."""
+        Of an odd number most are too fast: so a majority can elect another beside a leader whose clock is slow."""
         shuffled = rng.sample(names, len(names))
-        return {name: 1 + (off if place % 2 else -off) for place, name in enumerate(shuffled)}
+        return {name: 1 + (-off if place % 2 else off) for place, name in enumerate(shuffled)}
 
     @staticmethod
     def missing() -> str:

@@ -117,14 +117,14 @@ def test_no_two_peers_ever_act_at_once_whatever_happens_to_them_and_their_networ
     require(why and f"the clocks were not bent: {why}")
 
 
-@every_elector
-def test_the_storm_sees_clocks_that_are_off_by_more_than_members_were_told(
-    options: Mapping[str, str], tmp_path: Path
-) -> None:
-    """What is seen where the bound does not hold: a leader whose clock is slow acts beside the next one."""
+@pytest.mark.parametrize("elector", ["priority", "gossip"])
+def test_the_storm_sees_clocks_that_are_off_by_more_than_members_were_told(elector: str, tmp_path: Path) -> None:
+    """What is seen where the bound does not hold: a leader whose clock is slow acts beside the next one. Under the
+    random wait such a one seldom leads at all: it is the last to stand."""
     require(missing() or BentClocks.missing())
-    kinds = ("kill", "cut off", "mute", "deaf", "split")
-    told, bent = 0.0, 0.3
+    kinds = ("cut off", "mute", "deaf", "split")  # After which a leader lives.
+    told, bent = 0.0, 0.5
+    options = ELECTORS[elector]
     _, verdict, _ = struck(tmp_path, options, seconds=0.0, told=told, bent=bent, kinds=kinds, overlaps=True)
     say(f"longest overlap {max((overlap.seconds for overlap in verdict.overlaps), default=0.0):.3f} s")
     assert verdict.overlaps
