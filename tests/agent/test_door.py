@@ -26,7 +26,7 @@ from tests.agent.strangers import ATTACKS, attack
 from tests.agent.test_server import is_ready, process
 from tests.waiting import until
 
-LEASE = 5.0
+LEASE = 10.0
 SHORT_LEASE = 2.0
 """A member owes a wait of a lease before it leads. Where nothing is lost if it is fenced, that is all that counts."""
 BEARER = {"authorization": f"Bearer {TOKEN}"}

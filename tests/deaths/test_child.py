@@ -275,17 +275,17 @@ def test_a_ledger_that_is_away_at_that_moment_is_told_when_it_is_back(tmp_path: 
         with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             member.kill()
-            until(lambda: any("ledger.db" in str(path.readlink()) for path in _descriptors(child)))
+            until(lambda: any("ledger.db" in path for path in _open_files(child)))
             threading.Event().wait(1.0)  # Longer than the child waits for a lock.
             assert lives(child)
             other.execute("ROLLBACK")
         assert member.await_certificate().incarnation == member.incarnation
 
 
-def _descriptors(pid: int) -> list[Path]:
-    with suppress(OSError):
-        return [path for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
-    return []
+def _open_files(pid: int) -> Iterator[str]:
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # It may be closed by now.
+            yield str(link.readlink())
 
 
 HANGING = """

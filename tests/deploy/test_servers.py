@@ -64,7 +64,7 @@ def asked(router: Router) -> str:
         owner = router.owner(CUSTOMER)
         try:
             answer = httpx.get(f"http://{owner.address}/orders/{CUSTOMER}", timeout=PATIENCE)
-        except httpx.ConnectError:
+        except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):  # Its port was closed, or just then.
             refused_at = time.monotonic()
             until(lambda: router.at.age < time.monotonic() - refused_at, "a newer table")
             return "refused" if router.owner(CUSTOMER) == owner else "moved"

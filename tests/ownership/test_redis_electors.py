@@ -176,7 +176,9 @@ def test_readers_see_the_new_owner_of_what_a_killed_leader_led_and_no_term_ever_
     sleeper.resume()
     told.group.wait_until(lambda: bool(sleeper.life.halted), "the sleeper was to be fenced")
     told.settle()
-    assert set(NAMES) == {peer.name for peer in told.router.members}
+    told.group.wait_until(
+        lambda: set(NAMES) == {peer.name for peer in told.router.members}, "the router was to hear of all again"
+    )
     require_no_fall(told)
 
 
