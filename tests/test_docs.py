@@ -412,7 +412,7 @@ def test_more_than_one_owner(tmp_path: Path) -> None:
 def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {"ledger": f"sqlite:{tmp_path}/ledger.db"}
     # Leases that outlast whatever else this machine is busy with: Spark is slow to start, and members must not be lost.
-    config = Config(names["ledger"], name="anna", layout=Layout(partitions=4), lease=60.0)
+    config = Config(names["ledger"], name="anna", layout=Layout(partitions=4), lease=15.0)
     with Member(config) as member, member.leading("x"):
         for block in blocks("docs/spark.md", "python"):
             exec(block, names)  # noqa: S102
@@ -432,7 +432,7 @@ def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host.mkdir()
     socket = str(host / "agent.sock")
     monkeypatch.setenv("NELI_AGENT", socket)
-    with running(configured(host, lease=60.0), AgentOptions(socket=socket)):
+    with running(configured(host, lease=15.0), AgentOptions(socket=socket)):
         names["job"]()
 
 
