@@ -143,7 +143,12 @@ class Gossip(Voter):
         )
         beat = settings.beat
         self._signs = Signs(
-            size, phi_max=settings.phi_max, window=settings.window, mean_first=beat, deviation_min=beat / 2
+            size,
+            phi_max=settings.phi_max,
+            window=settings.window,
+            mean_first=beat,
+            deviation_min=beat / 2,
+            limit_max=settings.lease,
         )
         self._leaders: set[int] = set()
         self._wishers: set[int] = set()

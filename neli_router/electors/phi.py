@@ -11,6 +11,9 @@ memoryless: a peer speaks once an interval, and what is furthest behind is told 
 *An outage is not learned.* A gap goes into the window with its limit at most. If an hour's outage counted with its
 hour, nobody would be suspected for hours thereafter. Gaps that stay long are learned all the same, step by step.
 
+*No limit is above `limit_max`.* A network that fails again and again would teach, step by step, that its outages say
+nothing, and a leader would stay everybody's favourite in each of them, though it leads no more.
+
 A normal distribution has thin tails, and a window without variation would make any delay suspicious. So the deviation
 counts as at least `deviation_min`. A false suspicion does little harm here: the favourite is not declared afresh until
 it is heard again, and is given up only after P.
@@ -52,11 +55,14 @@ def z_of(phi_max: float) -> float:
 class Signs:
     """Peers' signs of life. Before a peer's first interval, it is taken to be `mean_first` and no more regular."""
 
-    def __init__(self, size: int, *, phi_max: float, window: int, mean_first: float, deviation_min: float) -> None:
+    def __init__(
+        self, size: int, *, phi_max: float, window: int, mean_first: float, deviation_min: float, limit_max: float
+    ) -> None:
         self.last = [-inf] * size
         """When each peer was last heard of; `-inf` before its first sign."""
         self._z, self._window, self._mean_first, self._deviation_min = z_of(phi_max), window, mean_first, deviation_min
-        self.least = self._z * deviation_min
+        self._limit_max = limit_max
+        self.least = min(self._z * deviation_min, limit_max)
         """Whoever was heard less than this ago seems alive, however regular it is."""
         self._times = [deque[float](maxlen=window + 1) for _ in range(size)]
         self._noted: list[tuple[float, Sequence[int]]] = []
@@ -112,4 +118,4 @@ class Signs:
         mean = sum(intervals) / len(intervals)
         variance = sum((each - mean) ** 2 for each in intervals) / len(intervals)
         least = self._deviation_min if len(intervals) > 1 else max(self._mean_first, self._deviation_min)
-        return mean + self._z * max(sqrt(variance), least)
+        return min(mean + self._z * max(sqrt(variance), least), self._limit_max)

@@ -219,6 +219,19 @@ def test_a_leader_that_dies_soon_after_a_long_outage_is_taken_over_as_quickly_as
     assert scene.until_led(2 * P) < 2 * P
 
 
+def test_a_leader_that_dies_in_a_network_that_often_fails_is_taken_over_nearly_as_quickly() -> None:
+    scene = settled()
+    leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
+    for _ in range(40):
+        scene.cut([leader], others)
+        scene.run(scene.now + 0.8 * P)
+        scene.heal()
+        scene.run(scene.now + 0.3 * P)
+    assert [leader] == scene.acting
+    scene.kill(leader)
+    assert scene.until_led(2.5 * P) < 2.5 * P
+
+
 def test_a_favourite_that_is_heard_again_while_its_voters_are_frozen_stays() -> None:
     scene = settled()
     leader = scene.by_uuid[-1]

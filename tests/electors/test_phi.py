@@ -25,8 +25,8 @@ def test_the_limit_in_deviations_is_where_phi_meets_its_bound(bound: float) -> N
     assert isclose(bound, phi(z_of(bound), 0.0, 1.0), rel_tol=1e-6)
 
 
-def signs(window: int = 4, deviation_min: float = 0.5) -> Signs:
-    return Signs(2, phi_max=8.0, window=window, mean_first=1.0, deviation_min=deviation_min)
+def signs(window: int = 4, deviation_min: float = 0.5, limit_max: float = inf) -> Signs:
+    return Signs(2, phi_max=8.0, window=window, mean_first=1.0, deviation_min=deviation_min, limit_max=limit_max)
 
 
 def test_a_peer_that_was_never_heard_does_not_seem_alive() -> None:
@@ -102,3 +102,17 @@ def test_it_seems_alive_until_its_limit_whenever_it_is_asked_about() -> None:
         assert heard.is_alive(0, now + heard.least - 1e-6)
         assert heard.least < limit
         assert (True, False) == (heard.is_alive(0, now + limit - 1e-6), heard.is_alive(0, now + limit + 1e-6))
+
+
+def test_whatever_was_learned_no_gap_is_waited_for_longer_than_the_longest_limit() -> None:
+    heard = signs(limit_max=9.0)
+    for at in (0.0, 7.0, 8.0, 15.0, 16.0):
+        heard.sign([0], at)
+    assert (True, False) == (heard.is_alive(0, 24.9), heard.is_alive(0, 25.0))
+    assert 25.0 == heard.until(0)
+
+
+def test_a_longest_limit_below_the_least_deviation_holds_too() -> None:
+    heard = signs(limit_max=2.0)
+    heard.sign([0], 10.0)
+    assert (True, False) == (heard.is_alive(0, 11.9), heard.is_alive(0, 12.0))
