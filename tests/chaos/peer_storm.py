@@ -40,7 +40,7 @@ from tests.chaos.storm import ASK_EVERY, LATE_MAX, LOOK_EVERY, Injected, led_fro
 from tests.chaos.wall_clock import WallClock
 from tests.servers.network import Network
 
-__all__ = ["PEER_FAULTS", "PeerStorm"]
+__all__ = ["PeerStorm"]
 
 PROCESS_FAULTS = ("kill", "reboot", "stop", "leave", "outage")
 NETWORK_FAULTS = ("cut off", "unpair", "mute", "deaf", "one way", "split", "slow", "held", "bad")
@@ -66,9 +66,8 @@ class PeerStorm:
         seed: int,
         clock: WallClock | None = None,
         bent: BentClocks | None = None,
-        kinds: Sequence[str] = PEER_FAULTS,
     ) -> None:
-        self.kinds = tuple(kind for kind in kinds if kind != "clock" or clock is not None)
+        self.kinds = tuple(kind for kind in PEER_FAULTS if kind != "clock" or clock is not None)
         """Of faults: without a clock that can be stepped, none is."""
         self.injected: list[Injected] = []
         self.ended: list[str] = []
