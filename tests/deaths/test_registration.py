@@ -341,18 +341,22 @@ def test_another_users_socket_gets_no_secret(tmp_path: Path) -> None:
 @contextmanager
 def passing_on(place: Path, to: str) -> Iterator[None]:
     """A program that takes one connection, and passes its bytes on."""
-    with closing(socket.socket(socket.AF_UNIX)) as listener:
+    with closing(socket.socket(socket.AF_UNIX)) as listener, closing(socket.socket(socket.AF_UNIX)) as theirs:
         listener.bind(str(place))
         listener.listen()
+        theirs.connect(to)
 
         def pass_on() -> None:
             ours, _ = listener.accept()
-            with closing(ours), closing(socket.socket(socket.AF_UNIX)) as theirs:
-                theirs.connect(to)
+            with closing(ours):
                 theirs.sendall(ours.recv(65536))
-                ours.sendall(theirs.recv(65536))
+                while said := theirs.recv(65536):  # An answer's head may come before its body.
+                    ours.sendall(said)
 
         thread = threading.Thread(target=pass_on)
         thread.start()
-        yield
-        thread.join(PATIENCE)
+        try:
+            yield
+        finally:
+            theirs.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
