@@ -8,17 +8,15 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from neli_router.electors.gossip import uuid_of
 from neli_router.processes.group import ProcessGroup
-from neli_router.processes.referee import Verdict
 from tests.chaos import report
 from tests.chaos.bad_switch import BadSwitch
 from tests.chaos.bent_clock import BentClocks
-from tests.chaos.fenced import FencedWriter, Writes, writes_in
+from tests.chaos.fenced import FencedWriter, writes_in
 from tests.chaos.peer_storm import PeerStorm
 from tests.chaos.wall_clock import WallClock
 from tests.chaos.weather import NAMES, SECONDS
@@ -54,36 +52,31 @@ ELECTORS = {
     "gossip": {"protocol": "gossip"},
 }
 
-every_elector = pytest.mark.parametrize("options", ELECTORS.values(), ids=ELECTORS)
 
-
-class Outcome(NamedTuple):
-    """Of a storm."""
-
-    storm: PeerStorm
-    verdict: Verdict
-    writes: Writes
-
-
-def struck(folder: Path, options: Mapping[str, str], *, seconds: float) -> Outcome:
-    """Let a group live through a storm, and on until there was something to see."""
-    say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
-    fence = folder / "fence.db"
+@pytest.mark.parametrize("options", ELECTORS.values(), ids=ELECTORS)
+def test_no_two_peers_ever_act_at_once_whatever_happens_to_them_and_their_network(
+    options: Mapping[str, str], tmp_path: Path
+) -> None:
+    """Terms grow, a fence refuses those that wake up late, and in calm all is led again. All this by clocks that are
+    off by nearly as much as they may be; where they cannot be bent, the test ends as skipped, having held without."""
+    require(missing())
+    say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={SECONDS:g}")
+    fence = tmp_path / "fence.db"
     FencedWriter.install(fence)
 
     def seen() -> bool:
         verdict, writes = group.verdict(), writes_in(fence)
         return verdict.takeovers > 0 and len(verdict.processes) == PARTITIONS and bool(writes.refusals)
 
-    wall = None if WallClock.missing() else WallClock(folder)
+    wall = None if WallClock.missing() else WallClock(tmp_path)
     rates = BentClocks.draw(NAMES, BENT, random.Random(SEED))
-    clocks = None if BentClocks.missing() else BentClocks(folder, rates)
+    clocks = None if BentClocks.missing() else BentClocks(tmp_path, rates)
     with Network.started(NAMES) as network, BadSwitch(network, seed=SEED) as switch:
         places = {name: f"{network.address(name)}:{PORT}" for name in NAMES}
         chosen = {"program": ("tests.chaos.fenced", str(fence)), "lease": LEASE, "drift": DRIFT, **options}
-        with PeerProcesses(folder, places, partitions=PARTITIONS, pause=PAUSE, **chosen) as group:
+        with PeerProcesses(tmp_path, places, partitions=PARTITIONS, pause=PAUSE, **chosen) as group:
             storm = PeerStorm(network, group, switch, lease=LEASE, seed=SEED, clock=wall, bent=clocks)
-            storm.run(seconds, seen)
+            storm.run(SECONDS, seen)
     verdict, writes = group.verdict(), writes_in(fence)
     say(report.table(storm.injected))
     say(report.seen(verdict))
@@ -92,17 +85,6 @@ def struck(folder: Path, options: Mapping[str, str], *, seconds: float) -> Outco
     say(f"{switch.carried} datagrams carried, {switch.lost} lost by the switch")
     told_rates = ", ".join(f"{name}'s clock at {rate:.4f}" for name, rate in sorted(rates.items()))
     say(told_rates if clocks is not None else f"the clocks were not bent: {BentClocks.missing()}")
-    return Outcome(storm, verdict, writes)
-
-
-@every_elector
-def test_no_two_peers_ever_act_at_once_whatever_happens_to_them_and_their_network(
-    options: Mapping[str, str], tmp_path: Path
-) -> None:
-    """Terms grow, a fence refuses those that wake up late, and in calm all is led again. All this by clocks that are
-    off by nearly as much as they may be; where they cannot be bent, the test ends as skipped, having held without."""
-    require(missing())
-    storm, verdict, writes = struck(tmp_path, options, seconds=SECONDS)
     assert [] == verdict.faults
     assert [] == writes.zombies
     assert [] == storm.ended
