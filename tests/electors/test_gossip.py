@@ -247,7 +247,7 @@ def test_a_favourite_that_is_heard_again_while_its_voters_are_frozen_stays() -> 
 
 
 class VotesAtOnce(Gossip):
-    """Has no quiet P after a start."""
+    """Has no quiet P after a start with a memory."""
 
     def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
         super().__init__(settings, memory, now, rng=rng)
@@ -255,7 +255,16 @@ class VotesAtOnce(Gossip):
             self._ballot.quiet_until = now + 2 * settings.beat
 
 
-def voters_restart(machine: type[Gossip]) -> GossipScene:
+class FavoursFirstAtOnce(Gossip):
+    """Has no quiet P before the first favourite of one that seems to be fresh, because there is no memory."""
+
+    def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
+        super().__init__(settings, memory, now, rng=rng)
+        if not memory and now > 1000.0 * settings.me:  # The founders' first one is of no interest.
+            self._ballot.quiet_until = now + 2 * settings.beat
+
+
+def voters_restart(machine: type[Gossip], *, remembers: bool = True) -> GossipScene:
     """The leader is cut off, and at that moment the others start anew."""
     scene = GossipScene(3, machine=machine, strict=False)
     scene.run(60.0)
@@ -264,7 +273,7 @@ def voters_restart(machine: type[Gossip]) -> GossipScene:
     others = [place for place in range(3) if place != leader]
     scene.cut([leader], others)
     for place in others:
-        scene.restart(place)
+        scene.restart(place, remembers=remembers)
     scene.run(90.0)
     return scene
 
@@ -276,6 +285,15 @@ def test_a_restart_is_followed_by_a_quiet_p_because_the_older_life_may_have_decl
 
 def test_a_restart_without_a_quiet_p_makes_two_leaders() -> None:
     assert voters_restart(VotesAtOnce).doubled != []
+
+
+def test_a_member_that_seems_to_be_fresh_has_a_quiet_p_because_it_may_have_lost_its_disk() -> None:
+    scene = voters_restart(Gossip, remembers=False)
+    assert ([], [scene.by_uuid[-2]]) == (scene.doubled, scene.acting)
+
+
+def test_a_first_favourite_without_a_quiet_p_makes_two_leaders() -> None:
+    assert voters_restart(FavoursFirstAtOnce, remembers=False).doubled != []
 
 
 class ForgetsItsP(Gossip):
@@ -760,6 +778,35 @@ def test_only_first_class_citizens_vote_and_all_watch() -> None:
     first = scene.by_uuid[-3:]
     assert sorted(first) == [place for place, member in sorted(scene.members.items()) if member.favourite is not None]
     assert {scene.by_uuid[-1]} == {member.leader for member in scene.members.values()}
+
+
+class Asking(Gossip):
+    """Notes whom it asks."""
+
+    def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
+        self.asked: list[int] = []
+        super().__init__(settings, memory, now, rng=rng)
+
+    def _partner(self, now: float) -> int:
+        self.asked.append(partner := super()._partner(now))
+        return partner
+
+
+def test_first_class_citizens_gossip_twice_as_often_and_every_other_time_among_themselves() -> None:
+    scene = GossipScene(9, machine=Asking, first_class=3).run(40.0)
+    first = set(scene.by_uuid[-3:])
+    before = {place: len(member.asked) for place, member in scene.members.items() if isinstance(member, Asking)}
+    scene.run(240.0)
+    asked = {
+        place: member.asked[before[place] :] for place, member in scene.members.items() if isinstance(member, Asking)
+    }
+    assert {place: 400 if place in first else 200 for place in range(9)} == {
+        place: len(partners) for place, partners in asked.items()
+    }
+    # Of those at random, two of eight are first-class, too: 0.5 + 0.5 / 4 of all, and 3 / 8 of what the others ask.
+    among = {place: sum(partner in first for partner in partners) for place, partners in asked.items()}
+    assert all(220 < among[place] < 280 for place in first)
+    assert all(50 < among[place] < 100 for place in range(9) if place not in first)
 
 
 def test_a_dead_first_class_citizen_is_replaced_over_a_joint_electorate() -> None:

@@ -146,6 +146,17 @@ def test_time_out_the_target_is_the_first_one_again_after_a_failed_round() -> No
     assert now < again[0] < again[1]
 
 
+def test_time_out_the_target_is_the_first_one_again_after_a_proposal_that_failed() -> None:
+    machine = waiting(2)
+    now = 10.0 + MISSES + time_outs(machine)[-1]
+    told = machine.step(Said(1, Scouted(4, 1, yes=True, led=False)), now)
+    assert Tell(None, Proposal(5)) == told[-1]
+    told = machine.step(TICK, machine.deadline)
+    assert Tell(None, Ceded(5, 0, None)) == told[-1]
+    assert [] == machine.step(TICK, machine.deadline)  # Nobody supported it: again it lowers its target first.
+    assert [Tell(None, Scouting(6, 2, 1))] == machine.step(TICK, machine.deadline)
+
+
 def test_scouting_compares_priorities_before_ids() -> None:
     answers = {}
     for me, scout in ((1, 2), (2, 1)):

@@ -177,6 +177,22 @@ def test_heartbeat_of_a_higher_term_makes_a_leader_follow_and_support() -> None:
     assert Tell(2, Support(8, 3, until - now, 0)) == told[-1]
 
 
+def test_heartbeat_of_a_higher_term_makes_a_candidate_follow_and_support() -> None:
+    machine, now = candidate(term=5)
+    assert [
+        Became(Role.FOLLOWER, 8, 2, "peer 2 was discovered, which leads term 8"),
+        Tell(None, Ceded(5, 0, None)),
+        Remember(8),
+        Tell(2, Support(8, 3, 0.0, 0)),
+    ] == hear(machine, 2, Heartbeat(8, 3), now)
+
+
+def test_heartbeat_of_its_own_term_makes_a_candidate_follow_whoever_won_that_term() -> None:
+    machine, now = candidate(term=5)
+    hear(machine, 2, Heartbeat(5, 1), now)
+    assert (Role.FOLLOWER, 5, 2) == (machine.role, machine.term, machine.leader)
+
+
 def test_majority_is_half_of_all_and_one_more() -> None:
     found = {}
     for size in range(1, 8):
@@ -259,6 +275,9 @@ def test_stale_heartbeat_the_leader_that_is_told_so_steps_down_and_stands_again_
     machine, now = leader(term=10)
     told = hear(machine, 1, InvalidHeartbeat(11), now)
     assert [Became(Role.FOLLOWER, 11, None, "peer 1 is at term 11"), Remember(11)] == told
+    at, told = tick(machine)
+    assert now < at <= now + 3.0
+    assert [Became(Role.CANDIDATE, 12, None, "it found no leader"), Remember(12), Tell(None, Proposal(12))] == told
 
 
 def test_lost_majority_the_leader_steps_down_and_says_so() -> None:
@@ -282,6 +301,13 @@ def test_scouting_asks_with_the_next_term_and_changes_nothing() -> None:
     machine = elector(term=4)
     _, told = tick(machine)
     assert ([Tell(None, Scouting(5, 1, 0))], Role.FOLLOWER, 4) == (told, machine.role, machine.term)
+
+
+@pytest.mark.parametrize("machine", [elector(0, term=4), follower(1, term=5), leader(term=5)[0], candidate()[0]])
+def test_scouting_changes_nothing_in_those_who_are_asked(machine: TermElector) -> None:
+    before = vars(copy(machine))
+    hear(machine, 2, Scouting(99, 3, 0), max(0.0, machine.deadline - 0.1))
+    assert before == vars(machine)
 
 
 @pytest.mark.parametrize(("me", "yes"), [(0, True), (2, False)])
@@ -389,6 +415,15 @@ def test_sequence_a_leader_numbers_what_it_sends_from_its_term_on() -> None:
     machine, _ = leader(term=5)
     sent = [machine.step(TICK, machine.deadline)[-1] for _ in range(2)]
     assert [Tell(None, Heartbeat(5, 2)), Tell(None, Heartbeat(5, 3))] == sent
+
+
+def test_sequence_begins_anew_with_each_term_that_a_node_leads() -> None:
+    machine, _ = leader(term=5)
+    now, told = tick(machine)
+    assert [Tell(None, Heartbeat(5, 2))] == told
+    hear(machine, 2, Proposal(6), now)
+    machine.step(Stand(), now)
+    assert Tell(None, Heartbeat(7, 1)) == hear(machine, 1, Support(7, 0, 0.0, 0), now)[-1]
 
 
 def test_sequence_numbers_are_compared_as_pairs_and_stale_ones_ignored() -> None:

@@ -43,6 +43,9 @@ COMMANDS = sorted(
 each_patch = pytest.mark.parametrize("patch", PATCHES, ids=[patch.stem for patch in PATCHES])
 
 
+CRASH = re.compile(r"^E +(?:Attribute|Import|ModuleNotFound|Name|Syntax|Type|UnboundLocal)Error\b.*", re.MULTILINE)
+"""How pytest shows a break that does not run any more: whatever fails by it has seen nothing of the protocol."""
+
 PROGRAMS = {
     "neli": "import sys; from neli_router.cli import main; sys.argv[0] = 'neli'; main()",
     # One failure is enough.
@@ -118,6 +121,7 @@ def test_a_broken_protocol_is_caught(patch: Path, tmp_path: Path) -> None:
     assert found is not None, f"{patch.name} does not say what catches it"
     broken = run(found["command"], mutate(patch, tmp_path))
     assert (1, "FAIL") == (broken.returncode, "FAIL" if "FAIL" in broken.stdout else broken.stdout + broken.stderr)
+    assert None is CRASH.search(broken.stdout)
 
 
 def test_there_are_enough_of_them() -> None:
