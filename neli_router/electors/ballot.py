@@ -238,10 +238,10 @@ class Ballot:
     def end(self, now: float, *, finished: bool = False) -> None:
         """I act no more. On nothing that was declared up to now, if my program has `finished`, or its time is over."""
         if self.lead_term is not None:
+            if finished and self.acting:  # What it was told of an earlier lead, which it lost, it cannot have finished.
+                self.told_until = -inf
             self.lead_term, self.acting = None, False
             self.majority_until = self.acts_until = -inf
-            if finished:
-                self.told_until = -inf
             if now >= self.told_until:
                 self.raise_floor(self.clocks.elapsed(now))
 

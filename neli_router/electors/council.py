@@ -32,12 +32,13 @@ shorter lease owes what it promised before under the longer one. So the wait is 
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from random import Random
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from neli_router.electors.events import BODY_MAX, Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.electors.priority import Priorities, electorate
@@ -97,6 +98,8 @@ class Body(Struct, frozen=True, array_like=True):
     """A message, and the partitions whose electors it is from."""
     named: list[tuple[int, int]] = []
     """(partition, peer): an operator wants the peer to lead it."""
+    beat: Annotated[float, Meta(ge=0)] = 0.0
+    """How long the sender waits between its heartbeats; 0 from an older release."""
 
 
 class Memory(Struct, frozen=True, array_like=True):
@@ -126,6 +129,7 @@ class Council(Voter):
         self._terms = [kept.lowest + above for above in kept.above]
         self._terms += [0] * (settings.layout.partitions - len(self._terms))
         self._policies = [electorate(settings, i) for i in range(settings.layout.partitions)]
+        self._electorates = frozenset(replicas for replicas, _ in self._policies)
         self.electors = {
             i: TermElector(settings, replicas, policy, self._terms[i], now, rng=rng, owed=kept.wait)
             for i, (replicas, policy) in enumerate(self._policies)
@@ -191,6 +195,10 @@ class Council(Voter):
         ]
 
     @property
+    def electorates(self) -> Collection[tuple[int, ...]]:
+        return self._electorates
+
+    @property
     def strangers(self) -> frozenset[int]:
         return frozenset(self._strangers)
 
@@ -216,7 +224,7 @@ class Council(Voter):
         for partition, peer in heard.named:
             self._take_nomination(partition, peer, now)
         for message, partitions in heard.said:
-            said = Said(sender, message)
+            said = Said(sender, message, min(heard.beat, heard.lease))
             for i in partitions:
                 if i in self.electors:
                     self._let(i, said, now)
@@ -265,7 +273,8 @@ class Council(Voter):
             effects.insert(first, Keep(memory))
         for to in sorted(self._outbox.keys() | self._nominations.keys()):
             said, named = self._outbox.get(to, {}), self._nominations.get(to, [])
-            effects += [Send(to, body) for body in packed(self._settings.lease, self._closing, said, named)]
+            bodies = packed(self._settings.lease, self._settings.beat, self._closing, said, named)
+            effects += [Send(to, body) for body in bodies]
         self._outbox, self._nominations = {}, {}
 
     # Operators
@@ -313,7 +322,7 @@ class Council(Voter):
             self._targets.pop(partition, None)
             if elector.leader is None:
                 self._let(partition, Stand(), now)
-        elif partition in self._leads:
+        elif partition in self._leads and self._lives(node, now):  # Else it would be given away, and come back.
             self._named.add(partition)
             self._targets[partition] = node
 
@@ -372,6 +381,8 @@ class Council(Voter):
             told = "" if became.cause == "leader_found" else IT.sub(f"{self._peer.peers[self._peer.me]} ", reason)
             lost = self._reasons.get(partition, "") if leader is None and became.leader is not None else ""
             self._reasons[partition] = "; ".join(filter(None, (lost, told)))
+        if became.leader not in (None, self._peer.me):
+            self._named.discard(partition)  # The operator's word was not for the next time, whenever that is.
         if became.role is Role.LEADER:
             if not self._leads or self._beat_at <= now:
                 self._beat_at = now + self._settings.beat
@@ -412,9 +423,12 @@ def _reason(reasons: Mapping[int, str]) -> str:
     return reasons[first] if len(set(reasons.values())) == 1 else f"partition {first}: {reasons[first]}"
 
 
-def packed(lease: float, leaving: bool, said: dict[Message, list[int]], named: list[tuple[int, int]]) -> list[bytes]:
+def packed(
+    lease: float, beat: float, leaving: bool, said: dict[Message, list[int]], named: list[tuple[int, int]]
+) -> list[bytes]:
     """All this in as few bodies as it takes, none above BODY_MAX."""
-    bodies = [Body(lease, leaving, [], named[start : start + NAMED_MAX]) for start in range(0, len(named), NAMED_MAX)]
+    parts = [named[start : start + NAMED_MAX] for start in range(0, len(named), NAMED_MAX)]
+    bodies = [Body(lease, leaving, [], part, beat) for part in parts]
     items: list[tuple[Message, list[int]]] = []
     room = BODY_MAX - FRAME_MAX
     left = room
@@ -423,14 +437,14 @@ def packed(lease: float, leaving: bool, said: dict[Message, list[int]], named: l
         rest = partitions
         while rest:
             if left < size + PARTITION_MAX:
-                bodies.append(Body(lease, leaving, items))
+                bodies.append(Body(lease, leaving, items, beat=beat))
                 items, left = [], room
             fit = (left - size) // PARTITION_MAX
             items.append((message, rest[:fit]))
             left -= size + PARTITION_MAX * min(fit, len(rest))
             rest = rest[fit:]
     if items:
-        bodies.append(Body(lease, leaving, items))
+        bodies.append(Body(lease, leaving, items, beat=beat))
     return [_ENCODER.encode(body) for body in bodies]
 
 

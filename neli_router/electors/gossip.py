@@ -30,7 +30,7 @@ A member that gives way, or closes, raises its floor: voters that hear it change
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import sha256
 from math import inf
 from random import Random
@@ -45,12 +45,12 @@ from neli_router.electors.electorate import Electorate
 from neli_router.electors.events import Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.electors.phi import Signs
 from neli_router.electors.priority import LEAST
-from neli_router.electors.scuttlebutt import Ack, Piece, Scuttlebutt, Syn, Update, incarnation_after
+from neli_router.electors.scuttlebutt import COUNT_MAX, Ack, Piece, Scuttlebutt, Syn, Update, incarnation_after
 from neli_router.electors.settings import GossipSettings
 from neli_router.electors.voter import Voter
 from neli_router.protocol import Notice
 
-__all__ = ["CAUSES", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "READY", "WISH", "Gossip", "uuid_of"]
+__all__ = ["CAUSES", "ELECTORATE", "FLOOR", "HEARTBEAT", "LAPSED", "LEADS", "READY", "WISH", "Gossip", "uuid_of"]
 
 URGENT_MAX = 5
 """Members that are asked at once when there is news for all of them. More is quicker, and a burst of datagrams."""
@@ -83,9 +83,6 @@ ENDS = {LAPSED: "majority_lost", TURNED: "other_favoured", GAVE: "ceded", OUTLIV
 CAUSES = (("candidate", "favoured"), *(("follower", cause) for cause in ENDS.values()), ("leader", "elected"))
 """All (role, cause): a candidate has a majority, and waits until it declares the new term."""
 
-GRACE_LEASES = 20
-"""In P: how long a tombstone is kept. By then every member that is not cut off has it; others are sent all anew."""
-
 
 class _Memory(Struct, frozen=True, array_like=True):
     """What must outlive the process."""
@@ -96,6 +93,8 @@ class _Memory(Struct, frozen=True, array_like=True):
     wait: float = 0.0
     """How long what was declared may make somebody lead. Memories without it are from older releases."""
     drained: bool = False
+    voters_mark: int = 0
+    """Of the list and the classes that the electorate was kept under: under others it says nothing."""
 
 
 _memory: Decoder[_Memory] = Decoder(_Memory)
@@ -118,16 +117,17 @@ class Gossip(Voter):
         electors = tuple(sorted(highest[: settings.first_class]))
         self._two_classes = len(electors) < size
         electorate = Electorate.first(electors)
+        self._voters_mark = crc32(f"{settings.peers} {electors}".encode())
         last, term, self._owed = 0, settings.term_base, 0.0
         if memory:
             kept = _decode_memory(memory)
             last, term, self._owed = kept.incarnation, max(term, kept.term), kept.wait
             self._drain_itself(kept.drained)
-            if self._two_classes and kept.electorate:
+            if self._two_classes and kept.electorate and kept.voters_mark == self._voters_mark:
                 electorate = Electorate.of(kept.electorate)
         # Members that count P, N or the electorate otherwise would break each other's promises: they hear nothing.
         told = f"{settings.peers} {settings.lease} {settings.drift} {electors}"
-        self._copies = Scuttlebutt(size, me, 0, mark=crc32(told.encode()), grace=GRACE_LEASES * settings.lease)
+        self._copies = Scuttlebutt(size, me, 0, mark=crc32(told.encode()))
         life = incarnation_after(last, rng.getrandbits(16))
         self._clocks = BiasedClocks(size, me, now, drift=settings.drift)
         self._ballot = Ballot(
@@ -243,6 +243,11 @@ class Gossip(Voter):
         return [led] * self._settings.layout.partitions
 
     @property
+    def electorates(self) -> Collection[tuple[int, ...]]:
+        electorate = self._ballot.electorate
+        return {electorate.old, electorate.new}
+
+    @property
     def strangers(self) -> frozenset[int]:
         return frozenset(self._strangers)
 
@@ -293,7 +298,7 @@ class Gossip(Voter):
         ballot, replicas = self._ballot, self._copies.replicas
         two_classes, favourite = self._two_classes, self.favourite
         term, electorate, heard = ballot.term, ballot.electorate, list[int]()
-        for place, life, after, updates in self._copies.take(pieces, now):
+        for place, life, after, updates in self._copies.take(pieces):
             if after and len(updates) == 1 and updates[0][0] == HEARTBEAT:
                 beat = updates[0][2]  # As it is nearly always.
             else:
@@ -303,7 +308,8 @@ class Gossip(Voter):
             if beat is not None and len(beat) == 7:
                 if two_classes and beat[5:] > ballot.electorate.tag:
                     self._take_over(replicas[place].get(ELECTORATE))
-                ballot.hear(place, beat, now)
+                if beat[4] < COUNT_MAX:
+                    ballot.hear(place, beat, now)
         self._signs.sign(heard, now - self._slept)
         if favourite in heard:
             self._steady = self._sticks(now)  # First: what follows may declare it.
@@ -393,11 +399,13 @@ class Gossip(Voter):
     def _farewell_of(self, leader: int) -> Notice:
         """How people are told that this one leads no more."""
         peer, floor = self._settings.peers[leader], self._copies.replicas[leader].get(FLOOR)
-        if floor is not None and len(floor) == 2 and (floor[0] == ON_NONE or floor[1] != NOBODY):
-            heir = NOBODY if floor[0] == ON_NONE else floor[1]
-            whom = "it stopped" if heir == NOBODY else f"it gave way to {self._settings.peers[heir]}"
-            if heir == leader:
+        if floor is not None and len(floor) == 2 and (floor[0] == ON_NONE or 0 <= floor[1] < self._settings.size):
+            if floor[0] == ON_NONE:
+                whom = "it stopped"
+            elif floor[1] == leader:
                 whom = "it was drained, and gave way"
+            else:
+                whom = f"it gave way to {self._settings.peers[floor[1]]}"
             return Notice("leader.ceded", {"peer": peer, "reason": whom})
         lives = self._signs.is_alive(leader, self._turned_at - self._slept)
         why = "it says that it leads no more: it lost its majority" if lives else "nothing is heard of it"
@@ -425,7 +433,7 @@ class Gossip(Voter):
             if own.get(READY) != ready:
                 self._copies.set(READY, ready)
         else:
-            self._copies.delete(READY, now)
+            self._copies.delete(READY)
         if aside and ballot.floor < ON_NONE and now >= ballot.told_until:
             self._raise_floor(self._clocks.elapsed(now))
         if self.drained and ballot.acting and not self._was_named and self._successor is None:
@@ -457,7 +465,6 @@ class Gossip(Voter):
     def _beat(self, now: float, effects: list[PeerEffect]) -> None:
         # In step with the last one, unless that is past: then beats would come one after another.
         self._beat_at = next_at if (next_at := self._beat_at + self._interval) > now else now + self._interval
-        self._copies.purge(now)
         if self._ballot.acting and self._two_classes:
             self._govern(now, effects)
         if self._steady:
@@ -525,9 +532,12 @@ class Gossip(Voter):
         replicas, favourite = self._copies.replicas, self.favourite
         if self._settings.me not in self._electors or not (candidates := self._candidates(now)):
             return None
-        named = NOBODY
-        if favourite is not None and (floor := replicas[favourite].get(FLOOR)) and len(floor) == 2:
-            named = floor[1] if floor[1] != favourite else NOBODY
+        named, said = NOBODY, self._ballot.triplet
+        # A name counts if it ends the lead that I declared last, not one before it: of two members that each favour the
+        # other, one of which once named the other, both would change over, and back, and so on for ever.
+        floor = replicas[favourite].get(FLOOR) if favourite is not None else None
+        if floor and len(floor) == 2 and said is not None and said.bound <= floor[0] and floor[1] != favourite:
+            named = floor[1]
 
         def standing(place: int) -> tuple[int, bool, bool, int]:
             is_willing = replicas[place].get(READY) != LAST_CHOICE
@@ -564,7 +574,7 @@ class Gossip(Voter):
             return
         if before is None:
             self._given.clear()
-            self._was_named = self._is_heir()
+            self._was_named = self._is_heir() or (self._was_named and self._last_leader == self._settings.me)
             if self._named != NOBODY:  # That was another lead's end.
                 self._named = NOBODY
                 self._raise_floor(ballot.floor)
@@ -594,7 +604,7 @@ class Gossip(Voter):
         """I lead no more."""
         self._reason = self._lost_by = reason
         self.transitions["follower", ENDS[reason]] += 1
-        self._copies.delete(LEADS, now)
+        self._copies.delete(LEADS)
         self._named, self._successor = NOBODY if self._successor is None else self._successor, None
         self._raise_floor(self._ballot.floor)
         self._tell_voters()
@@ -615,11 +625,11 @@ class Gossip(Voter):
             return
         if self._ballot.lead_term is not None:
             self._aside_until = now + 2 * self._settings.wait
-            self._copies.delete(READY, now)
+            self._copies.delete(READY)
             self._end_lead(now, GAVE)
         if self._closing:
             # The process ends: a voter that hears this waits for nothing, whatever it declares in the meantime.
-            self._copies.delete(READY, now)
+            self._copies.delete(READY)
             if self._ballot.floor < ON_NONE and now >= self._ballot.told_until:
                 self._raise_floor(ON_NONE)
                 body = self._copies.farewell()
@@ -650,7 +660,10 @@ class Gossip(Voter):
         for place in sorted(self._wishers):
             wish = self._copies.replicas[place].get(WISH)
             if wish and len(wish) == 2 and wish[1] == self._ballot.lead_term:
-                self._give_way(wish[0])
+                if wish[0] == self._settings.me:
+                    self._was_named = True
+                else:
+                    self._give_way(wish[0])
 
     def _give_way(self, place: int) -> None:
         """Let this member lead instead, if it would."""
@@ -691,8 +704,10 @@ class Gossip(Voter):
 
     def _take_over(self, value: tuple[int, ...] | None) -> None:
         """Somebody published an electorate."""
-        if value and len(value) >= 4:
-            self._ballot.take_over(Electorate.of(value))
+        if value and len(value) >= 4 and value[0] < COUNT_MAX:
+            electorate = Electorate.of(value)
+            if electorate.old and electorate.new and {*electorate.old, *electorate.new} <= self._rank.keys():
+                self._ballot.take_over(electorate)
 
     def _publish_electorate(self) -> None:
         """Say it before a heartbeat names it, so that nobody has the heartbeat without it."""
@@ -717,7 +732,8 @@ class Gossip(Voter):
         electorate = ballot.electorate.flat if self._two_classes else ()
         # Whoever has a favourite owes nothing of an older life any more.
         wait = max(self._owed, self._settings.wait) if ballot.favourite is None else self._settings.wait
-        effects.append(Keep(encode(_Memory(ballot.life, ballot.term, electorate, wait, self.drained))))
+        memory = _Memory(ballot.life, ballot.term, electorate, wait, self.drained, self._voters_mark)
+        effects.append(Keep(encode(memory)))
 
 
 def _decode_memory(memory: bytes) -> _Memory:

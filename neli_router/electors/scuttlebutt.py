@@ -20,22 +20,24 @@ so in `outlived`, and must begin another.
 follow. If a delta does not fit, the states that the receiver is furthest behind with go first, and the others wait for
 another round: they are further behind then.
 
-*A deletion leaves a tombstone,* which travels like a value. After a grace it is forgotten. Then nobody can say any
-more what a copy lacks that ends before the deletion, so it is sent anew from nothing (`after` = 0).
+*A deletion leaves a tombstone,* which travels like a value, and stays for as long as the life whose state it is in.
+Elsewhere it is forgotten after a grace, as a state there may have any number of keys. Here it has a few, each with one
+tombstone at most. And it is easy to forget too much: a copy that was made anew, without the tombstone, and one that
+still has the key would tell each other that they are alike.
 
 Values are flat tuples of whole numbers: they are small, they cannot change, and msgspec checks and packs them in C.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import Annotated
 
-from msgspec import MsgspecError, Struct
+from msgspec import Meta, MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from neli_router.electors.events import BODY_MAX
 
-__all__ = ["Ack", "Piece", "Replica", "Rest", "Scuttlebutt", "Syn", "Update", "Value", "incarnation_after"]
+__all__ = ["COUNT_MAX", "Ack", "Piece", "Replica", "Rest", "Scuttlebutt", "Syn", "Update", "Value", "incarnation_after"]
 
 DRAWN_BITS = 16
 
@@ -48,10 +50,17 @@ NUMBER_MAX = 9
 NEVER_HEARD = 1 << 62
 """How far behind a copy of another life is: further than any copy of this one."""
 
-Value = tuple[int, ...]
-Update = tuple[int, int, Value | None]
+COUNT_MAX = 1 << 60
+"""No process starts so often, and nobody is elected so often. What is counted may grow on from here, and still fit."""
+
+Number = Annotated[int, Meta(ge=-(1 << 62), lt=1 << 62)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
+"""An odd message must not bring what cannot be sent on."""
+
+Value = tuple[Number, ...]
+Update = tuple[Count, Count, Value | None]
 """Key, version, value; None is a tombstone."""
-Piece = tuple[int, int, int, list[Update]]
+Piece = tuple[int, Annotated[int, Meta(ge=0, lt=COUNT_MAX)], Count, list[Update]]
 """Place, incarnation, after which version it begins, and all that changed since, in the order of versions."""
 
 
@@ -60,7 +69,7 @@ class Syn(Struct, frozen=True, array_like=True, tag=0):
 
     mark: int
     first: int
-    digest: list[int]
+    digest: list[Count]
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=1):
@@ -68,7 +77,7 @@ class Ack(Struct, frozen=True, array_like=True, tag=1):
 
     mark: int
     pieces: list[Piece]
-    wants: list[int]
+    wants: list[Number]
 
 
 class Rest(Struct, frozen=True, array_like=True, tag=2):
@@ -90,18 +99,16 @@ def incarnation_after(last: int, drawn: int) -> int:
 class Replica:
     """What one copy of one state holds."""
 
-    __slots__ = ("before", "incarnation", "keys", "latest", "purged", "version")
+    __slots__ = ("before", "incarnation", "keys", "latest", "version")
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
         self.version = 0
         self.keys: dict[int, Update] = {}
         """In the order of versions, so that what changed last is found without looking at the others."""
-        self.purged = 0
-        """The highest version of a tombstone that was forgotten."""
         self.latest: Update = (0, 0, None)
         self.before = 0
-        """A version that no update but `latest` is above, and no tombstone that was forgotten."""
+        """A version that no update but `latest` is above."""
 
     def get(self, key: int) -> Value | None:
         held = self.keys.get(key)
@@ -115,29 +122,27 @@ class Replica:
         self.keys[key] = self.latest = update
         self.version = version
 
-    def since(self, version: int) -> tuple[int, list[Update]]:
-        """After which version a piece begins, and its updates, for a copy that ends with `version`."""
+    def since(self, version: int) -> list[Update]:
+        """What a copy lacks that ends with `version`."""
         if version >= self.before:
-            return version, [self.latest]  # As it is nearly always: looking for others costs more than all the rest.
-        if version < self.purged:
-            version = 0
+            return [self.latest]  # As it is nearly always: looking for others costs more than all the rest.
         changed = []
         for update in reversed(self.keys.values()):
             if update[1] <= version:
                 break
             changed.append(update)
         changed.reverse()
-        return version, changed
+        return changed
 
 
 class Scuttlebutt:
     """One member's copies of all states. `mark` is the same for all members that may hear each other."""
 
-    def __init__(self, size: int, me: int, incarnation: int, *, mark: int, grace: float) -> None:
+    def __init__(self, size: int, me: int, incarnation: int, *, mark: int) -> None:
         self.replicas = [Replica(0) for _ in range(size)]
         self.outlived = 0
         """The incarnation of a later life of mine, if somebody has heard of one."""
-        self._me, self._mark, self._grace = me, mark, grace
+        self._me, self._mark = me, mark
         self.is_foreign = False
         """Whether the message that was decoded last has another mark."""
         self._digest = [0, 0] * size
@@ -145,7 +150,6 @@ class Scuttlebutt:
         self._room = size
         self._fitted = size
         """More pieces than this would be made in vain: a little more than did fit into a datagram last."""
-        self._tombs: deque[tuple[float, Replica, Update]] = deque()
         self.begin(incarnation)
 
     @property
@@ -164,23 +168,12 @@ class Scuttlebutt:
         own.put((key, own.version + 1, value))
         self._note(self._me)
 
-    def delete(self, key: int, now: float) -> None:
+    def delete(self, key: int) -> None:
         """Take a key out of my own state; nothing happens if it is not in it."""
         own = self.own
         if own.get(key) is not None:
-            update = (key, own.version + 1, None)
-            own.put(update)
+            own.put((key, own.version + 1, None))
             self._note(self._me)
-            self._bury(own, update, now)
-
-    def purge(self, now: float) -> None:
-        """Forget the tombstones that are past their grace."""
-        while self._tombs and now >= self._tombs[0][0]:
-            _, replica, update = self._tombs.popleft()
-            if replica.keys.get(update[0]) is update:
-                del replica.keys[update[0]]
-                replica.purged = max(replica.purged, update[1])
-                replica.before = max(replica.before, replica.purged)
 
     # Messages
 
@@ -229,7 +222,7 @@ class Scuttlebutt:
         """All of my own state, for one who need not have asked."""
         return self._fit(lambda some: Rest(self._mark, some), self._pieces([(self._me, 0)], None))
 
-    def take(self, pieces: Iterable[Piece], now: float) -> list[Piece]:
+    def take(self, pieces: Iterable[Piece]) -> list[Piece]:
         """Bring my copies up to date; returns the pieces that did. One that begins after 0 adds to what I had."""
         taken = []
         digest, replicas, size = self._digest, self.replicas, len(self.replicas)
@@ -248,15 +241,10 @@ class Scuttlebutt:
                 replica = replicas[place] = Replica(incarnation)
             elif after > replica.version or last <= replica.version:
                 continue
-            elif not after and replica.version:
-                # It lacks a deletion that nobody remembers. What is no more shall not stay.
-                replica = replicas[place] = Replica(incarnation)
             version = replica.version
             for update in updates:
                 if update[1] > version:
                     replica.put(update)
-                    if update[2] is None:
-                        self._bury(replica, update, now)
             digest[2 * place] = incarnation
             digest[2 * place + 1] = last
             taken.append(piece)
@@ -271,11 +259,8 @@ class Scuttlebutt:
 
     def _look(self, incarnation: int, version: int) -> None:
         """Somebody has this of me."""
-        if (incarnation, version) > (self.own.incarnation, self.own.version):
+        if incarnation < COUNT_MAX and (incarnation, version) > (self.own.incarnation, self.own.version):
             self.outlived = max(self.outlived, incarnation)
-
-    def _bury(self, replica: Replica, update: Update, now: float) -> None:
-        self._tombs.append((now + self._grace, replica, update))
 
     def _compare(self, syn: Syn) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
         """How far behind, place, version of the copy: the asker's and mine, those first that are furthest behind."""
@@ -309,10 +294,10 @@ class Scuttlebutt:
         for place, version in islice(asked, self._fitted):
             replica = replicas[place]
             if replica.version > version:
-                after, updates = replica.since(version)
+                updates = replica.since(version)
                 if refresh is not None and place != self._me:
                     updates = [refresh(place, update) for update in updates]
-                pieces.append((place, replica.incarnation, after, updates))
+                pieces.append((place, replica.incarnation, version, updates))
         return pieces
 
     def _fit(self, message: Callable[[list[Piece]], Ack | Rest], pieces: list[Piece]) -> bytes:
@@ -324,7 +309,7 @@ class Scuttlebutt:
                 self._fitted = min(self._fitted + 1, len(self.replicas))
                 return body
             if len(pieces) > 1:
-                pieces = pieces[: min(len(pieces) - 1, len(pieces) * BODY_MAX // len(body))]
+                pieces = pieces[: max(1, min(len(pieces) - 1, len(pieces) * BODY_MAX // len(body)))]
                 self._fitted = max(PIECES_MIN, len(pieces))
             else:
                 place, incarnation, after, updates = pieces[0]

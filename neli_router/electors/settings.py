@@ -56,9 +56,14 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
         return len(self.peers)
 
     @property
+    def voters(self) -> int:
+        """N: how many elect together."""
+        return self.size
+
+    @property
     def quorum(self) -> int:
         """N/2 + 1."""
-        return len(self.peers) // 2 + 1
+        return self.voters // 2 + 1
 
     @property
     def wait(self) -> float:
@@ -68,12 +73,15 @@ class PeerSettings(Struct, frozen=True, kw_only=True):
     @property
     def doubts(self) -> list[str]:
         """What costs more than it need, as sentences."""
-        if self.size % 2 or self.size == 2:
+        count, quorum = self.voters, self.quorum
+        if count % 2:
             return []
-        borne = self.size - self.quorum
-        failures = f"{borne} failure{'s' * (borne > 1)}"
-        costs = f"{self.size} peers need {self.quorum} for a majority, and bear {failures}"
-        return [f"{costs}, as {self.size - 1} do: leave one out, or add one"]
+        borne = count - quorum
+        failures = f"{borne or 'no'} failure{'s' * (borne > 1)}"
+        who = "peers" if count == self.size else "that elect together"
+        costs = f"{count} {who} need {quorum} for a majority, and bear {failures}"
+        as_few = "as one alone does" if count == 2 else f"as {count - 1} do"
+        return [f"{costs}, {as_few}: leave one out, or add one"]
 
     def problems(self) -> list[str]:
         """Every contradiction, as a sentence that says what was wanted, what was found and what to do."""
@@ -122,6 +130,10 @@ class TermSettings(PeerSettings, frozen=True, kw_only=True):
     """Of `priority`: a leader passes a partition to a living peer that is preferred."""
 
     @property
+    def voters(self) -> int:
+        return self.replicas or self.size
+
+    @property
     def longest_wait(self) -> float:
         return MISSES * self.beat if self.wait_max is None else self.wait_max
 
@@ -157,6 +169,10 @@ class GossipSettings(PeerSettings, frozen=True, kw_only=True):
     """Pass on what is known of a peer's clock in place of what it last said itself: the text's own improvement."""
     first_class: int | None = None
     """How many peers vote, gossip twice as often and among themselves; the leader chooses them. None is all."""
+
+    @property
+    def voters(self) -> int:
+        return self.first_class or self.size
 
     @property
     def beats_min(self) -> float:

@@ -66,7 +66,7 @@ from msgspec import Meta, Struct
 
 from neli_router.electors.priority import DECAY, LEAST, Priorities, RandomWait
 from neli_router.electors.settings import MISSES, TermSettings
-from neli_router.protocol import Tick
+from neli_router.protocol import BASE_MAX, Tick
 
 __all__ = [
     "CAUSES",
@@ -112,6 +112,9 @@ CAUSES = (
     ("leader", "elected"),
 )
 """All (role, cause) that a `Became` can have: reasons are for people, and these few can be counted."""
+
+LEAP_MAX = 2**32
+"""Nobody is elected so often while others hear nothing of it."""
 
 Term = Annotated[int, Meta(ge=0, lt=2**62)]
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
@@ -194,6 +197,8 @@ class Said:
 
     sender: int
     message: Message
+    beat: float = 0.0
+    """How long the sender waits between its heartbeats; 0 if it did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +297,9 @@ class TermElector:
         """Who had our yes under the present term."""
         self._owes_until = now + max(settings.wait, owed)
         """Our older self may have promised anybody anything until then."""
-        self._told_until = -inf
-        """Until when the program was told that it may act, under a term that ended before its time."""
+        self._told_until = self._owes_until
+        """Until when the program was told that it may act, under a term that ended before its time; also that of our
+        older self, which may have led when it was killed: whoever acts on its lease may live."""
         self._promises: dict[int, tuple[int, float]] = {}
         """Peer -> the term that we support it under, and until when nobody else acts by that support."""
         self._lsn = (0, 0)
@@ -386,8 +392,8 @@ class TermElector:
             self._told_until = -inf
         self._lapse(now, effects)  # Time first: an event that arrives late must not hide the silence before it.
         match event:
-            case Said(sender, message) if sender in self.peers:
-                self._hear(sender, message, now, effects)
+            case Said(sender, message, beat) if sender in self.peers:
+                self._hear(sender, message, beat, now, effects)
             case Stand() if self.stands and self.role is Role.FOLLOWER:
                 # A candidate stands already, and would lose its votes.
                 self._propose(self.term + 1, "named", "an operator named it", now, effects)
@@ -426,12 +432,14 @@ class TermElector:
 
     # What is heard
 
-    def _hear(self, sender: int, message: Message, now: float, effects: list[TermEffect]) -> None:
+    def _hear(self, sender: int, message: Message, beat: float, now: float, effects: list[TermEffect]) -> None:
+        if message.term > max(self.term, BASE_MAX) + LEAP_MAX:
+            return  # It would be the last term that there can be.
         match message:
             case Scouting(_, round_, priority):
                 # Nothing changes here, not even for a higher term: a node that cannot win would unseat the leader.
                 led = self.leader is not None
-                yes = not led and (self.priority, self.me) < (priority, sender)
+                yes = not led and (not self.stands or (self.priority, self.me) < (priority, sender))
                 effects.append(Tell(sender, Scouted(self.term, round_, yes, led)))
             case Scouted(_, round_) if self._answers is not None and round_ == self._round:
                 self._answers = {**self._answers, sender: message}
@@ -441,7 +449,7 @@ class TermElector:
             case Proposal(term):
                 self._hear_proposal(sender, term, now, effects)
             case Heartbeat(term, counter):
-                self._hear_heartbeat(sender, term, counter, now, effects)
+                self._hear_heartbeat(sender, term, counter, beat, now, effects)
             case Support(term) | Rejection(term) | InvalidHeartbeat(term) if term > self.term:
                 self._follow(term, None, "higher_term", f"peer {sender} is at term {term}", effects)
                 self._await(now)
@@ -464,7 +472,9 @@ class TermElector:
             return
         self._support(sender, 0, now, effects)  # Once more, if the proposal was doubled on its way.
 
-    def _hear_heartbeat(self, sender: int, term: int, counter: int, now: float, effects: list[TermEffect]) -> None:
+    def _hear_heartbeat(
+        self, sender: int, term: int, counter: int, beat: float, now: float, effects: list[TermEffect]
+    ) -> None:
         if term < self.term:
             effects.append(Tell(sender, InvalidHeartbeat(self.term)))
             return
@@ -478,7 +488,8 @@ class TermElector:
             self._follow(term, sender, "leader_found", reason, effects, to=sender)
             self._passed = {peer: times for peer, times in self._passed.items() if peer != sender}
             self._starved = 0
-        self._due = now + self._time_out
+        # By the slower of both beats: who counts by its own alone would miss a living leader again and again.
+        self._due = now + max(self._time_out, MISSES * beat)
         self._support(sender, counter, now, effects)
 
     def _hear_ceded(

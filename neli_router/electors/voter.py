@@ -14,7 +14,7 @@ A voter that closes goes on voting until its program has let go of everything, a
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import inf
 from random import Random
 
@@ -76,6 +76,11 @@ class Voter(Believer):
     def leaders(self) -> Sequence[Led | None]:
         """For people: who leads each partition; None for one that this member takes no part in."""
         return ()
+
+    @property
+    def electorates(self) -> Collection[tuple[int, ...]]:
+        """The sets of places that elect together: a leader needs a majority of its set, or of both of its sets."""
+        return (tuple(range(self._peer.size)),)
 
     @property
     def strangers(self) -> frozenset[int]:

@@ -12,6 +12,11 @@ promise would begin before the leader had even spoken, and end before the leader
 their order, so that a vote is on disk before it is sent. If it cannot be kept, nothing behind it is done, and the error
 ends the member.
 
+*A turn waits for the disk once.* When a group starts, hundreds of votes come in one turn. If each waited for the disk,
+answers would be so late that elections fail, and failed elections make more votes. So what is said behind something
+that is to be kept is held until the turn ends: then the newest memory is kept, in which all older ones are, and
+everything behind it is sent. What the program loses is told at once, unless it has not heard yet that it has it.
+
 It has no thread and no clock of its own, as the pump of a ledger has none.
 """
 
@@ -21,7 +26,7 @@ from typing import Generic, TypeVar
 
 from neli_router.electors.events import Heard, Keep, PeerEffect, PeerInput, Send
 from neli_router.peers.base import PeerLink
-from neli_router.protocol import TICK, Machine, News
+from neli_router.protocol import TICK, Acquired, Fenced, Machine, News, Revoked
 
 __all__ = ["PeerPump"]
 
@@ -51,6 +56,9 @@ class PeerPump(Generic[PeerMachine]):
         self._link, self.machine, self._clock = link, machine, clock
         self._publish, self._tell, self._explain = publish, tell, explain
         self._inbox: deque[PeerInput] = deque()
+        self._memory: Keep | None = None
+        """What is to be kept before anything of `_behind` is done."""
+        self._behind: list[Send | Acquired] = []
 
     def post(self, event: PeerInput) -> None:
         """Let the machine take `event` soon. From any thread."""
@@ -61,6 +69,7 @@ class PeerPump(Generic[PeerMachine]):
         """One bounded piece of work: the inbox, and all that has come."""
         for _ in range(len(self._inbox)):
             self._step(self._inbox.popleft())
+        self._settle()
         if not self._inbox:
             self._link.wait(min(WAIT_MAX, max(0.0, self.machine.deadline - self._clock())))
         is_idle = True
@@ -72,6 +81,7 @@ class PeerPump(Generic[PeerMachine]):
                 self._tell(event)
         if is_idle:
             self._step(TICK)
+        self._settle()
 
     def _step(self, event: PeerInput) -> None:
         now = self._clock()  # After `event` was taken: see above.
@@ -81,9 +91,26 @@ class PeerPump(Generic[PeerMachine]):
         self._publish(self.machine, now)
         for effect in effects:
             match effect:
+                case Keep():
+                    self._memory = effect
+                case Send() | Acquired() if self._memory is not None:
+                    self._behind.append(effect)
                 case Send(to, body):
                     self._link.send(to, body)
-                case Keep(memory):
-                    self._link.keep(memory)
-                case _:
+                case Fenced() | Revoked() if not any(isinstance(one, Acquired) for one in self._behind):
                     self._tell(effect)
+                case _:
+                    self._settle()
+                    self._tell(effect)
+
+    def _settle(self) -> None:
+        """Keep what is to be kept, and do what waited for that."""
+        if self._memory is None:
+            return
+        self._link.keep(self._memory.memory)
+        self._memory, behind, self._behind = None, self._behind, []
+        for effect in behind:
+            if isinstance(effect, Send):
+                self._link.send(effect.to, effect.body)
+            else:
+                self._tell(effect)

@@ -60,6 +60,19 @@ def test_whoever_has_finished_or_has_no_time_left_acts_on_nothing_up_to_now_and_
         assert (int(now * TICKS), True) == (ballot.floor, ballot.is_free(now))
 
 
+def test_whoever_finishes_while_it_holds_a_term_that_it_does_not_act_under_yet_keeps_its_older_word() -> None:
+    """Its program had let go of nothing: it was fenced before its time, and somebody may act on that time."""
+    ballot, now = leader(), NOW + 1.0
+    ballot.meet(1, 8)
+    ballot.lead(now, would=True, fresh=True)
+    ballot.declare(now)
+    declare(ballot, 2, now, term=0)
+    ballot.lead(now, would=True, fresh=True)
+    assert (TERM + 1, False) == (ballot.lead_term, ballot.acting)
+    ballot.end(now, finished=True)
+    assert (-1, False, True) == (ballot.floor, ballot.is_free(now), ballot.is_free(NOW + P))
+
+
 def test_a_new_life_leads_by_nothing_that_was_declared_for_the_older_one() -> None:
     """Those bounds are of a clock that showed more than the new one does."""
     ballot = leader()

@@ -42,6 +42,8 @@ class Scene:
         self.disks: dict[int, bytes] = dict.fromkeys(range(size), b"")
         self.told: dict[int, list[object]] = {i: [] for i in range(size)}
         self.busy: set[int] = set()
+        self.away: set[int] = set()
+        """Cut off from all others."""
         self.sent: Counter[int] = Counter()
         self.longest = 0
         self._posts: list[tuple[float, int, int, PeerInput]] = []
@@ -104,7 +106,8 @@ class Scene:
                 case Send(to, body):
                     self.longest = max(self.longest, len(body))
                     self.sent[me] += 1
-                    self.post(to, Heard(me, body), after=DELAY)
+                    if not self.away & {me, to}:
+                        self.post(to, Heard(me, body), after=DELAY)
                 case Keep(memory):
                     self.disks[me] = memory
                 case _:
@@ -182,7 +185,7 @@ def test_no_body_is_longer_than_a_datagram_that_no_network_splits() -> None:
     scene.await_leaders()
     assert 0 < scene.longest <= BODY_MAX
     said: dict[Message, list[int]] = {Heartbeat(2**52 + i, 2**40): list(range(4096)) for i in range(40)}
-    bodies = packed(1.5, False, said, [(4095, 199)] * 1000)
+    bodies = packed(1.5, 0.5, False, said, [(4095, 199)] * 1000)
     assert max(map(len, bodies)) <= BODY_MAX
     heard = [msgspec.msgpack.decode(body) for body in bodies]
     assert 40 * 4096 == sum(len(partitions) for one in heard for _, partitions in one[2])
@@ -279,7 +282,7 @@ def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_la
     ]
     effects: list[PeerEffect] = []
     for sender, message, partitions in heard:
-        for body in packed(LEASE, False, {message: partitions}, []):
+        for body in packed(LEASE, LEASE / 3, False, {message: partitions}, []):
             effects += council.step(Heard(sender, body), 0.01)
     effects += council.step(TICK, 0.01 + BEAT)
     told = [(one.event, one.fields) for one in effects if isinstance(one, Notice)]
@@ -441,6 +444,49 @@ def test_what_an_operator_named_stays_where_it_is_until_it_is_rebalanced() -> No
     scene.post(2, Rebalance())
     scene.run(1.0)
     assert [2, 2, 2] == scene.shares()
+
+
+def test_an_operators_word_that_came_to_nothing_is_forgotten_when_another_leads() -> None:
+    scene = Scene(partitions=1)
+    scene.await_leaders()
+    assert 0 == scene.led()[0][0]
+    scene.away.add(1)
+    scene.run(3.0)
+    scene.post(1, Nominate(1))
+    scene.run(3.0)
+    scene.away.clear()
+    scene.run(10.0)
+    assert 0 == scene.led()[0][0]
+    scene.kill(0)
+    scene.await_leaders()
+    scene.start(0)
+    scene.run(15.0)
+    assert 0 == scene.led()[0][0]  # Its primary, which a member that was named for it would not give it to.
+
+
+def test_nothing_is_given_to_a_peer_that_is_named_and_does_not_live() -> None:
+    scene = Scene(policy="random", partitions=1)
+    scene.await_leaders()
+    leader = scene.led()[0][0]
+    dead = (leader + 1) % 3
+    scene.kill(dead)
+    scene.run(5.0)
+    before = scene.led()
+    scene.post(leader, Nominate(dead))
+    scene.run(5.0)
+    assert (before, []) == (scene.led(), scene.events(leader, Revoked))
+
+
+def test_members_of_different_beats_stay_with_their_leader() -> None:
+    """A follower that counted by its own beat alone would miss a leader that beats as slowly as its lease allows."""
+    scene = Scene(partitions=1)
+    for me, beat in ((0, LEASE / 3), (1, LEASE / 15), (2, LEASE / 15)):
+        scene.start(me, beat=beat)
+    scene.await_leaders()
+    scene.run(10.0)
+    before = scene.led()
+    scene.run(100.0)
+    assert before == scene.led()
 
 
 def test_a_rebalance_ends_what_was_named_also_for_a_peer_that_comes_back_later() -> None:

@@ -8,13 +8,15 @@ from random import Random
 
 import pytest
 from msgspec.msgpack import decode, encode
+from msgspec.structs import replace
 
-from neli_router.electors.ballot import Ballot, Triplet
+from neli_router.electors.ballot import NOBODY, Ballot, Triplet
 from neli_router.electors.clocks import TICKS
 from neli_router.electors.electorate import Electorate
 from neli_router.electors.events import Heard, Keep, Led, Nominate, PeerEffect, Prefer
-from neli_router.electors.gossip import CAUSES, HEARTBEAT, LAPSED, WISH, Gossip
+from neli_router.electors.gossip import CAUSES, ELECTORATE, FLOOR, HEARTBEAT, LAPSED, LEADS, WISH, Gossip, uuid_of
 from neli_router.electors.priority import LEAST
+from neli_router.electors.scuttlebutt import Piece, Rest
 from neli_router.electors.settings import GossipSettings
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
 from tests.electors.gossip_scenes import GossipScene, gossip_settings
@@ -301,7 +303,7 @@ class ForgetsItsP(Gossip):
 
     def _keep(self, effects: list[PeerEffect]) -> None:
         super()._keep(effects)
-        *kept, _wait, _drained = decode(effects.pop().memory)  # type: ignore[union-attr]
+        *kept, _wait, _drained, _mark = decode(effects.pop().memory)  # type: ignore[union-attr]
         effects.append(Keep(encode(kept)))
 
 
@@ -646,6 +648,30 @@ def test_a_drain_is_kept_over_a_restart_and_taken_back() -> None:
     assert [leader] == scene.acting
 
 
+@pytest.mark.parametrize("asked", ["leader", "other", "leader, and then it loses its majority for a while"])
+def test_a_drained_leader_that_is_named_keeps_the_lead_whoever_was_told_so(asked: str) -> None:
+    scene = settled()
+    willing, other, leader = scene.by_uuid
+    scene.kill(willing)
+    scene.run(scene.now + P)
+    for place in (other, leader):
+        scene.step(place, DRAIN)
+        scene.run(scene.now + 2 * P)
+    assert [leader] == scene.acting
+    scene.step(other if asked == "other" else leader, Nominate(leader))
+    scene.run(scene.now + P)
+    if "majority" in asked:
+        scene.cut([leader], [other])
+        scene.run(scene.now + 1.5 * P)
+        assert [] == scene.acting
+        scene.heal()
+        scene.until_led(10 * P)
+        assert [leader] == scene.acting
+    scene.start(willing)
+    scene.run(scene.now + 6 * P)
+    assert [leader] == scene.acting
+
+
 def test_a_drained_member_that_an_operator_names_leads_until_it_is_drained_again() -> None:
     scene = settled()
     _, heir, drained = scene.by_uuid
@@ -673,9 +699,8 @@ def test_a_member_that_was_cut_off_for_long_forgets_a_leader_whose_end_it_missed
     cut_off, heir, leader = scene.by_uuid
     scene.cut([cut_off], [heir, leader])
     scene.step(leader, Nominate(heir))
-    scene.run(scene.now + 22 * P)  # Twenty of them are the grace of what the leader deletes.
+    scene.run(scene.now + 22 * P)
     assert [heir] == scene.acting
-    assert scene.members[leader]._copies.own.purged
     scene.heal()
     scene.run(scene.now + 5)
     assert heir == scene.members[cut_off].leader
@@ -683,6 +708,49 @@ def test_a_member_that_was_cut_off_for_long_forgets_a_leader_whose_end_it_missed
     scene.run(scene.now + 0.9 * P)
     assert [] == scene.acting
     assert scene.members[cut_off].leader is None
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_whoever_missed_the_end_of_a_leader_learns_of_it_also_by_one_that_started_since(restarted: bool) -> None:
+    scene = GossipScene(5, seed=3).run(40.0)
+    far, teller, heir, leader, top = scene.by_uuid
+    scene.kill(top)
+    scene.run(scene.now + 5 * P)
+    assert [leader] == scene.acting
+    scene.start(top)
+    scene.run(scene.now + 5 * P)
+    scene.cut([far], [top, leader, heir, teller])
+    scene.step(leader, Nominate(heir))
+    scene.run(scene.now + 22 * P)
+    assert [heir] == scene.acting
+    if restarted:
+        scene.restart(teller)
+    scene.run(scene.now + 3 * P)
+    scene.heal()
+    scene.cut([far], [top, leader, heir])  # So it hears of everything by one alone.
+    scene.run(scene.now + 3 * P)
+    scene.heal()
+    scene.kill(heir)
+    scene.kill(teller)
+    scene.run(scene.now + 6 * P)
+    assert [top] == scene.acting
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_name_that_ended_a_lead_long_ago_does_not_have_two_change_over_to_each_other_for_ever(seed: int) -> None:
+    """The leader once named the heir. Later, the two favour themselves, until they hear each other again."""
+    scene = GossipScene(3, seed=seed).run(40.0)
+    other, heir, leader = scene.by_uuid
+    scene.step(leader, Nominate(heir))
+    scene.run(scene.now + 5 * P)
+    assert [heir] == scene.acting
+    scene.kill(other)
+    scene.run(scene.now + 3 * P)
+    scene.cut([leader], [heir])
+    scene.run(scene.now + 3 * P + 0.37 * seed)
+    assert [] == scene.acting
+    scene.heal()
+    scene.until_led(2 * P)
 
 
 def test_a_leader_that_loses_its_majority_says_why() -> None:
@@ -770,6 +838,45 @@ def test_a_heartbeat_of_another_shape_is_ignored() -> None:
     assert (0, {}) == (one._ballot.term, one._ballot.supports)
 
 
+def after(scene: GossipScene, place: int, of: int) -> tuple[int, int]:
+    replica = scene.members[place]._copies.replicas[of]
+    return replica.incarnation, replica.version
+
+
+def test_a_leader_that_names_nobody_of_the_list_is_missed_as_others_are() -> None:
+    scene = settled()
+    follower, leader = scene.by_uuid[0], scene.by_uuid[-1]
+    life, version = after(scene, follower, leader)
+    odd: list[Piece] = [(leader, life, version, [(FLOOR, version + 1, (5, 999)), (LEADS, version + 2, None)])]
+    scene.step(follower, Heard(leader, encode(Rest(scene.members[follower]._copies._mark, odd))))
+    (led, *_) = scene.members[follower].leaders
+    assert led is not None
+    assert (None, "it says that it leads no more: it lost its majority") == (led.leader, led.reason)
+
+
+def test_a_term_that_no_number_of_elections_comes_to_is_ignored() -> None:
+    scene = settled()
+    follower, liar, leader = scene.by_uuid
+    life, version = after(scene, follower, liar)
+    before = scene.members[follower]._ballot.term
+    beat = (leader, after(scene, follower, leader)[0], 10**6, 10**5, 1 << 60, 0, 0)
+    odd: list[Piece] = [(liar, life, version, [(HEARTBEAT, version + 1, beat)])]
+    scene.step(follower, Heard(liar, encode(Rest(scene.members[follower]._copies._mark, odd))))
+    assert before == scene.members[follower]._ballot.term
+
+
+@pytest.mark.parametrize("odd", [(9, 1, 3, 99, 98, 97, 99, 98, 97), (9, 1, 0, 0), (9, 1, 0), (1 << 60, 1, 1, 0, 0)])
+def test_an_electorate_that_cannot_be_is_not_taken_over(odd: tuple[int, ...]) -> None:
+    scene = settled(5, first_class=3)
+    place, liar = scene.by_uuid[0], scene.by_uuid[1]
+    life, version = after(scene, place, liar)
+    before = scene.members[place].electorate
+    beat = (NOBODY, 0, 10**6, 0, 1, 9, 1)
+    pieces: list[Piece] = [(liar, life, version, [(ELECTORATE, version + 1, odd), (HEARTBEAT, version + 2, beat)])]
+    scene.step(place, Heard(liar, encode(Rest(scene.members[place]._copies._mark, pieces))))
+    assert before == scene.members[place].electorate
+
+
 # Two classes of citizens
 
 
@@ -837,6 +944,25 @@ def test_an_electorate_outlives_the_process() -> None:
     scene.silence(range(9), [leader])
     scene.start(leader)
     assert before == scene.members[leader].electorate
+
+
+def test_an_electorate_that_was_kept_under_another_list_is_forgotten() -> None:
+    """Two of the second class are replaced by new hosts. Whoever has an old folder must not elect by the old places."""
+    names = sorted((f"host-{i}:7801" for i in range(12)), key=uuid_of)
+    before, after = tuple(names[:5]), (names[10], names[11], *names[2:5])
+
+    def settings(peers: tuple[str, ...]) -> dict[int, GossipSettings]:
+        return {i: replace(gossip_settings(5, i, first_class=3), peers=peers) for i in range(5)}
+
+    old = GossipScene(5, settings=settings(before)).run(40.0)
+    new = GossipScene(5, settings=settings(after), asleep=range(5))
+    new.disks = {i: old.disks[i] for i in (2, 3, 4)}
+    for place in range(5):
+        new.start(place)
+    new.cut([0, 1], [2, 3, 4])
+    new.run(60.0)
+    assert [(0, 1, 4)] * 5 == [member.electorate.new for _, member in sorted(new.members.items())]
+    assert 1 == len(new.acting)
 
 
 class ReplacesAtOnce(Gossip):

@@ -3,19 +3,20 @@
 from random import Random
 
 import pytest
+from msgspec.msgpack import encode
 
 from neli_router.electors.events import BODY_MAX
-from neli_router.electors.scuttlebutt import Ack, Scuttlebutt, Syn, incarnation_after
+from neli_router.electors.scuttlebutt import Ack, Rest, Scuttlebutt, Syn, incarnation_after
 
 MARK = 7
 LIFE = incarnation_after(0, 0xABCD)
 
 
-def group(size: int, grace: float = 100.0) -> list[Scuttlebutt]:
-    return [Scuttlebutt(size, me, LIFE, mark=MARK, grace=grace) for me in range(size)]
+def group(size: int) -> list[Scuttlebutt]:
+    return [Scuttlebutt(size, me, LIFE, mark=MARK) for me in range(size)]
 
 
-def exchange(asker: Scuttlebutt, asked: Scuttlebutt, now: float = 0.0) -> None:
+def exchange(asker: Scuttlebutt, asked: Scuttlebutt) -> None:
     """A Syn, its Ack, and the Rest."""
     syn = asker.decode(asker.ask())
     assert isinstance(syn, Syn)
@@ -24,14 +25,14 @@ def exchange(asker: Scuttlebutt, asked: Scuttlebutt, now: float = 0.0) -> None:
         assert len(body) <= BODY_MAX
         ack = asker.decode(body)
         assert isinstance(ack, Ack)
-        asker.take(ack.pieces, now)
+        asker.take(ack.pieces)
         rest = asker.rest(ack.wants)
         if rest is not None:
             assert len(rest) <= BODY_MAX
             told = asked.decode(rest)
             assert told is not None
             assert not isinstance(told, Syn)
-            asked.take(told.pieces, now)
+            asked.take(told.pieces)
 
 
 def known(one: Scuttlebutt, place: int) -> dict[int, tuple[int, ...] | None]:
@@ -73,7 +74,7 @@ def test_an_older_piece_that_comes_late_changes_nothing() -> None:
     exchange(a, b)
     assert late is not None
     assert not isinstance(late, Syn)
-    assert [] == b.take(late.pieces, 0.0)
+    assert [] == b.take(late.pieces)
     assert {1: (11,)} == known(b, 0)
 
 
@@ -87,10 +88,10 @@ def test_a_piece_that_begins_after_what_the_copy_holds_is_not_taken() -> None:
     assert isinstance(syn, Syn)
     body = a.answer(syn)
     assert body is not None
-    restarted = Scuttlebutt(2, 1, incarnation_after(LIFE, 1), mark=MARK, grace=100.0)
+    restarted = Scuttlebutt(2, 1, incarnation_after(LIFE, 1), mark=MARK)
     ack = restarted.decode(body)
     assert isinstance(ack, Ack)
-    assert [] == restarted.take(ack.pieces, 0.0)
+    assert [] == restarted.take(ack.pieces)
     exchange(restarted, a)
     assert {1: (10,), 2: (20,)} == known(restarted, 0)
 
@@ -150,45 +151,96 @@ def test_a_deletion_travels() -> None:
     a.set(1, (10,))
     exchange(a, b)
     exchange(a, c)
-    a.delete(1, 0.0)
+    a.delete(1)
     exchange(a, b)
     exchange(b, c)
     assert (None, None) == (b.replicas[0].get(1), c.replicas[0].get(1))
 
 
-def test_a_deletion_is_forgotten_after_its_grace_and_copies_that_missed_it_begin_anew() -> None:
-    a, b = group(2, grace=100.0)
+def test_a_deletion_reaches_copies_by_members_that_were_made_anew_since() -> None:
+    """c has the key. It hears of its deletion by b alone, which has had the state from nothing."""
+    a, b, c = group(3)
     a.set(1, (10,))
     a.set(2, (20,))
-    exchange(a, b)
-    a.delete(1, 0.0)
-    a.purge(99.0)
-    assert {2: (20,), 1: None} == known(a, 0)
-    a.purge(100.0)
-    assert {2: (20,)} == known(a, 0)
-    a.set(3, (30,))
-    exchange(a, b)
-    assert {2: (20,), 3: (30,)} == known(b, 0)
+    exchange(c, a)
+    a.delete(1)
+    a.set(2, (21,))
+    exchange(b, a)
+    exchange(c, b)
+    assert {1: None, 2: (21,)} == known(a, 0) == known(b, 0) == known(c, 0)
 
 
-def test_a_key_that_was_set_again_outlives_the_grace_of_its_deletion() -> None:
-    a, _ = group(2)
-    a.set(1, (10,))
-    a.delete(1, 0.0)
-    a.set(1, (11,))
-    a.purge(1000.0)
-    assert {1: (11,)} == known(a, 0)
+@pytest.mark.parametrize("seed", range(20))
+def test_copies_come_to_be_alike_whatever_was_set_deleted_and_lost(seed: int) -> None:
+    rng, members, lives = Random(seed), group(4), [LIFE] * 4
+    for _ in range(400):
+        one, other = rng.sample(range(4), 2)
+        match rng.randrange(12):
+            case 0:
+                members[one].set(rng.randrange(4), (rng.randrange(100),))
+            case 1:
+                members[one].delete(rng.randrange(4))
+            case 2 if rng.random() < 0.1:
+                lives[one] = incarnation_after(lives[one], 1)
+                members[one] = Scuttlebutt(4, one, lives[one], mark=MARK)
+                members[one].set(0, (-1,))  # Until it has said something, nobody hears of a new life.
+            case _:
+                syn = members[one].decode(members[one].ask())
+                assert isinstance(syn, Syn)
+                ack = members[one].decode(members[other].answer(syn) or b"")
+                if isinstance(ack, Ack) and rng.random() < 0.7:
+                    members[one].take(rng.sample(ack.pieces, rng.randint(0, len(ack.pieces))))
+    for _ in range(3):
+        for one in members:
+            for other in members:
+                if one is not other:
+                    exchange(one, other)
+    for place in range(4):
+        assert [known(members[place], place)] * 4 == [known(member, place) for member in members]
+
+
+def test_states_longer_than_a_datagram_together_go_one_after_another() -> None:
+    a, b = group(2)[:1], group(2)[1]
+    for key in range(40):
+        a[0].set(key, tuple(range(1 << 60, (1 << 60) + 3)))
+    for _ in range(40):
+        exchange(b, a[0])
+    assert known(a[0], 0) == known(b, 0)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Rest(MARK, [(0, 1 << 60, 0, [(0, 1, (1,))])]),
+        Rest(MARK, [(0, LIFE, 0, [(0, 1, (1 << 63,))])]),
+        Rest(MARK, [(0, LIFE, 0, [(0, 1 << 63, (1,))])]),
+        Syn(MARK, 0, [1 << 63, 0]),
+        Syn(MARK, 0, [LIFE, -1]),
+        Ack(MARK, [], [0, 1 << 63]),
+    ],
+    ids=str,
+)
+def test_what_could_not_be_passed_on_is_not_read(odd: Rest | Syn | Ack) -> None:
+    _, b = group(2)
+    assert b.decode(encode(odd)) is None
+
+
+def test_nobody_begins_the_last_life_that_there_can_be_because_another_says_that_it_did() -> None:
+    a, b = group(2)
+    syn = Syn(MARK, 0, [(1 << 60) + 1, 1])
+    a.answer(syn)
+    assert (0, None) == (a.outlived, b.decode(encode(Rest(MARK, [(0, 1 << 61, 0, [(0, 1, (1,))])]))))
 
 
 def test_deleting_what_is_not_there_changes_nothing() -> None:
     a, _ = group(2)
-    a.delete(1, 0.0)
+    a.delete(1)
     assert (0, {}) == (a.own.version, known(a, 0))
 
 
 def test_the_furthest_behind_goes_first() -> None:
     a, b = group(2 + 90)[:2]
-    others = [Scuttlebutt(92, place, LIFE, mark=MARK, grace=100.0) for place in range(2, 92)]
+    others = [Scuttlebutt(92, place, LIFE, mark=MARK) for place in range(2, 92)]
     for number, other in enumerate(others):
         for version in range(1 + number):
             other.set(1, (1_000_000_000 + version, 1_000_000_000, 1_000_000_000))
@@ -232,12 +284,12 @@ def test_a_state_that_does_not_fit_at_once_comes_by_and_by() -> None:
 
 def test_others_marks_and_garbage_are_ignored() -> None:
     a, _ = group(2)
-    stranger = Scuttlebutt(2, 1, LIFE, mark=MARK + 1, grace=100.0)
+    stranger = Scuttlebutt(2, 1, LIFE, mark=MARK + 1)
     assert [None] * 4 == [a.decode(body) for body in (stranger.ask(), b"", b"\xff\x00garbage", a.ask()[:-1])]
 
 
 def test_places_that_are_not_in_the_list_are_ignored() -> None:
     a, _ = group(2)
-    assert [] == a.take([(5, LIFE, 0, [(1, 1, (1,))]), (-1, LIFE, 0, [(1, 1, (1,))]), (1, LIFE, 0, [])], 0.0)
+    assert [] == a.take([(5, LIFE, 0, [(1, 1, (1,))]), (-1, LIFE, 0, [(1, 1, (1,))]), (1, LIFE, 0, [])])
     assert a.answer(Syn(MARK, 1, [LIFE, 1, LIFE, 1])) is None
     assert a.rest([9, 0, -3, 0, 1]) is None

@@ -5,6 +5,7 @@ The peers are 0, 1 and 2; the elector under test is 0 unless a test says otherwi
 
 from copy import copy
 from math import inf, nan
+from typing import Any
 
 import msgspec
 import pytest
@@ -114,6 +115,29 @@ def test_missed_heartbeats_two_are_nothing() -> None:
     machine = follower(now=10.0)
     hear(machine, 2, Heartbeat(5, 4), 12.9)
     assert (2, 15.9) == (machine.leader, machine.deadline)
+
+
+def test_missed_heartbeats_are_counted_by_the_slower_of_both_beats() -> None:
+    """Or a follower that beats faster would miss a living leader again and again."""
+    for beat, until in ((0.5, 13.0), (2.0, 16.0)):
+        machine = follower(now=10.0)
+        machine.step(Said(2, Heartbeat(5, 2), beat), 10.0)
+        assert (2, until) == (machine.leader, machine.deadline)
+
+
+@pytest.mark.parametrize("message", [Heartbeat, Proposal, InvalidHeartbeat, Ceded, Support, Scouted])
+def test_a_term_that_no_number_of_elections_comes_to_is_no_term(message: type[Message]) -> None:
+    """Above it there would be no other, and nobody could be elected again."""
+    rest: dict[type[Message], tuple[Any, ...]] = {
+        Heartbeat: (1,),
+        Ceded: (1, None),
+        Support: (0, 0.0, 0),
+        Scouted: (1, True, False),
+    }
+    machine, now = candidate(term=5)
+    before = vars(copy(machine))
+    assert [] == hear(machine, 1, message(2**61, *rest.get(message, ())), now)
+    assert before == vars(machine)
 
 
 def test_proposal_of_a_higher_term_is_supported_and_its_term_taken_over() -> None:
@@ -305,8 +329,10 @@ def test_scouting_asks_with_the_next_term_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize("machine", [elector(0, term=4), follower(1, term=5), leader(term=5)[0], candidate()[0]])
 def test_scouting_changes_nothing_in_those_who_are_asked(machine: TermElector) -> None:
+    now = max(0.0, machine.deadline - 0.1)
+    machine.step(TICK, now)
     before = vars(copy(machine))
-    hear(machine, 2, Scouting(99, 3, 0), max(0.0, machine.deadline - 0.1))
+    hear(machine, 2, Scouting(99, 3, 0), now)
     assert before == vars(machine)
 
 
@@ -315,6 +341,13 @@ def test_scouting_is_answered_yes_by_a_lower_node_that_perceives_no_leader(me: i
     machine = elector(me, term=4)
     told = hear(machine, 1, Scouting(9, 3, 0), 1.0)
     assert ([Tell(1, Scouted(4, 3, yes, led=False))], 4) == (told, machine.term)
+
+
+def test_scouting_is_answered_yes_by_a_higher_node_that_does_not_want_to_lead() -> None:
+    """One that closes leaves standing to others: if it said no, they would fail a few times before they proposed."""
+    machine = elector(2, term=4)
+    machine.stands = False
+    assert [Tell(1, Scouted(4, 3, yes=True, led=False))] == hear(machine, 1, Scouting(9, 3, 0), 1.0)
 
 
 def test_scouting_is_answered_no_by_whoever_perceives_a_leader() -> None:
@@ -590,6 +623,24 @@ def test_owed_to_its_own_program_is_the_rest_of_a_lease_whoever_else_votes_for_i
     for peer in (1, 2):
         hear(machine, peer, Support(7, 0, 0.0, 0), now + 1.0)
     assert until == machine.acts_from
+
+
+def test_owed_to_the_program_of_its_older_self_is_a_whole_wait_whoever_else_votes_for_it() -> None:
+    """It may have led when it was killed, and a client that it lent its lease to lives."""
+    machine = elector(term=5)
+    machine.step(Stand(), 0.5)
+    for peer in (1, 2):
+        hear(machine, peer, Support(6, 0, 0.0, 0), 0.6)
+    assert (Role.LEADER, WAIT) == (machine.role, machine.acts_from)
+
+
+def test_owed_to_the_program_of_its_older_self_is_not_taken_back_by_a_proposal_that_fails() -> None:
+    machine = elector(term=5)
+    machine.step(Stand(), 0.5)
+    for peer in (1, 2):
+        told = hear(machine, peer, Rejection(6, 6), 0.6)
+    reason = "1 of 3 supported its proposal and the others rejected it, and 2 must"
+    assert [Became(Role.FOLLOWER, 6, None, reason)] == told  # And no Ceded, which would end promises to the older self.
 
 
 def test_owed_is_nothing_by_a_leader_that_is_unseated_before_it_acted() -> None:

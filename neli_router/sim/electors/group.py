@@ -205,9 +205,13 @@ class ElectorGroup:
         self.remove(process)
         self._dead.append(process)
         self.touch([process.place], self.world.now)
-        before = self.acting.terms(process)
-        self.acting.end(process)
-        self._note_dark(before)
+        dark = [i for i in self.acting.terms(process) if self.acting.who(i) == [process]]
+        if process.stopped is None:  # Killed: a client that it lent its leases to lives, and acts on.
+            self.counts["lent"] += bool(dark)
+            self.acting.lend(process)
+        else:
+            self.acting.end(process)
+        self._dark_since = [self.world.now if i in dark else since for i, since in enumerate(self._dark_since)]
         if self._settles_at < inf:  # It was told to leave before all faults ended.
             self._settles_at = self.world.now + self.insight.forgets_within
             self.world.at(self.world.now, self.start, process.label.partition("#")[0])
