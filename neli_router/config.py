@@ -149,6 +149,12 @@ class Config:
     """Of `term` under `priority`: who shall lead, best first. `"others,c:7801"` lets c lead nothing while another can;
     `"0-31: a:7801,b:7801"` is for some partitions; several rules have a `;` between them. None shares out evenly. They
     are this member's own: see `electors/preferences.py`."""
+    first_class: int | None = None
+    """Of `gossip`: how many peers vote and may lead; they gossip twice as often as the others, and the leader replaces
+    those that are dead. None is all. In a large group, few find a leader sooner, and bear the loss of fewer."""
+    relay: bool = False
+    """Of `gossip`: tell of a peer's clock what is known of it by now, in place of what it last said itself. Leads last
+    a little longer where news goes through others; it costs a little more work. Members may differ in it."""
     session: float | None = None
     """Of a borrowed group: how long the broker waits for a silent consumer. None means what suits the lease."""
     clock_error: float = 0.5
@@ -382,9 +388,14 @@ def peers_at(config: Config) -> PeersAddress:
 
 
 def _peers_mark(config: Config) -> bytes:
-    # All that members must have alike, or two majorities would not share one. What may change from one release of a
-    # program to the next, such as the lease, is in what they say: what is kept belongs to this mark.
-    return f"{config.protocol} {config.layout.partitions} {config.replicas or len(peers_at(config).peers)}".encode()
+    # All that members must have alike, or two majorities would not share one, and one key would be in two partitions.
+    # What may change from one release of a program to the next, such as the lease, is in what they say: what is kept
+    # belongs to this mark.
+    voters, layout = config.replicas or config.first_class or len(peers_at(config).peers), config.layout
+    mark = f"{config.protocol} {layout.partitions} {voters}"
+    if layout != Layout(partitions=layout.partitions):  # Else it is as releases have it that look at partitions only.
+        mark += f" {layout.slots} {layout.tags}"
+    return mark.encode()
 
 
 def _list_of(url: object) -> PeersAddress | None:
@@ -404,11 +415,11 @@ def _list_problems(url: object) -> list[str]:
 def _misplaced(values: Mapping[str, Any]) -> list[str]:
     """The options that the protocol has no use for, and whose silence would be taken for consent."""
     protocol, found = values["protocol"], []
-    if protocol != "term":
-        has_none = f"is of the protocol term, and {protocol} has none: leave it out"
-        own = ("policy", "replicas", "preferences")
-        found += [f"{option} {has_none}" for option in own if values[option] is not None]
-    elif values["policy"] == "random" and values["preferences"] is not None:
+    for owner, options in (("term", ("policy", "replicas", "preferences")), ("gossip", ("first_class", "relay"))):
+        if protocol != owner:
+            has_none = f"is of the protocol {owner}, and {protocol} has none: leave it out"
+            found += [f"{option} {has_none}" for option in options if values[option] not in (None, False)]
+    if protocol == "term" and values["policy"] == "random" and values["preferences"] is not None:
         found.append("preferences are of policy='priority', and policy='random' has none: choose one of the two")
     if protocol in ELECTED and values["layout"].partitions > PARTITIONS_MAX:
         found.append(
@@ -502,7 +513,7 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("policy",), lambda value: value is None or isinstance(value, str), "text, or None for the protocol's own"),
     (("preferences",), lambda value: value is None or isinstance(value, str), "text, or None to share out evenly"),
     (
-        ("replicas",),
+        ("replicas", "first_class"),
         lambda value: value is None or (isinstance(value, int) and not isinstance(value, bool)),
         "a whole number, or None for all peers",
     ),
@@ -517,7 +528,7 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("kill_hung",), lambda value: value is None or _is_number(value), "a part of the lease, or None"),
     (("session",), lambda value: value is None or _is_number(value), "a number of seconds, or None"),
     (("clock_error",), _is_number, "a number of seconds, at least 0"),
-    (("accept_rewinds", "replace", "goneli"), lambda value: isinstance(value, bool), "True or False"),
+    (("accept_rewinds", "replace", "goneli", "relay"), lambda value: isinstance(value, bool), "True or False"),
 )
 """Mistakes that a type checker would find in a program, but not in a file, where most configurations come from."""
 
@@ -554,7 +565,7 @@ def _peer_settings(
     given |= {"name": name, "peers": peers, "me": me, "lease": lease}
     given["beat"] = lease / BEATS[protocol] if beat is None else beat
     if protocol == "gossip":
-        return GossipSettings(**given)
+        return GossipSettings(**given, first_class=values["first_class"], relay=values["relay"])
     policy: Any = values["policy"] or "priority"  # Judged by the settings.
     given |= {"policy": policy, "replicas": values["replicas"]}
     assigned = TermSettings(**given)

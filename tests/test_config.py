@@ -9,7 +9,7 @@ import pytest
 
 from neli_router import config
 from neli_router.config import Config
-from neli_router.electors.settings import TermSettings
+from neli_router.electors.settings import GossipSettings, TermSettings
 from neli_router.errors import ConfigError, LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.ledgers import addresses
@@ -58,9 +58,9 @@ def test_all_problems_are_named_at_once() -> None:
         max_age=0,
     )
     known = (
-        "accept_rewinds, address, beat, clock_error, delay_max, drain_timeout, goneli, groups, guarantee, "
-        "kill_hung, layout, lease, ledger, max_age, name, ownership, policy, preferences, protocol, replace, replicas, "
-        "session, snapshot_every, term_base, weight, witness, zone"
+        "accept_rewinds, address, beat, clock_error, delay_max, drain_timeout, first_class, goneli, groups, guarantee, "
+        "kill_hung, layout, lease, ledger, max_age, name, ownership, policy, preferences, protocol, relay, replace, "
+        "replicas, session, snapshot_every, term_base, weight, witness, zone"
     )
     expected = f"""
 leese is no known option: did you mean lease? Choose from {known}
@@ -294,6 +294,11 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
         ({"preferences": "256: others,127.0.0.1:7801"}, "there are no partitions '256': they count from 0 to 255"),
         ({"policy": "random", "preferences": "127.0.0.1:7801"}, "preferences are of policy='priority', and policy='ra"),
         ({"protocol": "gossip", "preferences": "127.0.0.1:7801"}, "preferences is of the protocol term, and gossip"),
+        ({"first_class": 2}, "first_class is of the protocol gossip, and term has none: leave it out"),
+        ({"relay": True}, "relay is of the protocol gossip, and term has none: leave it out"),
+        ({"protocol": "gossip", "first_class": 4}, "first_class=4 must be from 1 to the 3 peers, or None for all"),
+        ({"protocol": "gossip", "first_class": "3"}, "first_class='3' must be a whole number, or None for all peers"),
+        ({"protocol": "gossip", "relay": "yes"}, "relay='yes' must be True or False"),
         ({"beat": 0.6}, "beat=0.6 must be above 0 and at most lease/3=0.5: lower it, or raise lease to 1.8"),
         ({"protocol": "gossip", "beat": 1.0}, "beat=1 must be above 0 and at most lease/5=0.6: lower it, or raise"),
         ({"lease": 7200}, "lease=7200 must be from 0.01 to 3600.0 seconds"),
@@ -325,6 +330,35 @@ def test_the_defaults_of_peers_leave_room_for_two_lost_heartbeats() -> None:
     assert (1.5, 0.5, "priority", 1) == (term.lease, term.beat, term.policy, term.me)
     gossip = Config(PEERS, protocol="gossip", name="a").peer_settings(2)
     assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)
+
+
+def test_gossip_has_classes_and_relays_if_it_is_told_so() -> None:
+    plain, told = (
+        Config(PEERS, protocol="gossip", **options).peer_settings(0)  # type: ignore[arg-type]
+        for options in ({}, {"first_class": 1, "relay": True})
+    )
+    assert isinstance(plain, GossipSettings)
+    assert isinstance(told, GossipSettings)
+    assert ((None, False, 3), (1, True, 1)) == (
+        (plain.first_class, plain.relay, plain.voters),
+        (told.first_class, told.relay, told.voters),
+    )
+
+
+def test_an_even_number_of_voters_is_a_doubt_that_says_what_it_costs() -> None:
+    def doubts(count: int, **options: Any) -> list[str]:
+        peers = ",".join(f"127.0.0.1:{7801 + i}" for i in range(count))
+        return Config(f"peers://{peers}/jobs", **{"protocol": "term", **options}).peer_settings(0).doubts
+
+    assert [[], [], []] == [doubts(1), doubts(3), doubts(5)]
+    assert ["2 peers need 2 for a majority, and bear no failure, as one alone does: leave one out, or add one"] == (
+        doubts(2)
+    )
+    assert ["4 peers need 3 for a majority, and bear 1 failure, as 3 do: leave one out, or add one"] == doubts(4)
+    assert ["6 peers need 4 for a majority, and bear 2 failures, as 5 do: leave one out, or add one"] == doubts(6)
+    expected = "4 that elect together need 3 for a majority, and bear 1 failure, as 3 do: leave one out, or add one"
+    assert [expected] == doubts(5, replicas=4) == doubts(9, protocol="gossip", first_class=4)
+    assert [] == doubts(4, replicas=3)
 
 
 def test_preferences_order_the_replicas_and_do_not_choose_them() -> None:

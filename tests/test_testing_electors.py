@@ -134,6 +134,28 @@ def test_a_paused_member_finds_its_lease_over_when_it_goes_on(protocol: str) -> 
         assert Fenced is kinds(group, leader)[-1]
 
 
+def test_of_two_classes_the_leader_replaces_the_dead_so_that_most_may_die_one_after_another() -> None:
+    """Two of five are fewer than a majority. With three that vote, one spare takes the place of each that died."""
+    names = ("a", "b", "c", "d", "e")
+    with testing.group(*names, protocol="gossip", partitions=PARTITIONS, first_class=3, relay=True) as group:
+        group.settle()
+        living = set(names)
+        for _ in range(3):
+            leader = group.owner(0)
+            assert leader is not None
+            outlook = group[leader].outlook
+            assert outlook is not None
+            assert 3 == len(outlook.voters)
+            killed = next(name for i, name in enumerate(names) if name in living - {leader} and i in outlook.voters)
+            group.kill(killed)
+            living.remove(killed)
+            group.advance(60.0)
+        assert group.owner(0) in living
+        group.kill(str(group.owner(0)))
+        group.advance(60.0)
+        assert group.owner(0) is None
+
+
 @both
 def test_without_a_majority_nobody_leads(protocol: str) -> None:
     with testing.group(*NAMES, protocol=protocol, partitions=PARTITIONS) as group:

@@ -333,6 +333,8 @@ class PeerView(_View, frozen=True):
     """Partitions that it leads only while no other can; None if it told nothing: older releases do not."""
     drained: bool = False
     """Whether these are all that it could lead."""
+    votes: bool = True
+    """Whether it elects anything; not a second-class citizen of `gossip`, which watches."""
 
 
 class PeersView(_View, frozen=True):
@@ -340,13 +342,16 @@ class PeersView(_View, frozen=True):
 
     peers: list[PeerView]
     majority: int
-    """How many of them elect a leader."""
+    """How many of the `voters` elect a leader."""
     alive: int
-    """How many answer, and this one."""
+    """How many of them answer; this member counts as one that does."""
     term: int
     """The highest that is known."""
     unled: int
     """Partitions that this member helps to elect a leader for, and knows none."""
+    voters: int = 0
+    """How many elect together: all, unless each partition has replicas of its own, or there are two classes. Then it is
+    the set of them that lacks most for a majority, or has fewest to spare. 0 is from an older release, and is all."""
 
 
 class StatusView(_View, frozen=True):

@@ -57,6 +57,7 @@ from neli_router.errors import BeyondProtocol, ConfigError, LedgerError, LedgerM
 from neli_router.exit_codes import EXIT_BROKEN
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.sqlite.faults import file_system, refuse_unusable_place
+from neli_router.peers.outlook import WHY, answering, too_few
 from neli_router.protocol import BEATS_PER_LEASE, Notice
 from neli_router.settings.addresses import parse_place
 from neli_router.settings.agent_address import Address, distrust
@@ -407,12 +408,14 @@ def _voters(path: str) -> list[Diagnosis]:
     if code != http.HTTPStatus.OK:
         return []
     view = msgspec.convert(said, PeersView)
-    bad = [f"{one.peer} is {one.state}: {why_of(one)}" for one in view.peers if why_of(one)]
+    bad = [f"{one.peer} is {one.state}: {why_of(one)}" for one in view.peers if one.state in WHY]
+    count = len(view.peers)
+    voters = view.voters or count
     if view.alive < view.majority:
-        few = f"{view.alive} of {len(view.peers)} peers answer, this one included, and it takes {view.majority}"
-        return [Diagnosis("voters", "failed", "\n".join([f"{few} to elect a leader", *bad]), "mend what each says")]
+        few = too_few(view.alive, view.majority, voters, count)
+        return [Diagnosis("voters", "failed", "\n".join([few, *bad]), "mend what each says")]
     if bad:
-        found = f"{view.alive} of {len(view.peers)} peers answer, this one included: the group bears fewer failures now"
+        found = f"{answering(view.alive, voters, count)}: the group bears fewer failures now"
         return [Diagnosis("voters", "warning", "\n".join([found, *bad]), "mend what each says")]
     if view.unled:
         found = f"{view.unled} partitions have no leader that the agent's member knows of"

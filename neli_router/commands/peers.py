@@ -12,6 +12,7 @@ import click
 
 from neli_router.commands.conventions import agent_options, asking, output_option, print_rows, print_views
 from neli_router.exit_codes import EXIT_NO_OWNER
+from neli_router.peers.outlook import too_few
 
 if TYPE_CHECKING:
     from neli_router.agent.wire import PeersView, PeerView
@@ -24,7 +25,7 @@ REMEDIES = {
     "lease": "it has other settings: start all peers with the same lease",
     "list": "it has another list of peers: start all with the same",
     "size": "it has a list with another number of peers: start all with the same",
-    "protocol": "it has another protocol, or another number of partitions or replicas",
+    "protocol": "it has another protocol, or another number of partitions, replicas or first-class peers",
     "version": "it has a newer release: update this host",
     "replaced": "two processes run as this peer: end one",
 }
@@ -81,9 +82,9 @@ def print_peers(view: "PeersView") -> None:
             for one in view.peers
         ],
     )
-    count = len(view.peers)
     if view.alive < view.majority:
-        few = f"{view.alive} of {count} peers answer, this one included, and it takes {view.majority} to elect a leader"
+        count = len(view.peers)
+        few = too_few(view.alive, view.majority, view.voters or count, count)
         click.echo(f"Note: {few}", err=True)
     elif view.unled:
         click.echo(f"Note: {view.unled} partitions have no leader that this member knows; term {view.term}", err=True)
@@ -100,5 +101,7 @@ def why_of(peer: "PeerView") -> str | None:
             if peer.heard_ago is None:
                 return "it never was heard: it is down, cut off, or has a list without this member"
             return "it is down, or cut off"
+        case _ if peer.drained:
+            return "it is drained: it leads only while no other peer can"
         case _:
-            return "it is drained: it leads only while no other peer can" if peer.drained else None
+            return None if peer.votes else "it is second class: it votes as soon as the leader needs it"

@@ -144,6 +144,7 @@ class PeerFooting:
             leader_changes=machine.leader_changes,
             counts=link.counts,
             cards={settings.me: self._card, **_cards(link)},
+            electorates=machine.electorates,
         )
         for notice in news_between(before, after):
             self._tell(notice)

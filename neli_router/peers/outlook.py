@@ -15,10 +15,12 @@ nothing of the others that follow. The link asks each peer for an answer all the
     unknown   it was not asked for long enough
 
 A majority here is of those that answer. It is what an operator can mend. Whether there is a leader is another fact.
+Where not all elect together (replicas of a partition, first-class citizens), what is counted is the electorate that is
+nearest to having no majority, or furthest from one.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -26,7 +28,7 @@ from neli_router.electors.events import Led
 from neli_router.peers.card import PeerCard
 from neli_router.protocol import Notice
 
-__all__ = ["ONE_WAY_MAX", "WHY", "Outlook", "PeerState", "news_between", "why_led"]
+__all__ = ["ONE_WAY_MAX", "WHY", "Outlook", "PeerState", "answering", "news_between", "too_few", "why_led"]
 
 ONE_WAY_MAX = 2.9
 """Seconds: a silent peer that was heard within them lives, and hears nothing: it asks us once a second. More, and one
@@ -58,16 +60,23 @@ class Outlook:
     """The link's."""
     cards: Mapping[int, PeerCard] = field(default_factory=dict)
     """Place -> its word of itself, also this member's own; without those that said nothing."""
+    electorates: Collection[tuple[int, ...]] = ()
+    """The sets of places that elect together: a leader needs a majority of its set. None is the whole list."""
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """The electorate that lacks most for a majority, or has fewest to spare."""
+        return self._weakest(("alive", "here"))
 
     @property
     def quorum(self) -> int:
-        """How many make a majority, this member included."""
-        return len(self.peers) // 2 + 1
+        """How many of the `voters` make a majority."""
+        return len(self.voters) // 2 + 1
 
     @property
     def alive(self) -> int:
-        """How many are alive, this member included."""
-        return sum(self.state(place) in ("alive", "here") for place in range(len(self.peers)))
+        """How many of the `voters` are alive; this member counts as one that is."""
+        return sum(self.state(place) in ("alive", "here") for place in self.voters)
 
     @property
     def why_unled(self) -> str:
@@ -76,9 +85,27 @@ class Outlook:
         if not unled:
             return ""
         if self.alive < self.quorum:
-            few = f"{self.alive} of {len(self.peers)} peers answer, this one included"
-            return f"{few}, and it takes {self.quorum} to elect a leader"
+            return too_few(self.alive, self.quorum, len(self.voters), len(self.peers))
         return f"an election is under way: {Counter(unled).most_common(1)[0][0]}"
+
+    @property
+    def hears_majority(self) -> bool | None:
+        """Whether every electorate has a majority that is alive; None as long as it cannot be told."""
+        if self.alive >= self.quorum:
+            return True
+        able: Collection[PeerState] = ("alive", "here", "unknown")
+        weakest = self._weakest(able)
+        return None if 2 * sum(self.state(place) in able for place in weakest) > len(weakest) else False
+
+    def votes(self, place: int) -> bool:
+        """Whether it elects anything."""
+        return not self.electorates or any(place in voters for voters in self.electorates)
+
+    def _weakest(self, able: Collection[PeerState]) -> tuple[int, ...]:
+        def margin(voters: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+            return sum(self.state(place) in able for place in voters) - len(voters) // 2, voters
+
+        return min(self.electorates or (tuple(range(len(self.peers))),), key=margin)
 
     def state(self, place: int) -> PeerState:
         if place == self.me:
@@ -93,6 +120,18 @@ class Outlook:
     def silent_for(self, place: int) -> float:
         """Seconds since it was heard last, or since this member began to listen."""
         return 0.0 if place == self.me else max(0.0, self.at - self.heard_at.get(place, self.began))
+
+
+def answering(alive: int, voters: int, peers: int) -> str:
+    """How many of those that elect together answer, as a clause."""
+    if voters == peers:
+        return f"{alive} of {peers} peers answer, this one included"
+    return f"of {voters} peers that elect together, {alive} answer"
+
+
+def too_few(alive: int, quorum: int, voters: int, peers: int) -> str:
+    """That so many are no majority, as a clause."""
+    return f"{answering(alive, voters, peers)}, and it takes {quorum} to elect a leader"
 
 
 def why_led(outlook: Outlook, partition: int, term: int | None) -> str:
@@ -117,9 +156,9 @@ def news_between(before: Outlook | None, after: Outlook) -> list[Notice]:
             if state == "silent":
                 fields["seconds"] = round(after.silent_for(place), 1)
             news.append(Notice("peers.silent", fields))
-    had, has = _hears_majority(before), _hears_majority(after)
+    had, has = before.hears_majority, after.hears_majority
     if had is not has and has is not None:
-        count: dict[str, object] = {"alive": after.alive, "peers": len(after.peers), "majority": after.quorum}
+        count: dict[str, object] = {"alive": after.alive, "peers": len(after.voters), "majority": after.quorum}
         if not has:
             news.append(Notice("peers.majority_missed", count))
         elif had is False:
@@ -132,11 +171,3 @@ WHY: Mapping[PeerState, str] = {
     "one-way": "it is heard, but does not answer: it has just started, or what is sent to it is lost",
     "refused": "what comes from it is refused",
 }
-
-
-def _hears_majority(outlook: Outlook) -> bool | None:
-    """None as long as it cannot be told."""
-    unknown = sum(outlook.state(place) == "unknown" for place in range(len(outlook.peers)))
-    if outlook.alive >= outlook.quorum:
-        return True
-    return None if outlook.alive + unknown >= outlook.quorum else False

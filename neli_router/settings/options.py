@@ -195,6 +195,8 @@ OPTIONS: Mapping[str, Option] = {
             *("", "preferences", PERHAPS_TEXT),
             "Of term, who shall lead, best first, as in 'others,c:7801' or '0-31: a:7801'; none for an even share.",
         ),
+        Option("", "first_class", PERHAPS_WHOLE, "Of gossip: how many peers vote and may lead; none for all."),
+        Option("", "relay", SWITCH, "Of gossip: tell of others' clocks what is known by now, not what they last said."),
         Option("", "session", PERHAPS_SECONDS, "Of a borrowed group: how long the broker waits for a member, in s."),
         Option("", "clock_error", SECONDS, "Of neli: by how much this host's and any broker's clocks differ, in s."),
         Option("", "groups", WHOLE, "Of neli: how many groups share the topic."),

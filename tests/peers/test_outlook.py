@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from neli_router.electors.events import Led
 from neli_router.peers.outlook import ONE_WAY_MAX, Outlook, news_between
 
 START = Outlook(
@@ -72,3 +73,31 @@ def test_of_a_refusal_the_link_tells_and_here_only_its_end_and_what_it_costs() -
     assert ["peers.majority_missed"] == [
         one.event for one in news_between(None, replace(START, refusals={1: "key", 2: "key"}))
     ]
+
+
+FIVE = replace(START, peers=("a:1", "b:1", "c:1", "d:1", "e:1"), heard_at={1: 99.0, 2: 99.5, 3: 99.0, 4: 99.0})
+
+
+def test_where_not_all_elect_together_the_weakest_of_those_who_do_is_counted() -> None:
+    replicas = replace(FIVE, electorates={(0, 1, 2), (1, 2, 3), (2, 3, 4)}, silent=frozenset({3, 4}), at=110.0)
+    assert ((2, 3, 4), 1, 2) == (replicas.voters, replicas.alive, replicas.quorum)
+    assert (False, True) == (replicas.hears_majority, replace(replicas, electorates=()).hears_majority)
+    unled = replace(replicas, leaders=(Led(None, 3, "it missed one"),))
+    assert "of 3 peers that elect together, 1 answer, and it takes 2 to elect a leader" == unled.why_unled
+
+
+def test_of_two_classes_only_those_who_vote_are_missed() -> None:
+    classes = replace(FIVE, electorates={(0, 1, 2)}, silent=frozenset({3, 4}), at=110.0)
+    assert (True, [True, True, True, False, False]) == (classes.hears_majority, [classes.votes(i) for i in range(5)])
+    assert [("peers.silent", "d:1"), ("peers.silent", "e:1")] == told(replace(classes, silent=frozenset()), classes)
+    lost = replace(classes, silent=frozenset({1, 2}))
+    assert ("peers.majority_missed", 1) == told(classes, lost)[-1]
+
+
+def test_a_majority_cannot_be_told_while_enough_were_not_asked_for_long() -> None:
+    fresh = replace(FIVE, electorates={(0, 1, 2)}, heard_at={})
+    assert (None, False) == (fresh.hears_majority, replace(fresh, silent=frozenset({1, 2})).hears_majority)
+
+
+def test_all_of_a_list_elect_unless_it_says_otherwise() -> None:
+    assert (5, 3, True) == (FIVE.alive, FIVE.quorum, FIVE.votes(4))

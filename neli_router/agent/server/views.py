@@ -177,6 +177,7 @@ def peers_view(outlook: Outlook) -> PeersView:
                 heard_ago=outlook.silent_for(place) if place == outlook.me or place in heard else None,
                 leads=leads[place],
                 reason=outlook.refusals.get(place, "") if place != outlook.me else "",
+                votes=outlook.votes(place),
                 **({} if (card := outlook.cards.get(place)) is None else msgspec.structs.asdict(card)),
             )
             for place, peer in enumerate(outlook.peers)
@@ -185,6 +186,7 @@ def peers_view(outlook: Outlook) -> PeersView:
         alive=outlook.alive,
         term=max((led.term for led in known), default=0),
         unled=leads[None],
+        voters=len(outlook.voters),
     )
 
 

@@ -158,7 +158,7 @@ function doing({ member, shed, table }) {
 }
 
 function answering({ peers }) {
-  return peers ? [`${whole(peers.alive)} of ${whole(peers.peers.length)}`, peers.alive < peers.majority] : [null, false];
+  return peers ? [`${whole(peers.alive)} of ${whole(peers.voters)}`, peers.alive < peers.majority] : [null, false];
 }
 
 function connection() {

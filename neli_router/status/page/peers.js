@@ -21,14 +21,15 @@ const REASONS = {
   lease: "it has other settings, such as the lease",
   list: "it has another list of peers",
   size: "its list has another number of peers",
-  protocol: "it has another protocol, or another number of partitions or replicas",
+  protocol: "it has another protocol, or another number of partitions, replicas or first-class peers",
   version: "it has a newer release",
   replaced: "two processes run as this peer",
 };
 const BAD_STATES = ["silent", "one-way", "refused"];
 
-function shedding({ drained, shed }) {
+function standing({ drained, shed, votes }) {
   if (drained) return ", drained: leads only while no other can";
+  if (!votes) return ", second class: votes as soon as the leader needs it";
   return shed ? `, sheds ${many(shed, "partition")}` : "";
 }
 
@@ -51,7 +52,9 @@ export class PeersTable {
       this.fill(this.rows.get(peer.peer), peer, most);
     }
     const unled = peers.unled ? `, ${many(peers.unled, "partition")} without a leader` : "";
-    say(this.count, `${peers.alive} of ${peers.peers.length} answer, ${peers.majority} are a majority${unled}`);
+    const all = peers.peers.length;
+    const who = peers.voters === all ? `${peers.alive} of ${all} answer` : `of ${peers.voters} that elect together, ${peers.alive} answer`;
+    say(this.count, `${who}, ${peers.majority} are a majority${unled}`);
   }
 
   build(name, isAlone) {
@@ -73,7 +76,7 @@ export class PeersTable {
 
   fill(row, peer, most) {
     const isBad = BAD_STATES.includes(peer.state);
-    say(row.state, (STATES[peer.state] ?? (() => peer.state))(peer) + (isBad ? "" : shedding(peer)));
+    say(row.state, (STATES[peer.state] ?? (() => peer.state))(peer) + (isBad ? "" : standing(peer)));
     row.state.dataset.is = isBad ? "bad" : peer.drained ? "drained" : peer.state;
     say(row.leads, whole(peer.leads));
     row.share.style.width = `${(100 * peer.leads) / most}%`;
