@@ -1,5 +1,7 @@
 """The group in memory that users test with, where its members elect among themselves."""
 
+import logging
+
 import pytest
 
 from neli_router import testing
@@ -193,3 +195,13 @@ def test_who_is_none_of_the_peers_cannot_join() -> None:
 def test_a_protocol_that_borrows_a_group_is_refused() -> None:
     with pytest.raises(BeyondProtocol, match="needs a broker"), testing.group("a", protocol="neli"):
         pass
+
+
+@both
+def test_a_member_says_in_its_log_what_an_even_number_of_voters_costs(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), testing.group("a", "b", "c", "d", protocol=protocol) as group:
+        group.advance(0.0)
+    expected = "4 peers need 3 for a majority, and bear 1 failure, as 3 do: leave one out, or add one"
+    assert 4 == sum(expected in record.getMessage() for record in caplog.records)

@@ -104,6 +104,13 @@ def test_every_elector_has_all_its_figures_in_the_simulator_beside_what_its_text
     assert all(figures.values())
 
 
+def test_two_classes_are_measured_where_there_are_others_than_the_first_and_find_a_leader_sooner() -> None:
+    figures = simulated_figures([9], trials=1, seed=1)
+    assert 10.0 == figures["expected_by_text_s@gossip-classes,9"]
+    assert all(figures.values())
+    assert figures["simulated_takeover_s_median@gossip-classes,9"] < figures["simulated_takeover_s_median@gossip,9"]
+
+
 def test_priorities_share_partitions_out_again_after_restarts_of_random_nodes() -> None:
     figures = balance_figures(5, seed=1)
     assert [1.0, 1.0] == [figures[f"balanced@priority,{nodes}x{partitions}"] for nodes, partitions in BALANCES]

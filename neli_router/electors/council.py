@@ -75,7 +75,7 @@ NAMED_MAX = 100
 CEDED = frozenset({"ceded_to", "leader_ceded"})
 """Causes by which a leader is missed that gave up in good order: no trouble."""
 
-UNHEARD = "it has not heard of one yet"
+UNHEARD = "this member has not heard of one yet"
 """Why a member that has just started knows no leader."""
 
 PEER = re.compile(r"\bpeer (\d+)\b")
@@ -375,10 +375,11 @@ class Council(Voter):
         if became.leader is not None and self._last_leaders.get(partition) != became.leader:
             self.leader_changes += partition in self._last_leaders
             self._last_leaders[partition] = became.leader
-        reason = PEER.sub(lambda found: self._peer.peers[int(found[1])], became.reason)
+        peers, me = self._peer.peers, self._peer.me
+        reason = IT.sub(f"{peers[me]} ", PEER.sub(lambda found: peers[int(found[1])], became.reason))
         if became.leader != leader:
             # Whom another followed is only half of the story: why the one before leads no more is the other.
-            told = "" if became.cause == "leader_found" else IT.sub(f"{self._peer.peers[self._peer.me]} ", reason)
+            told = "" if became.cause == "leader_found" else reason
             lost = self._reasons.get(partition, "") if leader is None and became.leader is not None else ""
             self._reasons[partition] = "; ".join(filter(None, (lost, told)))
         if became.leader not in (None, self._peer.me):

@@ -72,9 +72,9 @@ HEARTBEAT, READY, LEADS, FLOOR, ELECTORATE, PULSE, WISH = range(7)
 """
 
 LAPSED = "for a lease, no majority declared this member their favourite"
-TURNED = "it favours another member now"
+TURNED = "this member favours another one now"
 LAST_CHOICE = (1,)
-GAVE = "it gave all partitions away"
+GAVE = "this member gave all partitions away"
 OUTLIVED = "others know a later life of this member: its memory was lost, or there are two of it"
 
 ENDS = {LAPSED: "majority_lost", TURNED: "other_favoured", GAVE: "ceded", OUTLIVED: "outlived"}
@@ -159,7 +159,7 @@ class Gossip(Voter):
         self._beat_at = self._turned_at = now
         self._reason = LAPSED
         self.transitions = Counter(dict.fromkeys(CAUSES, 0))
-        self._lost_by = "it has not heard of one"
+        self._lost_by = "this member has not heard of one yet"
         """Why there is no leader."""
         self._strangers: set[int] = set()
         self._before: tuple[int, str] | None = None
@@ -394,21 +394,21 @@ class Gossip(Voter):
             before = told, self._end_of(told)
         if before is None or before[0] == leader:
             return ""
-        return f"{self._settings.peers[before[0]]} led before: {before[1]}"
+        return before[1]
 
     def _farewell_of(self, leader: int) -> Notice:
         """How people are told that this one leads no more."""
         peer, floor = self._settings.peers[leader], self._copies.replicas[leader].get(FLOOR)
         if floor is not None and len(floor) == 2 and (floor[0] == ON_NONE or 0 <= floor[1] < self._settings.size):
             if floor[0] == ON_NONE:
-                whom = "it stopped"
+                whom = f"{peer} stopped"
             elif floor[1] == leader:
-                whom = "it was drained, and gave way"
+                whom = f"{peer} was drained, and gave way"
             else:
-                whom = f"it gave way to {self._settings.peers[floor[1]]}"
+                whom = f"{peer} gave way to {self._settings.peers[floor[1]]}"
             return Notice("leader.ceded", {"peer": peer, "reason": whom})
         lives = self._signs.is_alive(leader, self._turned_at - self._slept)
-        why = "it says that it leads no more: it lost its majority" if lives else "nothing is heard of it"
+        why = f"{peer} says that it leads no more: it lost its majority" if lives else f"nothing is heard of {peer}"
         return Notice("leader.missed", {"peer": peer, "reason": why})
 
     def _wake(self, now: float, effects: list[PeerEffect]) -> None:
@@ -602,10 +602,13 @@ class Gossip(Voter):
 
     def _tell_end(self, now: float, reason: str) -> None:
         """I lead no more."""
-        self._reason = self._lost_by = reason
+        peers, me = self._settings.peers, self._settings.me
+        self._reason, self._lost_by = reason, reason.replace("this member", peers[me])
         self.transitions["follower", ENDS[reason]] += 1
         self._copies.delete(LEADS)
         self._named, self._successor = NOBODY if self._successor is None else self._successor, None
+        if reason == GAVE and self._named not in (NOBODY, me):
+            self._lost_by = f"{peers[me]} gave way to {peers[self._named]}"
         self._raise_floor(self._ballot.floor)
         self._tell_voters()
 
@@ -697,7 +700,8 @@ class Gossip(Voter):
                 return
             ballot.replace(tuple(sorted(swapped.get(p, p) for p in mine.new)))
         mine = ballot.electorate
-        effects.append(Notice("electorate.changed", {"term": mine.term, "old": list(mine.old), "new": list(mine.new)}))
+        old, new = (",".join(self._settings.peers[place] for place in part) for part in (mine.old, mine.new))
+        effects.append(Notice("electorate.changed", {"term": mine.term, "old": old, "new": new}))
         self._publish_electorate()
         self._keep(effects)
         self._tell_voters()

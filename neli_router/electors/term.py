@@ -504,9 +504,10 @@ class TermElector:
         if not fresh or term != self.term or self.role is not Role.FOLLOWER:
             return
         if to == self.me and self.stands:
-            self._propose(self.term + 1, "ceded_to", f"peer {sender} ceded to it", now, effects)
+            self._propose(self.term + 1, "ceded_to", f"peer {sender} ceded to peer {to}", now, effects)
         elif self.leader == sender:
-            self._follow(self.term, None, "leader_ceded", f"peer {sender} ceded", effects)
+            whom = "" if to is None else f" to peer {to}"
+            self._follow(self.term, None, "leader_ceded", f"peer {sender} ceded{whom}", effects)
             self._await(now if to is None else now + self._time_out)
 
     # Votes

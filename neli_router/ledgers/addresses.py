@@ -40,9 +40,10 @@ __all__ = [
 Address = TypeVar("Address")
 
 _PEERS = re.compile(
-    r"(//)?[A-Za-z0-9._:,\[\]-]+/[A-Za-z0-9._-]+(\?((me|bind|key_file|state)=[A-Za-z0-9._:/\[\]-]*(&|$))*)?"
+    r"(//)?[A-Za-z0-9._:,\[\]-]+/[A-Za-z0-9._-]+"
+    r"(\?(((me|bind)=[A-Za-z0-9._:\[\]-]*|(key_file|state)=/[A-Za-z0-9._:/\[\]-]*)(&|$))*)?"
 )
-"""A list of peers as it should be: places, and names of files."""
+"""A list of peers as it should be: places, and names of files. A text that is no path may be the key itself."""
 
 _SCHEMES = ("kafka", "memory", *redis_address.SCHEMES, "sqlite")
 

@@ -17,6 +17,9 @@ chance is what the users of one host do to each other, and the memory lies in a 
 
 Where the parts stand apart, as flags or in a file, `checked` judges them alike, and names them as they are said there.
 
+*An address is one that all hosts know alike.* One of IPv6 that is good on one cable alone (fe80::) wants a zone, which
+is another one on each host. And one of IPv4 in the form of IPv6 is for sockets that speak both, which ours do not.
+
 There is no secret in such an address. One that cannot be read may have a password in it all the same, out of habit, so
 nothing before an @ is shown.
 """
@@ -116,7 +119,12 @@ def checked(
     if "@" in servers:
         return None, [_at_sign(spelling)]
     peers = [_canonical(server.strip()) for server in servers.split(",")]
-    if not all(peers):
+    if re.search(r"\[[^\]]*%", servers):
+        problems.append(
+            "a % and a zone stand in the list of peers, and a zone is another one on each host: name each peer by an "
+            "address that has none"
+        )
+    elif not all(peers):
         problems.append("peers were wanted as HOST:PORT,HOST:PORT, with ports from 1 to 65535")
     elif twice := sorted({peer for peer in peers if peers.count(peer) > 1}):
         problems.append(f"peers are named twice ({', '.join(twice)}): name each once, or it would vote twice")
@@ -124,6 +132,7 @@ def checked(
     if not GROUP.fullmatch(group) or group in {".", ".."}:
         problems.append(f"{spelling.group}: 1 to 200 letters, digits and ._-")
     me, bind = (_own(said, option, spelling, problems) for option in ("me", "bind"))
+    problems += _unfit(split_place(bind)[0]) if bind else []
     if me and all(peers) and me not in peers:
         problems.append(f"{spelling.name('me')} is not in the list of peers: write it as it stands there, port and all")
     for option in ("key_file", "state"):
@@ -200,6 +209,7 @@ def _kinds(peers: list[str]) -> list[str]:
             number = ip_address(host)
         except ValueError:
             continue
+        found += _unfit(host)
         if number.is_unspecified or number.is_multicast or host == "255.255.255.255":
             found.append(f"{host} is the address of no single host: name each peer by its own; to listen on all, bind=")
     near = [host for host in hosts if _is_loopback(host)]
@@ -208,6 +218,18 @@ def _kinds(peers: list[str]) -> list[str]:
             f"{near[0]} means another host on each host: name all peers so that every one of them can reach it"
         )
     return found
+
+
+def _unfit(host: str) -> list[str]:
+    """What is wrong with an address of IPv6, wherever it stands."""
+    number = ip_address(host) if ":" in host else None
+    if not isinstance(number, IPv6Address):
+        return []
+    if number.ipv4_mapped is not None:
+        return [f"{host} is an address of IPv4 in the form of IPv6: write {number.ipv4_mapped}, without brackets"]
+    if number.is_link_local:
+        return [f"{host} is good on one cable alone, and wants a zone: name each peer by an address that has none"]
+    return []
 
 
 def _is_loopback(host: str) -> bool:

@@ -44,7 +44,10 @@ class PeerLink(Protocol):
 
     @property
     def heard_at(self) -> Mapping[int, float]:
-        """Place -> when something of that peer was taken last, on the clock of this host; without those never heard."""
+        """Place -> when that peer was heard last, on the clock of this host; without those never heard.
+
+        Something of it was taken. Of a silent one it is enough that it asked, as far as that can be told from a replay.
+        """
 
     @property
     def silent(self) -> frozenset[int]:
@@ -52,7 +55,10 @@ class PeerLink(Protocol):
 
     @property
     def refusals(self) -> Mapping[int, str]:
-        """Place -> the reason why that peer's newest datagram was refused, if none was taken since."""
+        """Place -> the reason why that peer's newest datagram was refused, if none was taken since, or shortly before.
+
+        So nobody who forges the address of a peer that is heard can make it one that is refused.
+        """
 
     @property
     def words(self) -> Mapping[int, bytes]:

@@ -44,7 +44,7 @@ def decoded(word: bytes) -> PeerCard | None:
     """What a peer said; None if that is no card."""
     try:
         card = _CARDS.decode(word)
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # The last two for bad text and deep nesting.
         return None
     # It is shown on terminals.
     is_text = all(text.isprintable() and len(text) <= NAME_MAX for text in (card.name, card.address))

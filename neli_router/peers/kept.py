@@ -14,6 +14,9 @@ votes. That can give one term to two leaders, so the message says how to avoid i
 
 Only one process has a memory. A second one would keep votes that the first does not know of. The lock belongs to the
 open file; a forked child closes its copy (`udp.py`), so it ends with the process that took it.
+
+No error here sends people to another folder: the member would start there without its votes. Where other users may
+write into the folder, they may bring older votes back. It is used all the same, with a doubt.
 """
 
 import errno
@@ -24,7 +27,8 @@ import struct
 from pathlib import Path
 from typing import NoReturn
 
-from neli_router.errors import Closed, PeersUnusable
+from neli_router.errors import Closed, ConfigError, PeersUnusable
+from neli_router.private import intrusion
 
 __all__ = ["MEMORY_MAX", "KeptMemory", "default_folder", "look_at_memory"]
 
@@ -39,6 +43,11 @@ MEMORY_MAX = 16 * 2**20
 _FORGET = (
     "bring the file back from where it is whole; or, if no peer of the group runs, delete it and start all with a "
     "term_base above every term that the group had"
+)
+
+_ANOTHER = (
+    "in another folder it has forgotten its votes; if it must have one, stop all peers of the group, and start all "
+    "with a term_base above every term that the group had"
 )
 
 
@@ -59,10 +68,13 @@ class KeptMemory:
                 found = "it is no folder" if isinstance(error, FileExistsError) else _reason(error)
                 _fail(
                     self.path,
-                    f"its folder cannot be used ({found})",
-                    "give state (--state, or ?state= in an address) a folder that can be written",
+                    f"{error.filename} cannot be used ({found})",
+                    f"let this user read and write it (chown it, or mount it anew), and start again; {_ANOTHER}",
                 )
             self._take()
+            self._intrusion = _intrusion(self.path)
+            self.is_first = not os.path.lexists(self.path)
+            """Whether no memory was found here."""
             self.memory = _read(self.path, self._about)
         except BaseException:
             self.close()
@@ -72,6 +84,14 @@ class KeptMemory:
     def descriptors(self) -> tuple[int, ...]:
         """What a forked child must close."""
         return tuple(one for one in (self._lock, self._folder) if one >= 0)
+
+    @property
+    def doubts(self) -> list[str]:
+        """A sentence, for people, for each way in which the memory may be lost or changed."""
+        if not self._intrusion:
+            return []
+        costs = "another user can change or bring back this member's votes, and then two may lead"
+        return [f"{costs}: {self._intrusion}; chown {self.path.parent} to this user, and chmod 700 it"]
 
     def keep(self, memory: bytes) -> None:
         """Have `memory` on disk. When it raises, the file has this memory or the one before."""
@@ -110,7 +130,7 @@ class KeptMemory:
             _fail(
                 self.path,
                 f"it cannot be locked ({_reason(error)})",
-                "give state (--state, or ?state= in an address) a folder on a local disk",
+                "move the folder, with what is in it, to a local disk, and name it (--state, or ?state= in an address)",
             )
 
 
@@ -120,9 +140,17 @@ def look_at_memory(folder: Path, *, group: str, me: str, mark: bytes) -> bytes:
 
 
 def default_folder(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> Path:
-    """Where a group on loopback keeps its memory, if its address does not say: with the user's other state."""
-    home = environment.get("XDG_STATE_HOME") or ""
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "state") / "neli"
+    """Where a group on loopback keeps its memory, if its address does not say: with the user's other state.
+
+    Raises ConfigError for a user who has no home, as in many a container.
+    """
+    state = Path(environment.get("XDG_STATE_HOME") or "")
+    try:
+        return (state if state.is_absolute() else Path.home() / ".local" / "state") / "neli"
+    except RuntimeError:
+        raise ConfigError(
+            ["this user has no home to keep its votes in: name a folder with --state PATH, or ?state=PATH"]
+        ) from None
 
 
 def _named(folder: Path, group: str, me: str) -> Path:
@@ -153,8 +181,8 @@ def _read(path: Path, about: bytes) -> bytes:
     if HEADER.unpack_from(text)[2] != about:
         _fail(
             path,
-            "the file was written for another protocol, or for another number of partitions, of peers or of replicas "
-            "(or it was renamed)",
+            "the file was written for another protocol, or for another number of partitions, of peers or of those that "
+            "vote (or it was renamed)",
             "start this member as it was started before; or give the group a new name or new folders, with a "
             "term_base above every term that it had",
         )
@@ -163,6 +191,13 @@ def _read(path: Path, about: bytes) -> bytes:
 
 def _fail(path: Path, found: str, remedy: str) -> NoReturn:
     raise PeersUnusable(f"the memory of this member's votes in {path} was wanted", found, remedy) from None
+
+
+def _intrusion(path: Path) -> str:
+    try:
+        return intrusion(path)
+    except OSError as error:
+        return f"{error.filename} cannot be looked at: {_reason(error)}"
 
 
 def _write(descriptor: int, text: bytes) -> None:

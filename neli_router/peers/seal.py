@@ -8,7 +8,8 @@
                Body     a -> b   echo = c: taken, once.   Any other echo: not taken, and Answered
 
 All peers share one key, and with it they seal every byte (blake2b, keyed). So whoever holds the key may say anything,
-in anybody's name, and nobody else anything. Nothing is encrypted.
+in anybody's name, and nobody else anything. Nothing is encrypted. BLAKE2b takes a key by itself, so nothing is wrapped
+around it: HMAC is for hashes that take none.
 
 *Why no replay is taken.* For each peer this member draws a challenge, a random number, and takes only bodies that echo
 it. A session, which is one process of a peer, learns it by asking. The challenge is drawn anew whenever another session
@@ -24,9 +25,13 @@ it lives, and the one before it should not. If that asks again it is told so, by
 is how two processes of one id are found, on whatever hosts they are. The last few such sessions are remembered.
 
 All state is bounded: a few numbers for each peer in the list, and nothing for a stranger. Answering costs the sender of
-a replay one datagram for each of ours, which goes to the peer's own address and is shorter. No Answer is answered.
+a replay one datagram for each of ours, which goes to the peer's own address. It has 100 bytes, and the shortest that is
+answered has 75. No Answer is answered.
 
-An Ask that is taken brings a word of its sender, for people (`card.py`). Older releases ignore it, and send none.
+An Ask that is taken brings a word of its sender, for people (`card.py`). Older releases ignore it, and send none. One
+that is not taken is a sign of life all the same, the only one of a peer to which nothing gets through. It may be a
+replay. So it counts only if it is the newest of its session, and people are told no more for it than that the peer is
+heard and does not answer. Whoever recorded a whole session can have that said of a dead peer, for as long as it spoke.
 
 A body is told to its sender as lost where it can be: an Answer quotes the very datagram that was refused, so the link
 sends that body again. It is not taken twice, because it was not taken.
@@ -42,7 +47,7 @@ from enum import Enum
 
 from neli_router.electors.events import BODY_MAX
 
-__all__ = ["DATAGRAM_MAX", "WINDOW", "Content", "Flaw", "Seal", "Unsealed", "derived_key"]
+__all__ = ["ASKING_MAX", "DATAGRAM_MAX", "WINDOW", "Content", "Flaw", "Seal", "Unsealed", "derived_key"]
 
 MAGIC = b"NELP"
 VERSION = 1
@@ -64,6 +69,10 @@ RESENT_MAX = 4
 RETIRED_MAX = 16
 """Sessions of one place that are remembered as replaced. Each took a process of that peer to live and answer."""
 
+ASKING_MAX = 16
+"""Sessions of one place of which is remembered how far they have asked in vain. More keeps out the replays of one who
+has recorded more sessions, and costs some hundred bytes for each."""
+
 BODY, ASK, TOLD = range(3)
 
 
@@ -78,7 +87,7 @@ class Flaw(Enum):
     KEY = "it was sealed with another key, or changed on its way"
     SIZE = "it is of a list with another number of peers"
     LIST = "it is of another list of peers"
-    PROTOCOL = "it is of another protocol, or another number of partitions"
+    PROTOCOL = "it is of another protocol, or another number of partitions or of voters"
     PLACE = "it is from a place, or to a place, that cannot be"
     REPLAYED = "it was taken before, or is too old to know"
     STALE = (
@@ -93,6 +102,7 @@ class Content(Enum):
     BODY = "a body to take"
     NOTHING = "nothing to take"
     ASKED = "an Ask that was taken, with its sender's word"
+    ASKING = "an Ask that does not echo our challenge, the newest of its session: a sign of life, and nothing to take"
     HEARD = "an Answer that counts"
     REPLACED = "an Answer which says that another process has our place"
 
@@ -127,6 +137,8 @@ class _Peer:
     seen: int = 0
     """Bit i: the counter `highest` - i was taken."""
     retired: deque[int] = field(default_factory=lambda: deque(maxlen=RETIRED_MAX))
+    asking: dict[int, int] = field(default_factory=dict)
+    """Session -> the highest counter of its Asks that were not taken, and the session that asked last at the end."""
     # Ours to it
     echo: int = 0
     sent: int = 0
@@ -198,6 +210,8 @@ class Seal:
             return Unsealed(flaw=Flaw.PLACE)
         if mark != self._marks[2]:
             return Unsealed(flaw=Flaw.PROTOCOL, sender=sender)
+        if kind > TOLD:
+            return Unsealed(flaw=Flaw.VERSION, sender=sender)
         body = datagram[HEADER.size : -MAC_SIZE]
         if kind == TOLD:
             return self._hear(sender, body)
@@ -217,7 +231,9 @@ class Seal:
             peer.session, peer.challenge, peer.offered = session, echo, self._random()
             peer.highest, peer.seen = counter, 1
         else:
-            return self._answer(sender, session, counter, Flaw.STALE if is_body else None)
+            answer = self._answer(sender, session, counter, Flaw.STALE if is_body else None)
+            is_news = not is_body and _is_news(peer, session, counter)
+            return replace(answer, content=Content.ASKING) if is_news else answer
         if is_body:
             return Unsealed(Content.BODY, sender=sender, body=body)
         return replace(self._answer(sender, session, counter, None), content=Content.ASKED, body=body)
@@ -286,6 +302,15 @@ def _take(peer: _Peer, counter: int) -> bool:
         return False
     peer.seen |= 1 << -ahead
     return True
+
+
+def _is_news(peer: _Peer, session: int, counter: int) -> bool:
+    """Whether an Ask that is not taken is newer than all others of its session."""
+    before = peer.asking.pop(session, -1)
+    peer.asking[session] = max(before, counter)
+    if len(peer.asking) > ASKING_MAX:
+        del peer.asking[next(iter(peer.asking))]
+    return counter > before
 
 
 def _digest(text: bytes) -> bytes:

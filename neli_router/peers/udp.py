@@ -8,7 +8,11 @@ The sockets are bound to the very addresses that `me` has, and never shared. So 
 on one network, and one that is not on its host is told so at once. Behind a translated address nobody can bind to it;
 there `bind=` says where to listen, and two processes of one id find out by their peers (`seal.py`).
 
-Nothing here waits but `wait`: sockets do not block, and names are asked for in a thread (`names.py`). What a network
+Without a key nothing leaves loopback, and nothing is heard from elsewhere. The list is judged by its text
+(`address.py`), but a name such as `localhost` leads where this host's resolver says, and it may say another thing
+later. So each address is judged, too, before it is listened at or sent to.
+
+Nothing here waits but `wait`: sockets do not block, and names are asked for in threads (`names.py`). What a network
 may do is no error: a datagram that cannot be sent is lost, as it might have been on its way.
 
 Each peer is asked for an Answer now and then, and one that gives none is *silent*: its name is asked again, and another
@@ -16,8 +20,11 @@ of its addresses is tried. That a peer is heard does not count. One that moved h
 speak all the time.
 
 *What people are told.* Each reason for a refusal once in a while, for each peer: a stranger could fill a disk with log
-lines otherwise. A network may bring a datagram twice, and a process that starts does not know its challenge yet, so
-these are told when there are many.
+lines otherwise. A network may bring a datagram twice, a process that starts does not know its challenge yet, and
+whoever recorded something of a session that was replaced may send it again, so these are told when there are many.
+
+Whatever has no good seal may come from anybody who forges a peer's address. So as long as a peer is heard, nothing that
+is refused is laid to it. One that has another key is not heard.
 """
 
 import contextlib
@@ -29,7 +36,7 @@ import socket
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
+from math import inf
 from pathlib import Path
 
 from neli_router.clock import Clock
@@ -37,7 +44,7 @@ from neli_router.electors.events import Heard
 from neli_router.errors import Closed, ConfigError, PeersUnusable, Replaced
 from neli_router.peers.address import PeersAddress, split_place
 from neli_router.peers.kept import KeptMemory, default_folder, look_at_memory
-from neli_router.peers.names import PeerNames, Resolve, SocketAddress, resolve, spelled
+from neli_router.peers.names import PeerNames, Resolve, SocketAddress, reason_of, resolve, spelled
 from neli_router.peers.seal import DATAGRAM_MAX, Content, Flaw, Seal, derived_key
 from neli_router.private import Unreadable, read_secret
 from neli_router.protocol import Notice
@@ -66,7 +73,10 @@ TELL_EVERY = 60.0
 MANY = 20
 """Within TELL_EVERY, fewer datagrams that came twice, or from a process that has just started, are nobody's fault."""
 
-USUAL = frozenset({Flaw.REPLAYED, Flaw.STALE})
+USUAL = frozenset({Flaw.REPLAYED, Flaw.STALE, Flaw.REPLACED})
+
+NAMES_MAX = 3
+"""Names in one sentence; more are counted."""
 
 KEY_MIN, KEY_MAX = 16, 4096
 
@@ -77,10 +87,22 @@ def my_place(address: PeersAddress, *, resolve: Resolve = resolve) -> int:
     """The place of this member in the list. Raises ConfigError if neither the address nor this host tells it."""
     if address.me:
         return address.peers.index(address.me)
-    mine = [i for i, peer in enumerate(address.peers) if _is_here(peer, resolve)]
+    mine, lost, why = [], [], ""
+    for i, peer in enumerate(address.peers):
+        try:
+            if _is_here(resolve(*split_place(peer))):
+                mine.append(i)
+        except (OSError, UnicodeError) as error:
+            lost.append(split_place(peer)[0])
+            why = reason_of(error)
     if len(mine) == 1:
         return mine[0]
-    found = f"{len(mine)} of them are" if mine else "none of them is"
+    if lost and not mine:
+        more = f" and {len(lost) - NAMES_MAX} more" if len(lost) > NAMES_MAX else ""
+        found = f"{', '.join(lost[:NAMES_MAX])}{more}: these names do not resolve now ({why})"
+        found += ", and none of the others is" if len(lost) < len(address.peers) else ", so none of them is known to be"
+    else:
+        found = f"{len(mine)} of them are" if mine else "none of them is"
     say = f"--me {address.peers[0]}, or ?me={address.peers[0]} in an address"
     raise ConfigError([f"{found} at an address of this host: say which peer this is, as in {say}"])
 
@@ -92,9 +114,16 @@ def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Reso
     """
     place = my_place(address, resolve=resolve)
     key = derived_key(read_key(address), address.group)
-    sockets = _bound(address, place, resolve)
-    try:
+    with contextlib.ExitStack() as undo:
+        sockets = _bound(address, place, resolve)
+        for one in sockets:
+            undo.callback(one.close)
         memory = KeptMemory(_folder(address), group=address.group, me=address.peers[place], mark=mark)
+        undo.callback(memory.close)
+        listed: Sequence[SocketAddress] = ()
+        if address.bind:  # Else it listens there.
+            with contextlib.suppress(OSError, UnicodeError):  # Only others may know that name.
+                listed = resolve(*split_place(address.peers[place]))
         seal = Seal(
             key,
             group=address.group,
@@ -103,11 +132,13 @@ def open_link(address: PeersAddress, *, mark: bytes, clock: Clock, resolve: Reso
             me=place,
             draw=lambda: secrets.randbits(64),
         )
-        return PeerSockets(address, place, sockets, seal, memory, clock=clock, resolve=resolve)
-    except BaseException:
-        for one in sockets:
-            one.close()
-        raise
+        try:
+            link = PeerSockets(address, place, sockets, seal, memory, listed=listed, clock=clock, resolve=resolve)
+        except OSError as error:
+            found, remedy = f"its sockets cannot be made ({error.strerror})", "let this process have more (ulimit -n)"
+            raise _unbound(address.peers[place], found, remedy) from None
+        undo.pop_all()
+        return link
 
 
 def read_key(address: PeersAddress) -> bytes:
@@ -154,11 +185,12 @@ class PeerSockets:
         seal: Seal,
         memory: KeptMemory,
         *,
+        listed: Sequence[SocketAddress],
         clock: Clock,
         resolve: Resolve,
     ) -> None:
         self._at, self._place, self._seal, self._kept, self._clock = address, place, seal, memory, clock
-        self._sockets = list(sockets)
+        self._sockets, self._listed = list(sockets), listed
         self._mouths: dict[socket.AddressFamily, socket.socket] = {}
         """Sockets that only send, to peers of the family in which this member has no address."""
         self._others = [i for i in range(len(address.peers)) if i != place]
@@ -167,7 +199,9 @@ class PeerSockets:
         self._turns = dict.fromkeys(self._others, 0)
         """Which of its addresses a peer is tried at."""
         self._look_at = now
-        self._heard_at: dict[int, float] = {}
+        self._taken_at: dict[int, float] = {}
+        self._asking_at: dict[int, float] = {}
+        """Place -> when it asked last without echoing our challenge: it may not hear us, or it may be a replay."""
         self._refusals: dict[int, str] = {}
         self._word = b""
         self._said = dict.fromkeys(self._others, b"")
@@ -185,6 +219,8 @@ class PeerSockets:
             self._poll.register(one, select.POLLIN)
         self._closed = False
         self._names = PeerNames([split_place(peer) for peer in address.peers], resolve=resolve, clock=clock)
+        self._sources = self._known_sources()
+        """Where datagrams of a peer come from -> its place. Renewed at each look: no stranger shall make us search."""
         _links.add(self)
 
     # Questions
@@ -208,7 +244,10 @@ class PeerSockets:
 
     @property
     def heard_at(self) -> Mapping[int, float]:
-        return dict(self._heard_at)
+        heard_at = dict(self._taken_at)
+        for place in self.silent & self._asking_at.keys():  # Who is alive is not said by what may be a replay.
+            heard_at[place] = max(self._asking_at[place], heard_at.get(place, -inf))
+        return heard_at
 
     @property
     def silent(self) -> frozenset[int]:
@@ -235,13 +274,26 @@ class PeerSockets:
                 f"bind={self._at.bind} lets two hosts run one peer: start each on one host only, because it is found "
                 "out only when both are heard"
             )
-        if not self._at.is_loopback and all(ip_address(one.getsockname()[0]).is_loopback for one in self._sockets):
+        here = [one.getsockname() for one in self._sockets]
+        near = ", ".join(spelled(address) for address in here if _is_loopback(address))
+        if near and not self._at.is_loopback:
             found.append(
-                f"{self._at.peers[self._place]} is an address of loopback on this host, where no other host reaches "
-                "it: mend /etc/hosts, or say with --bind HOST:PORT, or ?bind=HOST:PORT in an address, where to "
-                "listen"
+                f"this member listens at {near}, an address of loopback, where no other host reaches it: mend what "
+                f"{self._at.peers[self._place]} is in /etc/hosts, or say with --bind HOST:PORT, or ?bind=HOST:PORT in "
+                "an address, where to listen"
             )
-        return found
+        if self._listed and not {*map(_family, self._listed)} & {*map(_family, here)}:
+            every = "[::]" if _family(self._listed[0]) is socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - for people.
+            found.append(
+                f"bind={self._at.bind} is of the other family of addresses than {spelled(self._listed[0])}, where its "
+                f"peers send to, so this member hears nothing: listen at {every}:{split_place(self._at.bind)[1]}"
+            )
+        if self._at.state and self._kept.is_first:
+            found.append(
+                f"no votes were found in {self._kept.path}: that is fine at a first start, but if this member ran "
+                "before, they are lost, and it may vote twice: see docs/peers.md, A lost folder"
+            )
+        return [*found, *self._kept.doubts]
 
     # The port
 
@@ -308,8 +360,8 @@ class PeerSockets:
         now = self._clock()
         if opened.flaw is not None:
             self._refuse(opened.flaw, opened.sender, opened.size, source, now, taken)
-        elif opened.sender != STRANGER:
-            self._heard_at[opened.sender] = now
+        if opened.content in {Content.BODY, Content.ASKED, Content.HEARD}:
+            self._taken_at[opened.sender] = now
             self._refusals.pop(opened.sender, None)
         match opened.content:
             case Content.BODY:
@@ -320,6 +372,8 @@ class PeerSockets:
                     self._words[opened.sender] = opened.body
                 else:  # An older release may have taken the place of one that said something.
                     self._words.pop(opened.sender, None)
+            case Content.ASKING:
+                self._asking_at[opened.sender] = now
             case Content.HEARD:
                 self._answered_at[opened.sender] = now
             case Content.REPLACED:
@@ -342,9 +396,11 @@ class PeerSockets:
     ) -> None:
         reason = why.name.lower()
         self._counts[f"refused.{reason}"] += 1
-        # A stranger's address may be forged, but a peer without the key is most often just that, so it is named.
-        place = sender if sender != STRANGER else self._place_of(source)
-        if place != STRANGER and why not in USUAL:
+        place = sender if sender != STRANGER else self._sources.get(source[:2], STRANGER)
+        is_heard = now < self._taken_at.get(place, -inf) + ASK_AFTER + SILENT_AFTER
+        if is_heard and sender == STRANGER:
+            place = STRANGER  # Its address may be forged. That of a peer which is not heard is most often its own.
+        if place != STRANGER and not is_heard and why not in USUAL:
             self._refusals[place] = reason
         times = self._complaints.note((reason, place), now, need=MANY if why in USUAL else 1)
         if not times:
@@ -356,35 +412,42 @@ class PeerSockets:
             fields |= {"peers": len(self._at.peers), "theirs": size}
         taken.append(Notice("peers.refused", fields))
 
-    def _place_of(self, source: SocketAddress) -> int:
-        for place in self._others:
-            if any(source[:2] == address[:2] for address in self._names.addresses(place)):
-                return place
-        return STRANGER
+    def _known_sources(self) -> dict[tuple[str, int], int]:
+        return {_identity(address): place for place in self._others for address in self._names.addresses(place)}
 
     # What goes
 
     def _put(self, to: int, datagram: bytes) -> None:
-        addresses = self._names.addresses(to)
+        addresses = self._allowed(to)
         turn = self._turns[to]
         for i in range(len(addresses)):
             target = addresses[(turn + i) % len(addresses)]
             try:
-                self._mouth(_family(target)).sendto(datagram, target)
+                mouths = self._mouths_for(target)
             except OSError:
-                continue  # No route to it, or no room: its other address may do.
-            self._counts["sent"] += 1
-            return
+                continue  # This host has no such family, or no more sockets.
+            for mouth in mouths:
+                with contextlib.suppress(OSError):  # No route to it, or no room: another one may do.
+                    mouth.sendto(datagram, target)
+                    self._counts["sent"] += 1
+                    return
         self._counts["unsent"] += 1
 
-    def _mouth(self, family: socket.AddressFamily) -> socket.socket:
-        for one in self._sockets:
-            if one.family == family:
-                return one
+    def _allowed(self, place: int) -> Sequence[SocketAddress]:
+        """The addresses of a place that may be used: off loopback none without a key."""
+        addresses = self._names.addresses(place)
+        return addresses if self._at.key_file else [address for address in addresses if _is_loopback(address)]
+
+    def _mouths_for(self, target: SocketAddress) -> Sequence[socket.socket]:
+        """The sockets to send from, best first: peers know this member by where it listens."""
+        family, is_near = _family(target), _is_loopback(target)
+        if own := [one for one in self._sockets if one.family == family]:
+            # From loopback the kernel lets nothing leave this host.
+            return sorted(own, key=lambda one: _is_loopback(one.getsockname()) is not is_near)
         if family not in self._mouths:
             self._mouths[family] = socket.socket(family, socket.SOCK_DGRAM)
             self._mouths[family].settimeout(0)
-        return self._mouths[family]
+        return [self._mouths[family]]
 
     def _look(self, now: float, taken: list[Heard | Notice]) -> None:
         silent = []
@@ -398,12 +461,22 @@ class PeerSockets:
             if is_due or has_news:
                 self._put(place, self._seal.ask(place, self._word))
         self._names.silent = frozenset(silent)
+        self._sources = self._known_sources()
+        if not self._at.key_file:
+            self._tell_of_strays(now, taken)
         if not self._at.bind:
             self._follow(now, taken)
 
+    def _tell_of_strays(self, now: float, taken: list[Heard | Notice]) -> None:
+        for place, peer in enumerate(self._at.peers):
+            far = [address for address in self._names.addresses(place) if not _is_loopback(address)]
+            if far and (times := self._complaints.note(("keyless", place), now)):
+                fields = {"peer": peer, "addresses": ", ".join(map(spelled, far)), "times": times}
+                taken.append(Notice("peers.keyless", fields))
+
     def _follow(self, now: float, taken: list[Heard | Notice]) -> None:
         """Listen where this member's own name leads now, if that is another place than before."""
-        wanted = self._names.addresses(self._place)
+        wanted = self._allowed(self._place)
         here = {_identity(one.getsockname()) for one in self._sockets}
         fresh = [address for address in wanted if _identity(address) not in here]
         bound = []
@@ -474,6 +547,10 @@ def _bound(address: PeersAddress, place: int, resolve: Resolve) -> list[socket.s
         wanted = resolve(*split_place(text))
     except (OSError, UnicodeError) as error:
         raise _unbound(text, f"its name does not resolve ({error})", "correct it, or ask again when it does") from None
+    if not address.key_file and (far := [one for one in wanted if not _is_loopback(one)]):
+        found = f"it leads off loopback ({', '.join(map(spelled, far))}), and the peers have no key"
+        remedy = "mend /etc/hosts; or name a key's file with --key-file PATH, or ?key_file=PATH, alike for all peers"
+        raise _unbound(text, found, remedy)
     bound: list[socket.socket] = []
     failed: OSError | None = None
     for one in wanted:
@@ -499,11 +576,7 @@ def _unbound(place: str, found: str, remedy: str) -> PeersUnusable:
     return PeersUnusable(f"the place {place} of this member was wanted", found, remedy)
 
 
-def _is_here(peer: str, resolve: Resolve) -> bool:
-    try:
-        addresses = resolve(*split_place(peer))
-    except (OSError, UnicodeError):
-        return False
+def _is_here(addresses: Sequence[SocketAddress]) -> bool:
     for address in addresses:
         with contextlib.suppress(OSError):
             _socket_at((address[0], 0, *address[2:])).close()
@@ -532,3 +605,7 @@ def _family(address: SocketAddress) -> socket.AddressFamily:
 
 def _identity(address: SocketAddress) -> tuple[str, int]:
     return address[0], address[1]
+
+
+def _is_loopback(address: SocketAddress) -> bool:
+    return address[0].startswith("127.") or address[0] == "::1"  # As sockets spell it; this is asked at each datagram.

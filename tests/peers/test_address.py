@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neli_router.config import Config
+from neli_router.errors import ConfigError
+from neli_router.ledgers.addresses import public_address
 from neli_router.peers.address import HARMLESS, PeersAddress, parse, split_place
 
 OFF = "?key_file=/etc/neli/key&state=/var/lib/neli"
@@ -101,10 +104,18 @@ def test_all_problems_are_told_at_once() -> None:
         ("224.0.0.1:7801", "of no single host"),
         ("[::]:7801", "of no single host"),
         ("localhost:7801,a:7801", "another host on each host"),
+        ("[::ffff:127.0.0.1]:7801", "in the form of IPv6: write 127.0.0.1, without brackets"),
+        ("[fe80::1]:7801,a:7801", "good on one cable alone"),
+        ("[fe80::1%eth0]:7801,a:7801", "a zone is another one on each host"),
     ],
 )
 def test_a_host_that_is_none_is_refused(servers: str, said: str) -> None:
     assert said in problems(f"//{servers}/jobs{OFF}")
+
+
+def test_what_is_no_place_in_a_list_is_no_place_to_listen_either() -> None:
+    assert "write 0.0.0.0, without brackets" in problems(f"//a:7801/jobs{OFF}&bind=[::ffff:0.0.0.0]:7801")
+    assert "good on one cable alone" in problems(f"//a:7801/jobs{OFF}&bind=[fe80::1]:7801")
 
 
 def test_me_must_be_one_of_the_list_in_any_spelling() -> None:
@@ -120,6 +131,18 @@ def test_a_group_is_a_name_that_can_be_a_part_of_a_files_name(group: str) -> Non
 def test_a_password_is_not_shown() -> None:
     for written in ("//user:Tr0ub4dor@a:7801/jobs", "//a:7801/jobs?Tr0ub4dor", "//a:7801/jobs?Tr0ub4dor=x"):
         assert "Tr0ub4dor" not in problems(written)
+
+
+@pytest.mark.parametrize("option", ["key_file", "state"])
+def test_a_key_that_was_written_in_place_of_its_files_path_is_not_shown(option: str) -> None:
+    key = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    address = f"peers://a:7801,b:7801,c:7801/jobs?me=a:7801&{option}={key}"
+    assert key not in public_address(address)
+    with pytest.raises(ConfigError, match=f"{option} must be an absolute path") as raised:
+        Config(address, protocol="term")
+    assert key not in str(raised.value)
+    readable = "peers://a:7801,b:7801,c:7801/jobs?key_file=/etc/neli/key&state=/var/lib/neli"
+    assert readable == public_address(readable)
 
 
 def test_the_public_form_has_no_paths_and_reads_as_the_same_group() -> None:

@@ -25,7 +25,12 @@ def test_a_card_of_a_newer_release_may_say_more_and_one_of_an_older_less() -> No
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"\xff", b"no card", ["a", "b", -1], ["\x1b[2J"], ["a", "b\n"], ["a" * 257], [7]]
+    "said",
+    [
+        *(b"", b"\xff", b"no card", ["a", "b", -1], ["\x1b[2J"], ["a", "b\n"], ["a" * 257], [7]),
+        b"\x91\xa2\xff\xfe",  # A list of one text, which is no UTF-8.
+        b"\x95\xa0\xa0\x00\xc2" + b"\x91" * 1100,  # A field that we do not know, nested as deep as fits.
+    ],
 )
 def test_what_is_no_card_or_would_spoil_a_terminal_is_none(said: bytes | list[object]) -> None:
     assert None is decoded(said if isinstance(said, bytes) else msgspec.msgpack.encode(said))

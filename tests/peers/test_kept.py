@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.errors import Closed, PeersUnusable
+from neli_router.errors import Closed, ConfigError, PeersUnusable
 from neli_router.peers.kept import MEMORY_MAX, KeptMemory, default_folder
 from tests.peers.joining import PATIENCE
 
@@ -128,8 +128,39 @@ def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PeersUnusable, match=r"folder cannot be used .*state="):
+    with pytest.raises(PeersUnusable, match=r"/file cannot be used \(it is no folder\)"):
         kept(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["jobs@a:7801.votes.lock", "below"])
+def test_what_cannot_be_used_is_named_and_nobody_is_sent_to_another_folder(tmp_path: Path, name: str) -> None:
+    """A link to itself is open to nobody, not even to root."""
+    (tmp_path / name).symlink_to(name)
+    with pytest.raises(PeersUnusable) as raised:
+        kept(tmp_path / "below" / "it" if name == "below" else tmp_path)
+    assert raised.value.found.startswith(f"{tmp_path / name}")
+    assert "let this user read and write it" in raised.value.remedy
+    assert "in another folder it has forgotten its votes" in raised.value.remedy
+    assert "term_base above every term" in raised.value.remedy
+
+
+def test_a_folder_that_others_may_write_is_used_with_a_doubt(tmp_path: Path) -> None:
+    with closing(kept(tmp_path)) as one:
+        assert [] == one.doubts
+    tmp_path.chmod(0o777)
+    with closing(kept(tmp_path)) as one:
+        (doubt,) = one.doubts
+    assert "another user can change or bring back this member's votes" in doubt
+    assert f"others may write into its folder {tmp_path} (mode 0777)" in doubt
+    assert "chmod 700 it" in doubt
+
+
+def test_it_is_known_whether_anything_was_found(tmp_path: Path) -> None:
+    with closing(kept(tmp_path)) as one:
+        assert one.is_first
+        one.keep(b"")
+    with closing(kept(tmp_path)) as one:
+        assert not one.is_first
 
 
 def test_after_close_nothing_is_kept(tmp_path: Path) -> None:
@@ -284,3 +315,11 @@ def test_a_child_that_outlives_its_member_does_not_keep_the_memory_from_the_next
 def test_by_default_it_lies_with_the_users_other_state() -> None:
     assert Path("/home/u/state/neli") == default_folder({"XDG_STATE_HOME": "/home/u/state"})
     assert Path.home() / ".local" / "state" / "neli" == default_folder({"XDG_STATE_HOME": "relative"})
+
+
+def test_a_user_without_a_home_is_told_to_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that is run as a number which its image has no name for."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    with pytest.raises(ConfigError, match=r"this user has no home .* name a folder with --state PATH"):
+        default_folder({})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from neli_router.clock import host_clock
 from neli_router.electors.events import Heard
-from neli_router.peers.names import SILENT_EVERY, PeerNames, SocketAddress, resolve
+from neli_router.peers.names import SILENT_EVERY, THREADS_MAX, PeerNames, SocketAddress, resolve
 from neli_router.protocol import Notice
 from tests.peers.joining import PATIENCE, addresses_at, link_at, until
 
@@ -183,11 +183,60 @@ def test_a_name_server_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     is_over.set()
 
 
+def test_a_name_that_hangs_holds_up_no_other_name() -> None:
+    is_over = threading.Event()
+
+    def hangs(host: str, port: int) -> list[SocketAddress]:
+        if host == "b.example":
+            is_over.wait()
+        return [("127.0.0.3", port)]
+
+    names = PeerNames([("b.example", 1), ("c.example", 2)], resolve=hangs, clock=host_clock)
+    wait, give_up_at = threading.Event(), host_clock() + PATIENCE
+    while not names.addresses(1) and host_clock() < give_up_at:
+        wait.wait(0.01)
+    assert ((), (("127.0.0.3", 2),)) == (names.addresses(0), names.addresses(1))
+    is_over.set()
+    names.close()
+
+
+def test_no_name_is_asked_for_twice_at_once_and_a_long_list_takes_a_few_threads() -> None:
+    seconds, started, is_over = [0.0], threading.Semaphore(0), threading.Event()
+    asked: list[str] = []
+
+    def hangs(host: str, port: int) -> list[SocketAddress]:
+        asked.append(host)
+        started.release()
+        is_over.wait()
+        return [("127.0.0.3", port)]
+
+    places = [(f"host-{i}.example", 1) for i in range(THREADS_MAX + 5)]
+    names = PeerNames(places, resolve=hangs, clock=lambda: seconds[0])
+    for _ in range(THREADS_MAX):
+        assert started.acquire(timeout=PATIENCE)
+    seconds[0] += 1000
+    assert (THREADS_MAX, THREADS_MAX) == (len(names._threads), len(set(asked)))
+    assert {names._claimed() for _ in range(6)} == {*range(THREADS_MAX, THREADS_MAX + 5), None}
+    is_over.set()
+    names.close()
+
+
+def test_addresses_that_were_known_keep_their_order_and_new_ones_come_behind() -> None:
+    one, other, third = ("127.0.0.1", 1), ("127.0.0.2", 1), ("127.0.0.3", 1)
+    answers = [[one, other], [other, one], [third, other, one], [third, one]]
+    names = PeerNames([one], resolve=lambda *_: answers.pop(0), clock=host_clock)
+    found = [names.addresses(0)]
+    for _ in range(3):
+        names._ask(0)
+        found.append(names.addresses(0))
+    assert [(one, other), (one, other), (one, other, third), (one, third)] == found
+
+
 def test_hosts_that_are_numbers_take_no_thread_and_are_asked_for_once() -> None:
     zone = Zone(**{"127.0.0.1": "127.0.0.1", "::1": "::1"})
     names = PeerNames([("127.0.0.1", 1), ("::1", 2)], resolve=zone, clock=host_clock)
     assert ((("127.0.0.1", 1),), (("::1", 2, 0, 0),)) == (names.addresses(0), names.addresses(1))
-    assert not names._thread.is_alive()
+    assert [] == names._threads
     names.close()
     assert ["127.0.0.1", "::1"] == zone.asked
 

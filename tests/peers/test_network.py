@@ -1,5 +1,6 @@
 """Links between two hosts: network namespaces, a key, and cables that are cut one way and both."""
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -69,9 +70,51 @@ def test_a_cable_that_carries_one_way_carries_bodies_that_way(hosts: Hosts) -> N
     assert [] == [event for event in one.take() if isinstance(event, Heard)]
 
 
+def test_a_member_whose_name_is_loopback_first_and_then_an_address_reaches_others_from_that(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    """As installers write `/etc/hosts`: from 127.0.1.1 the kernel lets nothing out, and says that it is invalid."""
+    network, *_ = hosts
+    peers = ["one.example:7802", "two.example:7802"]
+    addresses = {"one.example": ["127.0.1.1", network.address("one")], "two.example": [network.address("two")]}
+    with ExitStack() as stack:
+        links = []
+        for host, me in zip(network.hosts, peers, strict=True):
+            with network.entered(host):
+                link = link_at(
+                    peers,
+                    me,
+                    tmp_path / f"{host} by name",
+                    options=f"&key_file={tmp_path / 'key'}",
+                    resolve=lambda host, port: [(address, port) for address in addresses[host]],
+                )
+            stack.callback(link.close)
+            links.append(link)
+        crosses(links[0], links[1], b"from one")
+        crosses(links[1], links[0], b"from two")
+        assert "listens at 127.0.1.1:7802, an address of loopback" in "\n".join(links[0].doubts)
+        assert "loopback" not in "\n".join(links[1].doubts)
+
+
 def test_a_host_listens_at_its_own_address_alone(hosts: Hosts, tmp_path: Path) -> None:
     network, one, _ = hosts
     peers = [f"{network.address(host)}:7801" for host in network.hosts]
     with network.entered("one"), pytest.raises(Exception, match=r"no address of this host"):
         link_at(peers, peers[1], tmp_path / "third", options=f"&key_file={tmp_path / 'key'}")
     assert [peers[0]] == [f"{host}:{port}" for host, port in (link.getsockname() for link in one._sockets)]
+
+
+def test_two_hosts_hear_each_other_over_ipv6(hosts: Hosts, tmp_path: Path) -> None:
+    network, *_ = hosts
+    peers = [f"[fd00:7801::{place}]:7801" for place in (1, 2)]
+    with ExitStack() as stack:
+        links = []
+        for place, (host, me) in enumerate(zip(network.hosts, peers, strict=True), start=1):
+            with network.entered(host):
+                added = ["ip", "-6", "addr", "add", f"fd00:7801::{place}/64", "dev", "eth0", "nodad"]
+                subprocess.run(added, check=True)
+                links.append(link_at(peers, me, tmp_path / f"v6-{host}", options=f"&key_file={tmp_path / 'key'}"))
+            stack.callback(links[-1].close)
+        one, two = sorted(links, key=lambda link: link.place)
+        crosses(one, two, b"there")
+        crosses(two, one, b"and back")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neli_router.electors.events import BODY_MAX
-from neli_router.peers.seal import DATAGRAM_MAX, WINDOW, Content, Flaw, Seal, Unsealed, derived_key
+from neli_router.peers.seal import ASKING_MAX, DATAGRAM_MAX, WINDOW, Content, Flaw, Seal, Unsealed, derived_key
 
 PEERS = ("a:1", "b:1", "c:1")
 KEY = derived_key(b"sixteen bytes of", "jobs")
@@ -60,7 +60,7 @@ def test_a_body_is_taken_from_the_place_that_sealed_it() -> None:
 def test_an_ask_that_is_taken_brings_a_word_of_its_sender_and_one_that_is_not_brings_none() -> None:
     a, b = side(A), side(B)
     stranger = b.open(a.ask(B, b"I am a"))
-    assert (Content.NOTHING, b"") == (stranger.content, stranger.body)  # It may have been recorded long ago.
+    assert (Content.ASKING, b"") == (stranger.content, stranger.body)  # It may have been recorded long ago.
     assert Content.HEARD is a.open(stranger.reply).content
     asked = b.open(again := a.ask(B, b"I am a"))
     assert (Content.ASKED, A, b"I am a") == (asked.content, asked.sender, asked.body)
@@ -219,6 +219,27 @@ def test_a_replay_of_one_that_died_costs_its_successor_a_round_trip_and_no_more(
     assert b"still" == taken(b.open(newer.seal(B, b"still")))
 
 
+def test_an_ask_that_is_not_taken_is_a_sign_of_life_once() -> None:
+    a, newer, b = side(A), side(A, seed=2), side(B)
+    first, second, third = a.ask(B), a.ask(B), newer.ask(B)
+    asking, nothing = Content.ASKING, Content.NOTHING
+    came = [first, first, third, first, third, second, first, second]
+    expected = [asking, nothing, asking, nothing, nothing, asking, nothing, nothing]
+    assert expected == [b.open(datagram).content for datagram in came]
+
+
+def test_of_so_many_sessions_that_ask_in_vain_no_more_is_remembered() -> None:
+    b = side(B)
+    for seed in range(ASKING_MAX + 10):
+        assert Content.ASKING is b.open(side(A, seed=seed).ask(B)).content
+    assert ASKING_MAX == len(b._peers[A].asking)
+
+
+def test_a_body_that_is_not_taken_is_no_sign_of_life() -> None:
+    a, b = side(A), side(B)
+    assert Content.NOTHING is b.open(a.seal(B, b"recorded long ago")).content
+
+
 def test_a_hundred_restarts_leave_no_more_behind_than_one() -> None:
     _, b = pair()
     for seed in range(100):
@@ -229,6 +250,13 @@ def test_a_hundred_restarts_leave_no_more_behind_than_one() -> None:
 
 
 # Strangers and mistakes
+
+
+@pytest.mark.parametrize("kind", [3, 255])
+def test_a_kind_of_a_newer_release_is_refused_and_is_no_ask(kind: int) -> None:
+    a, b = pair()
+    unknown = a._sealed(B, kind, b"no word of a")
+    assert Unsealed(flaw=Flaw.VERSION, sender=A) == b.open(unknown)
 
 
 @pytest.mark.parametrize(

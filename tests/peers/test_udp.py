@@ -1,6 +1,7 @@
 """Links over real sockets: where they listen, what they refuse, and what people are told of it."""
 
 import os
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
@@ -15,7 +16,17 @@ from neli_router.errors import ConfigError, PeersUnusable, Replaced
 from neli_router.peers.address import parse
 from neli_router.peers.names import SocketAddress, resolve
 from neli_router.peers.seal import DATAGRAM_MAX, Seal, derived_key
-from neli_router.peers.udp import ASK_AFTER, LOOK_EVERY, MANY, TAKE_MAX, PeerSockets, _socket_at, my_place, open_link
+from neli_router.peers.udp import (
+    ASK_AFTER,
+    LOOK_EVERY,
+    MANY,
+    SILENT_AFTER,
+    TAKE_MAX,
+    PeerSockets,
+    _socket_at,
+    my_place,
+    open_link,
+)
 from neli_router.protocol import Notice
 from tests.peers.joining import addresses_at, link_at, until
 
@@ -131,6 +142,25 @@ def test_a_stranger_is_told_by_where_it_came_from(opened: Open) -> None:
     assert "peer" not in notice.fields
 
 
+def test_a_peer_that_moved_is_known_by_its_new_address(opened: Open, key_file: Path) -> None:
+    ports = [int(place.rpartition(":")[2]) for place in addresses_at(["127.0.0.1"] * 2)]
+    peers = [f"a.example:{port}" for port in ports]
+    seconds, hosts = [0.0], ["127.0.0.1"]
+    link = opened(
+        peers,
+        peers[0],
+        options=f"&key_file={key_file}&bind=127.0.0.1:{ports[0]}",
+        clock=lambda: seconds[0],
+        resolve=lambda host, port: [("127.0.0.1" if port == ports[0] else hosts[0], port)],
+    )
+    until(lambda _: bool(link._names.addresses(1)), link)
+    hosts[0] = "127.0.0.7"
+    link._names._ask(1)
+    seconds[0] += LOOK_EVERY
+    link.take()
+    assert {("127.0.0.7", ports[1]): 1} == link._sources
+
+
 def test_a_list_of_another_length_is_told_with_both(opened: Open, key_file: Path) -> None:
     peers = addresses_at(["127.0.0.1"] * 2)
     link = opened(peers, peers[0], options=f"&key_file={key_file}")
@@ -170,7 +200,92 @@ def test_what_was_refused_of_a_peer_is_forgotten_when_it_is_heard(opened: Open, 
     link = opened(peers, peers[0], options=f"&key_file={key_file}")
     with closing(Raw(link, peers[1])) as raw:
         until(lambda _: {1: "protocol"} == link.refusals, link, again=lambda: raw.say(sealer(link, mark=b"x").ask(0)))
-        until(lambda _: {} == link.refusals, link, again=lambda: raw.say(sealer(link).ask(0)))
+        raw.say(sealer(link).ask(0))  # Of this one nobody knows when it was said.
+        until(lambda _: 1 in link._asking_at, link)
+        assert {1: "protocol"} == link.refusals
+        acquaint(sealer(link), link, raw)
+    assert {} == link.refusals
+
+
+def test_a_forged_address_does_not_make_a_peer_that_is_heard_a_refused_one(opened: Open, key_file: Path) -> None:
+    now = [100.0]
+    peers = addresses_at(["127.0.0.1"] * 2)
+    link = opened(peers, peers[0], options=f"&key_file={key_file}", clock=lambda: now[0])
+    with closing(Raw(link, peers[1])) as raw:
+        acquaint(sealer(link), link, raw)
+        taken = until(lambda _: link.counts["refused.foreign"] > 0, link, again=lambda: raw.say(b"hello?"))
+        assert {} == link.refusals
+        assert told(taken, reason="foreign")
+        assert not told(taken, peer=peers[1])
+        until(lambda _: link.counts["refused.protocol"] > 0, link, again=lambda: raw.say(recorded(link)))
+        assert {} == link.refusals
+        now[0] += ASK_AFTER + SILENT_AFTER
+        taken = until(lambda _: {1: "foreign"} == link.refusals, link, again=lambda: raw.say(b"hello?"))
+    assert told(taken, reason="foreign", peer=peers[1])
+
+
+def recorded(link: PeerSockets) -> bytes:
+    """Of a peer, when the group had other settings."""
+    return sealer(link, mark=b"term 16").ask(0)
+
+
+def test_an_old_session_marks_nobody_and_is_told_when_it_comes_often(opened: Open, key_file: Path) -> None:
+    peers = addresses_at(["127.0.0.1"] * 2)
+    link = opened(peers, peers[0], options=f"&key_file={key_file}")
+    older, newer = sealer(link), sealer(link)
+    with closing(Raw(link, peers[1])) as raw:
+        for life in (older, newer):
+            acquaint(life, link, raw)
+        taken = until(
+            lambda _: link.counts["refused.replaced"] >= MANY - 1, link, again=lambda: raw.say(older.seal(0, b"x"))
+        )
+        assert MANY - 1 == link.counts["refused.replaced"]
+        assert ({}, False) == (link.refusals, told(taken, reason="replaced"))
+        taken = until(
+            lambda _: link.counts["refused.replaced"] >= MANY, link, again=lambda: raw.say(older.seal(0, b"x"))
+        )
+    assert ({}, True) == (link.refusals, told(taken, reason="replaced", peer=peers[1]))
+
+
+def test_a_silent_peer_that_asks_is_heard_once_for_each_time_that_it_asks(opened: Open, key_file: Path) -> None:
+    now = [100.0]
+    peers = addresses_at(["127.0.0.1"] * 2)
+    link = opened(peers, peers[0], options=f"&key_file={key_file}", clock=lambda: now[0])
+    deaf = sealer(link)
+    with closing(Raw(link, peers[1])) as raw:
+
+        def comes(ask: bytes) -> None:
+            came = link.counts["sent"]
+            until(lambda _: link.counts["sent"] > came, link, again=lambda: raw.say(ask))  # Each is answered.
+
+        ask = deaf.ask(0)
+        comes(ask)
+        assert {} == link.heard_at  # Nobody is alive for what may be a replay.
+        now[0] += ASK_AFTER + SILENT_AFTER
+        link.take()
+        assert {1} == link.silent
+        assert {1: 100.0} == link.heard_at
+        comes(ask)
+        assert {1: 100.0} == link.heard_at
+        comes(deaf.ask(0))
+        assert {1: now[0]} == link.heard_at
+
+
+def acquaint(life: Seal, link: PeerSockets, raw: Raw) -> None:
+    """Have `link` take something of the peer whose seal this is."""
+    raw._socket.settimeout(0.05)
+    body = os.urandom(8)
+
+    def speak() -> None:
+        raw.say(life.seal(0, body) if life.knows(0) else life.ask(0))
+        link.wait(0.05)
+
+    def learn() -> None:
+        speak()
+        with suppress(TimeoutError):
+            life.open(raw._socket.recv(2000))
+
+    until(lambda taken: Heard(1, body) in taken, link, again=learn)
 
 
 def test_one_take_reads_so_many_and_leaves_the_rest_for_the_next(opened: Open) -> None:
@@ -261,16 +376,14 @@ def test_of_two_processes_of_one_peer_on_two_hosts_the_older_ends_and_others_are
             newer._judge(datagram, ("127.0.0.1", 1), [])
 
     until(lambda taken: Heard(1, b"newer") in taken, link, again=translated)
-    told_to_others: list[Heard | Notice] = []
 
     def older_speaks() -> None:
         older.send(0, b"older")
         link.wait(0.05)
-        told_to_others.extend(link.take())
+        link.take()
 
     with pytest.raises(Replaced, match="another process has taken it"):
         until(lambda _: False, older, again=older_speaks)
-    assert told(told_to_others, reason="replaced", peer=peers[1])
 
 
 def received(link: PeerSockets) -> Iterator[bytes]:
@@ -334,6 +447,28 @@ def test_me_may_be_left_out_where_one_peer_alone_is_at_an_address_of_this_host()
         my_place(address, resolve=lambda _, port: [("192.0.2.1", port)])
 
 
+def test_names_that_do_not_resolve_are_told_where_none_of_the_others_is_here() -> None:
+    address, _ = parse("//a.example:1,b.example:1,c.example:1,d.example:1,e.example:1/jobs?key_file=/k&state=/s")
+    assert address is not None
+
+    def lost(host: str, port: int) -> list[SocketAddress]:
+        if host in known:
+            return [("192.0.2.1", port)]
+        raise OSError(-3, "Temporary failure in name resolution")
+
+    known: set[str] = set()
+    said = (
+        r"a.example, b.example, c.example and 2 more: these names do not resolve now \(Temporary failure in name reso"
+    )
+    with pytest.raises(ConfigError, match=said):
+        my_place(address, resolve=lost)
+    known |= {"a.example", "b.example", "c.example"}
+    with pytest.raises(
+        ConfigError, match=r"d.example, e.example: these names .*, and none of the others is at an addr"
+    ):
+        my_place(address, resolve=lost)
+
+
 def test_a_name_of_its_own_that_does_not_resolve_is_told_at_the_start(opened: Open, key_file: Path) -> None:
     def lost(host: str, port: int) -> list[SocketAddress]:
         raise OSError(2, "Name or service not known")
@@ -354,7 +489,94 @@ def test_a_name_that_is_loopback_here_is_a_doubt(opened: Open, key_file: Path) -
     assert "where no other host reaches it" in "\n".join(link.doubts)
 
 
+def test_a_place_to_listen_of_the_other_family_is_a_doubt(opened: Open, key_file: Path) -> None:
+    (port,) = (int(place.rpartition(":")[2]) for place in addresses_at(["::1"]))
+    peers = [f"a.example:{port}", "b.example:7801"]
+
+    def four(host: str, port: int) -> list[SocketAddress]:
+        return resolve("::1" if host == "::1" else "127.0.0.1", port)
+
+    options = f"&key_file={key_file}"
+    link = opened(peers, peers[0], options=f"{options}&bind=[::1]:{port}", resolve=four)
+    expected = f"is of the other family of addresses than 127.0.0.1:{port}"
+    assert expected in "\n".join(link.doubts)
+    assert f"listen at 0.0.0.0:{port}" in "\n".join(link.doubts)
+    link = opened(peers, peers[0], "other", options=f"{options}&bind=127.0.0.1:{port}", resolve=four)
+    assert "family" not in "\n".join(link.doubts)
+
+
+def test_what_fails_at_the_start_lets_go_of_the_memory_and_is_told(opened: Open) -> None:
+    """Open files run out behind the socket, the memory and its lock, and one of a pair."""
+    peers = addresses_at(["127.0.0.1"] * 2)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        held = [os.dup(0)]
+        stack.callback(lambda: [*map(os.close, held)])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 50, before[1]))
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        for _ in range(4):
+            os.close(held.pop())
+        with pytest.raises(PeersUnusable, match="its sockets cannot be made"):
+            opened(peers, peers[0], resolve=lambda host, port: [(host, port)])
+    opened(peers, peers[0])
+
+
+def test_a_first_start_is_told_as_one_that_may_be_a_loss(opened: Open) -> None:
+    peers = addresses_at(["127.0.0.1"] * 2)
+    link = opened(peers, peers[0])
+    (doubt,) = [one for one in link.doubts if "no votes were found in" in one]
+    assert "fine at a first start, but if this member ran before, they are lost" in doubt
+    link.keep(b"a vote")
+    link.close()
+    assert "no votes" not in "\n".join(opened(peers, peers[0]).doubts)
+
+
+def test_a_folder_of_votes_that_others_may_write_is_a_doubt(opened: Open, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+    peers = addresses_at(["127.0.0.1"] * 2)
+    assert "others may write into its folder" in "\n".join(opened(peers, peers[0]).doubts)
+
+
 # The key
+
+
+def test_without_a_key_a_name_that_leads_off_loopback_is_no_place_to_listen(opened: Open) -> None:
+    with pytest.raises(PeersUnusable, match=r"leads off loopback \(192.0.2.1:7801\), and the peers have no key"):
+        opened(
+            ["localhost:7801", "localhost:7802"],
+            "localhost:7801",
+            resolve=lambda _, port: [("127.0.0.1", port), ("192.0.2.1", port)],
+        )
+
+
+def test_without_a_key_nothing_leaves_loopback_when_names_change_and_it_is_told(opened: Open) -> None:
+    ports = [int(place.rpartition(":")[2]) for place in addresses_at(["127.0.0.1"] * 2)]
+    peers = [f"localhost:{port}" for port in ports]
+    seconds, hosts = [0.0], ["127.0.0.1"]
+    link = opened(
+        peers,
+        peers[0],
+        clock=lambda: seconds[0],
+        resolve=lambda _, port: [(host, port) for host in hosts],
+    )
+    until(lambda _: bool(link._names.addresses(0) and link._names.addresses(1)), link)
+    hosts[:] = ["0.0.0.0"]  # noqa: S104 - an address off loopback that each host has.
+    for place in (0, 1):
+        link._names._ask(place)
+    seconds[0] += LOOK_EVERY
+    taken = link.take()
+    assert ["peers.moved", "peers.moved", "peers.keyless", "peers.keyless"] == sorted(
+        (one.event for one in taken if isinstance(one, Notice)), reverse=True
+    )
+    assert told(taken, peer=peers[1], addresses=f"0.0.0.0:{ports[1]}")
+    assert [("127.0.0.1", ports[0])] == [one.getsockname() for one in link._sockets]
+    sent = link.counts["sent"]
+    link.send(1, b"to whomever")
+    assert sent == link.counts["sent"]
 
 
 @pytest.mark.parametrize(
