@@ -5,37 +5,56 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import uvicorn
 
+from neli_router.agent.client.leading import BaseLeadingBlock
 from neli_router.agent.server.server import Agent
+from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload
 from tests.waiting import until
 
-__all__ = ["LEASE", "PARTITIONS", "PATIENCE", "STEADY", "TOKEN", "Events", "Running", "configured", "running"]
+__all__ = [
+    "DRAIN",
+    "LEASE",
+    "PARTITIONS",
+    "PATIENCE",
+    "STEADY",
+    "TOKEN",
+    "Events",
+    "Running",
+    "configured",
+    "over_once_told",
+    "running",
+]
 
 PATIENCE = 180.0
 """Seconds for what comes at once, and after minutes where other programs have all cores."""
 
 LEASE = 0.4
-STEADY = 2.0
+STEADY = 5.0
 """A lease for tests that expect an exact course: one of 0.4 s is lost now and then while other tests take all cores."""
+DRAIN = 20.0
+"""Seconds that a successor waits for a program: for longer than one works that outlasts a lease of STEADY."""
+
 PARTITIONS = 8
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
 
 Answer = TypeVar("Answer")
+Block = TypeVar("Block", bound=BaseLeadingBlock)
 
 
 def configured(folder: Path, name: str = "a", **options: Any) -> Config:
     ledger = f"sqlite://{folder}/ledger.db"
-    chosen: dict[str, Any] = {"lease": LEASE, "layout": Layout(partitions=PARTITIONS), "drain_timeout": 5.0, **options}
-    return Config(ledger, name=name, **chosen)
+    chosen: dict[str, Any] = {"lease": LEASE, "layout": Layout(partitions=PARTITIONS), "drain_timeout": DRAIN}
+    return Config(ledger, name=name, **{**chosen, **options})
 
 
 class Events:
@@ -145,3 +164,11 @@ def running(config: Config, options: AgentOptions, *, reload: Reload | None = No
             one.stop()
             one.stop()  # Not to wait for what a failed test has left open.
         one.join()
+
+
+def over_once_told(block: Block) -> Block:
+    """The time-out of `block` is over as soon as it has heard why it waits. A short one could be over before that, on a
+    busy machine, and the error would not say why."""
+    hours = count(1)
+    block.hold.clock = lambda: host_clock() + (3600.0 * next(hours) if block.hold.why else 0.0)
+    return block

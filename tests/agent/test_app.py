@@ -24,7 +24,7 @@ from neli_router.agent.wire import (
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PARTITIONS, STEADY, Running, configured, running
+from tests.agent.running import DRAIN, PARTITIONS, STEADY, Running, configured, running
 
 LAYOUT = Layout(partitions=PARTITIONS)
 KEYS = ["customer-7", "", "a b+c%&=#/?", "line\nline\r\n", "\0", "käse", "\N{PILE OF POO}", "{a}b", "x" * KEY_MAX]
@@ -165,7 +165,7 @@ def test_a_lease_says_how_long_it_holds(agent: Running) -> None:
         found = msgspec.json.decode(client.get("/v1/lease", params={"role": "nightly"}).content, type=LeaseView)
     assert (True, "a", LAYOUT.partition("nightly")) == (found.leads, found.member, found.partition)
     assert 0 < found.remaining <= STEADY
-    assert 5.0 == found.drain_timeout
+    assert DRAIN == found.drain_timeout
 
 
 @pytest.mark.parametrize("query", ["", "role=1&role=2", "key=1", "rol=1"])
@@ -228,13 +228,14 @@ def test_the_history_says_who_joined_and_what_it_was_given(agent: Running) -> No
 
 def test_events_are_streamed_as_they_come_and_once_more_when_they_have_grown(tmp_path: Path) -> None:
     options = AgentOptions(socket=str(tmp_path / "agent.sock"))
-    with running(configured(tmp_path, lease=1.0), options) as agent, agent.client() as client:
+    # Leases that a busy machine keeps: an expiry would be an event, too.
+    with running(configured(tmp_path, lease=STEADY), options) as agent, agent.client() as client:
         agent.await_ready()  # Its own Join is in the history.
         with client.stream("GET", "/v1/history/events", timeout=60.0) as stream:
             pieces = stream.iter_bytes()
             told: list[EventView] = []
             rest = b""
-            with Member(configured(tmp_path, name="b", lease=1.0)):
+            with Member(configured(tmp_path, name="b", lease=STEADY)):
                 while not (told and sum(moved.number for moved in told[-1].moved) == PARTITIONS // 2):
                     rest += next(pieces)
                     *whole, rest = rest.split(b"\n\n")

@@ -14,6 +14,7 @@ from neli_router.agent.client.streams import EVENT_MAX, Events
 from neli_router.agent.wire import LeaseView, LoadAsked, Refusal, WishAsked
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
 from neli_router.keyspace import Layout
+from tests.agent.running import PATIENCE, over_once_told
 from tests.agent.stand_in import StandIn, standing_in, whenever
 from tests.waiting import until
 
@@ -256,7 +257,7 @@ def test_a_lease_is_counted_from_before_it_was_asked_for(place: tuple[StandIn, C
 
 def test_leading_waits_is_renewed_and_gives_the_role_back(place: tuple[StandIn, Client]) -> None:
     agent, client = place
-    with pytest.raises(NotLeading, match="beta leads it"), client.leading("nightly", timeout=0.2):
+    with pytest.raises(NotLeading, match="beta leads it"), over_once_told(client.leading("nightly", timeout=PATIENCE)):
         raise AssertionError("nobody leads yet")
     until(lambda: agent.held == 0)
     with (

@@ -10,6 +10,7 @@ import pytest
 from neli_router.agent import AsyncClient, NoAgent
 from neli_router.agent.wire import LeaseView
 from neli_router.errors import Closed, LeaseLost, NoOwner, NotLeading
+from tests.agent.running import PATIENCE, over_once_told
 from tests.agent.stand_in import StandIn, standing_in
 from tests.waiting import until_in_loop
 
@@ -70,7 +71,7 @@ def test_a_watch_is_iterated_and_closed(tmp_path: Path) -> None:
 def test_leading_waits_is_renewed_and_gives_the_role_back(tmp_path: Path) -> None:
     async def story(agent: StandIn, client: AsyncClient) -> None:
         with pytest.raises(NotLeading, match="beta leads it"):
-            async with client.leading("nightly", timeout=0.2):
+            async with over_once_told(client.leading("nightly", timeout=PATIENCE)):
                 raise AssertionError("nobody leads yet")
         agent.leads(remaining=20)
         async with client.leading("nightly") as lease:

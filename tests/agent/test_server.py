@@ -221,7 +221,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
 
 
 def test_a_second_signal_does_not_wait_for_the_programs(tmp_path: Path) -> None:
-    with process(tmp_path, {"drain_timeout": 600.0}) as agent:
+    with process(tmp_path, {"lease": 4.0, "drain_timeout": 600.0}) as agent:  # A lease that is kept, as above.
         until(lambda: is_ready(tmp_path))
         with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
             lines = answer.iter_lines()

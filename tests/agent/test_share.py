@@ -13,7 +13,7 @@ from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
 from neli_router.leases import BaseRight
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import LEASE, PARTITIONS, PATIENCE, STEADY, Running, configured, running
+from tests.agent.running import LEASE, PARTITIONS, PATIENCE, STEADY, Running, configured, over_once_told, running
 from tests.agent.stand_in import StandIn, standing_in, whenever
 from tests.waiting import until
 
@@ -327,11 +327,12 @@ def test_a_partition_that_the_host_comes_to_lead_is_told_and_held_by_the_next_sh
             assert {**share.terms, **share.more} == later.terms
 
 
+@steady
 def test_a_share_of_what_is_led_elsewhere_waits_and_says_why(pair: tuple[Running, Member, Client]) -> None:
     _, other, client = pair
     with (
         pytest.raises(NotLeading, match="none of 2 partitions is led here; partition 0: b owns it under term"),
-        client.share([0, 1], timeout=0.3),
+        over_once_told(client.share([0, 1], timeout=PATIENCE)),
     ):
         raise AssertionError("b leads them")
     with whenever(lambda: True, lambda: other.pin(1, "a")), client.share([0, 1], timeout=PATIENCE) as share:
@@ -359,6 +360,7 @@ def test_an_agent_that_ends_revokes_its_shares_and_waits_for_them(pair: tuple[Ru
     until(lambda: len(other.led) == PARTITIONS)
 
 
+@steady
 def test_shares_leave_nothing_behind_in_the_agent(pair: tuple[Running, Member, Client]) -> None:
     agent, _, client = pair
     for _ in range(5):

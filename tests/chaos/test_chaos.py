@@ -1,6 +1,7 @@
 """Real processes on a Kafka of three brokers, all in a network of their own, and a storm of faults upon them."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, requir
 from tests.conftest import require
 from tests.processes.ledger_copy import LedgerCopy
 from tests.repeat import say
+from tests.waiting import until
 
 AVAILABLE_SECONDS = 10.0
 AVAILABLE_FAULTS = ("stop", "cut off", "deaf", "kill")
@@ -74,7 +76,7 @@ def test_when_the_leading_broker_is_killed_no_record_is_lost_and_all_is_led_agai
         group.settle()
         for _ in range(LEADER_KILLS):
             cluster.await_all_well(name)
-            leader = cluster.leader(name)
+            leader = until(partial(cluster.leader, name), "a leader of the partition")
             assert leader is not None
             group.read_notes()
             killed_at = host_clock()

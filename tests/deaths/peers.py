@@ -22,6 +22,7 @@ from typing import Any
 
 from neli_router.clock import host_clock
 from neli_router.closing import Closing
+from neli_router.deaths import locks
 from neli_router.deaths.locks import PEERS, PeerWitness
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Certify, Genesis, Join, Leave, Record, decode, encode
@@ -112,11 +113,19 @@ class Peers(Closing):
         layout = Layout(slots=16, partitions=4)
         self.append(Genesis(by="x", layout=layout, lease=LEASE, guarantee="exclusive", base=1, version=1))
 
-    def start(self, *, lives: int = 1, then: str = "", nursery: Nursery | None = None, joined: bool = True) -> Peer:
-        """A process with so many lives, which does `then` at SIGUSR1."""
+    def start(
+        self,
+        *,
+        lives: int = 1,
+        then: str = "",
+        nursery: Nursery | None = None,
+        joined: bool = True,
+        turn: float = locks.TURN,
+    ) -> Peer:
+        """A process with so many lives, which does `then` at SIGUSR1, and leaves each other `turn` seconds to speak."""
         names = [sha256(f"{self._born + place}".encode()).hexdigest()[:12] for place in range(lives)]
         self._born += lives
-        said = (nursery or self._nursery).order(path=str(self.path), lives=names, then=then)
+        said = (nursery or self._nursery).order(path=str(self.path), lives=names, then=then, turn=turn)
         assert "ready" == said[1], said
         peer = Peer(int(said[0]), names)
         self._all.append(peer)
@@ -193,7 +202,8 @@ def main() -> None:
                 be_peer(**json.loads(line))
 
 
-def be_peer(path: str, lives: list[str], then: str) -> None:
+def be_peer(path: str, lives: list[str], then: str, turn: float) -> None:
+    locks.TURN = turn
     due: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, _: due.append(number))
     ledger, state = SqliteLedger(path, create=False), State()

@@ -159,7 +159,9 @@ def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_p
     config = Config(address, name="beta", lease=1.0, layout=Layout(partitions=4))
     with program(tmp_path, PLAIN, lease=1.0) as member, Member(config) as beta:
         until(lambda: beta.incarnation in beta.state.seats)
-        os.kill(member.child, signal.SIGKILL)
+        child = member.child
+        os.kill(member.pid, signal.SIGSTOP)  # Else it might start another one before it is killed.
+        os.kill(child, signal.SIGKILL)
         member.kill()
         until(lambda: 4 == len(beta.led))
         assert [] == member.of(Certify)
@@ -239,13 +241,13 @@ def test_a_member_that_became_another_program_is_not_certified_before_that_has_e
     sys.stdin.readline()
     os.execv("/bin/sh", ["sh", "-c", "echo become; read line"])
     """
-    with program(tmp_path, story, lease=2.0, kill_hung=0.5) as member:
+    with program(tmp_path, story, lease=8.0, kill_hung=0.5) as member:
         member.go_on()
         assert member.process.stdout is not None
         assert "become\n" == member.process.stdout.readline()
         # No condition tells that nothing happens. It is silent for twice as long as a member may be.
         with suppress(subprocess.TimeoutExpired):
-            member.process.wait(2.0)
+            member.process.wait(8.0)
         assert None is member.process.poll()
         assert [] == member.of(Certify)
         member.kill()
@@ -256,17 +258,19 @@ def test_a_death_is_told_only_when_the_last_lease_that_was_lent_has_ended(tmp_pa
     story = """
     with Member(config) as member:
         await_seat(member)
+        until = host_clock() + 4.0
         member.pledge(1.0)
-        member.pledge(2.0)
-        until = host_clock() + 2.0
+        member.pledge(4.0)
         member.pledge(0.5)
-        ready(until - 0.1)
+        ready(until)
     """
     with program(tmp_path, story) as member:
+        until_then = float(member.said)
         member.kill()
-        assert [] == member.of(Certify)
+        told = member.of(Certify)
+        assert [] == told or host_clock() >= until_then  # On a busy machine, this look may be late.
         member.await_certificate()
-        assert host_clock() >= float(member.said)
+        assert host_clock() >= until_then
 
 
 def test_a_ledger_that_is_away_at_that_moment_is_told_when_it_is_back(tmp_path: Path) -> None:
@@ -318,7 +322,7 @@ sys.stdin.readline()
 
 
 def test_a_member_that_hangs_in_its_driver_is_killed_and_certified(tmp_path: Path) -> None:
-    with program(tmp_path, HANGING, lease=4.0, kill_hung=0.5) as member:
+    with program(tmp_path, HANGING, lease=8.0, kill_hung=0.5) as member:
         member.go_on()
         assert -signal.SIGKILL == member.process.wait(PATIENCE)
         found = member.await_certificate()
@@ -334,7 +338,7 @@ def test_a_member_that_hangs_goes_on_if_nothing_else_was_said(tmp_path: Path) ->
 
 
 def test_a_member_that_is_stopped_is_killed_and_certified(tmp_path: Path) -> None:
-    with program(tmp_path, PLAIN, lease=4.0, kill_hung=0.5) as member:
+    with program(tmp_path, PLAIN, lease=8.0, kill_hung=0.5) as member:
         os.kill(member.pid, signal.SIGSTOP)
         assert -signal.SIGKILL == member.process.wait(PATIENCE)
         assert member.await_certificate().incarnation == member.incarnation
@@ -352,19 +356,19 @@ def test_a_member_that_is_busy_is_not_killed(tmp_path: Path) -> None:
             threading.Thread(target=burn, daemon=True).start()
         ready()
     """
-    with program(tmp_path, story, lease=4.0, kill_hung=0.75) as member:
+    with program(tmp_path, story, lease=8.0, kill_hung=0.75) as member:
         member.await_beats(6)
         assert None is member.process.poll()
 
 
 def test_a_child_that_was_stopped_itself_takes_nobody_for_hung(tmp_path: Path) -> None:
     """Neither alone, nor together with its member, as where the host sleeps."""
-    with program(tmp_path, PLAIN, lease=4.0, kill_hung=0.5) as member:
+    with program(tmp_path, PLAIN, lease=8.0, kill_hung=0.5) as member:
         child = member.child
         os.kill(child, signal.SIGSTOP)
         member.await_beats(4)
         os.kill(member.pid, signal.SIGSTOP)
-        threading.Event().wait(2.2)  # Longer than a member may be silent.
+        threading.Event().wait(4.4)  # Longer than a member may be silent.
         os.kill(child, signal.SIGCONT)
         os.kill(member.pid, signal.SIGCONT)
         member.await_beats(4)

@@ -28,9 +28,12 @@ from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.history import history_of
 from tests.deaths.peers import NAMESPACE, Nursery, Peers
 from tests.induction.scenes import founded
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 LIFE, OTHER = "0123456789ab", "ba9876543210"
+
+LONG_TURN = 4 * PATIENCE
+"""Where one peer alone is to speak, the others must leave it more time than it takes, on a busy machine, too."""
 
 
 @pytest.fixture(name="nursery", scope="module")
@@ -53,7 +56,7 @@ def descriptors() -> int:
 
 
 def test_a_killed_process_is_certified_once_by_the_member_that_joined_before_it(peers: Peers) -> None:
-    first, second, third = (peers.start() for _ in range(3))
+    first, second, third = (peers.start(turn=LONG_TURN) for _ in range(3))
     peers.await_watch()
     third.kill()
     peers.await_end(third)

@@ -19,7 +19,7 @@ from neli_router.processes.group import ProcessGroup
 WAIT_MAX = 300.0
 """For a host that is busy with something else."""
 
-LONG = 1.5
+LONG = 5.0
 """A lease for demos that must end well: each takeover must be over within five leases, on a busy machine, too."""
 
 LINE = re.compile(r" *(?P<at>\d+\.\d{3}) s  (?P<kind>[a-z]+) +(?P<who>[a-z]+) +(?P<text>\S.*)")

@@ -21,12 +21,14 @@ from tests.subscriptions.taking import PATIENCE, Taking, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
-SESSION = 6.0
+SESSION = 18.0
 
 EAGER = "partition.assignment.strategy=range,roundrobin"
 """As goNELI has it with unchanged settings."""
 
-HEARTBEAT_TIMEOUT = 2.0
+HEARTBEAT_TIMEOUT = 6.0
+"""A shorter one is over while other tests take all cores, and then it is fenced. Less than the session."""
+
 BEAT = 0.1
 """Seconds: goNELI's default for its polls, at each of which the owner sends a heartbeat."""
 

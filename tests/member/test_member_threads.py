@@ -427,7 +427,8 @@ def test_a_task_ends_with_the_error_that_ended_its_member() -> None:
 
 def test_after_an_outage_the_same_member_leads_the_same_terms() -> None:
     runtime, program = Flaky(), Program()
-    with Member(Config("memory://unused", lease=0.3), on_event=program, runtime=runtime) as member:
+    # A lease that a busy machine keeps, so that the outage alone interrupts it.
+    with Member(Config("memory://unused", lease=2.0), on_event=program, runtime=runtime) as member:
         assert member.pulse(PATIENCE)
         terms = dict(member.led)
         runtime.problem = AWAY
@@ -635,7 +636,7 @@ from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.member.member import Member
 
-member = Member(Config(sys.argv[1], name="script", lease=0.5))
+member = Member(Config(sys.argv[1], name="script", lease=5.0))
 assert member.pulse(60.0)
 """
 
@@ -656,7 +657,7 @@ def test_a_script_that_ends_without_closing_hands_over_at_once_and_has_printed_n
 
 def test_a_script_with_a_handler_that_hangs_ends_all_the_same(tmp_path: Path) -> None:
     hanging = SCRIPT.replace(
-        "lease=0.5)", 'lease=0.5), on_event=lambda event: "Revoked" in str(event) and time.sleep(3600)'
+        "lease=5.0)", 'lease=5.0), on_event=lambda event: "Revoked" in str(event) and time.sleep(3600)'
     )
     finished = run(f"import time\n{hanging}", f"sqlite://{tmp_path}/ledger.db")
     assert (0, "") == (finished.returncode, finished.stderr)

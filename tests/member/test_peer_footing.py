@@ -1,6 +1,6 @@
 """Members whose group has neither ledger nor broker: real processes, or members of this one, on loopback."""
 
-import socket
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from neli_router import testing
 from neli_router.config import Config
 from neli_router.errors import BeyondProtocol, ConfigError, PeersUnusable
 from neli_router.keyspace import Layout
@@ -18,9 +19,10 @@ from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.router.router import Router
+from tests.servers.process import free_udp_ports
 from tests.waiting import until
 
-LEASE = 2.0
+LEASE = 6.0
 """Long enough that a busy machine does not interrupt the course that a test waits for."""
 
 BEATS = {"term": 0.4, "gossip": 0.2}
@@ -30,20 +32,11 @@ PATIENCE = 180.0
 Open = Callable[..., Member]
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that no process has, in order."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return sorted(one.getsockname()[1] for one in sockets)
-
-
 class Listed:
     """A list of peers on loopback: the address of each."""
 
     def __init__(self, folder: Path, count: int = 3) -> None:
-        self.places = [f"127.0.0.1:{port}" for port in free_ports(count)]
+        self.places = [f"127.0.0.1:{port}" for port in free_udp_ports(count)]
         self._folder = folder
 
     def address(self, i: int) -> str:
@@ -61,7 +54,8 @@ def _opened(listed: Listed) -> Iterator[Open]:
     with ExitStack() as stack:
 
         def opened(i: int, *, on_event: Callable[[Event], object] | None = None, **options: Any) -> Member:
-            given = {"protocol": "term", "lease": LEASE, "layout": Layout(slots=64, partitions=PARTITIONS), **options}
+            given = {"protocol": "term", "layout": Layout(slots=64, partitions=PARTITIONS), **options}
+            given = {"lease": LEASE, "beat": BEATS[given["protocol"]]} | given
             member = Member(Config(listed.address(i), name=f"m{i}", **given), on_event=on_event)
             return stack.enter_context(member)
 
@@ -192,7 +186,7 @@ def test_a_leader_works_under_a_lease_and_others_say_who_leads(opened: Open, lis
 
 def test_a_lone_member_of_three_leads_nothing(opened: Open) -> None:
     told: list[Event] = []
-    lone = opened(0, on_event=told.append, lease=0.3)
+    lone = opened(0, on_event=told.append, lease=0.3, beat=0.1)
     time.sleep(3.0)
     assert ({}, []) == (lone.led, told)
     few = "nobody leads it: 1 of 3 peers answer, this one included, and it takes 2 to elect a leader"
@@ -307,6 +301,45 @@ def test_a_router_that_is_no_members_says_whom_to_ask(listed: Listed) -> None:
     with pytest.raises(BeyondProtocol, match="only its members hear who leads") as raised:
         Router(Config(listed.address(0), protocol="term"))
     assert "ask the router of a member, or its agent (`neli owner`)" in raised.value.remedy
+
+
+def test_of_a_peer_with_other_settings_the_link_s_reason_is_told_and_none_once_it_is_silent() -> None:
+    with testing.group("a", "b", "c", "d", protocol="term", partitions=PARTITIONS) as group:
+        group.settle()
+        for name in "bcd":
+            group.kill(name)
+        footing: Any = group["a"]._engine._footing
+        footing.machine._strangers.update({1, 2, 3})
+        footing._link.refusals, footing._link.silent = {1: "key"}, frozenset({2})
+        group.advance(1.0)
+        outlook = group["a"].outlook
+        assert outlook is not None
+        assert {1: "key", 3: "lease"} == outlook.refusals
+        assert ["refused", "silent", "refused"] == [outlook.state(place) for place in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("protocol", ["term", "gossip"])
+def test_a_member_that_stood_still_says_so_before_it_tells_of_others(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.INFO),
+        testing.group("a", "b", "c", protocol=protocol, partitions=PARTITIONS) as group,
+    ):
+        group.settle()
+        group.advance(10.0)
+        assert "stood_still" not in caplog.text
+        sleeper = next(name for name in "abc" if not group[name].led or protocol == "term")
+        group.pause(sleeper)
+        group.advance(30.0)
+        caplog.clear()
+        group.resume(sleeper)
+        group.advance(1.0)
+        told = [record.getMessage() for record in caplog.records if f"member={sleeper}" in record.getMessage()]
+        still = [i for i, line in enumerate(told) if "member.stood_still" in line]
+        others = [i for i, line in enumerate(told) if "leader.missed" in line or "peers." in line]
+        assert [True, True] == [len(still) == 1, still[0] < min(others, default=len(told))], told
+        assert "seconds=3" in told[still[0]]
 
 
 def test_a_second_member_at_one_place_is_refused(opened: Open) -> None:

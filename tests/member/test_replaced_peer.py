@@ -25,7 +25,8 @@ from neli_router.exit_codes import EXIT_REFUSED
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.protocol import Acquired, Event
-from tests.member.test_peer_footing import LEASE, PARTITIONS, free_ports, shares
+from tests.member.test_peer_footing import BEATS, LEASE, PARTITIONS, shares
+from tests.servers.process import free_udp_ports
 from tests.waiting import PATIENCE, until
 
 LAYOUT = Layout(slots=64, partitions=PARTITIONS)
@@ -71,12 +72,12 @@ class Relay:
 
 @pytest.fixture(name="relay")
 def _relay() -> Iterator[Relay]:
-    with Relay(free_ports(5)) as relay:
+    with Relay(free_udp_ports(5)) as relay:
         yield relay
 
 
 def config(address: str, name: str) -> Config:
-    return Config(address, protocol="term", name=name, lease=LEASE, layout=LAYOUT)
+    return Config(address, protocol="term", name=name, lease=LEASE, beat=BEATS["term"], layout=LAYOUT)
 
 
 def test_the_older_of_two_members_of_one_peer_ends_with_replaced_and_the_newer_leads_under_higher_terms(
@@ -112,6 +113,7 @@ def test_an_agent_whose_peer_is_started_elsewhere_says_so_and_exits(relay: Relay
     (state := tmp_path / "0").mkdir(mode=0o700)
     flags = ["--peers", ",".join(relay.places), "--me", relay.places[0], "--group", "jobs", "--state", str(state)]
     flags += ["--bind", f"127.0.0.1:{relay.behind[0]}", "--protocol", "term", "--lease", str(LEASE), "--name", "older"]
+    flags += ["--beat", str(BEATS["term"])]
     flags += ["--layout-slots", "64", "--layout-partitions", str(PARTITIONS), "--socket", f"{tmp_path}/0.sock"]
     environment = {name: text for name, text in os.environ.items() if not name.startswith("NELI_")}
     log = tmp_path / "log"

@@ -1,6 +1,5 @@
 """Links for tests: at free ports of this host, with folders of their own, and a condition to wait for."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,25 +12,17 @@ from neli_router.peers.base import PeerLink
 from neli_router.peers.names import Resolve, resolve
 from neli_router.peers.udp import PeerSockets, open_link
 from neli_router.protocol import Notice
+from tests.servers.process import free_udp_ports
 
-__all__ = ["PATIENCE", "addresses_at", "free_ports", "link_at", "links", "until"]
+__all__ = ["PATIENCE", "addresses_at", "link_at", "links", "until"]
 
 PATIENCE = 180.0
 """Seconds that only a broken test meets."""
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    with ExitStack() as stack:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        taken = [stack.enter_context(socket.socket(family, socket.SOCK_DGRAM)) for _ in range(count)]
-        for one in taken:
-            one.bind((host, 0))
-        return [one.getsockname()[1] for one in taken]
-
-
 def addresses_at(hosts: Sequence[str]) -> list[str]:
     """HOST:PORT for each host, in the order of the list."""
-    ports = sorted(free_ports(len(hosts)))
+    ports = free_udp_ports(len(hosts))
     return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
 
 

@@ -9,13 +9,12 @@ A process that starts again under its name has the folder of the one before it, 
 
 import os
 import secrets
-import socket
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from neli_router.processes.group import MemberProcess, ProcessGroup
+from tests.servers.process import free_udp_ports
 
 __all__ = ["PeerProcesses", "loopback_places"]
 
@@ -43,9 +42,5 @@ class PeerProcesses(ProcessGroup):
 
 
 def loopback_places(names: Sequence[str]) -> dict[str, str]:
-    """An address on this host for each name, which nobody used a moment ago."""
-    with ExitStack() as stack:
-        sockets = {name: stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for name in names}
-        for one in sockets.values():
-            one.bind(("127.0.0.1", 0))
-        return {name: f"127.0.0.1:{one.getsockname()[1]}" for name, one in sockets.items()}
+    """An address on this host for each name, which nobody else uses."""
+    return {name: f"127.0.0.1:{port}" for name, port in zip(names, free_udp_ports(len(names)), strict=True)}

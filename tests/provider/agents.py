@@ -12,7 +12,7 @@ from neli_router.agent import Client
 from neli_router.closing import Closing
 from neli_router.errors import NeliError
 from tests.provider.given import spelled
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 __all__ = ["PARTITIONS", "AgentProcess", "agents", "leader_of"]
 
@@ -60,7 +60,7 @@ class AgentProcess(Closing):
         return spelled(address=self.address)
 
     def client(self) -> Client:
-        return Client(self.address)
+        return Client(self.address, timeout=PATIENCE)
 
     def start(self) -> None:
         options = [word for option in self._options.items() for word in option]

@@ -27,7 +27,7 @@ from neli_router.agent import AgentLease
 from neli_router.errors import ConfigError, LeaseLost, NoAgent
 from neli_router.exit_codes import EXIT_LOST
 from neli_router.fence import Refused
-from tests.agent.running import PATIENCE
+from tests.agent.running import PATIENCE, over_once_told
 from tests.provider.agents import PARTITIONS, AgentProcess, agents, leader_of
 from tests.provider.given import spelled
 from tests.waiting import until
@@ -114,7 +114,7 @@ def test_a_role_that_is_led_elsewhere_is_refused_by_the_name_of_its_leader(group
 def test_a_role_that_was_lost_between_the_question_and_the_start_is_refused(
     group: Group, hook: NeliHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "START_MAX", 0.2)
+    monkeypatch.setattr(leases, "START_MAX", PATIENCE)
 
     def lost_after_the_question(role: int) -> object:
         lease = NeliHook.lease(hook, role)
@@ -124,7 +124,11 @@ def test_a_role_that_was_lost_between_the_question_and_the_start_is_refused(
             until(lambda: client.owner_of_role(role).name == group.other.name, "the news of the other's role")
         return lease
 
+    def leading(role: int, timeout: float) -> object:
+        return over_once_told(NeliHook.leading(hook, role, timeout=timeout))
+
     monkeypatch.setattr(hook, "lease", lost_after_the_question)
+    monkeypatch.setattr(hook, "leading", leading)
     with pytest.raises(NotLeadingHere, match="but b owns it under term"), holding(hook, group.role):
         pytest.fail("it began")
 

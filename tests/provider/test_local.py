@@ -21,6 +21,7 @@ from airflow_provider.sensors.neli import leader_from
 from neli_router.agent import Client
 from tests.servers.airflow import AirflowApi, until
 from tests.servers.process import free_port
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.airflow
 
@@ -135,7 +136,7 @@ def test_what_it_says_to_do_works_and_it_ends_when_asked() -> None:
         api = life.enter_context(closing(AirflowApi(url, "admin", password, scheduler_log=log)))
         bravo = int(program.await_line(r"kill -9 (\d+)"))
         program.await_line("Ctrl-C ends all of it")
-        here = life.enter_context(Client(f"unix:{home / 'alpha.sock'}"))
+        here = life.enter_context(Client(f"unix:{home / 'alpha.sock'}", timeout=PATIENCE))
         # On a busy machine it is ready before all are read.
         api.await_dag("leader_only", "ticks_arrive", "prices_by_partition", "prices_are_published")
         api.await_dag("on_leadership_change")

@@ -11,10 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["ServerProcess", "free_port", "until_asked_to_end"]
+__all__ = ["ServerProcess", "free_port", "free_udp_ports", "until_asked_to_end"]
 
 STOP_MAX = 20.0
 
@@ -24,6 +25,11 @@ PORTS_FROM = 10_000
 _claims: list[socket.socket] = []
 """Kept for as long as this process lives."""
 
+_udp_claims: deque[socket.socket] = deque()
+
+UDP_CLAIMS_MAX = 256
+"""Kept are the latest: peers end with their test, and each test has some more. Longer lists take more descriptors."""
+
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that is free, and stays so until it is listened at: a server takes a while to start.
@@ -31,19 +37,38 @@ def free_port(host: str = "127.0.0.1") -> int:
     The kernel gives ports above its lowest to all that ask for any, and to every connection that is made. So it is one
     from below; and no other process of the tests is given it while this one lives.
     """
+    port, claim = _claimed(socket.SOCK_STREAM, host)
+    _claims.append(claim)
+    return port
+
+
+def free_udp_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """The same for datagrams: so many ports, in order."""
+    assert count <= UDP_CLAIMS_MAX
+    ports = []
+    for _ in range(count):
+        port, claim = _claimed(socket.SOCK_DGRAM, host)
+        ports.append(port)
+        _udp_claims.append(claim)
+        if len(_udp_claims) > UDP_CLAIMS_MAX:
+            _udp_claims.popleft().close()
+    return sorted(ports)
+
+
+def _claimed(kind: socket.SocketKind, host: str) -> tuple[int, socket.socket]:
+    """A port, and what keeps it from all other processes of the tests."""
     while True:
         port = random.SystemRandom().randrange(PORTS_FROM, _ports_below())
         claim = socket.socket(socket.AF_UNIX)
         try:
             if sys.platform == "linux":
                 claim.bind(f"\0neli-test-port-{port}")  # A name without a file, which ends with the process.
-            with socket.socket() as listening:
-                listening.bind((host, port))
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind) as trial:
+                trial.bind((host, port))
         except OSError:
             claim.close()
             continue
-        _claims.append(claim)
-        return port
+        return port, claim
 
 
 def _ports_below() -> int:

@@ -35,8 +35,8 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 START_MAX = 600.0
-LEASE = 5.0
-"""Of the groups here: Spark keeps both cores busy for a second now and then, and shorter leases would be lost by it."""
+LEASE = 15.0
+"""Of the groups here: Spark keeps both cores busy for seconds now and then, and shorter leases would be lost by it."""
 
 ROLE = 3
 SCHEMA = pa.schema([pa.field("price", pa.int64())])
@@ -99,7 +99,7 @@ def stands(spark, share, guard):
 def job():
     with session("guarded", master="local[1]", settings=SETTINGS) as spark:
         spark.range(1).count()
-        with Client() as client, client.share() as share:
+        with Client(timeout=180.0) as client, client.share() as share:
             with guarded(spark, share, end_within=30.0 if what == "hangs" else 60.0) as guard:
                 globals()[what](spark, share, guard)
 
@@ -115,7 +115,10 @@ def group(folder: Path, *, drain_timeout: float) -> Iterator[tuple[Running, Memb
     with Member(configured(folder, "b", **options)) as other:
         until(lambda: len(other.led) == PARTITIONS)
         other.drain("a")
-        with running(configured(folder, **options), AgentOptions(socket=socket)) as agent, Client(socket) as client:
+        with (
+            running(configured(folder, **options), AgentOptions(socket=socket)) as agent,
+            Client(socket, timeout=PATIENCE) as client,
+        ):
             agent.await_ready()
             yield agent, other, client
 
@@ -208,7 +211,7 @@ def test_a_share_of_a_group_that_elects_among_itself_is_guarded_alike(
         config = Config(listed.address(0), name="a", **options)
         agent = stack.enter_context(running(config, AgentOptions(socket=socket))).agent
         members.append(agent.member)
-        client = stack.enter_context(Client(socket))
+        client = stack.enter_context(Client(socket, timeout=PATIENCE))
 
         def is_led_by(member: Member, place: int) -> bool:
             for one in members:

@@ -39,7 +39,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.spark
 
 LAYOUT = Layout(partitions=4)
-LEASE = 5.0
+LEASE = 15.0
 """Seconds. Spark keeps both cores busy for seconds now and then, and shorter leases would be lost by it."""
 
 SECONDS, INTERVALS, TICKS = 60, 4, 2000
@@ -68,7 +68,7 @@ def group_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
             config = configured(folder, name, layout=LAYOUT, lease=LEASE, drain_timeout=drain_timeout)
             agent = stack.enter_context(running(config, options))
             agent.await_ready()
-            hosts[name] = stack.enter_context(Watched(options.socket))
+            hosts[name] = stack.enter_context(Watched(options.socket, timeout=PATIENCE))
         yield hosts
 
 

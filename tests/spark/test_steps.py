@@ -29,13 +29,16 @@ from neli_router.pipeline.ticks import Market
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.spark import read_table, with_partition
 from neli_router.spark.steps import STEP, InputStep, StepLoop
-from tests.agent.running import configured, running
+from tests.agent.running import PATIENCE, configured, running
 from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 
 JOB = Path(__file__).parents[2] / "dags" / "jobs" / "publish_prices.py"
 LAYOUT = Layout(partitions=4)
+LEASE = 15.0
+"""Seconds. Spark keeps both cores busy for seconds now and then, and shorter leases would be lost by it."""
+
 SECONDS, INTERVALS, TICKS = 60, 4, 2000
 
 
@@ -50,6 +53,10 @@ class Bench:
     def __init__(self, folder: Path, spark: SparkSession, client: Client, address: str) -> None:
         self.table = FencedTable.create(folder / "table", BARS, LAYOUT, first_batch=1)
         self._spark, self._client, self._address = spark, client, address
+
+    def client(self) -> Client:
+        """Another one."""
+        return Client(str(self._client.address), timeout=PATIENCE)
 
     def run(self, **options: bool | int) -> None:
         steps = TickSteps(self._spark, self._address, LAYOUT)
@@ -75,8 +82,8 @@ class Bench:
 def alone(folder: Path, spark: SparkSession, address: str) -> Iterator[Bench]:
     """A host that leads everything."""
     options = AgentOptions(socket=str(folder / "alone.sock"))
-    config = configured(folder, "alone", layout=LAYOUT, lease=5.0)
-    with running(config, options), Client(options.socket) as client:
+    config = configured(folder, "alone", layout=LAYOUT, lease=LEASE)
+    with running(config, options), Client(options.socket, timeout=PATIENCE) as client:
         until(lambda: client.lease(0) is not None, "the lead")
         yield Bench(folder, spark, client, address)
 
@@ -172,7 +179,7 @@ class SecondLaneBroken:
 
 
 def test_no_query_goes_on_when_that_of_another_lane_cannot_begin(tmp_path: Path, spark: SparkSession) -> None:
-    with alone(tmp_path, spark, str(tmp_path / "ticks")) as bench, Client(str(tmp_path / "alone.sock")) as client:
+    with alone(tmp_path, spark, str(tmp_path / "ticks")) as bench, bench.client() as client:
         loop = StepLoop(
             spark, client, bench.table, SecondLaneBroken(spark), lambda ticks, _: bars(ticks, seconds=1), streaming=True
         )
