@@ -83,7 +83,7 @@ class _Lazy(click.Group):
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("neli-router"), prog_name="neli")
 def main() -> None:
-    """Share work by key among processes, over a ledger that you already have."""
+    """Share work by key among processes, over a ledger that you already have, or without one."""
 
 
 @click.command("completion")

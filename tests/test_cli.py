@@ -16,6 +16,22 @@ def test_help_names_every_command() -> None:
     assert (0, [True, True, True]) == (code, [command in output for command in ("demo", "simulate", "explore")])
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "or without one"),
+        (("agent",), "neli and fast-neli need it"),
+        (("doctor",), "In a group without a broker it checks the names of the peers"),
+        (("members",), "it prints what `neli peers` prints"),
+        (("events",), "What operators wished is not written down there"),
+        (("undrain",), "its peers give partitions back within some seconds"),
+    ],
+)
+def test_help_does_not_speak_of_ledgers_alone(words: tuple[str, ...], expected: str) -> None:
+    code, output = run(*words, "--help")
+    assert (0, True) == (code, expected in " ".join(output.split()))
+
+
 def test_explore_prints_its_bounds_and_that_it_is_complete() -> None:
     code, output = run("explore", "--apart", "1", "--lease", "1", "--no-leave", "--no-crash", "--births", "2")
     first, last = output.splitlines()[0], output.splitlines()[-1]

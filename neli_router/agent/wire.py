@@ -301,7 +301,7 @@ class EventView(_View, frozen=True):
     reason: str = ""
     """Why, where the protocol tells."""
     term: int = 0
-    """Of `elect`: the highest under which `member` was elected."""
+    """Of `elect`: under which `member` was elected for all that moved; 0 if for some under another."""
 
 
 class HistoryView(_View, frozen=True):

@@ -49,7 +49,7 @@ from neli_router.commands.measurements import (
     measure_trips,
     percentile,
 )
-from neli_router.commands.peers import why_of
+from neli_router.commands.peers import unled, why_of
 from neli_router.config import ELECTED, Config
 from neli_router.deaths.life import OwnLife
 from neli_router.deaths.registration import Registration
@@ -92,6 +92,9 @@ def doctor_command(config_file: str | None, output: str, **flags: object) -> Non
 
     Takes some three seconds. Reads the ledger and appends nothing to it. How long an append takes is measured on a
     scratch file in the same folder, which is gone afterwards; a Kafka or a Redis is asked questions instead.
+
+    In a group without a broker it checks the names of the peers, this member's place, key and votes. If the agent of
+    this member answers, it says whom that hears, and whether it is drained; else, whether the port is free.
 
     Exits with 0 if all is fine or there are only warnings; 1 if a check failed.
     """
@@ -270,7 +273,10 @@ def _agent(config: Config, agent: AgentOptions) -> list[Diagnosis]:
     if config.protocol in ELECTED:
         # An agent that answers has the port, and says better whom it hears.
         is_there = bool(found) and found[0].found.startswith("one answers")
-        found += [*_voters(agent.socket), *_drain(agent.socket)] if is_there else [_ear(config)]
+        if is_there and (other := _another(config, agent.socket)) is not None:
+            found += [other, _ear(config)]
+        else:
+            found += [*_voters(agent.socket), *_drain(agent.socket)] if is_there else [_ear(config)]
     if found and config.has_ledger:
         found.append(_witness(config, agent.socket, found[0]))
     return found if agent.listen is None else [*found, _port(agent.listen)]
@@ -399,6 +405,27 @@ def _socket(path: str) -> Diagnosis:
     return Diagnosis("agent", "fine", f"one answers at {path}")
 
 
+def _another(config: Config, path: str) -> Diagnosis | None:
+    """That the agent at `path` is another member than the configured one. What it says then is of no use here."""
+    try:
+        code, said = _ask_socket(path, "/v1/peers")
+        me = configuration.my_place(config)
+    except (OSError, http.client.HTTPException, ConfigError):  # Other checks tell of these.
+        return None
+    failed = partial(Diagnosis, "agent", "failed")
+    remedy = "name this member's own with --socket; or start that agent again, if its configuration was changed"
+    if said.get("kind") == "BeyondProtocol":
+        return failed(f"the agent at {path} elects no leaders among peers", remedy)
+    if code != http.HTTPStatus.OK:
+        return None
+    view, peers = msgspec.convert(said, PeersView), configuration.peers_at(config).peers
+    theirs = [one.peer for one in view.peers]
+    if theirs != list(peers):
+        return failed(f"the agent at {path} runs another list of peers: {', '.join(theirs)}", remedy)
+    here = next((one.peer for one in view.peers if one.state == "here"), peers[me])
+    return None if here == peers[me] else failed(f"the agent at {path} is {here}, and not {peers[me]}", remedy)
+
+
 def _voters(path: str) -> list[Diagnosis]:
     """Whom the member of the agent at `path` hears, if it elects among its peers."""
     try:
@@ -415,10 +442,13 @@ def _voters(path: str) -> list[Diagnosis]:
         few = too_few(view.alive, view.majority, voters, count)
         return [Diagnosis("voters", "failed", "\n".join([few, *bad]), "mend what each says")]
     if bad:
-        found = f"{answering(view.alive, voters, count)}: the group bears fewer failures now"
+        fewer = "the group bears fewer failures now"
+        if not any(one.votes for one in view.peers if one.state in WHY):
+            fewer = "fewer can take the place of one that dies"
+        found = f"{answering(view.alive, voters, count)}: {fewer}"
         return [Diagnosis("voters", "warning", "\n".join([found, *bad]), "mend what each says")]
     if view.unled:
-        found = f"{view.unled} partitions have no leader that the agent's member knows of"
+        found = f"{unled(view)} no leader that the agent's member knows of"
         return [Diagnosis("voters", "warning", found, "wait two leases; then the log says why nobody is elected")]
     return [Diagnosis("voters", "fine", f"all {len(view.peers)} peers answer, and there is a leader; term {view.term}")]
 

@@ -12,6 +12,7 @@ A ledger has no time of its own, but for Kafka. The annals work out when things 
 is read while a ledger is followed has the time of its reading.
 """
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,9 @@ GROWING_MAX = 200
 
 TARGETS_MAX = 8
 """Members that a line names as those who got partitions."""
+
+HEIR = re.compile(r" (?:ceded|gave way) to (\S+)$")
+"""In the reason of a leader that gave up in good order: who shall lead next."""
 
 SENTENCES: dict[Cause, str] = {
     "join": "{member} joined",
@@ -116,6 +120,9 @@ def events_command(
     output: str,
 ) -> None:
     """Print who joined, left, died or was fenced, what operators wished, and what moved because of it.
+
+    In a group of the protocol `term` or `gossip`: who is silent, who leads, and why. What operators wished is not
+    written down there: a drain shows by what the drained peer gives away, and in `neli peers`.
 
     One line for each cause: the time at which the agent read it, what it was, and how many partitions moved because of
     it, from whom to whom. With --follow, an event is printed when it begins, and once more when more has moved.
@@ -220,6 +227,8 @@ def sentence(view: EventView) -> str:
     said = SENTENCES[view.cause].format(
         member=view.member, by=view.by or "an unknown writer", partition=view.partition, term=view.term
     )
+    if not view.term:
+        said = said.removesuffix(", term 0")
     if view.reason:
         said = f"{said} ({view.reason})"
     number = sum(moved.number for moved in view.moved)
@@ -230,6 +239,8 @@ def sentence(view: EventView) -> str:
     sources = list(dict.fromkeys(moved.source or "nobody" for moved in pairs if moved.source != view.member))
     moved_from = f" from {_listed(sources)}" if sources and sources != ["nobody"] else ""
     unit = "partition" if number == 1 else "partitions"
+    if targets == ["nobody"] and (heir := HEIR.search(view.reason)):  # Who is elected, a moment later.
+        return plain(f"{said}: {number} {unit} given to {heir[1]}")
     return plain(f"{said}: {number} {unit}{moved_from} to {_listed(targets)}")
 
 

@@ -202,6 +202,9 @@ def members_command(agent: str | None, token_file: Path | None, output: str) -> 
     many records it had still to read when it sent that. WITNESS would know for certain that the member's process has
     died; without one, its lease has to run out first.
 
+    In a group without a broker and without a store of owners, it prints what `neli peers` prints. With --output json
+    the members are peers as their list spells them.
+
     \b
     Examples:
       neli members

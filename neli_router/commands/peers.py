@@ -17,7 +17,7 @@ from neli_router.peers.outlook import too_few
 if TYPE_CHECKING:
     from neli_router.agent.wire import PeersView, PeerView
 
-__all__ = ["peers_command", "print_peers", "why_of"]
+__all__ = ["peers_command", "print_peers", "unled", "why_of"]
 
 REMEDIES = {
     "group": "it has another group: start all peers with the same",
@@ -25,7 +25,8 @@ REMEDIES = {
     "lease": "it has other settings: start all peers with the same lease",
     "list": "it has another list of peers: start all with the same",
     "size": "it has a list with another number of peers: start all with the same",
-    "protocol": "it has another protocol, or another number of partitions, replicas or first-class peers",
+    "protocol": "it has another protocol, or another number of partitions, replicas or first-class peers: start all "
+    "peers with the same",
     "version": "it has a newer release: update this host",
     "replaced": "two processes run as this peer: end one",
 }
@@ -87,7 +88,12 @@ def print_peers(view: "PeersView") -> None:
         few = too_few(view.alive, view.majority, view.voters or count, count)
         click.echo(f"Note: {few}", err=True)
     elif view.unled:
-        click.echo(f"Note: {view.unled} partitions have no leader that this member knows; term {view.term}", err=True)
+        click.echo(f"Note: {unled(view)} no leader that this member knows; term {view.term}", err=True)
+
+
+def unled(view: "PeersView") -> str:
+    """How many partitions have none, up to the verb."""
+    return f"{view.unled} {'partition has' if view.unled == 1 else 'partitions have'}"
 
 
 def why_of(peer: "PeerView") -> str | None:

@@ -317,7 +317,7 @@ class _Run:
                         self._tell_behind(behind)
                 if "gone" in said:
                     self._lease_end = until if lost == "killed" and hold.remaining() > 0 else -inf
-                    return self._code(hold, status, lost, stopping=stopping)
+                    return self._code(block, status, lost, stopping=stopping)
 
     def _share(self, block: "LeadingBlock[AgentLease]") -> None:
         """If this process is killed, the agent holds the role until the guardian has ended all."""
@@ -362,17 +362,17 @@ class _Run:
             err=True,
         )
 
-    def _code(self, hold: "Hold", status: int, lost: str, *, stopping: bool) -> int:
+    def _code(self, block: "LeadingBlock[AgentLease]", status: int, lost: str, *, stopping: bool) -> int:
         if stopping:
             return 128 + self._signals[0]
-        if lost and self._failed and hold.remaining() > 0:
+        if lost and self._failed and block.hold.remaining() > 0:
             click.echo(
                 f"neli run: the command was killed ({self._failed}), and role {self._spelled} given back", err=True
             )
             return EXIT_LOST
         if lost:
-            why = hold.why or "the lease ran out without being renewed"
-            click.echo(f"neli run: role {self._spelled} was lost ({why}), and the command {lost}", err=True)
+            said = f"role {self._spelled} was lost ({plain(block.why_lost)}), and the command {lost}"
+            click.echo(f"neli run: {said}", err=True)
             return EXIT_LOST
         return status if status >= 0 else 128 - status
 

@@ -88,6 +88,9 @@ def drain_command(name: str, **options: Any) -> None:
 def undrain_command(name: str, **options: Any) -> None:
     """Take a drain of member NAME back: it gets its share again.
 
+    In a group of the protocol `term`, its peers give partitions back within some seconds. With `gossip` the one that
+    leads goes on.
+
     \b
     Example:
       neli undrain host-3
@@ -251,7 +254,9 @@ def _print(view: "WishView", output: str, what: str, remarks: Remarks) -> None:
         print_views([view])
         return
     count = sum(len(move.partitions) for move in view.moves)
-    click.echo(f"{count} {'partition' if count == 1 else 'partitions'} {what}{'.' if not count else ':'}")
+    # A member that drains itself says in a remark what becomes of it: which partitions come back, nobody knows yet.
+    if count or not getattr(view, "remark", ""):
+        click.echo(f"{count} {'partition' if count == 1 else 'partitions'} {what}{'.' if not count else ':'}")
     if count:
         print_rows(
             ["FROM", "TO", "COUNT", "PARTITIONS"],

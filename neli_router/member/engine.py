@@ -28,16 +28,17 @@ that went on with its parent's leases would be a second leader that no other mem
 import atexit
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from weakref import WeakSet
 
 from neli_router import protocol
-from neli_router.config import BORROWED, ELECTED, Config, owners_of, peers_at
+from neli_router.config import BORROWED, ELECTED, Config, my_place, owners_of, peers_at
 from neli_router.deaths.process import ProcessMark
 from neli_router.electors.events import Nominate, Prefer, Rebalance
-from neli_router.electors.priority import LEAST
+from neli_router.electors.priority import LEAST, electorate
+from neli_router.electors.settings import TermSettings
 from neli_router.errors import BeyondProtocol, ConfigError, LedgerTrimmed, LedgerUnavailable, NeliError
 from neli_router.induction.events import Wish
 from neli_router.member.barrier import Barrier
@@ -362,7 +363,21 @@ class Engine:
         if peer not in peers:
             raise ConfigError([f"{str(peer)[:100]!r} is none of the peers: there is {', '.join(peers)}"])
         self._require_partitions(numbers or ())
-        self.post(Nominate(peers.index(peer), numbers))
+        place, replicas = peers.index(peer), self.replicas()
+        for i in numbers or ():
+            if place not in replicas[i]:
+                found = f"it is no replica of partition {i}, which {', '.join(peers[one] for one in replicas[i])} elect"
+                raise BeyondProtocol(wanted, found, "name one of these")
+        if not any(place in able for able in replicas):
+            raise BeyondProtocol(wanted, "it is no replica of any partition", "name another peer")
+        self.post(Nominate(place, numbers))
+
+    def replicas(self) -> Sequence[Collection[int]]:
+        """By partition, the places of the peers that may lead it."""
+        settings, count = self.config.peer_settings(my_place(self.config)), self.config.layout.partitions
+        if isinstance(settings, TermSettings):
+            return [electorate(settings, i)[0] for i in range(count)]
+        return [range(settings.size)] * count
 
     def shed(self, partitions: Iterable[int] | None) -> None:
         """Lead these, or all, only while no other peer can; none takes that back."""

@@ -12,6 +12,7 @@ Nothing is ever out of reach here. A member that hears no majority of its peers 
 
 import contextlib
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from neli_router.config import Config, my_place
@@ -44,6 +45,12 @@ LOOK_SOON = 0.02
 """The same if another member has come to lead: look-ups go by the outlook, and a handover takes no longer than a few of
 these. What this member itself comes to lead is looked at before it is told of it."""
 
+LATE_MAX = 1.0
+"""Seconds by which a step may be late, besides a lease: a turn waits half as long for its peers."""
+
+STOOD_STILL = "this process got no time: it was stopped, suspended or starved, or its disk gave no answer"
+"""Told first: what such a member tells next of its peers, that they are silent, is of itself."""
+
 
 class PeerFooting:
     """A `Footing`, opened. Raises ConfigError and PeersUnusable."""
@@ -55,6 +62,7 @@ class PeerFooting:
         self._membership, self._stepped, self._tell = membership, foothold.stepped, foothold.tell
         self._began = runtime.clock()
         self._look_at, self._changes = self._began, 0
+        self._stepped_at = inf
         self._name, self._address = str(config.name), config.address
         self._card = PeerCard()
         self._settings = settings = config.peer_settings(my_place(config))
@@ -100,6 +108,10 @@ class PeerFooting:
         self._link.close()
 
     def _publish(self, machine: Voter, now: float) -> None:
+        if now > self._stepped_at + self._settings.lease + LATE_MAX:
+            fields = {"seconds": round(now - self._stepped_at, 1), "why": STOOD_STILL}
+            self._tell(Notice("member.stood_still", fields))
+        self._stepped_at = now
         standing, membership = machine.standing, self._membership
         changes = machine.transitions.total() + machine.leader_changes
         if (
@@ -138,7 +150,7 @@ class PeerFooting:
             me=settings.me,
             heard_at=link.heard_at,
             silent=link.silent,
-            refusals={**link.refusals, **dict.fromkeys(machine.strangers, "lease")},
+            refusals=_refusals(link, machine),
             leaders=tuple(machine.leaders),
             transitions=dict(machine.transitions),
             leader_changes=machine.leader_changes,
@@ -150,6 +162,12 @@ class PeerFooting:
             self._tell(notice)
         if self._feed is not None:
             self._feed.publish(self._owners.reading(after))
+
+
+def _refusals(link: PeerLink, machine: Voter) -> dict[int, str]:
+    """Why nothing of a peer is taken: the link's reason is of what came last, because what the machine ignores has come
+    through the link. One that is silent may have been ended to be given other settings."""
+    return {**dict.fromkeys(machine.strangers - link.silent, "lease"), **link.refusals}
 
 
 def _cards(link: PeerLink) -> dict[int, PeerCard]:

@@ -208,7 +208,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("", "kill_hung", PERHAPS_NUMBER, "The part of the lease after which a hung process is killed, or none."),
         Option(
             *("", "ownership", PERHAPS_TEXT),
-            "The Redis that is told the owners, such as redis://host:6379/jobs; all but induction need it.",
+            "The Redis that is told the owners, such as redis://host:6379/jobs; neli and fast-neli need it.",
         ),
         Option("", "max_age", PERHAPS_SECONDS, "When the table is too old for look-ups, in s; none for never."),
         Option("layout", "slots", WHOLE, "Slots that keys are hashed to. The group's, for ever."),

@@ -130,7 +130,7 @@ class GroupEvent:
     reason: str = ""
     """Why it happened, where the protocol tells."""
     term: int = 0
-    """The highest under which partitions were elected a leader for; 0 if none was."""
+    """Under which all its partitions were elected a leader for; 0 if they have several terms, or none was elected."""
 
 
 class MemberStatus(NamedTuple):

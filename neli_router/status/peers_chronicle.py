@@ -11,7 +11,7 @@ what *this* member believes. Another one may know of a leader a moment before, o
     a peer that answers no more            silence
     one that does again                    hear
     a partition has another leader         elect
-    a partition has none any more          vacate, with the reason
+    a partition has none any more          release, or vacate if nothing is left to its leader; with the reason
 
 Peers are called as the list spells them. Their addresses for clients, and which of them are drained, are as they say
 of themselves. There are no targets, pins, loads, lags or leases.
@@ -42,8 +42,8 @@ class PeersChronicle(Chronicle):
         self._genesis = Genesis(by="", layout=layout, lease=lease, guarantee=guarantee, base=0, version=VERSION)
         self._number = 0
         self._seen: Outlook | None = None
-        self._growing: dict[tuple[Cause, str], Episode] = {}
-        """(cause, peer) -> the newest event of partitions that it came to lead, or leads no more."""
+        self._growing: dict[tuple[bool, str, str], Episode] = {}
+        """(whether it came to lead, peer, reason) -> the newest event of such partitions."""
 
     def look(self, outlook: Outlook | None) -> None:
         """This is what the member knows now."""
@@ -96,6 +96,7 @@ class PeersChronicle(Chronicle):
 
     def _tell_leaders(self, outlook: Outlook) -> None:
         had, (has, terms) = self.group.state.owners, _led(outlook)
+        leads = set(has)
         moves: list[tuple[Episode, str | None, str | None, int]] = []
         for partition, target in enumerate(has):
             source = had[partition] if partition < len(had) else None
@@ -103,20 +104,28 @@ class PeersChronicle(Chronicle):
                 continue
             led = outlook.leaders[partition]
             reason = "" if led is None else led.reason
-            event = self._event_of("elect" if target else "vacate", target or source or "", reason, outlook.at)
-            event.term = max(event.term, terms[partition])
+            cause: Cause = "elect" if target else "release" if source in leads else "vacate"
+            event = self._event_of(cause, target or source or "", reason, outlook.at)
+            event.cause = cause  # What it led goes partition by partition, and the last one shows that it was all.
             moves.append((event, source, target, partition))
         number = self._next() if moves else 0  # One number for all of them, above that of each event.
         for event, source, target, partition in moves:
+            # One that is not of all its partitions would be false for some: the table has those.
+            event.term = terms[partition] if not event.counts or event.term == terms[partition] else 0
             event.add(source, target, partition, number, outlook.at)
         self._keep(None, len(moves))
 
     def _event_of(self, cause: Cause, peer: str, reason: str, now: float) -> Episode:
-        """Leaders of partitions are elected one after another: what comes within a lease is one event, and the reason
-        of the first is told."""
-        event = self._growing.get((cause, peer))
-        if event is None or now - max(event.read_at, event.last_at) > self._genesis.lease:
-            event = self._growing[cause, peer] = self._begin_event(cause, peer, reason, now)
+        """Leaders of partitions are elected one after another: what comes within a lease, for one reason, is one
+        event."""
+        key, lease = (cause == "elect", peer, reason), self._genesis.lease
+        event = self._growing.get(key)
+        if event is None or now - max(event.read_at, event.last_at) > lease:
+            # Those that have come to rest go: reasons name terms and counts, and there is no end of them.
+            self._growing = {
+                other: old for other, old in self._growing.items() if now - max(old.read_at, old.last_at) <= lease
+            }
+            event = self._growing[key] = self._begin_event(cause, peer, reason, now)
         return event
 
     def _begin_event(self, cause: Cause, peer: str, reason: str, now: float) -> Episode:

@@ -15,7 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 from prometheus_client.parser import text_string_to_metric_families
 
+from neli_router.agent.wire import PeersView, PeerView
 from neli_router.cli import main
+from neli_router.commands.peers import unled, why_of
 from neli_router.config import Config
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
@@ -24,9 +26,14 @@ from neli_router.settings.agent_options import AgentOptions
 from tests.agent.running import Running, running
 from tests.deploy.tools import output_of, tool
 from tests.member.test_peer_footing import PARTITIONS, Listed
-from tests.waiting import until
+from tests.servers.process import free_udp_ports
+from tests.waiting import PATIENCE, until
 
-LEASE = 2.0
+LEASE = 6.0
+"""A shorter one ends while other tests take all cores."""
+
+BEAT = 0.5
+"""What is told comes with a beat, and tests wait for it."""
 
 
 def neli(*words: str) -> Result:
@@ -45,7 +52,13 @@ def _agents(listed: Listed, tmp_path: Path) -> Iterator[list[Running]]:
         for i in range(3):
             layout = Layout(slots=64, partitions=PARTITIONS)
             config = Config(
-                listed.address(i), protocol="term", name=f"m{i}", lease=LEASE, layout=layout, address=f"10.0.0.{i}:9"
+                listed.address(i),
+                protocol="term",
+                name=f"m{i}",
+                lease=LEASE,
+                beat=BEAT,
+                layout=layout,
+                address=f"10.0.0.{i}:9",
             )
             agents.append(stack.enter_context(running(config, AgentOptions(socket=f"{tmp_path}/{i}.sock"))))
         until(lambda: [2, 2, 2] == shares(agents), "an even share")
@@ -57,8 +70,13 @@ def shares(agents: list[Running]) -> list[int]:
 
 
 def asked(folder: Path, path: str, of: int = 0) -> httpx.Response:
-    with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/{of}.sock"), base_url="http://agent") as client:
+    with client_of(folder, of) as client:
         return client.get(path)
+
+
+def client_of(folder: Path, of: int = 0) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=f"{folder}/{of}.sock")
+    return httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE)
 
 
 def test_agents_among_peers_answer_for_what_they_lead_and_for_what_they_believe_that_others_lead(
@@ -80,8 +98,7 @@ def test_agents_among_peers_answer_for_what_they_lead_and_for_what_they_believe_
     )
     assert leader.member.led[other] == owner["term"]
     keys = [f"customer-{i}" for i in range(20)]
-    many = httpx.Client(transport=httpx.HTTPTransport(uds=f"{tmp_path}/0.sock"), base_url="http://agent")
-    with many as client:
+    with client_of(tmp_path) as client:
         found = client.post("/v1/owners", json={"keys": keys}).json()["owners"]
         with client.stream("GET", f"/v1/watch?role={other}") as stream:
             first = next(line for line in stream.iter_lines() if line.startswith("data:"))
@@ -117,6 +134,31 @@ def test_an_operator_names_a_leader_and_rebalances(agents: list[Running], listed
     assert (2, True) == (result.exit_code, "name it by --to HOST:PORT" in result.output)
 
 
+def test_a_peer_that_cannot_be_elected_is_refused_as_a_leader_and_as_an_heir(listed: Listed, tmp_path: Path) -> None:
+    layout = Layout(slots=64, partitions=PARTITIONS)
+    config = Config(listed.address(0), protocol="term", name="m0", lease=LEASE, beat=BEAT, layout=layout, replicas=2)
+    with running(config, AgentOptions(socket=f"{tmp_path}/0.sock")):
+
+        def say(*words: str) -> tuple[int, str]:
+            result = neli(*words, "--agent", f"{tmp_path}/0.sock")
+            return result.exit_code, result.output
+
+        def state(i: int) -> str:
+            answer = asked(tmp_path, "/v1/peers").json()
+            return str(answer["peers"][i]["state"]) if "peers" in answer else ""
+
+        until(lambda: state(1) != "", "a member that listens")
+        code, said = say("rebalance", "--to", listed.places[2], "--partition", "0")
+        one, other = listed.places[:2]
+        assert (5, True) == (code, f"it is no replica of partition 0, which {one}, {other} elect: name one" in said)
+        until(lambda: state(1) == "silent", "the silence of the others")
+        code, said = say("rebalance", "--to", other)
+        assert (5, True) == (code, f"Error: {other} was to lead, but it has been silent for " in said)
+        assert f" s: start it, or name another of {one}" in said
+        code, said = say("drain", "m0", "--yes")
+        assert (0, False) == (code, "to move" in said or "Each goes to" in said)
+
+
 def test_metrics_show_peers_elections_and_what_was_refused(
     agents: list[Running], listed: Listed, tmp_path: Path
 ) -> None:
@@ -140,7 +182,7 @@ def test_metrics_show_peers_elections_and_what_was_refused(
     key.write_text("0" * 64)
     key.chmod(0o600)
     stranger = f"{listed.address(2)}&key_file={key}"
-    options: dict[str, Any] = {"lease": LEASE, "layout": Layout(slots=64, partitions=PARTITIONS)}
+    options: dict[str, Any] = {"lease": LEASE, "beat": BEAT, "layout": Layout(slots=64, partitions=PARTITIONS)}
     with Member(Config(stranger, protocol="term", name="m2", **options)):
         until(lambda: told(tmp_path)["neli_refused_datagrams_total{key}"] > 0, "a refusal")
         assert 0 == told(tmp_path)[silent]
@@ -170,7 +212,7 @@ def test_the_commands_show_peers_and_their_leaders_and_what_became_of_one_that_i
     assert (0, PARTITIONS) == (code, len(said.splitlines()) - 1)
     assert {f"m{i}" for i in range(3)}.isdisjoint(said.split())
     assert set(listed.places) <= set(said.split())
-    assert f"{listed.places[1]} leads, term " in say("events")[1]
+    assert f"{listed.places[1]} leads" in say("events")[1]
     keys = [f"customer-{i}" for i in range(20)]
     code, said = say("owner", *keys)
     assert (0, {False, True}) == (code, {" believed  customer-" in line for line in said.splitlines()})
@@ -214,7 +256,13 @@ def test_with_a_store_of_owners_events_and_the_table_say_why_a_leader_changed(
         agents = []
         for i in range(3):
             config = Config(
-                listed.address(i), protocol="term", name=f"m{i}", lease=LEASE, layout=layout, ownership=ownership
+                listed.address(i),
+                protocol="term",
+                name=f"m{i}",
+                lease=LEASE,
+                beat=BEAT,
+                layout=layout,
+                ownership=ownership,
             )
             agents.append(stack.enter_context(running(config, AgentOptions(socket=f"{tmp_path}/{i}.sock"))))
         until(lambda: [2, 2, 2] == shares(agents), "an even share")
@@ -274,10 +322,20 @@ def test_an_agent_is_drained_passes_on_what_it_leads_and_gets_it_back(
     assert "its member m0 leads 6 partitions only while no other peer can" in " ".join(
         neli("doctor", *words).output.split()
     )
-    said = json.loads(drain("undrain", "m0", "--output", "json").output)
-    assert (True, []) == (said["done"], said["moves"])
+    said = drain("undrain", "m0").output
+    assert "Its peers give back what it is preferred for, one partition after another, within some seconds.\n" == said
     until(lambda: [2, 2, 2] == shares(agents), "an even share")
     until(lambda: ("m0", 0, False) == shedding()[0], "another agent to know of that, too")
+    assert "It was not drained.\n" == drain("undrain", "m0").output
+    said = json.loads(drain("undrain", "m0", "--output", "json").output)
+    assert (True, []) == (said["done"], said["moves"])
+    agents[1].agent.member.ask_close()
+    agents[2].agent.member.ask_close()
+    until(
+        lambda: {"here", "silent"} == {one["state"] for one in asked(tmp_path, "/v1/peers").json()["peers"]},
+        "the silence of all others",
+    )
+    assert "to move" not in drain("drain", "m0").output
 
 
 def test_an_agent_of_gossip_is_drained_and_another_leads_until_all_others_are_gone(
@@ -327,6 +385,7 @@ def test_of_agents_with_preferences_the_last_one_leads_only_what_no_other_can(li
                 protocol="term",
                 name=f"m{i}",
                 lease=LEASE,
+                beat=BEAT,
                 layout=Layout(slots=64, partitions=PARTITIONS),
                 preferences=f"0-4: {listed.places[0]}; others,{listed.places[2]}",
             )
@@ -345,7 +404,7 @@ def test_an_agent_that_has_just_started_is_asked_again_for_its_peers(listed: Lis
         said.append((answer.status_code, answer.json().get("kind", "")))
         return answer.status_code == httpx.codes.OK
 
-    config = Config(listed.address(0), protocol="term", lease=LEASE)
+    config = Config(listed.address(0), protocol="term", lease=LEASE, beat=BEAT)
     with running(config, AgentOptions(socket=f"{tmp_path}/0.sock")):
         until(shows_them, "the peers")
     # Before the member listens, it must not be said that its members do not elect.
@@ -425,6 +484,28 @@ def test_doctor_does_not_take_the_port_of_the_agent_that_answers_for_another_pro
     given = ("--me", listed.places[0], "--protocol", "term", "--socket", f"{tmp_path}/0.sock")
     result = neli("doctor", "--peers", ",".join(listed.places), *given)
     assert (0, False) == (result.exit_code, "another process listens there" in result.output)
+
+
+def test_doctor_fails_when_the_agent_at_the_socket_runs_another_list_or_is_another_peer(
+    agents: list[Running], listed: Listed, tmp_path: Path
+) -> None:
+    def doctor(peers: list[str], me: str) -> tuple[int, str]:
+        given = ("--me", me, "--protocol", "term", "--socket", f"{tmp_path}/0.sock")
+        result = neli("doctor", "--peers", ",".join(peers), *given)
+        return result.exit_code, " ".join(result.output.split())
+
+    alone, (port,) = ", ".join(listed.places), free_udp_ports(1)
+    code, said = doctor([*listed.places[:2], f"127.0.0.1:{port}"], f"127.0.0.1:{port}")
+    assert (1, True) == (code, f"FAIL agent the agent at {tmp_path}/0.sock runs another list of peers: {alone}" in said)
+    assert "-> name this member's own with --socket" in said
+    assert "voters" not in said
+    code, said = doctor(listed.places, listed.places[1])
+    assert (1, True) == (code, f"0.sock is {listed.places[0]}, and not {listed.places[1]}" in said)
+
+
+def test_one_partition_without_a_leader_is_told_as_one() -> None:
+    assert ["1 partition has", "2 partitions have"] == [unled(PeersView([], 2, 3, 1, one)) for one in (1, 2)]
+    assert "start all peers with the same" in str(why_of(PeerView("a:1", "refused", None, 0, "protocol")))
 
 
 def test_doctor_says_what_a_member_would_say_of_its_key_and_of_its_votes(listed: Listed, tmp_path: Path) -> None:

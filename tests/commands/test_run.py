@@ -456,6 +456,17 @@ def test_with_keep_it_outlives_its_agent(tmp_path: Path) -> None:
     assert 128 + signal.SIGTERM == code
 
 
+def test_when_its_agent_is_gone_it_says_so_and_not_why_it_once_waited(tmp_path: Path) -> None:
+    with standing_in(tmp_path) as (agent, address):
+        runs = Runs(agent, address, tmp_path)
+        process = runs.start("bash", "-c", "echo $$ >> pids; exec sleep 100")
+        runs.await_line(process, "waiting for role nightly: beta leads it")
+        agent.leads(remaining=FIRST)
+        runs.pids(1)
+    code, _, error = runs.end(process)
+    assert (75, True) == (code, f"was lost (the agent at {address} is gone, and the lease ran out)" in error)
+
+
 def test_with_keep_it_waits_on_while_its_agent_is_started_anew(tmp_path: Path) -> None:
     with standing_in(tmp_path) as (agent, address):
         runs = Runs(agent, address, tmp_path)
@@ -676,8 +687,9 @@ def _is_leaving(client: Client, partition: int) -> bool:
     return [number for number, one in enumerate(table) if one.owner != one.target] == [partition]
 
 
-GRACE = 4.0
-"""Twice the lease: a command that had only the rest of its lease would be killed before."""
+GRACE = 12.0
+"""Twice the lease: a command that had only the rest of its lease would be killed before. A shorter lease would be lost
+while other tests take all cores."""
 
 
 @pytest.mark.process

@@ -77,7 +77,7 @@ def test_people_are_told_who_leads_and_why_one_leads_no_more() -> None:
     assert (1, set(CAUSES)) == (member.leader_changes, set(member.transitions))
     scene.kill(middle)
     scene.run(90)
-    assert {Led(None, 2, "nothing is heard of it")} == set(member.leaders)
+    assert {Led(None, 2, f"nothing is heard of {peers[middle]}")} == set(member.leaders)
     assert ("leader.missed", peers[middle]) == [(name, peer) for place, name, peer in scene.notices if place == low][-1]
 
 
@@ -581,14 +581,25 @@ def test_people_are_told_that_a_leader_gave_way_because_it_was_drained() -> None
         scene.run(scene.now + 0.05)
     led = scene.members[other].leaders[0]
     assert led is not None
-    assert "it was drained, and gave way" == led.reason
+    before = f"{scene.settings[0].peers[leader]} was drained, and gave way"
+    assert before == led.reason
     scene.run(scene.now + 5 * P)
-    before = f"{scene.settings[0].peers[leader]} led before: it was drained, and gave way"
     heir = scene.by_uuid[1]
     expected = {other: before, heir: f"{before}; a majority favour it"}
-    expected[leader] = f"{scene.settings[0].peers[leader]} led before: it gave all partitions away"
+    expected[leader] = f"{scene.settings[0].peers[leader]} gave all partitions away"
     told = {place: led.reason for place, member in scene.members.items() if (led := member.leaders[0]) is not None}
     assert expected == told
+
+
+def test_people_are_told_to_whom_a_leader_gave_way_by_the_leader_itself_as_by_the_others() -> None:
+    scene = settled()
+    other, heir, leader = scene.by_uuid
+    scene.step(leader, Nominate(heir))
+    scene.run(scene.now + 5 * P)
+    peers = scene.settings[0].peers
+    before = f"{peers[leader]} gave way to {peers[heir]}"
+    told = {place: led.reason for place, member in scene.members.items() if (led := member.leaders[0]) is not None}
+    assert {other: before, leader: before, heir: f"{before}; a majority favour it"} == told
 
 
 def test_people_are_told_why_the_leader_before_the_present_one_leads_no_more() -> None:
@@ -597,7 +608,7 @@ def test_people_are_told_why_the_leader_before_the_present_one_leads_no_more() -
     scene.kill(leader)
     scene.until_led(5 * P)
     scene.run(scene.now + P)
-    before = f"{scene.settings[0].peers[leader]} led before: nothing is heard of it"
+    before = f"nothing is heard of {scene.settings[0].peers[leader]}"
     found = [scene.members[place].leaders[0] for place in (other, heir)]
     assert [before, f"{before}; a majority favour it"] == [led.reason for led in found if led is not None]
 
@@ -851,7 +862,8 @@ def test_a_leader_that_names_nobody_of_the_list_is_missed_as_others_are() -> Non
     scene.step(follower, Heard(leader, encode(Rest(scene.members[follower]._copies._mark, odd))))
     (led, *_) = scene.members[follower].leaders
     assert led is not None
-    assert (None, "it says that it leads no more: it lost its majority") == (led.leader, led.reason)
+    why = f"{scene.settings[0].peers[leader]} says that it leads no more: it lost its majority"
+    assert (None, why) == (led.leader, led.reason)
 
 
 def test_a_term_that_no_number_of_elections_comes_to_is_ignored() -> None:

@@ -675,7 +675,7 @@ def test_transfer_a_leader_cedes_and_the_one_it_names_proposes_at_once() -> None
     assert [Became(Role.FOLLOWER, 5, None, "it ceded to peer 2"), Tell(None, Ceded(5, 2, 2))] == told
     successor = follower(0, me=2, term=5)
     told = hear(successor, 0, Ceded(5, 2, 2), 10.5)
-    assert [Became(Role.CANDIDATE, 6, None, "peer 0 ceded to it"), Remember(6), Tell(None, Proposal(6))] == told
+    assert [Became(Role.CANDIDATE, 6, None, "peer 0 ceded to peer 2"), Remember(6), Tell(None, Proposal(6))] == told
 
 
 def test_transfer_the_others_leave_the_named_one_time_to_be_elected() -> None:

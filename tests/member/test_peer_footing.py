@@ -311,7 +311,7 @@ def test_of_a_peer_with_other_settings_the_link_s_reason_is_told_and_none_once_i
         footing: Any = group["a"]._engine._footing
         footing.machine._strangers.update({1, 2, 3})
         footing._link.refusals, footing._link.silent = {1: "key"}, frozenset({2})
-        group.advance(1.0)
+        group.advance(4.0)
         outlook = group["a"].outlook
         assert outlook is not None
         assert {1: "key", 3: "lease"} == outlook.refusals

@@ -52,7 +52,7 @@ def test_members_are_the_peers_and_owners_their_leaders() -> None:
 def test_what_a_member_finds_at_its_start_is_told_as_leads_and_not_as_silence() -> None:
     assert [
         "a:1 leads, term 7 (2 of 3 support it): 1 partition to a:1",
-        "b:1 leads, term 9: 2 partitions to b:1",
+        "b:1 leads: 2 partitions to b:1",
     ] == said(shown(replace(START, silent=frozenset({2}), heard_at={1: 100.0})))
 
 
@@ -63,6 +63,29 @@ def test_silence_and_the_reasons_of_each_change_are_told() -> None:
         "c:1 leads, term 10 (b:1 ceded): 1 partition from b:1 to c:1",
     ] == said(shown(START, GONE))[2:]
     assert "b:1 answers again" == said(shown(START, GONE, replace(GONE, at=111.0, silent=frozenset())))[-1]
+
+
+def test_a_peer_that_still_leads_others_leads_less_and_its_heir_is_named() -> None:
+    whole = replace(START, leaders=(Led(1, 9, ""), Led(1, 9, ""), Led(1, 9, ""), None))
+    first = replace(whole, at=101.0, leaders=(Led(None, 9, "b:1 ceded to c:1"), *whole.leaders[1:]))
+    assert "b:1 leads less (b:1 ceded to c:1): 1 partition given to c:1" == said(shown(whole, first))[-1]
+    last = replace(first, at=102.0, leaders=(*[Led(None, 9, "b:1 ceded to c:1")] * 3, None))
+    assert ["b:1 leads no more (b:1 ceded to c:1): 3 partitions given to c:1"] == said(shown(whole, first, last))[1:]
+
+
+def test_events_are_told_apart_by_their_reasons_and_of_several_terms_none_is_told() -> None:
+    none = replace(START, leaders=(None,) * 4)
+    found = replace(
+        none, at=101.0, leaders=(Led(1, 7, "2 of 3 support it"), Led(1, 9, "3 of 3 support it"), None, None)
+    )
+    more = replace(found, at=102.0, leaders=(*found.leaders[:2], Led(1, 9, "3 of 3 support it"), None))
+    expected = [
+        "b:1 leads, term 7 (2 of 3 support it): 1 partition to b:1",
+        "b:1 leads, term 9 (3 of 3 support it): 2 partitions to b:1",
+    ]
+    assert expected == said(shown(none, found, more))
+    other = replace(more, at=103.0, leaders=(*more.leaders[:3], Led(1, 12, "3 of 3 support it")))
+    assert [expected[0], "b:1 leads (3 of 3 support it): 3 partitions to b:1"] == said(shown(none, found, more, other))
 
 
 def test_what_peers_say_of_themselves_is_shown_of_them_and_no_news() -> None:
@@ -84,7 +107,7 @@ def test_a_refusal_is_told_with_its_reason_once() -> None:
 
 def test_leaders_that_come_within_a_lease_are_one_event() -> None:
     later = replace(START, at=102.0, leaders=(Led(1, 9, ""), *START.leaders[1:]))
-    assert ["b:1 leads, term 9: 3 partitions from nobody, a:1 to b:1"] == said(shown(START, later))[1:]
+    assert ["b:1 leads: 3 partitions from nobody, a:1 to b:1"] == said(shown(START, later))[1:]
     assert 3 == len(said(shown(START, replace(later, at=100.0 + 2 * LEASE))))
 
 

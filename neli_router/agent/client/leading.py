@@ -73,7 +73,7 @@ class BaseLeadingBlock:
 
     def _take(self, name: str, view: View) -> bool:
         """Take note of an event; whether to ask for the rest now."""
-        self.has_heard, self._is_new = True, False
+        self.has_heard, self._is_new, self.trouble = True, False, None
         must_ask = self.hold.told(name, view)
         if name == "ended":
             self.trouble = self._hung_up(view.why)
@@ -88,6 +88,15 @@ class BaseLeadingBlock:
         if error is not None and (self._is_new or not isinstance(error, NoAgent)):
             return False
         return self.hold.end > self.hold.clock()
+
+    @property
+    def why_lost(self) -> str:
+        """Why what was held is lost, or is about to be."""
+        if self.hold.why:
+            return self.hold.why
+        if isinstance(self.trouble, NoAgent):
+            return f"the agent at {self._transport.address} is gone, and the lease ran out"
+        return "the lease ran out without being renewed"
 
     def _refused(self) -> NeliError:
         """Why the block cannot begin."""

@@ -103,6 +103,7 @@ class Hold:
             case "acquired":
                 self.terms, self.member, self.drain_timeout = terms, view.member, view.drain_timeout
                 self.revoked, self.more = frozenset(), {}
+                self.why = ""  # It is over that it was waited for: no later end may be explained by it.
             # Told once, and perhaps before the agent has answered what is held: none of it may be missed.
             case "more" if self.terms:
                 self._add(terms)
@@ -195,7 +196,7 @@ class Hold:
         return NotLeading(
             "leadership was wanted" + ("" if timeout is None else f" within {timeout:g} s"),
             self.why or "the agent's member does not lead it",
-            "wait longer, or see with `neli members` and `neli table` who leads and why",
+            "wait longer, or see with `neli table` and `neli members` (among peers: `neli peers`) who leads and why",
         )
 
     def not_here(self, wanted: str) -> NeliError | None:

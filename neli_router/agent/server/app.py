@@ -276,8 +276,31 @@ class App:
         if asked.to is None:
             self._inner.rebalance()
         else:
+            self._require_answers(asked.to)
             self._inner.nominate(asked.to, asked.partitions)
         await answer(send, RebalanceView(self._member.name, len(self._inner.led)))
+
+    def _require_answers(self, peer: str) -> None:
+        """Raise why `peer` cannot be elected now: nothing would come of its nomination, and nobody would tell."""
+        outlook = self._inner.outlook
+        if outlook is None or peer not in outlook.peers:
+            return
+        others = ", ".join(
+            other for i, other in enumerate(outlook.peers) if other != peer and outlook.state(i) in ("alive", "here")
+        )
+        name = f"or name another of {others}" if others else "or name another"
+        match outlook.state(place := outlook.peers.index(peer)):
+            case "silent":
+                found, remedy = f"it has been silent for {outlook.silent_for(place):.0f} s", f"start it, {name}"
+            case "one-way":
+                found = "it is heard and does not answer"
+                remedy = f"if that lasts, see what keeps from it what is sent to it; {name}"
+            case "refused":
+                found = f"what comes from it is refused ({outlook.refusals[place]})"
+                remedy = f"mend that, see `neli peers`, {name}"
+            case _:
+                return
+        raise _unwell(f"{peer} was to lead", found, remedy)
 
     # The process
 

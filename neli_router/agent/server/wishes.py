@@ -31,8 +31,10 @@ from neli_router.status.group_view import GroupView
 __all__ = ["KINDS", "Wishes"]
 
 GOES = "Each goes to the peer that is elected for it. "
+STAYS = "No other peer can lead now: what this member leads stays with it until one can. "
 DRAINED = "Until `neli undrain`, also after a restart, this member leads only while no other peer can."
-UNDRAINED = "This member's peers give back, one after another, what it is preferred for."
+NOT_DRAINED = "It was not drained."
+UNDRAINED = "Its peers give back what it is preferred for, one partition after another, within some seconds."
 UNDRAINED_AMONG_EQUALS = (
     "This member may be elected again. Whoever leads goes on, until it is gone or another is named."
 )
@@ -74,14 +76,26 @@ class Wishes:
         """The same, where a member drains itself: see `Member.drain`. The peers that take over are not known yet."""
         asked, name, is_drain = wish_asked(body, kind), engine.member, kind == "drain"
         engine.require_itself(asked.name or "")
-        led = sorted(self._member.led) if is_drain else []
+        was_shedding = bool(engine.membership.shed)
+        led = self._passed_on(engine) if is_drain else []
         if not asked.preview:
             engine.shed(None if is_drain else ())
         moves = views.planned_views([(i, name, None) for i in led], 0, kind, name)
         prefers = engine.config.protocol == "term" and engine.config.policy != "random"
-        drained = GOES + DRAINED if led else DRAINED
-        remark = drained if is_drain else UNDRAINED if prefers else UNDRAINED_AMONG_EQUALS
+        if is_drain:
+            remark = f"{GOES if led else STAYS if self._member.led else ''}{DRAINED}"
+        else:
+            remark = NOT_DRAINED if not was_shedding else UNDRAINED if prefers else UNDRAINED_AMONG_EQUALS
         await answer(send, DrainView(not asked.preview, moves, remark))
+
+    def _passed_on(self, engine: Engine) -> list[int]:
+        """What this member leads and another peer can lead: one that answers, and is not drained itself."""
+        if (outlook := engine.membership.outlook) is None:
+            return []
+        others = {place for place in range(len(outlook.peers)) if outlook.state(place) == "alive"}
+        able = {place for place in others if (card := outlook.cards.get(place)) is None or not card.drained}
+        replicas = engine.replicas()
+        return [i for i in sorted(self._member.led) if not able.isdisjoint(replicas[i])]
 
     def _load(self, asked: LoadAsked, group: GroupView) -> CheckedWish:
         layout = self._member.layout

@@ -37,7 +37,7 @@ const SENTENCES = {
   release: ({ member }) => `${member} leads less`,
   silence: ({ member }) => `${member} is silent`,
   hear: ({ member }) => `${member} answers again`,
-  elect: ({ member, term }) => `${member} leads, term ${whole(term)}`,
+  elect: ({ member, term }) => (term ? `${member} leads, term ${whole(term)}` : `${member} leads`),
   vacate: ({ member }) => `${member} leads no more`,
   other: ({ by }) => (by ? `a record of ${by}` : "records that were not read"),
 };
