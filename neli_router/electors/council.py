@@ -98,8 +98,9 @@ class Body(Struct, frozen=True, array_like=True):
     """A message, and the partitions whose electors it is from."""
     named: list[tuple[int, int]] = []
     """(partition, peer): an operator wants the peer to lead it."""
-    beat: Annotated[float, Meta(ge=0)] = 0.0
-    """How long the sender waits between its heartbeats; 0 from an older release."""
+    beats: Annotated[int, Meta(ge=0)] = 0
+    """How many heartbeats the sender has in its lease, rounded down: this is one byte, and a beat would be nine. 0 is
+    from an older release."""
 
 
 class Memory(Struct, frozen=True, array_like=True):
@@ -125,6 +126,7 @@ class Council(Voter):
         super().__init__(settings, now, rng=rng)
         self._settings = settings
         self._time_out = MISSES * settings.beat
+        self._beats = int(settings.lease / settings.beat * (1 + 1e-9))
         kept = _remembered(memory)
         self._terms = [kept.lowest + above for above in kept.above]
         self._terms += [0] * (settings.layout.partitions - len(self._terms))
@@ -224,7 +226,7 @@ class Council(Voter):
         for partition, peer in heard.named:
             self._take_nomination(partition, peer, now)
         for message, partitions in heard.said:
-            said = Said(sender, message, min(heard.beat, heard.lease))
+            said = Said(sender, message, heard.lease / heard.beats if heard.beats else 0.0)
             for i in partitions:
                 if i in self.electors:
                     self._let(i, said, now)
@@ -273,7 +275,7 @@ class Council(Voter):
             effects.insert(first, Keep(memory))
         for to in sorted(self._outbox.keys() | self._nominations.keys()):
             said, named = self._outbox.get(to, {}), self._nominations.get(to, [])
-            bodies = packed(self._settings.lease, self._settings.beat, self._closing, said, named)
+            bodies = packed(self._settings.lease, self._beats, self._closing, said, named)
             effects += [Send(to, body) for body in bodies]
         self._outbox, self._nominations = {}, {}
 
@@ -425,11 +427,11 @@ def _reason(reasons: Mapping[int, str]) -> str:
 
 
 def packed(
-    lease: float, beat: float, leaving: bool, said: dict[Message, list[int]], named: list[tuple[int, int]]
+    lease: float, beats: int, leaving: bool, said: dict[Message, list[int]], named: list[tuple[int, int]]
 ) -> list[bytes]:
     """All this in as few bodies as it takes, none above BODY_MAX."""
     parts = [named[start : start + NAMED_MAX] for start in range(0, len(named), NAMED_MAX)]
-    bodies = [Body(lease, leaving, [], part, beat) for part in parts]
+    bodies = [Body(lease, leaving, [], part, beats) for part in parts]
     items: list[tuple[Message, list[int]]] = []
     room = BODY_MAX - FRAME_MAX
     left = room
@@ -438,14 +440,14 @@ def packed(
         rest = partitions
         while rest:
             if left < size + PARTITION_MAX:
-                bodies.append(Body(lease, leaving, items, beat=beat))
+                bodies.append(Body(lease, leaving, items, beats=beats))
                 items, left = [], room
             fit = (left - size) // PARTITION_MAX
             items.append((message, rest[:fit]))
             left -= size + PARTITION_MAX * min(fit, len(rest))
             rest = rest[fit:]
     if items:
-        bodies.append(Body(lease, leaving, items, beat=beat))
+        bodies.append(Body(lease, leaving, items, beats=beats))
     return [_ENCODER.encode(body) for body in bodies]
 
 

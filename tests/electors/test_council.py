@@ -185,7 +185,7 @@ def test_no_body_is_longer_than_a_datagram_that_no_network_splits() -> None:
     scene.await_leaders()
     assert 0 < scene.longest <= BODY_MAX
     said: dict[Message, list[int]] = {Heartbeat(2**52 + i, 2**40): list(range(4096)) for i in range(40)}
-    bodies = packed(1.5, 0.5, False, said, [(4095, 199)] * 1000)
+    bodies = packed(1.5, 3, False, said, [(4095, 199)] * 1000)
     assert max(map(len, bodies)) <= BODY_MAX
     heard = [msgspec.msgpack.decode(body) for body in bodies]
     assert 40 * 4096 == sum(len(partitions) for one in heard for _, partitions in one[2])
@@ -282,7 +282,7 @@ def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_la
     ]
     effects: list[PeerEffect] = []
     for sender, message, partitions in heard:
-        for body in packed(LEASE, LEASE / 3, False, {message: partitions}, []):
+        for body in packed(LEASE, 3, False, {message: partitions}, []):
             effects += council.step(Heard(sender, body), 0.01)
     effects += council.step(TICK, 0.01 + BEAT)
     told = [(one.event, one.fields) for one in effects if isinstance(one, Notice)]

@@ -513,7 +513,8 @@ def test_what_fails_at_the_start_lets_go_of_the_memory_and_is_told(opened: Open)
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
         held = [os.dup(0)]
         stack.callback(lambda: [*map(os.close, held)])
-        resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 50, before[1]))
+        highest = max(int(one.name) for one in Path("/dev/fd").iterdir())  # Of those below it, all may be open.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 50, before[1]))
         with suppress(OSError):
             while True:
                 held.append(os.dup(0))
