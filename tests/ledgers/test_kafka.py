@@ -35,6 +35,7 @@ from neli_router.errors import (
 )
 from neli_router.ledgers.base import Entry, Promise
 from neli_router.ledgers.kafka.address import KafkaAddress, parse
+from neli_router.ledgers.kafka.clients import serve
 from neli_router.ledgers.kafka.ledger import KafkaLedger, delete_topic
 from neli_router.protocol import NAME_MAX
 from tests.conftest import require
@@ -160,7 +161,7 @@ def test_a_topic_that_takes_no_snapshot_is_told_and_ends_no_member(
     config = Config(f"kafka://{kafka}/{group}", lease=5.0, beat=0.02, snapshot_every=100, accept_rewinds=True)
     with Member(config) as member, member.leading("nightly", timeout=PATIENCE) as lease:
         for _ in range(40):  # Long even when they are compressed.
-            member.drain(os.urandom(NAME_MAX // 2).hex())
+            member.drain(os.urandom(NAME_MAX // 2).hex(), timeout=PATIENCE)
         until(lambda: "ledger.record_too_long" in caplog.text)
         read_to = member.state.at
         until(lambda: member.state.at > read_to + 10)
@@ -348,6 +349,23 @@ def test_a_log_that_lost_its_tail_to_an_unclean_election_is_rewound_even_if_it_i
                         read += [entry.payload for entry in other.read(1.0)]
                 assert (20, 0) == (read.count(b"instead"), read.count(b"lost"))
             complaint(ledger, LedgerRewound)
+
+
+def test_a_producer_that_breaks_while_it_tells_of_deliveries_is_broken_and_no_fault_of_ours() -> None:
+    """The client has its fatal error set already when it calls us, and Python takes that for a fault of the callee."""
+    fatal = KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER))
+
+    def breaks(_: float) -> None:
+        raise SystemError("a function returned a result with an exception set") from fatal
+
+    def fails(_: float) -> None:
+        raise SystemError("something else")
+
+    with pytest.raises(KafkaException) as caught:
+        serve(breaks, 0.0)
+    assert fatal is caught.value
+    with pytest.raises(SystemError, match="something else"):
+        serve(fails, 0.0)
 
 
 def in_sync(broker: str, topic: str) -> list[int]:

@@ -13,7 +13,7 @@ a child keeps the owners of all clients that its parent had, and never collects 
 import gc
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -26,7 +26,7 @@ from neli_router.ledgers.kafka.address import KafkaAddress
 from neli_router.ledgers.kafka.faults import REFUSED, SILENT, explain
 from neli_router.ledgers.kafka.topic import ASK_MAX
 
-__all__ = ["COMMON", "asking", "keep_in_children"]
+__all__ = ["COMMON", "asking", "keep_in_children", "serve"]
 
 COMMON: Mapping[str, Any] = {
     "allow.auto.create.topics": False,  # A topic that was deleted must not come back with a broker's defaults.
@@ -103,6 +103,19 @@ def keep_in_children(owner: object) -> None:
 def _keep() -> None:
     _kept.extend(_owners)
     gc.freeze()
+
+
+def serve(call: Callable[[float], object], timeout: float) -> None:
+    """Let the producer tell of deliveries. Raises KafkaException if it is broken for good.
+
+    It then has that error set already while it still tells of deliveries, and Python calls that a fault of the callee.
+    """
+    try:
+        call(timeout)
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
 
 
 os.register_at_fork(after_in_child=_keep)

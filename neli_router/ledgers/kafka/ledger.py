@@ -34,7 +34,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from neli_router.ledgers.base import Entry, Promise, require_not_closed, require_own_process
 from neli_router.ledgers.kafka.address import KafkaAddress
-from neli_router.ledgers.kafka.clients import COMMON, asking, keep_in_children
+from neli_router.ledgers.kafka.clients import COMMON, asking, keep_in_children, serve
 from neli_router.ledgers.kafka.faults import DENIED, TOO_LONG, explain, is_fatal
 from neli_router.ledgers.kafka.prober import LOOK_MAX
 from neli_router.ledgers.kafka.reader import KafkaReader
@@ -172,7 +172,7 @@ class _KafkaWriter:
         batch: list[dict[str, Any]] = [{"value": payload} for payload in payloads]
         try:
             self._producer.produce_batch(self._at.topic, batch, 0, on_delivery=self._delivered)
-            self._producer.poll(0)
+            serve(self._producer.poll, 0)
         except KafkaException as error:
             raise explain(self._heed(error.args[0]), self._at, "an append") from error
         if (refused := next((it["_error"] for it in batch if "_error" in it), None)) is not None:
@@ -185,7 +185,7 @@ class _KafkaWriter:
     def acknowledged(self) -> list[int]:
         """Of records appended since the last call, oldest first."""
         try:
-            self._producer.poll(0)
+            serve(self._producer.poll, 0)
         except KafkaException as error:
             self._failing = self._heed(error.args[0])
         offsets, self._offsets = self._offsets, []
@@ -202,9 +202,9 @@ class _KafkaWriter:
 
     def close(self) -> None:
         try:
-            self._producer.flush(FLUSH_MAX)
+            serve(self._producer.flush, FLUSH_MAX)
             self._producer.purge()
-            self._producer.flush(0)
+            serve(self._producer.flush, 0)
         except KafkaException:
             return  # Broken for good: no record that waits in it will be sent.
 

@@ -61,7 +61,7 @@ from neli_router.consumer_group.events import (
 )
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnavailable, LedgerUnusable, NeliError
 from neli_router.ledgers.base import require_not_closed, require_own_process
-from neli_router.ledgers.kafka.clients import COMMON, asking, keep_in_children
+from neli_router.ledgers.kafka.clients import COMMON, asking, keep_in_children, serve
 from neli_router.ledgers.kafka.faults import DENIED, explain, is_fatal, told
 from neli_router.subscriptions.base import TAKE_MAX, BrokerNews, GroupLook
 from neli_router.subscriptions.kafka.address import GroupAddress
@@ -171,7 +171,7 @@ class KafkaSubscription:
             with suppress(BufferError, KafkaException):
                 self._producer.produce(self._at.topic, body, partition=partition, on_delivery=self._delivered)
         with suppress(KafkaException):
-            self._producer.poll(0)
+            serve(self._producer.poll, 0)
 
     def confirm(self, offsets: Mapping[int, int]) -> None:
         self._require_open()
@@ -201,7 +201,7 @@ class KafkaSubscription:
         self._leave()
         with suppress(KafkaException):
             self._producer.purge()
-            self._producer.flush(0)
+            serve(self._producer.flush, 0)
         give_up_at = time.monotonic() + CLOSE_MAX
         for thread in self._threads:
             thread.join(max(0.0, give_up_at - time.monotonic()))
