@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from random import Random
 
-from neli_router.protocol import Acquired, Event, Fenced, Revoked, Standing
+from neli_router.protocol import NO_STANDING, Acquired, Event, Fenced, Revoked, Standing
 
 __all__ = ["Belief", "Believer"]
 
@@ -151,6 +151,7 @@ class Believer(ABC):
 
     @property
     def standing(self) -> Standing:
-        leading = self._belief.leading
+        if not (leading := self._belief.leading):
+            return NO_STANDING
         ends = {i: self._ends(i) for i in leading}
         return Standing(dict(leading), min(ends.values(), default=-inf), self._belief.bounded(ends))

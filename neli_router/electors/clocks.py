@@ -21,6 +21,9 @@ __all__ = ["TICKS", "BiasedClocks"]
 TICKS = 8192
 """Times travel in ticks, of which a second has this many: whole numbers are short, and halves stay exact."""
 
+ELAPSED_MAX = 1 << 60
+"""Nobody runs for so long. An estimate that grew on from here could not be sent in the end."""
+
 
 class BiasedClocks:
     """One member's own clock, and its estimates of all others'. Not thread-safe."""
@@ -42,7 +45,7 @@ class BiasedClocks:
 
     def hear(self, place: int, elapsed: int, now: float) -> None:
         """Its clock showed this when it said so."""
-        if elapsed > self._bases[place] + (now - self._based_at[place]) * self._slow * TICKS:
+        if self._bases[place] + (now - self._based_at[place]) * self._slow * TICKS < elapsed < ELAPSED_MAX:
             self._bases[place], self._based_at[place] = elapsed, now
 
     def knows(self, place: int) -> bool:

@@ -30,7 +30,7 @@ A member that gives way, or closes, raises its floor: voters that hear it change
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 from math import inf
 from random import Random
@@ -45,7 +45,17 @@ from neli_router.electors.electorate import Electorate
 from neli_router.electors.events import Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.electors.phi import Signs
 from neli_router.electors.priority import LEAST
-from neli_router.electors.scuttlebutt import COUNT_MAX, Ack, Piece, Scuttlebutt, Syn, Update, incarnation_after
+from neli_router.electors.scuttlebutt import (
+    COUNT_MAX,
+    Ack,
+    Piece,
+    Refresh,
+    Scuttlebutt,
+    Syn,
+    Update,
+    Value,
+    incarnation_after,
+)
 from neli_router.electors.settings import GossipSettings
 from neli_router.electors.voter import Voter
 from neli_router.protocol import Notice
@@ -295,19 +305,19 @@ class Gossip(Voter):
 
     def _take(self, pieces: list[Piece], now: float, effects: list[PeerEffect]) -> None:
         """Bring copies up to date, and clocks, supports and suspicion with them."""
-        ballot, replicas = self._ballot, self._copies.replicas
+        ballot, copies = self._ballot, self._copies
         two_classes, favourite = self._two_classes, self.favourite
         term, electorate, heard = ballot.term, ballot.electorate, list[int]()
-        for place, life, after, updates in self._copies.take(pieces):
-            if after and len(updates) == 1 and updates[0][0] == HEARTBEAT:
-                beat = updates[0][2]  # As it is nearly always.
+        for place, after, (life, key, _, value), earlier in copies.take(pieces):
+            if after and key == HEARTBEAT and not earlier:
+                beat = value  # As it is nearly always.
             else:
                 self._look_at(place, life)
-                beat = replicas[place].get(HEARTBEAT)
+                beat = copies.get(place, HEARTBEAT)
             heard.append(place)
             if beat is not None and len(beat) == 7:
                 if two_classes and beat[5:] > ballot.electorate.tag:
-                    self._take_over(replicas[place].get(ELECTORATE))
+                    self._take_over(copies.get(place, ELECTORATE))
                 if beat[4] < COUNT_MAX:
                     ballot.hear(place, beat, now)
         self._signs.sign(heard, now - self._slept)
@@ -327,21 +337,19 @@ class Gossip(Voter):
         if self._clocks.lives[place] != life:
             self._ballot.meet(place, life)
             self._signs.forget(place)
-        replica = self._copies.replicas[place]
-        if floor := replica.get(FLOOR):
+        if floor := self._copies.get(place, FLOOR):
             self._ballot.hear_floor(place, floor[0])
         for key, places in ((LEADS, self._leaders), (WISH, self._wishers)):
-            (places.discard if replica.get(key) is None else places.add)(place)
+            (places.discard if self._copies.get(place, key) is None else places.add)(place)
 
-    def _refresher(self, now: float) -> Callable[[int, Update], Update]:
+    def _refresher(self, now: float) -> Refresh:
         """The text's own improvement: pass on what I know of a clock, where its owner's last word is older."""
 
-        def refresh(place: int, update: Update) -> Update:
-            key, version, value = update
-            if key != HEARTBEAT or value is None or len(value) != 7:
-                return update
-            clock = self._clocks.read(place, now)
-            return (key, version, (*value[:2], clock, *value[3:])) if clock > value[2] else update
+        def refresh(place: int, key: int, version: int, value: Value | None) -> Update:
+            if key == HEARTBEAT and value is not None and len(value) == 7 and self._clocks.knows(place):
+                elapsed = max(value[2], self._clocks.read(place, now))
+                value = (*value[:2], elapsed, *value[3:])
+            return key, version, value
 
         return refresh
 
@@ -398,7 +406,7 @@ class Gossip(Voter):
 
     def _farewell_of(self, leader: int) -> Notice:
         """How people are told that this one leads no more."""
-        peer, floor = self._settings.peers[leader], self._copies.replicas[leader].get(FLOOR)
+        peer, floor = self._settings.peers[leader], self._copies.get(leader, FLOOR)
         if floor is not None and len(floor) == 2 and (floor[0] == ON_NONE or 0 <= floor[1] < self._settings.size):
             if floor[0] == ON_NONE:
                 whom = f"{peer} stopped"
@@ -424,20 +432,20 @@ class Gossip(Voter):
 
     def _look_round(self, now: float) -> None:
         """Find out whether I am a candidate, and whether I stick to my favourite."""
-        own, ballot, awake = self._copies.own, self._ballot, now - self._slept
+        ballot, awake = self._ballot, now - self._slept
         # One that leads is heard by a majority, and a short outage shall not unseat it: P decides.
         hears = ballot.acting or self._hears_majority(awake)
         aside = now < self._aside_until or (self._closing and ballot.lead_term is None)
         if hears and not aside and self._settings.me in self._electors:
             ready = LAST_CHOICE if self.drained else ()
-            if own.get(READY) != ready:
+            if self._copies.get(self._settings.me, READY) != ready:
                 self._copies.set(READY, ready)
         else:
             self._copies.delete(READY)
         if aside and ballot.floor < ON_NONE and now >= ballot.told_until:
             self._raise_floor(self._clocks.elapsed(now))
         if self.drained and ballot.acting and not self._was_named and self._successor is None:
-            others = (self._copies.replicas[place].get(READY) for place in self._candidates(now))
+            others = (self._copies.get(place, READY) for place in self._candidates(now))
             if any(ready != LAST_CHOICE for ready in others):
                 self._successor = self._settings.me
         self._steady = self._sticks(now)
@@ -454,9 +462,10 @@ class Gossip(Voter):
         """Whether a majority of the electorate seem alive. It is put off to look at each of a hundred."""
         if awake >= self._hears_until:
             me, signs, level = self._settings.me, self._signs, self._ballot.electorate.level
-            last, least = signs.last, signs.least
-            until = level({p: inf if p == me else last[p] + least for p in self._electors})
-            if until is not None and awake >= until:
+            heard = level({**dict(enumerate(signs.last)), me: inf})
+            assert heard is not None
+            until: float | None = heard + signs.least
+            if awake >= heard + signs.least:
                 until = level({p: inf if p == me else signs.until(p) for p in self._electors})
             assert until is not None
             self._hears_until = until
@@ -517,11 +526,10 @@ class Gossip(Voter):
         if self._settings.me not in self._electors:
             return False
         if place == self._settings.me:
-            return self._copies.own.get(READY) is not None
-        replica = self._copies.replicas[place]
+            return self._copies.get(self._settings.me, READY) is not None
         return (
-            replica.incarnation == life
-            and replica.get(READY) is not None
+            self._copies.lives[place] == life
+            and self._copies.get(place, READY) is not None
             and place in self._electors
             and self._signs.is_alive(place, now - self._slept)
         )
@@ -529,36 +537,36 @@ class Gossip(Voter):
     def _choose(self, now: float) -> tuple[int, int] | None:
         """The leader, if there is one; whom the last one named; or the candidate with the highest uuid, those that were
         drained behind all others."""
-        replicas, favourite = self._copies.replicas, self.favourite
+        held, favourite = self._copies.get, self.favourite
         if self._settings.me not in self._electors or not (candidates := self._candidates(now)):
             return None
         named, said = NOBODY, self._ballot.triplet
         # A name counts if it ends the lead that I declared last, not one before it: of two members that each favour the
         # other, one of which once named the other, both would change over, and back, and so on for ever.
-        floor = replicas[favourite].get(FLOOR) if favourite is not None else None
+        floor = held(favourite, FLOOR) if favourite is not None else None
         if floor and len(floor) == 2 and said is not None and said.bound <= floor[0] and floor[1] != favourite:
             named = floor[1]
 
         def standing(place: int) -> tuple[int, bool, bool, int]:
-            is_willing = replicas[place].get(READY) != LAST_CHOICE
+            is_willing = held(place, READY) != LAST_CHOICE
             return self._leads(place), place == named, is_willing, self._rank[place]
 
         best = max(candidates, key=standing)
-        return best, replicas[best].incarnation
+        return best, self._copies.lives[best]
 
     def _candidates(self, now: float) -> list[int]:
         """Those who would lead, also as the last choice."""
-        me, awake, replicas = self._settings.me, now - self._slept, self._copies.replicas
+        me, awake, held = self._settings.me, now - self._slept, self._copies.get
         return [
             place
             for place in dict.fromkeys(self._electors)
-            if replicas[place].get(READY) is not None
+            if held(place, READY) is not None
             and (place == me or (self._signs.is_alive(place, awake) and self._clocks.knows(place)))
         ]
 
     def _leads(self, place: int) -> int:
         """The term under which it says that it leads; 0 if it does not."""
-        leads = self._copies.replicas[place].get(LEADS)
+        leads = self._copies.get(place, LEADS)
         return leads[0] if leads else 0
 
     # Leading
@@ -567,7 +575,7 @@ class Gossip(Voter):
         """Am I the leader?"""
         ballot = self._ballot
         before, acted, said = ballot.lead_term, ballot.acting, ballot.triplet
-        ballot.lead(now, would=self._copies.own.get(READY) is not None, fresh=self._steady)
+        ballot.lead(now, would=self._copies.get(self._settings.me, READY) is not None, fresh=self._steady)
         if ballot.lead_term is None:
             if before is not None:
                 self._tell_end(now, LAPSED)
@@ -592,7 +600,7 @@ class Gossip(Voter):
     def _is_heir(self) -> bool:
         """Whether the last leader gave way to me."""
         last, me = self._last_leader, self._settings.me
-        floor = self._copies.replicas[last].get(FLOOR) if last not in (None, me) and last is not None else None
+        floor = self._copies.get(last, FLOOR) if last not in (None, me) and last is not None else None
         return floor is not None and len(floor) == 2 and floor[1] == me
 
     def _end_lead(self, now: float, reason: str) -> None:
@@ -661,7 +669,7 @@ class Gossip(Voter):
 
     def _heed_wishes(self) -> None:
         for place in sorted(self._wishers):
-            wish = self._copies.replicas[place].get(WISH)
+            wish = self._copies.get(place, WISH)
             if wish and len(wish) == 2 and wish[1] == self._ballot.lead_term:
                 if wish[0] == self._settings.me:
                     self._was_named = True
@@ -672,7 +680,7 @@ class Gossip(Voter):
         """Let this member lead instead, if it would."""
         is_able = (
             place in self._electors
-            and self._copies.replicas[place].get(READY) is not None
+            and self._copies.get(place, READY) is not None
             and self._signs.is_alive(place, self._turned_at - self._slept)
         )
         if is_able and self._successor is None:
@@ -708,7 +716,7 @@ class Gossip(Voter):
 
     def _take_over(self, value: tuple[int, ...] | None) -> None:
         """Somebody published an electorate."""
-        if value and len(value) >= 4 and value[0] < COUNT_MAX:
+        if value and len(value) >= 4 and max(value[:2]) < COUNT_MAX:
             electorate = Electorate.of(value)
             if electorate.old and electorate.new and {*electorate.old, *electorate.new} <= self._rank.keys():
                 self._ballot.take_over(electorate)
@@ -716,7 +724,7 @@ class Gossip(Voter):
     def _publish_electorate(self) -> None:
         """Say it before a heartbeat names it, so that nobody has the heartbeat without it."""
         value = self._ballot.electorate.flat
-        if self._two_classes and self._copies.own.get(ELECTORATE) != value:
+        if self._two_classes and self._copies.get(self._settings.me, ELECTORATE) != value:
             self._copies.set(ELECTORATE, value)
         self._hears_until = -inf
 

@@ -20,20 +20,16 @@ it is heard again, and is given up only after P.
 
 phi rises with the gap, so `phi >= phi_max` is the same as a gap above a limit: `mean + z * deviation`, where z follows
 from `phi_max` alone. So nobody computes phi at each look. Nor is the limit computed with each sign: signs come by the
-thousand, and few are asked about. A peer that was heard less than `z * deviation_min` ago needs no window at all. So
-signs are only noted as they come, and go into their windows many at a time: a hundred windows fit into no cache.
+thousand, and few are asked about. A peer that was heard less than `z * deviation_min` ago needs no window at all, and a
+gap is held against the limit that was computed last, and against the present one only if it is longer.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
-from math import erfc, inf, log10, sqrt
+from math import dist, erfc, inf, log10, sqrt
 
 __all__ = ["Signs", "phi", "z_of"]
-
-NOTED_MAX = 100
-"""Times of signs that wait for their windows: with more, none is written any cheaper."""
 
 
 def phi(gap: float, mean: float, deviation: float) -> float:
@@ -65,26 +61,23 @@ class Signs:
         self.least = min(self._z * deviation_min, limit_max)
         """Whoever was heard less than this ago seems alive, however regular it is."""
         self._times = [deque[float](maxlen=window + 1) for _ in range(size)]
-        self._noted: list[tuple[float, Sequence[int]]] = []
-        """When who was heard, as far as it is not in the windows yet."""
-        self._limits = [(-inf, 0.0)] * size
-        """Of each peer, a sign, and the limit that was computed when it was the last one."""
+        self._limits = [self.least] * size
+        """Of each peer, the limit that was computed last."""
 
     def forget(self, place: int) -> None:
         """Another process runs at this place from now on."""
-        self._write_down()
-        self.last[place] = -inf
+        self.last[place], self._limits[place] = -inf, self.least
         self._times[place].clear()
-        self._limits[place] = -inf, 0.0
 
     def sign(self, places: Sequence[int], now: float) -> None:
         """These live at `now`, which never goes back."""
-        last = self.last
+        last, limits, times = self.last, self._limits, self._times
         for place in places:
+            gap = now - last[place]
+            if gap > limits[place] and times[place] and (excess := gap - self._limit(place)) > 0:
+                times[place] = deque((at + excess for at in times[place]), maxlen=self._window + 1)
             last[place] = now
-        self._noted.append((now, places))
-        if len(self._noted) == NOTED_MAX:
-            self._write_down()
+            times[place].append(now)
 
     def is_alive(self, place: int, now: float) -> bool:
         """Whether phi is below its bound at `now`; not before the first sign."""
@@ -92,30 +85,16 @@ class Signs:
 
     def until(self, place: int) -> float:
         """When phi meets its bound, if nothing is heard; `-inf` before the first sign."""
-        last = self.last[place]
-        computed_at, limit = self._limits[place]
-        if computed_at != last:
-            self._write_down()
-            limit = self._limit(self._times[place])
-            self._limits[place] = last, limit
-        return last + limit
+        return self.last[place] + self._limit(place) if self._times[place] else -inf
 
-    def _write_down(self) -> None:
-        windows, least = self._times, self.least
-        for now, places in self._noted:
-            for place in places:
-                times = windows[place]
-                if times and now > times[-1] + least and (excess := now - times[-1] - self._limit(times)) > 0:
-                    times = windows[place] = deque((at + excess for at in times), maxlen=self._window + 1)
-                times.append(now)
-        self._noted.clear()
-
-    def _limit(self, times: deque[float]) -> float:
-        """The gap after these signs at which phi meets its bound."""
-        intervals = [after - before for before, after in pairwise(times)]
-        if len(intervals) < self._window:
-            intervals.append(self._mean_first)
-        mean = sum(intervals) / len(intervals)
-        variance = sum((each - mean) ** 2 for each in intervals) / len(intervals)
-        least = self._deviation_min if len(intervals) > 1 else max(self._mean_first, self._deviation_min)
-        return min(mean + self._z * max(sqrt(variance), least), self._limit_max)
+    def _limit(self, place: int) -> float:
+        """The gap after its last sign at which phi meets its bound."""
+        at = list(self._times[place])
+        number, total, squares = len(at) - 1, at[-1] - at[0], dist(at[1:], at[:-1]) ** 2
+        if number < self._window:
+            number, total, squares = number + 1, total + self._mean_first, squares + self._mean_first**2
+        mean = total / number
+        least = self._deviation_min if number > 1 else max(self._mean_first, self._deviation_min)
+        deviation = sqrt(max(squares / number - mean**2, least**2))
+        self._limits[place] = limit = min(mean + self._z * deviation, self._limit_max)
+        return limit

@@ -29,39 +29,56 @@ Values are flat tuples of whole numbers: they are small, they cannot change, and
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
-from typing import Annotated
 
-from msgspec import Meta, MsgspecError, Struct
+from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from neli_router.electors.events import BODY_MAX
 
-__all__ = ["COUNT_MAX", "Ack", "Piece", "Replica", "Rest", "Scuttlebutt", "Syn", "Update", "Value", "incarnation_after"]
+__all__ = [
+    "COUNT_MAX",
+    "Ack",
+    "Piece",
+    "Refresh",
+    "Rest",
+    "Scuttlebutt",
+    "Syn",
+    "Update",
+    "Value",
+    "Want",
+    "incarnation_after",
+]
 
 DRAWN_BITS = 16
 
 PIECES_MIN = 8
 """So many pieces are made at least, although fewer did fit: the next ones may be shorter."""
 
-NUMBER_MAX = 9
-"""Bytes of the longest number, with what goes around the list."""
+WANT_MAX = 19
+"""Bytes of the longest want."""
+
+NO_KEY = -1
+"""What changed last in a state that nothing was ever in."""
 
 NEVER_HEARD = 1 << 62
 """How far behind a copy of another life is: further than any copy of this one."""
 
 COUNT_MAX = 1 << 60
-"""No process starts so often, and nobody is elected so often. What is counted may grow on from here, and still fit."""
+"""No process starts so often, and nobody is elected so often. Who hears of more counts on as before: else it would come
+to numbers that cannot be sent."""
 
-Number = Annotated[int, Meta(ge=-(1 << 62), lt=1 << 62)]
-Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
-"""An odd message must not bring what cannot be sent on."""
-
-Value = tuple[Number, ...]
-Update = tuple[Count, Count, Value | None]
+Value = tuple[int, ...]
+Update = tuple[int, int, Value | None]
 """Key, version, value; None is a tombstone."""
-Piece = tuple[int, Annotated[int, Meta(ge=0, lt=COUNT_MAX)], Count, list[Update]]
-"""Place, incarnation, after which version it begins, and all that changed since, in the order of versions."""
+Latest = tuple[int, int, int, Value | None]
+"""Incarnation, and what changed last in its state: key, version, value."""
+Piece = tuple[int, int, Latest, list[Update]]
+"""Place, after which version it begins, what changed last, and all that changed before that, in the order of versions.
+That is nearly always nothing: so the latest is kept and passed on as it came."""
+Want = tuple[int, int]
+"""Place, and the version that my copy ends with."""
+Refresh = Callable[[int, int, int, Value | None], Update]
+"""Place, key, version, value -> what to pass on."""
 
 
 class Syn(Struct, frozen=True, array_like=True, tag=0):
@@ -69,15 +86,15 @@ class Syn(Struct, frozen=True, array_like=True, tag=0):
 
     mark: int
     first: int
-    digest: list[Count]
+    digest: list[int]
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=1):
-    """You lack these `pieces`; I lack what you have of these: place, the version that my copy ends with ..."""
+    """You lack these `pieces`; I lack what you have of these."""
 
     mark: int
     pieces: list[Piece]
-    wants: list[Number]
+    wants: list[Want]
 
 
 class Rest(Struct, frozen=True, array_like=True, tag=2):
@@ -96,84 +113,48 @@ def incarnation_after(last: int, drawn: int) -> int:
     return ((last >> DRAWN_BITS) + 1 << DRAWN_BITS) | drawn & ((1 << DRAWN_BITS) - 1)
 
 
-class Replica:
-    """What one copy of one state holds."""
-
-    __slots__ = ("before", "incarnation", "keys", "latest", "version")
-
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.version = 0
-        self.keys: dict[int, Update] = {}
-        """In the order of versions, so that what changed last is found without looking at the others."""
-        self.latest: Update = (0, 0, None)
-        self.before = 0
-        """A version that no update but `latest` is above."""
-
-    def get(self, key: int) -> Value | None:
-        held = self.keys.get(key)
-        return None if held is None else held[2]
-
-    def put(self, update: Update) -> None:
-        key, version, _ = update
-        if key != self.latest[0]:
-            self.before = self.version
-            self.keys.pop(key, None)
-        self.keys[key] = self.latest = update
-        self.version = version
-
-    def since(self, version: int) -> list[Update]:
-        """What a copy lacks that ends with `version`."""
-        if version >= self.before:
-            return [self.latest]  # As it is nearly always: looking for others costs more than all the rest.
-        changed = []
-        for update in reversed(self.keys.values()):
-            if update[1] <= version:
-                break
-            changed.append(update)
-        changed.reverse()
-        return changed
-
-
 class Scuttlebutt:
     """One member's copies of all states. `mark` is the same for all members that may hear each other."""
 
     def __init__(self, size: int, me: int, incarnation: int, *, mark: int) -> None:
-        self.replicas = [Replica(0) for _ in range(size)]
+        self.lives, self.versions = [0] * size, [0] * size
+        """How far my copies go: of each place the incarnation, and the version."""
+        self._latest: list[Latest] = [(0, NO_KEY, 0, None)] * size
+        self._others: list[dict[int, Update]] = [{} for _ in range(size)]
+        """Of each place all else, in the order of versions: so what changed is found without a look at the rest."""
+        self._before = [0] * size
+        """The highest version of these."""
         self.outlived = 0
         """The incarnation of a later life of mine, if somebody has heard of one."""
         self._me, self._mark = me, mark
         self.is_foreign = False
         """Whether the message that was decoded last has another mark."""
-        self._digest = [0, 0] * size
         self._first = 0
         self._room = size
         self._fitted = size
         """More pieces than this would be made in vain: a little more than did fit into a datagram last."""
         self.begin(incarnation)
 
-    @property
-    def own(self) -> Replica:
-        return self.replicas[self._me]
-
     def begin(self, incarnation: int) -> None:
         """A new life of mine: nothing of the older one's state is in it."""
-        self.replicas[self._me] = Replica(incarnation)
+        self._begin(self._me, incarnation)
         self.outlived = 0
-        self._note(self._me)
+
+    def get(self, place: int, key: int) -> Value | None:
+        """What my copy of this place's state has there."""
+        latest = self._latest[place]
+        if key == latest[1]:
+            return latest[3]
+        return None if (held := self._others[place].get(key)) is None else held[2]
 
     def set(self, key: int, value: Value) -> None:
         """Change my own state."""
-        own = self.own
-        own.put((key, own.version + 1, value))
-        self._note(self._me)
+        self._put(self._me, key, self.versions[self._me] + 1, value)
 
     def delete(self, key: int) -> None:
         """Take a key out of my own state; nothing happens if it is not in it."""
-        own = self.own
-        if own.get(key) is not None:
-            own.put((key, own.version + 1, None))
-            self._note(self._me)
+        if self.get(self._me, key) is not None:
+            self._put(self._me, key, self.versions[self._me] + 1, None)
 
     # Messages
 
@@ -189,33 +170,32 @@ class Scuttlebutt:
 
     def ask(self) -> bytes:
         """A Syn of all copies, or of as many as fit, beginning where the last one ended."""
-        size = len(self.replicas)
+        size = len(self.lives)
         while True:
             first = self._first
             last = min(size, first + self._room)
-            body = _encode(Syn(self._mark, first, self._digest[2 * first : 2 * last]))
+            digest = [0, 0] * (last - first)
+            digest[::2], digest[1::2] = self.lives[first:last], self.versions[first:last]
+            body = _encode(Syn(self._mark, first, digest))
             if len(body) <= BODY_MAX:
                 self._first = last % size
                 return body
             self._room = min(self._room - 1, (last - first) * BODY_MAX // len(body))
 
-    def answer(self, syn: Syn, refresh: Callable[[int, Update], Update] | None = None) -> bytes | None:
+    def answer(self, syn: Syn, refresh: Refresh | None = None) -> bytes | None:
         """What the asker lacks, and what I lack; None if our copies are alike."""
         behind, wants = self._compare(syn)
-        wanted = [number for _, place, version in wants for number in (place, version)]
         most = BODY_MAX // 3  # Of bytes: more could not be brought in one Rest, and would keep the pieces out.
-        while len(wanted) * NUMBER_MAX > most and len(_encode(wanted)) > most:
-            wanted = wanted[: 2 * (len(wanted) * most // len(_encode(wanted)) // 2 - 1)]
-        pieces = self._pieces(((place, version) for _, place, version in behind), refresh)
-        if not pieces and not wanted:
+        while len(wants) * WANT_MAX > most and (length := len(_encode(wants))) > most:
+            wants = wants[: len(wants) * most // length - 1]
+        pieces = self._pieces(behind, refresh)
+        if not pieces and not wants:
             return None
-        return self._fit(lambda some: Ack(self._mark, some, wanted), pieces)
+        return self._fit(lambda some: Ack(self._mark, some, wants), pieces)
 
-    def rest(self, wants: Sequence[int], refresh: Callable[[int, Update], Update] | None = None) -> bytes | None:
+    def rest(self, wants: Sequence[Want], refresh: Refresh | None = None) -> bytes | None:
         """What the other one lacks; None if there is nothing."""
-        size = len(self.replicas)
-        asked = [(p, v) for p, v in zip(wants[::2], wants[1::2], strict=False) if 0 <= p < size]
-        pieces = self._pieces(asked, refresh)
+        pieces = self._pieces(wants, refresh)
         return self._fit(lambda some: Rest(self._mark, some), pieces) if pieces else None
 
     def farewell(self) -> bytes:
@@ -225,52 +205,61 @@ class Scuttlebutt:
     def take(self, pieces: Iterable[Piece]) -> list[Piece]:
         """Bring my copies up to date; returns the pieces that did. One that begins after 0 adds to what I had."""
         taken = []
-        digest, replicas, size = self._digest, self.replicas, len(self.replicas)
+        lives, versions, kept, size, me = self.lives, self.versions, self._latest, len(self.lives), self._me
         for piece in pieces:
-            place, incarnation, after, updates = piece
-            if not 0 <= place < size or not updates:
+            place, after, latest, earlier = piece
+            if not 0 <= place < size:
                 continue
-            replica = replicas[place]
-            last = updates[-1][1]
-            if place == self._me:
-                self._look(incarnation, last)
+            incarnation, key, version, value = latest
+            if place == me:
+                self._look(incarnation, version)
                 continue
-            if incarnation != replica.incarnation:
-                if incarnation < replica.incarnation or after:
+            if incarnation != lives[place]:
+                if incarnation < lives[place] or after:
                     continue
-                replica = replicas[place] = Replica(incarnation)
-            elif after > replica.version or last <= replica.version:
+                self._begin(place, incarnation)
+            elif after > versions[place] or version <= versions[place]:
                 continue
-            version = replica.version
-            for update in updates:
-                if update[1] > version:
-                    replica.put(update)
-            digest[2 * place] = incarnation
-            digest[2 * place + 1] = last
+            for update in earlier:
+                if versions[place] < update[1] < version:
+                    self._put(place, *update)
+            if key == kept[place][1]:  # As it is nearly always.
+                versions[place], kept[place] = version, latest
+            else:
+                self._put(place, key, version, value)
             taken.append(piece)
         return taken
 
     # Helpers
 
-    def _note(self, place: int) -> None:
-        replica = self.replicas[place]
-        self._digest[2 * place] = replica.incarnation
-        self._digest[2 * place + 1] = replica.version
+    def _begin(self, place: int, incarnation: int) -> None:
+        self.lives[place], self.versions[place] = incarnation, 0
+        self._latest[place], self._others[place], self._before[place] = (incarnation, NO_KEY, 0, None), {}, 0
+
+    def _put(self, place: int, key: int, version: int, value: Value | None) -> None:
+        incarnation, last, before, held = self._latest[place]
+        if last not in (key, NO_KEY):
+            self._others[place].pop(key, None)
+            self._others[place][last] = last, before, held
+            self._before[place] = before
+        self._latest[place], self.versions[place] = (incarnation, key, version, value), version
 
     def _look(self, incarnation: int, version: int) -> None:
         """Somebody has this of me."""
-        if incarnation < COUNT_MAX and (incarnation, version) > (self.own.incarnation, self.own.version):
+        if incarnation < COUNT_MAX and (incarnation, version) > (self.lives[self._me], self.versions[self._me]):
             self.outlived = max(self.outlived, incarnation)
 
-    def _compare(self, syn: Syn) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-        """How far behind, place, version of the copy: the asker's and mine, those first that are furthest behind."""
+    def _compare(self, syn: Syn) -> tuple[list[Want], list[Want]]:
+        """Place and version of the copy: the asker's and mine, those first that are furthest behind."""
         behind: list[tuple[int, int, int]] = []
         wants: list[tuple[int, int, int]] = []
-        place = syn.first
-        if place < 0 or 2 * place + len(syn.digest) > len(self._digest):
-            return behind, wants
-        mine, theirs = iter(self._digest[2 * place :]), iter(syn.digest)
-        for incarnation, version, my_incarnation, my_version in zip(theirs, theirs, mine, mine, strict=False):
+        first, last = syn.first, syn.first + len(syn.digest) // 2
+        if first < 0 or last > len(self.lives):
+            return [], []
+        theirs, mine = (syn.digest[::2], syn.digest[1::2]), (self.lives[first:last], self.versions[first:last])
+        for place, incarnation, version, my_incarnation, my_version in zip(
+            range(first, last), *theirs, *mine, strict=False
+        ):
             if incarnation == my_incarnation:
                 if my_version > version:
                     behind.append((version - my_version, place, version))
@@ -280,25 +269,36 @@ class Scuttlebutt:
                 behind.append((-NEVER_HEARD, place, 0))
             else:
                 wants.append((-NEVER_HEARD, place, 0))
-            place += 1
-        if 0 <= (at := 2 * (self._me - syn.first)) < len(syn.digest) - 1:
+        me = self._me
+        if 0 <= (at := 2 * (me - first)) < 2 * (last - first):
             self._look(syn.digest[at], syn.digest[at + 1])
-            wants = [want for want in wants if want[1] != self._me]
         behind.sort()
         wants.sort()
-        return behind, wants
+        return [copy[1:] for copy in behind[: self._fitted]], [copy[1:] for copy in wants if copy[1] != me]
 
-    def _pieces(self, asked: Iterable[tuple[int, int]], refresh: Callable[[int, Update], Update] | None) -> list[Piece]:
-        pieces = []
-        replicas = self.replicas
-        for place, version in islice(asked, self._fitted):
-            replica = replicas[place]
-            if replica.version > version:
-                updates = replica.since(version)
-                if refresh is not None and place != self._me:
-                    updates = [refresh(place, update) for update in updates]
-                pieces.append((place, replica.incarnation, version, updates))
+    def _pieces(self, asked: Sequence[Want], refresh: Refresh | None) -> list[Piece]:
+        pieces: list[Piece] = []
+        versions, kept, before, size = self.versions, self._latest, self._before, len(self.lives)
+        for place, after in asked[: self._fitted]:
+            if not 0 <= place < size or versions[place] <= after:
+                continue
+            latest, earlier = kept[place], [] if after >= before[place] else self._since(place, after)
+            if refresh is not None and place != self._me:
+                incarnation, key, version, value = latest
+                latest = (incarnation, *refresh(place, key, version, value))
+                earlier = [refresh(place, *update) for update in earlier]
+            pieces.append((place, after, latest, earlier))
         return pieces
+
+    def _since(self, place: int, version: int) -> list[Update]:
+        """What changed after `version`, and before what changed last."""
+        changed: list[Update] = []
+        for update in reversed(self._others[place].values()):
+            if update[1] <= version:
+                break
+            changed.append(update)
+        changed.reverse()
+        return changed
 
     def _fit(self, message: Callable[[list[Piece]], Ack | Rest], pieces: list[Piece]) -> bytes:
         """The message with as many of `pieces` as a datagram holds, the first ones first."""
@@ -306,11 +306,14 @@ class Scuttlebutt:
             body = _encode(message(pieces))
             if len(body) <= BODY_MAX:
                 # The asked were cut to what fitted, or all fitted: try one more the next time.
-                self._fitted = min(self._fitted + 1, len(self.replicas))
+                self._fitted = min(self._fitted + 1, len(self.lives))
                 return body
             if len(pieces) > 1:
                 pieces = pieces[: max(1, min(len(pieces) - 1, len(pieces) * BODY_MAX // len(body)))]
                 self._fitted = max(PIECES_MIN, len(pieces))
+            elif earlier := pieces[0][3]:
+                place, after, (incarnation, *_), _ = pieces[0]
+                *earlier, last = earlier[: (len(earlier) + 1) // 2]
+                pieces = [(place, after, (incarnation, *last), earlier)]
             else:
-                place, incarnation, after, updates = pieces[0]
-                pieces = [(place, incarnation, after, updates[: len(updates) // 2])]
+                pieces = []  # It has no room beside what I want. In a Rest it has.

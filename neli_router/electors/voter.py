@@ -110,7 +110,10 @@ class Voter(Believer):
         """When to step with TICK if nothing comes first; `inf` means never."""
         if self._told:
             return inf
-        return min([self._due(), self._belief.deadline, *(self._ends(i) for i in self._belief.leading)])
+        due = self._due()
+        if leading := self._belief.leading:
+            due = min(due, self._belief.deadline, *map(self._ends, leading))
+        return due
 
     # The step
 

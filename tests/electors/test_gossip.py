@@ -155,7 +155,7 @@ class Doubter(Gossip):
             return super()._choose(now)
         others = {place for place in range(self._settings.size) if place != self.doubted}
         best = max(others, key=lambda place: self._rank[place])
-        return best, self._copies.replicas[best].incarnation
+        return best, self._copies.lives[best]
 
 
 class FreezesElapsedAlone(Doubter):
@@ -405,7 +405,7 @@ def test_relaying_what_is_known_of_a_clock_brings_fresher_estimates() -> None:
         lag = 0
         for me, member in scene.members.items():
             for place, other in scene.members.items():
-                if place != me and (beat := member._copies.replicas[place].get(HEARTBEAT)) is not None:
+                if place != me and (beat := member._copies.get(place, HEARTBEAT)) is not None:
                     lag += other._clocks.elapsed(scene.clock(place)) - beat[2]
         lags.append(lag)
     assert lags[1] < lags[0]
@@ -534,7 +534,7 @@ def test_an_operators_word_for_a_place_that_is_not_in_the_list_is_ignored(place:
     term = scene.members[leader].tenures(scene.clock(leader))[0]
     scene.members[other]._copies.set(WISH, (place, term))
     scene.run(scene.now + P)
-    assert WISH in scene.members[leader]._copies.replicas[other].keys
+    assert scene.members[leader]._copies.get(other, WISH) is not None
     assert [leader] == scene.acting
 
 
@@ -850,15 +850,15 @@ def test_a_heartbeat_of_another_shape_is_ignored() -> None:
 
 
 def after(scene: GossipScene, place: int, of: int) -> tuple[int, int]:
-    replica = scene.members[place]._copies.replicas[of]
-    return replica.incarnation, replica.version
+    copies = scene.members[place]._copies
+    return copies.lives[of], copies.versions[of]
 
 
 def test_a_leader_that_names_nobody_of_the_list_is_missed_as_others_are() -> None:
     scene = settled()
     follower, leader = scene.by_uuid[0], scene.by_uuid[-1]
     life, version = after(scene, follower, leader)
-    odd: list[Piece] = [(leader, life, version, [(FLOOR, version + 1, (5, 999)), (LEADS, version + 2, None)])]
+    odd: list[Piece] = [(leader, version, (life, LEADS, version + 2, None), [(FLOOR, version + 1, (5, 999))])]
     scene.step(follower, Heard(leader, encode(Rest(scene.members[follower]._copies._mark, odd))))
     (led, *_) = scene.members[follower].leaders
     assert led is not None
@@ -872,19 +872,32 @@ def test_a_term_that_no_number_of_elections_comes_to_is_ignored() -> None:
     life, version = after(scene, follower, liar)
     before = scene.members[follower]._ballot.term
     beat = (leader, after(scene, follower, leader)[0], 10**6, 10**5, 1 << 60, 0, 0)
-    odd: list[Piece] = [(liar, life, version, [(HEARTBEAT, version + 1, beat)])]
+    odd: list[Piece] = [(liar, version, (life, HEARTBEAT, version + 1, beat), [])]
     scene.step(follower, Heard(liar, encode(Rest(scene.members[follower]._copies._mark, odd))))
     assert before == scene.members[follower]._ballot.term
 
 
-@pytest.mark.parametrize("odd", [(9, 1, 3, 99, 98, 97, 99, 98, 97), (9, 1, 0, 0), (9, 1, 0), (1 << 60, 1, 1, 0, 0)])
+def test_a_clock_that_nobody_lives_to_see_is_not_believed() -> None:
+    scene = settled()
+    follower, leader = scene.by_uuid[0], scene.by_uuid[-1]
+    life, version = after(scene, follower, leader)
+    beat = (leader, life, (1 << 64) - 1, 0, 1, 0, 0)
+    odd: list[Piece] = [(leader, version, (life, HEARTBEAT, version + 1, beat), [])]
+    scene.step(follower, Heard(leader, encode(Rest(scene.members[follower]._copies._mark, odd))))
+    scene.run(scene.now + 2 * P)
+    assert ([], [leader]) == (scene.doubled, scene.acting)
+
+
+@pytest.mark.parametrize(
+    "odd", [(9, 1, 3, 99, 98, 97, 99, 98, 97), (9, 1, 0, 0), (9, 1, 0), (1 << 60, 1, 1, 0, 0), (9, 1 << 60, 1, 0, 0)]
+)
 def test_an_electorate_that_cannot_be_is_not_taken_over(odd: tuple[int, ...]) -> None:
     scene = settled(5, first_class=3)
     place, liar = scene.by_uuid[0], scene.by_uuid[1]
     life, version = after(scene, place, liar)
     before = scene.members[place].electorate
     beat = (NOBODY, 0, 10**6, 0, 1, 9, 1)
-    pieces: list[Piece] = [(liar, life, version, [(ELECTORATE, version + 1, odd), (HEARTBEAT, version + 2, beat)])]
+    pieces: list[Piece] = [(liar, version, (life, HEARTBEAT, version + 2, beat), [(ELECTORATE, version + 1, odd)])]
     scene.step(place, Heard(liar, encode(Rest(scene.members[place]._copies._mark, pieces))))
     assert before == scene.members[place].electorate
 
