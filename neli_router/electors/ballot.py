@@ -50,6 +50,7 @@ from typing import NamedTuple
 
 from neli_router.electors.clocks import BiasedClocks
 from neli_router.electors.electorate import Electorate
+from neli_router.electors.events import COUNT_MAX
 
 __all__ = ["NOBODY", "ON_NONE", "Ballot", "Triplet"]
 
@@ -169,8 +170,11 @@ class Ballot:
     def hear(self, place: int, triplet: tuple[int, ...], now: float) -> None:
         """What the life that I have met at this place declares."""
         favourite, life, elapsed, bound, term, electorate_term, electorate_change = triplet
+        if term > self.term:
+            if term >= COUNT_MAX:
+                return
+            self.term = term
         self.clocks.hear(place, elapsed, now)
-        self.term = max(self.term, term)
         if favourite == self._me and life == self.life:
             self.supports[place] = _Favour(bound, term, (electorate_term, electorate_change))
         elif place in self.supports:

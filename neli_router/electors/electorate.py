@@ -62,7 +62,7 @@ class Electorate(NamedTuple):
             return None
         found = None
         for part in {self.old, self.new}:
-            theirs = sorted([values[place] for place in part if place in values], reverse=True)
+            theirs = sorted(map(values.__getitem__, filter(values.__contains__, part)), reverse=True)
             if 2 * len(theirs) <= len(part):
                 return None
             middle = theirs[len(part) // 2]

@@ -19,10 +19,26 @@ from typing import NamedTuple
 
 from neli_router.protocol import Close, News, Released, Tick
 
-__all__ = ["BODY_MAX", "Heard", "Keep", "Led", "Nominate", "PeerEffect", "PeerInput", "Prefer", "Rebalance", "Send"]
+__all__ = [
+    "BODY_MAX",
+    "COUNT_MAX",
+    "Heard",
+    "Keep",
+    "Led",
+    "Nominate",
+    "PeerEffect",
+    "PeerInput",
+    "Prefer",
+    "Rebalance",
+    "Send",
+]
 
 BODY_MAX = 1200
 """Bytes of the longest body: with all frames around it a datagram that no network splits."""
+
+COUNT_MAX = 1 << 60
+"""No process starts so often, and nobody is elected so often. Whoever counted on from more would come to numbers that
+cannot be sent, so it is not heard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,10 @@ from msgspec.msgpack import Decoder, encode
 from neli_router.electors.ballot import NOBODY, ON_NONE, Ballot
 from neli_router.electors.clocks import BiasedClocks
 from neli_router.electors.electorate import Electorate
-from neli_router.electors.events import Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
+from neli_router.electors.events import COUNT_MAX, Keep, Led, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.electors.phi import Signs
 from neli_router.electors.priority import LEAST
 from neli_router.electors.scuttlebutt import (
-    COUNT_MAX,
     Ack,
     Piece,
     Refresh,
@@ -318,8 +317,7 @@ class Gossip(Voter):
             if beat is not None and len(beat) == 7:
                 if two_classes and beat[5:] > ballot.electorate.tag:
                     self._take_over(copies.get(place, ELECTORATE))
-                if beat[4] < COUNT_MAX:
-                    ballot.hear(place, beat, now)
+                ballot.hear(place, beat, now)
         self._signs.sign(heard, now - self._slept)
         if favourite in heard:
             self._steady = self._sticks(now)  # First: what follows may declare it.

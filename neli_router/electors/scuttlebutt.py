@@ -28,15 +28,16 @@ still has the key would tell each other that they are alike.
 Values are flat tuples of whole numbers: they are small, they cannot change, and msgspec checks and packs them in C.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from operator import sub
 
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from neli_router.electors.events import BODY_MAX
+from neli_router.electors.events import BODY_MAX, COUNT_MAX
 
 __all__ = [
-    "COUNT_MAX",
     "Ack",
     "Piece",
     "Refresh",
@@ -62,10 +63,6 @@ NO_KEY = -1
 
 NEVER_HEARD = 1 << 62
 """How far behind a copy of another life is: further than any copy of this one."""
-
-COUNT_MAX = 1 << 60
-"""No process starts so often, and nobody is elected so often. Who hears of more counts on as before: else it would come
-to numbers that cannot be sent."""
 
 Value = tuple[int, ...]
 Update = tuple[int, int, Value | None]
@@ -120,13 +117,14 @@ class Scuttlebutt:
         self.lives, self.versions = [0] * size, [0] * size
         """How far my copies go: of each place the incarnation, and the version."""
         self._latest: list[Latest] = [(0, NO_KEY, 0, None)] * size
-        self._others: list[dict[int, Update]] = [{} for _ in range(size)]
-        """Of each place all else, in the order of versions: so what changed is found without a look at the rest."""
+        self._older: list[dict[int, Update]] = [{} for _ in range(size)]
+        """Of each place all that changed before, in the order of versions: what changed lately is found at the end."""
         self._before = [0] * size
         """The highest version of these."""
         self.outlived = 0
         """The incarnation of a later life of mine, if somebody has heard of one."""
         self._me, self._mark = me, mark
+        self._others = frozenset(range(size)) - {me}
         self.is_foreign = False
         """Whether the message that was decoded last has another mark."""
         self._first = 0
@@ -145,7 +143,7 @@ class Scuttlebutt:
         latest = self._latest[place]
         if key == latest[1]:
             return latest[3]
-        return None if (held := self._others[place].get(key)) is None else held[2]
+        return None if (held := self._older[place].get(key)) is None else held[2]
 
     def set(self, key: int, value: Value) -> None:
         """Change my own state."""
@@ -195,7 +193,8 @@ class Scuttlebutt:
 
     def rest(self, wants: Sequence[Want], refresh: Refresh | None = None) -> bytes | None:
         """What the other one lacks; None if there is nothing."""
-        pieces = self._pieces(wants, refresh)
+        size, versions = len(self.lives), self.versions
+        pieces = self._pieces([want for want in wants if 0 <= want[0] < size and want[1] < versions[want[0]]], refresh)
         return self._fit(lambda some: Rest(self._mark, some), pieces) if pieces else None
 
     def farewell(self) -> bytes:
@@ -205,20 +204,19 @@ class Scuttlebutt:
     def take(self, pieces: Iterable[Piece]) -> list[Piece]:
         """Bring my copies up to date; returns the pieces that did. One that begins after 0 adds to what I had."""
         taken = []
-        lives, versions, kept, size, me = self.lives, self.versions, self._latest, len(self.lives), self._me
+        lives, versions, kept, others = self.lives, self.versions, self._latest, self._others
         for piece in pieces:
             place, after, latest, earlier = piece
-            if not 0 <= place < size:
-                continue
             incarnation, key, version, value = latest
-            if place == me:
-                self._look(incarnation, version)
+            if place not in others:
+                if place == self._me:
+                    self._look(incarnation, version)
                 continue
             if incarnation != lives[place]:
                 if incarnation < lives[place] or after:
                     continue
                 self._begin(place, incarnation)
-            elif after > versions[place] or version <= versions[place]:
+            elif not after <= versions[place] < version:
                 continue
             for update in earlier:
                 if versions[place] < update[1] < version:
@@ -234,13 +232,13 @@ class Scuttlebutt:
 
     def _begin(self, place: int, incarnation: int) -> None:
         self.lives[place], self.versions[place] = incarnation, 0
-        self._latest[place], self._others[place], self._before[place] = (incarnation, NO_KEY, 0, None), {}, 0
+        self._latest[place], self._older[place], self._before[place] = (incarnation, NO_KEY, 0, None), {}, 0
 
     def _put(self, place: int, key: int, version: int, value: Value | None) -> None:
         incarnation, last, before, held = self._latest[place]
         if last not in (key, NO_KEY):
-            self._others[place].pop(key, None)
-            self._others[place][last] = last, before, held
+            self._older[place].pop(key, None)
+            self._older[place][last] = last, before, held
             self._before[place] = before
         self._latest[place], self.versions[place] = (incarnation, key, version, value), version
 
@@ -251,49 +249,45 @@ class Scuttlebutt:
 
     def _compare(self, syn: Syn) -> tuple[list[Want], list[Want]]:
         """Place and version of the copy: the asker's and mine, those first that are furthest behind."""
-        behind: list[tuple[int, int, int]] = []
-        wants: list[tuple[int, int, int]] = []
         first, last = syn.first, syn.first + len(syn.digest) // 2
         if first < 0 or last > len(self.lives):
             return [], []
-        theirs, mine = (syn.digest[::2], syn.digest[1::2]), (self.lives[first:last], self.versions[first:last])
-        for place, incarnation, version, my_incarnation, my_version in zip(
-            range(first, last), *theirs, *mine, strict=False
-        ):
-            if incarnation == my_incarnation:
-                if my_version > version:
-                    behind.append((version - my_version, place, version))
-                elif my_version < version:
-                    wants.append((my_version - version, place, my_version))
-            elif incarnation < my_incarnation:
-                behind.append((-NEVER_HEARD, place, 0))
-            else:
-                wants.append((-NEVER_HEARD, place, 0))
-        me = self._me
-        if 0 <= (at := 2 * (me - first)) < 2 * (last - first):
+        if 0 <= (at := 2 * (self._me - first)) < 2 * (last - first):
             self._look(syn.digest[at], syn.digest[at + 1])
-        behind.sort()
-        wants.sort()
-        return [copy[1:] for copy in behind[: self._fitted]], [copy[1:] for copy in wants if copy[1] != me]
+        lives, theirs, mine = syn.digest[::2], syn.digest[1::2], self.versions[first:last]
+        ahead = list(map(sub, mine, theirs))
+        if lives != self.lives[first:last]:
+            for index, (life, my_life) in enumerate(zip(lives, self.lives[first:last], strict=False)):
+                if life != my_life:
+                    ahead[index] = NEVER_HEARD if life < my_life else -NEVER_HEARD
+                    theirs[index] = mine[index] = 0
+        order = sorted(range(len(ahead)), key=ahead.__getitem__)
+        lacking, alike = (bisect(order, 0, key=ahead.__getitem__) for bisect in (bisect_left, bisect_right))
+        wants = [(first + i, mine[i]) for i in order[:lacking] if first + i != self._me]
+        return [(first + i, theirs[i]) for i in reversed(order[alike:])], wants
 
     def _pieces(self, asked: Sequence[Want], refresh: Refresh | None) -> list[Piece]:
+        """Of places that are there, and of which I have more."""
+        kept, before = self._latest, self._before
+        if refresh is None:
+            return [
+                (place, after, kept[place], [] if after >= before[place] else self._since(place, after))
+                for place, after in asked[: self._fitted]
+            ]
         pieces: list[Piece] = []
-        versions, kept, before, size = self.versions, self._latest, self._before, len(self.lives)
-        for place, after in asked[: self._fitted]:
-            if not 0 <= place < size or versions[place] <= after:
-                continue
-            latest, earlier = kept[place], [] if after >= before[place] else self._since(place, after)
-            if refresh is not None and place != self._me:
+        for place, after, latest, earlier in self._pieces(asked, None):
+            if place == self._me:
+                pieces.append((place, after, latest, earlier))
+            else:
                 incarnation, key, version, value = latest
-                latest = (incarnation, *refresh(place, key, version, value))
-                earlier = [refresh(place, *update) for update in earlier]
-            pieces.append((place, after, latest, earlier))
+                renewed = (incarnation, *refresh(place, key, version, value))
+                pieces.append((place, after, renewed, [refresh(place, *update) for update in earlier]))
         return pieces
 
     def _since(self, place: int, version: int) -> list[Update]:
         """What changed after `version`, and before what changed last."""
         changed: list[Update] = []
-        for update in reversed(self._others[place].values()):
+        for update in reversed(self._older[place].values()):
             if update[1] <= version:
                 break
             changed.append(update)
