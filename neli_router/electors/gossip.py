@@ -360,7 +360,8 @@ class Gossip(Voter):
         if is_beat:
             self._look_round(now)
         self._favour(now)
-        self._lead(now, effects)
+        if self._ballot.supports or self._ballot.lead_term is not None:
+            self._lead(now, effects)
         if is_beat:
             self._beat(now, effects)
             self._tell_leader(effects)

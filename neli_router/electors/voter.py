@@ -149,8 +149,9 @@ class Voter(Believer):
         return effects
 
     def _settle(self, now: float, effects: list[PeerEffect]) -> None:
-        self._belief.reason = self._loss
-        effects += self._belief.settle(self.tenures(now), take=not self._closing)
+        if (may := self.tenures(now)) != self._belief.leading:
+            self._belief.reason = self._loss
+            effects += self._belief.settle(may, take=not self._closing)
 
     def _drain(self, now: float, effects: list[PeerEffect]) -> None:
         if not (leading := self._belief.leading):

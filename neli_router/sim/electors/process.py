@@ -160,7 +160,11 @@ class ElectorProcess:
             self._rest()
             return
         self._turning = True
-        self._stop_or(self._read, self._mail.popleft() if self._mail else TICK)
+        taken = self._mail.popleft() if self._mail else TICK
+        if self._stall:
+            self._stop_or(self._read, taken)
+        else:
+            self._step(taken, self.now)
 
     def _read(self, taken: PeerInput) -> None:
         self._stop_or(self._step, taken, self.now)
@@ -194,7 +198,10 @@ class ElectorProcess:
         if event is TICK and self.machine.deadline <= now:
             raise Violation("rests", f"{self.label} has its next deadline at {self.machine.deadline}, and it is {now}")
         # A term that is not on disk yet was told to nobody: until then it is the last step's word that counts.
-        kept = max((at + 1 for at, effect in enumerate(effects) if isinstance(effect, Keep)), default=0)
+        kept = 0
+        for count, effect in enumerate(effects, 1):
+            if isinstance(effect, Keep):
+                kept = count
         self._finish(effects, 0, kept)
 
     def _finish(self, effects: Sequence[PeerEffect], done: int, kept: int) -> None:
