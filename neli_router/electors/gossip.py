@@ -463,11 +463,11 @@ class Gossip(Voter):
             me, signs, level = self._settings.me, self._signs, self._ballot.electorate.level
             heard = level({**dict(enumerate(signs.last)), me: inf})
             assert heard is not None
-            until: float | None = heard + signs.least
-            if awake >= heard + signs.least:
+            self._hears_until = heard + signs.least
+            if awake >= self._hears_until:
                 until = level({p: inf if p == me else signs.until(p) for p in self._electors})
-            assert until is not None
-            self._hears_until = until
+                assert until is not None
+                self._hears_until = until
         return awake < self._hears_until
 
     def _beat(self, now: float, effects: list[PeerEffect]) -> None:

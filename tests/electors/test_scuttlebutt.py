@@ -36,7 +36,9 @@ def exchange(asker: Scuttlebutt, asked: Scuttlebutt) -> None:
 
 
 def known(one: Scuttlebutt, place: int) -> dict[int, tuple[int, ...] | None]:
-    return {key: value for key in range(60) if (value := one.get(place, key)) is not None}
+    """Also what was deleted."""
+    _, last, version, latest = one._latest[place]
+    return {key: value for key, _, value in one._older[place].values()} | ({last: latest} if version else {})
 
 
 def test_one_exchange_brings_both_up_to_date() -> None:
@@ -167,7 +169,7 @@ def test_a_deletion_reaches_copies_by_members_that_were_made_anew_since() -> Non
     a.set(2, (21,))
     exchange(b, a)
     exchange(c, b)
-    assert {2: (21,)} == known(a, 0) == known(b, 0) == known(c, 0)
+    assert {1: None, 2: (21,)} == known(a, 0) == known(b, 0) == known(c, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
