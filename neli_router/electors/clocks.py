@@ -21,8 +21,9 @@ __all__ = ["TICKS", "BiasedClocks"]
 TICKS = 8192
 """Times travel in ticks, of which a second has this many: whole numbers are short, and halves stay exact."""
 
-ELAPSED_MAX = 1 << 60
-"""Nobody runs for so long. An estimate that grew on from here could not be sent in the end."""
+ELAPSED_MAX = 1 << 52
+"""Nobody runs for so long: it is more than ten thousand years. What is below is as exact in a float, and so is what an
+estimate grows on to."""
 
 
 class BiasedClocks:
@@ -31,7 +32,7 @@ class BiasedClocks:
     def __init__(self, size: int, me: int, now: float, *, drift: float) -> None:
         self.lives = [0] * size
         """Whose clocks these are: the life of each place that was heard of last; 0 before the first."""
-        self._me, self._slow = me, (1 - drift) / (1 + drift)
+        self._me, self._rate = me, (1 - drift) / (1 + drift) * TICKS
         self._start = now
         self._bases, self._based_at = [-inf] * size, [now] * size
 
@@ -45,8 +46,8 @@ class BiasedClocks:
 
     def hear(self, place: int, elapsed: int, now: float) -> None:
         """Its clock showed this when it said so."""
-        if self._bases[place] + (now - self._based_at[place]) * self._slow * TICKS < elapsed < ELAPSED_MAX:
-            self._bases[place], self._based_at[place] = elapsed, now
+        if elapsed - (now - self._based_at[place]) * self._rate > self._bases[place] and elapsed < ELAPSED_MAX:
+            self._bases[place], self._based_at[place] = float(elapsed), now
 
     def knows(self, place: int) -> bool:
         return place == self._me or self._bases[place] > -inf
@@ -59,7 +60,7 @@ class BiasedClocks:
         """C_N(N'): a lower bound of that member's own clock, in ticks. Only of one that I know."""
         if place == self._me:
             return self.elapsed(now)
-        return int(self._bases[place] + (now - self._based_at[place]) * self._slow * TICKS)
+        return int(self._bases[place] + (now - self._based_at[place]) * self._rate)
 
     def when(self, elapsed: float) -> float:
         """When my own clock shows this."""

@@ -306,20 +306,18 @@ class Gossip(Voter):
         """Bring copies up to date, and clocks, supports and suspicion with them."""
         ballot, copies = self._ballot, self._copies
         two_classes, favourite = self._two_classes, self.favourite
-        term, electorate, heard = ballot.term, ballot.electorate, list[int]()
-        for place, after, (life, key, _, value), earlier in copies.take(pieces):
-            if after and key == HEARTBEAT and not earlier:
-                beat = value  # As it is nearly always.
-            else:
-                self._look_at(place, life)
-                beat = copies.get(place, HEARTBEAT)
-            heard.append(place)
+        term, electorate = ballot.term, ballot.electorate
+        beats, changed = copies.take(pieces, HEARTBEAT)
+        for place in changed:
+            self._look_at(place)
+            beats[place] = copies.get(place, HEARTBEAT)
+        for place, beat in beats.items():
             if beat is not None and len(beat) == 7:
                 if two_classes and beat[5:] > ballot.electorate.tag:
                     self._take_over(copies.get(place, ELECTORATE))
                 ballot.hear(place, beat, now)
-        self._signs.sign(heard, now - self._slept)
-        if favourite in heard:
+        self._signs.sign(beats, now - self._slept)
+        if favourite in beats:
             self._steady = self._sticks(now)  # First: what follows may declare it.
         if ballot.term > term or ballot.electorate is not electorate:
             self._publish_electorate()
@@ -330,9 +328,9 @@ class Gossip(Voter):
         if ballot.acting and self._wishers:
             self._heed_wishes()
 
-    def _look_at(self, place: int, life: int) -> None:
-        """More than its heartbeat may have changed in the copy of this member's state."""
-        if self._clocks.lives[place] != life:
+    def _look_at(self, place: int) -> None:
+        """More than its heartbeat has changed in the copy of this member's state."""
+        if self._clocks.lives[place] != (life := self._copies.lives[place]):
             self._ballot.meet(place, life)
             self._signs.forget(place)
         if floor := self._copies.get(place, FLOOR):

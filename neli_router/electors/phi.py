@@ -25,7 +25,7 @@ gap is held against the limit that was computed last, and against the present on
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from math import dist, erfc, inf, log10, sqrt
 
@@ -69,7 +69,7 @@ class Signs:
         self.last[place], self._limits[place] = -inf, self.least
         self._times[place].clear()
 
-    def sign(self, places: Sequence[int], now: float) -> None:
+    def sign(self, places: Iterable[int], now: float) -> None:
         """These live at `now`, which never goes back."""
         last, limits, times = self.last, self._limits, self._times
         for place in places:

@@ -28,7 +28,7 @@ still has the key would tell each other that they are alike.
 Values are flat tuples of whole numbers: they are small, they cannot change, and msgspec checks and packs them in C.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from operator import sub
 
@@ -53,10 +53,7 @@ __all__ = [
 DRAWN_BITS = 16
 
 PIECES_MIN = 8
-"""So many pieces are made at least, although fewer did fit: the next ones may be shorter."""
-
-WANT_MAX = 19
-"""Bytes of the longest want."""
+"""So many pieces are tried at least, however long the last ones were: the next ones may be shorter."""
 
 NO_KEY = -1
 """What changed last in a state that nothing was ever in."""
@@ -69,7 +66,7 @@ Update = tuple[int, int, Value | None]
 """Key, version, value; None is a tombstone."""
 Latest = tuple[int, int, int, Value | None]
 """Incarnation, and what changed last in its state: key, version, value."""
-Piece = tuple[int, int, Latest, list[Update]]
+Piece = tuple[int, int, Latest, tuple[Update, ...]]
 """Place, after which version it begins, what changed last, and all that changed before that, in the order of versions.
 That is nearly always nothing: so the latest is kept and passed on as it came."""
 Want = tuple[int, int]
@@ -124,13 +121,12 @@ class Scuttlebutt:
         self.outlived = 0
         """The incarnation of a later life of mine, if somebody has heard of one."""
         self._me, self._mark = me, mark
-        self._others = frozenset(range(size)) - {me}
         self.is_foreign = False
         """Whether the message that was decoded last has another mark."""
         self._first = 0
         self._room = size
-        self._fitted = size
-        """More pieces than this would be made in vain: a little more than did fit into a datagram last."""
+        self._piece_bytes = 1
+        """How long a piece was in the last message: more than fit by that would be made in vain."""
         self.begin(incarnation)
 
     def begin(self, incarnation: int) -> None:
@@ -184,49 +180,53 @@ class Scuttlebutt:
         """What the asker lacks, and what I lack; None if our copies are alike."""
         behind, wants = self._compare(syn)
         most = BODY_MAX // 3  # Of bytes: more could not be brought in one Rest, and would keep the pieces out.
-        while len(wants) * WANT_MAX > most and (length := len(_encode(wants))) > most:
+        while (length := len(_encode(wants))) > most:
             wants = wants[: len(wants) * most // length - 1]
-        pieces = self._pieces(behind, refresh)
-        if not pieces and not wants:
+        if not behind and not wants:
             return None
-        return self._fit(lambda some: Ack(self._mark, some, wants), pieces)
+        return self._fit(lambda pieces: Ack(self._mark, pieces, wants), behind, refresh, used=length)
 
     def rest(self, wants: Sequence[Want], refresh: Refresh | None = None) -> bytes | None:
         """What the other one lacks; None if there is nothing."""
         size, versions = len(self.lives), self.versions
-        pieces = self._pieces([want for want in wants if 0 <= want[0] < size and want[1] < versions[want[0]]], refresh)
-        return self._fit(lambda some: Rest(self._mark, some), pieces) if pieces else None
+        asked = [
+            (place, after) for place, after in wants[: self._most()] if 0 <= place < size and after < versions[place]
+        ]
+        return self._fit(lambda pieces: Rest(self._mark, pieces), asked, refresh) if asked else None
 
     def farewell(self) -> bytes:
         """All of my own state, for one who need not have asked."""
-        return self._fit(lambda some: Rest(self._mark, some), self._pieces([(self._me, 0)], None))
+        return self._fit(lambda pieces: Rest(self._mark, pieces), [(self._me, 0)], None)
 
-    def take(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """Bring my copies up to date; returns the pieces that did. One that begins after 0 adds to what I had."""
-        taken = []
-        lives, versions, kept, others = self.lives, self.versions, self._latest, self._others
-        for piece in pieces:
-            place, after, latest, earlier = piece
+    def take(self, pieces: Iterable[Piece], usual: int) -> tuple[dict[int, Value | None], list[int]]:
+        """Bring my copies up to date. Returns what the key `usual` has now where nothing else changed, and the places
+        where more did. A place of which there are two pieces may be in both. One that begins after 0 adds to what I
+        had."""
+        renewed, changed = dict[int, Value | None](), list[int]()
+        lives, versions, kept = self.lives, self.versions, self._latest
+        size, me = len(lives), self._me
+        for place, after, latest, earlier in pieces:
             incarnation, key, version, value = latest
-            if place not in others:
-                if place == self._me:
-                    self._look(incarnation, version)
+            if place == me:
+                self._look(incarnation, version)
+                continue
+            if place < 0 or place >= size:
                 continue
             if incarnation != lives[place]:
                 if incarnation < lives[place] or after:
                     continue
                 self._begin(place, incarnation)
-            elif not after <= versions[place] < version:
+            elif version <= (mine := versions[place]) or after > mine:
+                continue
+            if not earlier and key == usual and key == kept[place][1]:  # As it is nearly always.
+                versions[place], kept[place], renewed[place] = version, latest, value
                 continue
             for update in earlier:
                 if versions[place] < update[1] < version:
                     self._put(place, *update)
-            if key == kept[place][1]:  # As it is nearly always.
-                versions[place], kept[place] = version, latest
-            else:
-                self._put(place, key, version, value)
-            taken.append(piece)
-        return taken
+            self._put(place, key, version, value)
+            changed.append(place)
+        return renewed, changed
 
     # Helpers
 
@@ -262,17 +262,21 @@ class Scuttlebutt:
                     ahead[index] = NEVER_HEARD if life < my_life else -NEVER_HEARD
                     theirs[index] = mine[index] = 0
         order = sorted(range(len(ahead)), key=ahead.__getitem__)
-        lacking, alike = (bisect(order, 0, key=ahead.__getitem__) for bisect in (bisect_left, bisect_right))
-        wants = [(first + i, mine[i]) for i in order[:lacking] if first + i != self._me]
-        return [(first + i, theirs[i]) for i in reversed(order[alike:])], wants
+        lacking = order[: bisect_left(order, 0, key=ahead.__getitem__)]
+        wants = [(first + i, mine[i]) for i in lacking if first + i != self._me]
+        return [(first + i, theirs[i]) for i in order[: -1 - self._most() : -1] if ahead[i] > 0], wants
+
+    def _most(self, used: int = 0) -> int:
+        """How many pieces are worth a try beside `used` bytes."""
+        return max(PIECES_MIN, (BODY_MAX - used) // self._piece_bytes)
 
     def _pieces(self, asked: Sequence[Want], refresh: Refresh | None) -> list[Piece]:
         """Of places that are there, and of which I have more."""
         kept, before = self._latest, self._before
         if refresh is None:
             return [
-                (place, after, kept[place], [] if after >= before[place] else self._since(place, after))
-                for place, after in asked[: self._fitted]
+                (place, after, kept[place], () if after >= before[place] else self._since(place, after))
+                for place, after in asked
             ]
         pieces: list[Piece] = []
         for place, after, latest, earlier in self._pieces(asked, None):
@@ -281,33 +285,37 @@ class Scuttlebutt:
             else:
                 incarnation, key, version, value = latest
                 renewed = (incarnation, *refresh(place, key, version, value))
-                pieces.append((place, after, renewed, [refresh(place, *update) for update in earlier]))
+                pieces.append((place, after, renewed, tuple(refresh(place, *update) for update in earlier)))
         return pieces
 
-    def _since(self, place: int, version: int) -> list[Update]:
+    def _since(self, place: int, version: int) -> tuple[Update, ...]:
         """What changed after `version`, and before what changed last."""
         changed: list[Update] = []
         for update in reversed(self._older[place].values()):
             if update[1] <= version:
                 break
             changed.append(update)
-        changed.reverse()
-        return changed
+        return tuple(reversed(changed))
 
-    def _fit(self, message: Callable[[list[Piece]], Ack | Rest], pieces: list[Piece]) -> bytes:
-        """The message with as many of `pieces` as a datagram holds, the first ones first."""
-        while True:
-            body = _encode(message(pieces))
-            if len(body) <= BODY_MAX:
-                # The asked were cut to what fitted, or all fitted: try one more the next time.
-                self._fitted = min(self._fitted + 1, len(self.lives))
-                return body
+    def _fit(
+        self,
+        message: Callable[[list[Piece]], Ack | Rest],
+        asked: Sequence[Want],
+        refresh: Refresh | None,
+        *,
+        used: int = 0,
+    ) -> bytes:
+        """The message with as much of what is asked as a datagram holds beside `used` bytes, the first ones first."""
+        pieces = self._pieces(asked[: self._most(used)], refresh)
+        while len(body := _encode(message(pieces))) > BODY_MAX:
             if len(pieces) > 1:
                 pieces = pieces[: max(1, min(len(pieces) - 1, len(pieces) * BODY_MAX // len(body)))]
-                self._fitted = max(PIECES_MIN, len(pieces))
             elif earlier := pieces[0][3]:
                 place, after, (incarnation, *_), _ = pieces[0]
-                *earlier, last = earlier[: (len(earlier) + 1) // 2]
-                pieces = [(place, after, (incarnation, *last), earlier)]
+                *sooner, last = earlier[: (len(earlier) + 1) // 2]
+                pieces = [(place, after, (incarnation, *last), tuple(sooner))]
             else:
                 pieces = []  # It has no room beside what I want. In a Rest it has.
+        if pieces:
+            self._piece_bytes = (len(body) - used) // len(pieces)
+        return body

@@ -858,7 +858,7 @@ def test_a_leader_that_names_nobody_of_the_list_is_missed_as_others_are() -> Non
     scene = settled()
     follower, leader = scene.by_uuid[0], scene.by_uuid[-1]
     life, version = after(scene, follower, leader)
-    odd: list[Piece] = [(leader, version, (life, LEADS, version + 2, None), [(FLOOR, version + 1, (5, 999))])]
+    odd: list[Piece] = [(leader, version, (life, LEADS, version + 2, None), ((FLOOR, version + 1, (5, 999)),))]
     scene.step(follower, Heard(leader, encode(Rest(scene.members[follower]._copies._mark, odd))))
     (led, *_) = scene.members[follower].leaders
     assert led is not None
@@ -872,7 +872,7 @@ def test_a_term_that_no_number_of_elections_comes_to_is_ignored() -> None:
     life, version = after(scene, follower, liar)
     before = scene.members[follower]._ballot.term
     beat = (leader, after(scene, follower, leader)[0], 10**6, 10**5, 1 << 60, 0, 0)
-    odd: list[Piece] = [(liar, version, (life, HEARTBEAT, version + 1, beat), [])]
+    odd: list[Piece] = [(liar, version, (life, HEARTBEAT, version + 1, beat), ())]
     scene.step(follower, Heard(liar, encode(Rest(scene.members[follower]._copies._mark, odd))))
     assert before == scene.members[follower]._ballot.term
 
@@ -882,7 +882,7 @@ def test_a_clock_that_nobody_lives_to_see_is_not_believed() -> None:
     follower, leader = scene.by_uuid[0], scene.by_uuid[-1]
     life, version = after(scene, follower, leader)
     beat = (leader, life, (1 << 64) - 1, 0, 1, 0, 0)
-    odd: list[Piece] = [(leader, version, (life, HEARTBEAT, version + 1, beat), [])]
+    odd: list[Piece] = [(leader, version, (life, HEARTBEAT, version + 1, beat), ())]
     scene.step(follower, Heard(leader, encode(Rest(scene.members[follower]._copies._mark, odd))))
     scene.run(scene.now + 2 * P)
     assert ([], [leader]) == (scene.doubled, scene.acting)
@@ -897,7 +897,7 @@ def test_an_electorate_that_cannot_be_is_not_taken_over(odd: tuple[int, ...]) ->
     life, version = after(scene, place, liar)
     before = scene.members[place].electorate
     beat = (NOBODY, 0, 10**6, 0, 1, 9, 1)
-    pieces: list[Piece] = [(liar, version, (life, HEARTBEAT, version + 2, beat), [(ELECTORATE, version + 1, odd)])]
+    pieces: list[Piece] = [(liar, version, (life, HEARTBEAT, version + 2, beat), ((ELECTORATE, version + 1, odd),))]
     scene.step(place, Heard(liar, encode(Rest(scene.members[place]._copies._mark, pieces))))
     assert before == scene.members[place].electorate
 

@@ -6,10 +6,11 @@ import pytest
 from msgspec.msgpack import encode
 
 from neli_router.electors.events import BODY_MAX
-from neli_router.electors.scuttlebutt import Ack, Rest, Scuttlebutt, Syn, incarnation_after
+from neli_router.electors.scuttlebutt import Ack, Piece, Rest, Scuttlebutt, Syn, incarnation_after
 
 MARK = 7
 LIFE = incarnation_after(0, 0xABCD)
+USUAL = 1
 
 
 def group(size: int) -> list[Scuttlebutt]:
@@ -25,14 +26,14 @@ def exchange(asker: Scuttlebutt, asked: Scuttlebutt) -> None:
         assert len(body) <= BODY_MAX
         ack = asker.decode(body)
         assert isinstance(ack, Ack)
-        asker.take(ack.pieces)
+        asker.take(ack.pieces, USUAL)
         rest = asker.rest(ack.wants)
         if rest is not None:
             assert len(rest) <= BODY_MAX
             told = asked.decode(rest)
             assert told is not None
             assert not isinstance(told, Syn)
-            asked.take(told.pieces)
+            asked.take(told.pieces, USUAL)
 
 
 def known(one: Scuttlebutt, place: int) -> dict[int, tuple[int, ...] | None]:
@@ -68,6 +69,21 @@ def test_copies_that_are_alike_need_no_answer() -> None:
     assert b.answer(syn) is None
 
 
+def test_whoever_takes_a_delta_is_told_where_more_changed_than_the_usual() -> None:
+    (a,) = group(5)[:1]
+    a.take([(place, 0, (LIFE, USUAL, 1, (place,)), ()) for place in (1, 2, 3, 4)], USUAL)
+    later = incarnation_after(LIFE, 0)
+    delta: list[Piece] = [
+        (1, 1, (LIFE, USUAL, 2, (10,)), ()),
+        (2, 1, (LIFE, USUAL, 3, (20,)), ((2, 2, (21,)),)),
+        (3, 1, (LIFE, 2, 2, (30,)), ()),
+        (4, 1, (LIFE, USUAL, 2, (40,)), ()),
+        (4, 0, (later, USUAL, 1, (41,)), ()),
+    ]
+    assert ({1: (10,), 4: (40,)}, [2, 3, 4]) == a.take(delta, USUAL)
+    assert [{1: (10,)}, {1: (20,), 2: (21,)}, {1: (3,), 2: (30,)}, {1: (41,)}] == [known(a, i) for i in (1, 2, 3, 4)]
+
+
 def test_an_older_piece_that_comes_late_changes_nothing() -> None:
     a, b = group(2)
     a.set(1, (10,))
@@ -76,7 +92,7 @@ def test_an_older_piece_that_comes_late_changes_nothing() -> None:
     exchange(a, b)
     assert late is not None
     assert not isinstance(late, Syn)
-    assert [] == b.take(late.pieces)
+    assert ({}, []) == b.take(late.pieces, USUAL)
     assert {1: (11,)} == known(b, 0)
 
 
@@ -93,7 +109,7 @@ def test_a_piece_that_begins_after_what_the_copy_holds_is_not_taken() -> None:
     restarted = Scuttlebutt(2, 1, incarnation_after(LIFE, 1), mark=MARK)
     ack = restarted.decode(body)
     assert isinstance(ack, Ack)
-    assert [] == restarted.take(ack.pieces)
+    assert ({}, []) == restarted.take(ack.pieces, USUAL)
     exchange(restarted, a)
     assert {1: (10,), 2: (20,)} == known(restarted, 0)
 
@@ -191,7 +207,7 @@ def test_copies_come_to_be_alike_whatever_was_set_deleted_and_lost(seed: int) ->
                 assert isinstance(syn, Syn)
                 ack = members[one].decode(members[other].answer(syn) or b"")
                 if isinstance(ack, Ack) and rng.random() < 0.7:
-                    members[one].take(rng.sample(ack.pieces, rng.randint(0, len(ack.pieces))))
+                    members[one].take(rng.sample(ack.pieces, rng.randint(0, len(ack.pieces))), USUAL)
     for _ in range(3):
         for asker in members:
             for asked in members:
@@ -213,20 +229,20 @@ def test_states_longer_than_a_datagram_together_go_one_after_another() -> None:
 @pytest.mark.parametrize("odd", [-1, (1 << 64) - 1], ids=["negative", "huge"])
 def test_a_number_that_nobody_counts_to_is_passed_on_as_it_is(odd: int) -> None:
     a, b = group(2)
-    a.take([(1, 0, (LIFE, 1, 1, (odd,)), [])])
+    a.take([(1, 0, (LIFE, 1, 1, (odd,)), ())], USUAL)
     told = b.decode(a.rest([(1, 0)]) or b"")
     assert isinstance(told, Rest)
-    assert [(1, 0, (LIFE, 1, 1, (odd,)), [])] == told.pieces
+    assert [(1, 0, (LIFE, 1, 1, (odd,)), ())] == told.pieces
     for message in (
         Syn(MARK, 0, [odd, odd, LIFE, 1]),
-        Ack(MARK, [(1, odd, (odd, odd, odd, (odd,)), [])], [(odd, odd)]),
+        Ack(MARK, [(1, odd, (odd, odd, odd, (odd,)), ())], [(odd, odd)]),
     ):
         heard = a.decode(encode(message))
         assert heard is not None
         if isinstance(heard, Syn):
             a.answer(heard)
         elif isinstance(heard, Ack):
-            a.take(heard.pieces)
+            a.take(heard.pieces, USUAL)
             a.rest(heard.wants)
     assert b.decode(a.ask()) is not None
 
@@ -234,13 +250,13 @@ def test_a_number_that_nobody_counts_to_is_passed_on_as_it_is(odd: int) -> None:
 def test_nobody_begins_the_last_life_that_there_can_be_because_another_says_that_it_did() -> None:
     a, _ = group(2)
     a.answer(Syn(MARK, 0, [(1 << 60) + 1, 1]))
-    a.take([(0, 0, (1 << 61, 0, 1, (1,)), [])])
+    a.take([(0, 0, (1 << 61, 0, 1, (1,)), ())], USUAL)
     assert 0 == a.outlived
 
 
 def test_what_fits_into_no_answer_is_left_out_of_it() -> None:
     a, b, *_ = group(100)
-    a.take([(1, 0, (LIFE, 1, 1, tuple(range(1 << 40, (1 << 40) + 125))), [])])
+    a.take([(1, 0, (LIFE, 1, 1, tuple(range(1 << 40, (1 << 40) + 125))), ())], USUAL)
     syn = b.decode(b.ask())
     assert isinstance(syn, Syn)
     digest = [number for place in range(100) for number in ((LIFE << 32) + place if place > 1 else 0, 1)]
@@ -307,6 +323,6 @@ def test_others_marks_and_garbage_are_ignored() -> None:
 
 def test_places_that_are_not_in_the_list_are_ignored() -> None:
     a, _ = group(2)
-    assert [] == a.take([(5, 0, (LIFE, 1, 1, (1,)), []), (-1, 0, (LIFE, 1, 1, (1,)), [])])
+    assert ({}, []) == a.take([(5, 0, (LIFE, 1, 1, (1,)), ()), (-1, 0, (LIFE, 1, 1, (1,)), ())], USUAL)
     assert a.answer(Syn(MARK, 1, [LIFE, 1, LIFE, 1])) is None
     assert a.rest([(9, 0), (-3, 0)]) is None

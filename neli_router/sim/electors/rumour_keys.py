@@ -62,7 +62,7 @@ LEFT_OUT = {
     "_lease": "the same in all worlds",
     "_wait": "the same in all worlds",
     "_quiet": "the same in all worlds",
-    "_slow": "the same in all worlds",
+    "_rate": "the same in all worlds",
     "majority_until": "it follows from the supports, or is after `acts_until`: only who acts changes the electorate",
 }
 
