@@ -83,8 +83,12 @@ class ElectorProcess:
         """How its machine ended, if it has."""
         self._checks = checks
         self._stall = 0.0
-        self._ticket = 0
         self._goes_at = inf
+        """When it takes its next turn, if nothing comes first."""
+        self._deadline, self._due_at = inf, inf
+        """Its machine's deadline, on its own clock and in the world."""
+        self._alarm_at = inf
+        """When the world calls it next: then, or sooner. Most turns move the next one to where it was."""
         self._turning = False
         self._holds = 0
         self._held: tuple[Callable[..., None], tuple[object, ...]] | None = None
@@ -93,7 +97,7 @@ class ElectorProcess:
         self.program = Program(label, options, options.lease, world.random, self._release_later)
         self.machine = build(options.settings(place), disk.memory, self.now, Random(world.random.getrandbits(64)))
         world.note(label, "started")
-        self._wake(world.now)
+        self._wake()
 
     # For the world
 
@@ -106,12 +110,14 @@ class ElectorProcess:
         if self.alive:
             self.was_told_to_end |= isinstance(event, Close)
             self._mail.append(self.program.release(event.terms) if isinstance(event, Released) else event)
-            self._wake(self.world.now)
+            self._wake()
 
     def hear(self, sender: int, body: bytes) -> None:
         """A datagram arrives at its socket."""
-        if len(self._mail) < MAIL_MAX:
-            self.post(Heard(sender, body))
+        if self.alive and len(self._mail) < MAIL_MAX:
+            self._mail.append(Heard(sender, body))
+            if not self._turning:
+                self._go()
 
     def kill(self) -> None:
         """kill -9. Its datagrams under way arrive all the same."""
@@ -134,24 +140,30 @@ class ElectorProcess:
         self.paused_until = self.world.now
         self._stall = 0.0
         self._go_on(self._holds)
-        self._wake(self.world.now)
+        self._wake()
 
     # Its turns
 
-    def _wake(self, time: float) -> None:
-        """Take a turn at `time`, or before."""
-        if self.alive and not self._turning and (time < self._goes_at or self._goes_at < self.world.now):
-            self._go_at(time)
+    def _wake(self) -> None:
+        """Take a turn at this time, behind all that is due at it."""
+        if not self._turning:
+            self._go_at(self.world.now)
 
     def _go_at(self, time: float) -> None:
-        self._ticket += 1
         self._goes_at = time
-        if time < inf:
-            self.world.at(time, self._go, self._ticket)
+        if time < self._alarm_at:
+            self._alarm_at = time
+            self.world.at(time, self._ring, time)
 
-    def _go(self, ticket: int) -> None:
-        if ticket != self._ticket or not self.alive:
-            return
+    def _ring(self, alarm: float) -> None:
+        if alarm == self._alarm_at and self.alive:
+            self._alarm_at = inf
+            if self._goes_at <= alarm:
+                self._go()
+            else:
+                self._go_at(self._goes_at)
+
+    def _go(self) -> None:
         self._goes_at = inf
         if self.world.now < self.paused_until:
             self._go_at(self.paused_until)
@@ -246,9 +258,10 @@ class ElectorProcess:
             self.program.hear(news)
 
     def _rest(self) -> None:
-        now = self.world.now
-        wakes = now if self._mail else self.clock.when(self.machine.deadline)
-        self._go_at(max(wakes, now + TURN * self.options.lease))
+        now, deadline = self.world.now, self.machine.deadline
+        if deadline != self._deadline:
+            self._deadline, self._due_at = deadline, self.clock.when(deadline)
+        self._go_at(max(now if self._mail else self._due_at, now + TURN * self.options.lease))
 
     def _end(self, error: NeliError | None) -> None:
         self.alive = False
