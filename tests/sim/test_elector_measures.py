@@ -64,4 +64,4 @@ def test_a_leader_of_terms_asks_each_peer_once_a_beat_and_is_answered() -> None:
 
 
 def test_real_time_is_that_of_the_clock_that_is_given() -> None:
-    assert 60.0 == fleet("term", 3, clock=ticking, faults=0).x_real_time
+    assert [5.0] * 12 == fleet("term", 3, clock=ticking, faults=0, rest=60.0).x_real_time
