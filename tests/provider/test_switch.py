@@ -34,9 +34,11 @@ class Place:
         self.a, self.b = both
 
     def lead(self, agent: AgentProcess, role: int = ROLE) -> None:
-        """Let it lead the role, and wait for that."""
-        with agent.client() as client:
+        """Let it lead the role, and wait for that. It is said to one of them each time, which has it recorded in this
+        order: a pin that the group shows already may be recorded late."""
+        with self.a.client() as client:
             client.pin(role, agent.name)
+        with agent.client() as client:
             until(lambda: client.lease(role) is not None, f"the leadership of {agent.name}")
 
 
@@ -228,8 +230,9 @@ def test_a_role_is_let_go_when_what_was_open_at_the_pause_has_ended(place: Place
     with switched(), create_session(scoped=False) as scheduling:
         await_paused("prices", paused=False)
         scheduling.execute(select(DagModel.dag_id).where(DagModel.is_paused.is_(False))).all()
-        with place.b.client() as client:
+        with place.a.client() as client:
             client.pin(ROLE, "b")
+        with place.b.client() as client:
             await_paused("prices", paused=True)
             assert client.lease(ROLE, within=2.0) is None, "a scheduler that has read the Dag still creates its run"
             scheduling.rollback()
