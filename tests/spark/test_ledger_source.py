@@ -11,7 +11,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
 from neli_router.errors import ConfigError, LedgerMissing, LedgerRewound, LedgerTrimmed
 from neli_router.induction.fold import State, fold
@@ -45,6 +46,11 @@ from neli_router.status.history import between, record_rows, standing_rows, stat
 from tests.induction.scenes import BASE, beat, genesis, join, next_record
 
 pytestmark = pytest.mark.spark
+
+T = TypeVar("T")
+
+BEGINNINGS = 20
+"""How often a stream is begun anew before it is given up."""
 
 COUNT = 1200
 TASK = 300
@@ -381,6 +387,18 @@ def made_anew(path: Path) -> SqliteLedger:
 # Streams
 
 
+def begun(begin: Callable[[], T]) -> T:
+    """What it gives. Spark waits ten seconds for the process that reads a stream, which is no setting, and gives up the
+    query, before anything of it is read. A busy machine takes longer: then it is begun anew."""
+    for _ in range(BEGINNINGS):
+        try:
+            return begin()
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    return begin()
+
+
 class Query:
     """A stream of one ledger, stopped and started again as often as a test likes."""
 
@@ -401,7 +419,7 @@ class Query:
             taken.append(number)
 
         writing = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(self.checkpoint))
-        writing.trigger(availableNow=True).start().awaitTermination()
+        begun(lambda: writing.trigger(availableNow=True).start().awaitTermination())
         return len(taken)
 
     def collected(self) -> list[tuple[Any, ...]]:
@@ -436,7 +454,14 @@ def test_a_stream_follows_a_ledger_that_grows(
             seen[row.partition] = (row.incarnation, row.term)
 
     stream = spark.readStream.format("neli").options(ledger=address, view="tenures", start="latest").load()
-    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    writing = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    def begin() -> StreamingQuery:
+        query = writing.start()
+        query.processAllAvailable()
+        return query
+
+    query = begun(begin)
     try:
         state, told = state_before(ledger, ledger.tip()), []
         for seed in (0, 2, 3):
