@@ -26,8 +26,8 @@ airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PO
 	$(DEV)/bin/python -P -m airflow_provider.local $(if $(PORT),--port $(PORT))
 
 fetch: $(DEV)/ready ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go)
-	@$(DEV)/bin/python -m tests.servers.jars
-	@$(DEV)/bin/python -m tests.interop.goneli
+	@$(DEV)/bin/python -m tests.support.servers.jars
+	@$(DEV)/bin/python -m tests.support.servers.goneli
 
 test: fetch ## Every test this machine can run: proofs, simulations and killed processes too
 	$(DEV)/bin/python -m tests.gate
@@ -55,7 +55,7 @@ chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redi
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
 kafka: fetch ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
-	$(DEV)/bin/python -m tests.servers.kafka
+	$(DEV)/bin/python -m tests.support.servers.kafka
 
 format: $(DEV)/ready ## Lay out and tidy the code
 	$(DEV)/bin/ruff check --fix .

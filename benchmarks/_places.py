@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from tests.servers import kafka, redis
-from tests.servers.kafka import Kafka
-from tests.servers.redis import DURABLE, Redis
+from tests.support.servers import kafka, redis
+from tests.support.servers.kafka import Kafka
+from tests.support.servers.redis import DURABLE, Redis
 
 __all__ = ["LEDGERS", "missing", "options_at", "place"]
 

@@ -39,8 +39,8 @@ from benchmarks._airflow.sizes import FIRING, GATES, HELD_HERE, ROLE, WAITED_FOR
 from benchmarks.agent import Stamping, started_agent
 from neli_router.clock import host_clock
 from neli_router.member.member import Member
-from tests.provider.given import spelled
-from tests.servers.airflow import Airflow, until
+from tests.support.given import spelled
+from tests.support.servers.airflow import Airflow, until
 
 __all__ = ["run"]
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from benchmarks import Figures
-from tests.agent.strangers import ATTACKS, attack
+from tests.support.agents.strangers import ATTACKS, attack
 
 __all__ = ["run"]
 

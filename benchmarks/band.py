@@ -60,7 +60,7 @@ def run(options: Sequence[str]) -> Figures:
 
 def _group(folder: Path, trip: float, chosen: argparse.Namespace) -> ProcessGroup:
     lease = chosen.lease
-    program = ("tests.processes.slow_worker", str(trip * lease))
+    program = ("tests.support.processes.slow_worker", str(trip * lease))
     return ProcessGroup(folder, partitions=chosen.partitions, pause=lease / 20, program=program, lease=lease)
 
 

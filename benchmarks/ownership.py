@@ -71,7 +71,7 @@ def run(options: Sequence[str]) -> Figures:
 
 @contextmanager
 def _redis() -> Iterator[str]:
-    from tests.servers.redis import Redis, missing  # noqa: PLC0415 - only who has no Redis of its own needs it.
+    from tests.support.servers.redis import Redis, missing  # noqa: PLC0415 - only who has no Redis of its own needs it.
 
     if why := missing():
         raise SystemExit(f"a Redis was wanted, but {why}; or name one with --url")

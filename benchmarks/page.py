@@ -37,8 +37,8 @@ from neli_router.agent.wire import StatusView
 from neli_router.induction.fold import State
 from neli_router.induction.records import Certify, Expire, Record
 from neli_router.member.member import Member
-from tests.status.browsing import missing, started
-from tests.status.stand_in import StandIn, after_takeover, group
+from tests.support.browsing import missing, started
+from tests.support.page_stand_in import StandIn, after_takeover, group
 
 __all__ = ["run"]
 

@@ -32,7 +32,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import Figures
-from tests.servers.kafka import Kafka
+from tests.support.servers.kafka import Kafka
 
 __all__ = ["run"]
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.servers import redis as redis_servers
-from tests.servers.kafka import SHORT_GROUPS, Kafka, missing
+from tests.support.servers import redis as redis_servers
+from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

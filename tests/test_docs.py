@@ -39,11 +39,11 @@ from neli_router.ledgers.addresses import problems_of
 from neli_router.loads import LoadProfile
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.options import OPTIONS
-from tests.agent.running import configured, running
 from tests.conftest import require
-from tests.fence.server import postgresql
-from tests.interop.goneli import GoneliMember, build
-from tests.servers.redis import Redis, missing
+from tests.support.agents.running import configured, running
+from tests.support.servers.goneli import GoneliMember, build
+from tests.support.servers.postgresql import postgresql
+from tests.support.servers.redis import Redis, missing
 
 ROOT = Path(neli_router.__file__).parents[1]
 PAGES = {

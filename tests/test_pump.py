@@ -40,7 +40,7 @@ from neli_router.ledgers.base import READ_MAX, Entry, Promise
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.protocol import NO_STANDING, TICK, Acquired, Notice, Standing, Stopped
 from neli_router.pump import CHANGES_MAX, POLL_MAX, RETRY_EVERY, SLICE_MAX, SPAN, Pump, oldest_state
-from tests.induction.scenes import beat, folded, founded, genesis, join
+from tests.support.records import beat, folded, founded, genesis, join
 
 WISH = Drain(by="operator", name="x")
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
-from tests.servers.process import free_port
+from tests.support.servers.process import free_port
 
 
 @pytest.mark.redis
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_server_goes_with_the_program_that_started_it(number: signal.Signals) -> None:
-    servers = pytest.importorskip("tests.servers.redis")
+    servers = pytest.importorskip("tests.support.servers.redis")
     require(servers.missing())
     before = signal.signal(number, signal.SIG_IGN)  # As a shell does for what it starts in the background.
     try:
         program = subprocess.Popen(
-            [sys.executable, "-m", "tests.servers.redis"],
+            [sys.executable, "-m", "tests.support.servers.redis"],
             cwd=Path(__file__).parents[1],
             stdout=subprocess.PIPE,
             text=True,
@@ -42,7 +42,9 @@ def test_a_server_goes_with_the_program_that_started_it(number: signal.Signals) 
             socket.create_connection(("127.0.0.1", int(port[1])))
 
 
-CLAIM = "from tests.servers.process import free_port; print(*(free_port() for _ in range(50)), flush=True); input()"
+CLAIM = (
+    "from tests.support.servers.process import free_port; print(*(free_port() for _ in range(50)), flush=True); input()"
+)
 
 
 def test_no_two_processes_of_the_tests_are_given_one_port_nor_one_that_the_kernel_gives_to_others() -> None:

@@ -23,7 +23,7 @@ from neli_router.ledgers.redis.address import parse
 from neli_router.ownership.base import Card, Claim
 from neli_router.ownership.redis import RedisOwners
 from neli_router.ownership.redis_layout import channel, keys
-from tests.servers.redis import Redis
+from tests.support.servers.redis import Redis
 
 __all__ = ["DOCUMENTED", "opened"]
 

@@ -25,8 +25,8 @@ from neli_router.ledgers.base import Entry, Ledger
 from neli_router.processes.group import MemberProcess, ProcessGroup, led_elsewhere
 from neli_router.processes.history import History, history_of
 from neli_router.router.router import Router
-from tests.processes.host_agent import HostAgent
-from tests.processes.ledger_copy import LedgerCopy
+from tests.support.processes.host_agent import HostAgent
+from tests.support.processes.ledger_copy import LedgerCopy
 
 __all__ = ["Ours", "Sizes", "await_led_elsewhere", "balanced", "busy_cores", "patient_read", "takeover"]
 

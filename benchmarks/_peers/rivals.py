@@ -15,7 +15,7 @@ from typing import Protocol
 
 from benchmarks._peers.contest import Contest
 from benchmarks._peers.ours import Ours, Sizes
-from tests.servers import etcd, redis, zookeeper
+from tests.support.servers import etcd, redis, zookeeper
 
 __all__ = ["Asked", "Rival", "ours", "rivals"]
 

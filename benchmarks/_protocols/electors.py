@@ -29,9 +29,9 @@ from benchmarks._protocols.side import Side
 from neli_router.clock import host_clock
 from neli_router.electors.settings import MISSES
 from neli_router.processes.group import MemberProcess
-from tests.processes.peer_group import PeerProcesses, loopback_places
-from tests.servers import network as networks
-from tests.servers.network import Network
+from tests.support.processes.peer_group import PeerProcesses, loopback_places
+from tests.support.servers import network as networks
+from tests.support.servers.network import Network
 
 __all__ = ["BEAT", "ELECTORS", "ElectorRow", "opened_rows", "real_figures"]
 

@@ -14,7 +14,7 @@ from benchmarks._fuzz import MARKER, FuzzPart
 from neli_router.errors import ConfigError, NeliError
 from neli_router.logs import logger
 from tests.conftest import require
-from tests.servers import redis as redis_servers
+from tests.support.servers import redis as redis_servers
 
 NOTHING = {"crashes": 0, "secrets_printed": 0}
 

@@ -11,10 +11,10 @@ from benchmarks._peers.contest import Contest
 from benchmarks._peers.ladder import smallest
 from benchmarks._peers.rivals import Asked, Rival
 from tests.conftest import require
-from tests.servers import redis as redis_servers
-from tests.servers import zookeeper
-from tests.servers.redis import Redis
-from tests.servers.zookeeper import ZooKeeper
+from tests.support.servers import redis as redis_servers
+from tests.support.servers import zookeeper
+from tests.support.servers.redis import Redis
+from tests.support.servers.zookeeper import ZooKeeper
 
 
 class Steady:

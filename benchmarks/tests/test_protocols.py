@@ -17,8 +17,8 @@ from benchmarks._protocols.simulated import BALANCES, ROWS, balance_figures, sim
 from neli_router.processes.notes import Acts, Done
 from neli_router.processes.referee import Life, LifePhase, judged
 from tests.conftest import require
-from tests.interop.goneli import build
-from tests.servers import kafka as kafka_servers
+from tests.support.servers import kafka as kafka_servers
+from tests.support.servers.goneli import build
 
 
 def said(event: str, at: float) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import sessions
 from tests.conftest import require
-from tests.servers import kafka
+from tests.support.servers import kafka
 
 
 @pytest.mark.kafka

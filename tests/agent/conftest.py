@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PARTITIONS, STEADY, TOKEN, Running, configured, running
-from tests.waiting import until
+from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, configured, running
+from tests.support.waiting import until
 
 
 @pytest.fixture(name="socket")

@@ -24,7 +24,7 @@ from neli_router.agent.wire import (
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import DRAIN, PARTITIONS, STEADY, Running, configured, running
+from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, configured, running
 
 LAYOUT = Layout(partitions=PARTITIONS)
 KEYS = ["customer-7", "", "a b+c%&=#/?", "line\nline\r\n", "\0", "käse", "\N{PILE OF POO}", "{a}b", "x" * KEY_MAX]

@@ -26,8 +26,8 @@ from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.keyspace import Layout
 from neli_router.ownership.base import Card, Claim
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PATIENCE, running
-from tests.waiting import until
+from tests.support.agents.running import PATIENCE, running
+from tests.support.waiting import until
 
 PARTITIONS = 4
 LEASES = {"neli": 3.0, "fast-neli": 5.0}

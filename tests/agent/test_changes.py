@@ -12,8 +12,8 @@ from neli_router.agent.server.changes import Changes
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.settings.reload import Reloaded
-from tests.agent.running import configured
-from tests.waiting import until
+from tests.support.agents.running import configured
+from tests.support.waiting import until
 
 
 def test_a_weight_is_owed_until_the_ledger_can_be_written_again(

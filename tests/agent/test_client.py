@@ -14,9 +14,9 @@ from neli_router.agent.client.streams import EVENT_MAX, Events
 from neli_router.agent.wire import LeaseView, LoadAsked, Refusal, WishAsked
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
 from neli_router.keyspace import Layout
-from tests.agent.running import PATIENCE, over_once_told
-from tests.agent.stand_in import StandIn, standing_in, whenever
-from tests.waiting import until
+from tests.support.agents.running import PATIENCE, over_once_told
+from tests.support.agents.stand_in import StandIn, standing_in, whenever
+from tests.support.waiting import until
 
 
 @pytest.fixture(name="place")

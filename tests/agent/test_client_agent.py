@@ -14,8 +14,8 @@ from neli_router.config import Config
 from neli_router.errors import BadKey, LeaseLost, NeliError, NotLeading
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PATIENCE, STEADY
-from tests.waiting import until
+from tests.support.agents.running import PATIENCE, STEADY
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 

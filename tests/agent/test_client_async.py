@@ -10,9 +10,9 @@ import pytest
 from neli_router.agent import AsyncClient, NoAgent
 from neli_router.agent.wire import LeaseView
 from neli_router.errors import Closed, LeaseLost, NoOwner, NotLeading
-from tests.agent.running import PATIENCE, over_once_told
-from tests.agent.stand_in import StandIn, standing_in
-from tests.waiting import until_in_loop
+from tests.support.agents.running import PATIENCE, over_once_told
+from tests.support.agents.stand_in import StandIn, standing_in
+from tests.support.waiting import until_in_loop
 
 Story = Callable[[StandIn, AsyncClient], Coroutine[Any, Any, None]]
 

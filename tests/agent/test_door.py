@@ -21,10 +21,10 @@ from neli_router.agent.server.board import STREAMS_MAX
 from neli_router.agent.server.connections import HEADERS_MAX, Connection
 from neli_router.agent.server.door import STRANGERS_MAX
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PATIENCE, TOKEN, Events, Running, configured, running
-from tests.agent.strangers import ATTACKS, attack
 from tests.agent.test_server import is_ready, process
-from tests.waiting import until
+from tests.support.agents.running import PATIENCE, TOKEN, Events, Running, configured, running
+from tests.support.agents.strangers import ATTACKS, attack
+from tests.support.waiting import until
 
 LEASE = 10.0
 SHORT_LEASE = 2.0

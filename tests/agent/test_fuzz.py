@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal
-from tests.agent.running import PATIENCE, TOKEN, Running
+from tests.support.agents.running import PATIENCE, TOKEN, Running
 
 LAW = settings(
     deadline=None, max_examples=250, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

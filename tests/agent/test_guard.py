@@ -10,8 +10,8 @@ import pytest
 from neli_router.agent.server import connections
 from neli_router.agent.server.board import OPEN_PATHS
 from neli_router.agent.wire import BODY_MAX
-from tests.agent.running import PATIENCE, TOKEN, Running
-from tests.waiting import until
+from tests.support.agents.running import PATIENCE, TOKEN, Running
+from tests.support.waiting import until
 
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 ENDLESS = {"/v1/events"}

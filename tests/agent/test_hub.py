@@ -13,8 +13,18 @@ from neli_router.agent.server import channels, connections, hub
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import DRAIN, LEASE, PARTITIONS, PATIENCE, STEADY, Events, Running, configured, running
-from tests.waiting import until
+from tests.support.agents.running import (
+    DRAIN,
+    LEASE,
+    PARTITIONS,
+    PATIENCE,
+    STEADY,
+    Events,
+    Running,
+    configured,
+    running,
+)
+from tests.support.waiting import until
 
 LAYOUT = Layout(partitions=PARTITIONS)
 ROLE = "3"

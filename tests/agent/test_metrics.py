@@ -18,8 +18,8 @@ from neli_router.fence import tally
 from neli_router.peers.outlook import Outlook
 from neli_router.status.chronicle import Chronicle
 from neli_router.status.group_view import COUNTED
-from tests.agent.running import Running
-from tests.waiting import until
+from tests.support.agents.running import Running
+from tests.support.waiting import until
 
 NORMAL = MetricsSnapshot(
     name="alice",

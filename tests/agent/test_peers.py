@@ -23,11 +23,11 @@ from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.peers.kept import KeptMemory
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import Running, running
-from tests.deploy.tools import output_of, tool
 from tests.member.test_peer_footing import PARTITIONS, Listed
-from tests.servers.process import free_udp_ports
-from tests.waiting import PATIENCE, until
+from tests.support.agents.running import Running, running
+from tests.support.servers.process import free_udp_ports
+from tests.support.tools import output_of, tool
+from tests.support.waiting import PATIENCE, until
 
 LEASE = 6.0
 """A shorter one ends while other tests take all cores."""

@@ -26,17 +26,17 @@ from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reloaded
-from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running
 from tests.agent.test_sockets import held
-from tests.servers.process import free_port
-from tests.waiting import until
+from tests.support.agents.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running
+from tests.support.servers.process import free_port
+from tests.support.waiting import until
 
 MAIN = """
 import json, sys
 from pathlib import Path
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.agent.server.server import run
-from tests.agent.running import configured
+from tests.support.agents.running import configured
 
 given = json.loads(sys.argv[1])
 raise SystemExit(run(configured(Path(given["folder"]), **given["config"]), AgentOptions(**given["options"])))

@@ -13,9 +13,18 @@ from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
 from neli_router.leases import BaseRight
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import LEASE, PARTITIONS, PATIENCE, STEADY, Running, configured, over_once_told, running
-from tests.agent.stand_in import StandIn, standing_in, whenever
-from tests.waiting import until
+from tests.support.agents.running import (
+    LEASE,
+    PARTITIONS,
+    PATIENCE,
+    STEADY,
+    Running,
+    configured,
+    over_once_told,
+    running,
+)
+from tests.support.agents.stand_in import StandIn, standing_in, whenever
+from tests.support.waiting import until
 
 
 @pytest.fixture(name="place")

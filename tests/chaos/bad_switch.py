@@ -18,7 +18,7 @@ from itertools import count
 
 from neli_router.clock import host_clock
 from neli_router.closing import Closing
-from tests.servers.network import Network
+from tests.support.servers.network import Network
 
 __all__ = ["BadSwitch"]
 

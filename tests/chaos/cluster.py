@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from tests.servers import kafka as kafka_servers
-from tests.servers import network as networks
-from tests.servers import redis as redis_servers
-from tests.servers.kafka import Kafka, Node
-from tests.servers.network import Network
-from tests.servers.redis import DURABLE, Redis
+from tests.support.servers import kafka as kafka_servers
+from tests.support.servers import network as networks
+from tests.support.servers import redis as redis_servers
+from tests.support.servers.kafka import Kafka, Node
+from tests.support.servers.network import Network
+from tests.support.servers.redis import DURABLE, Redis
 
 __all__ = ["AGENT", "BROKERS", "OUTSIDE", "Cluster", "KafkaCluster", "RedisCluster", "Server"]
 

@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 from neli_router.processes.group import MemberProcess
 from tests.chaos.cluster import AGENT, Cluster
 from tests.chaos.wall_clock import WallClock
-from tests.processes.host_agent import HostAgent
+from tests.support.processes.host_agent import HostAgent
 
 __all__ = [
     "LEADER_FAULTS",

@@ -38,7 +38,7 @@ from tests.chaos.bent_clock import BentClocks
 from tests.chaos.faults import STEPS, Fault
 from tests.chaos.storm import ASK_EVERY, LATE_MAX, LOOK_EVERY, Injected, led_from
 from tests.chaos.wall_clock import WallClock
-from tests.servers.network import Network
+from tests.support.servers.network import Network
 
 __all__ = ["PeerStorm"]
 

@@ -34,7 +34,7 @@ from tests.chaos.faults import (
     begin_witness_fault,
 )
 from tests.chaos.wall_clock import WallClock
-from tests.processes.host_agent import HostAgent
+from tests.support.processes.host_agent import HostAgent
 
 __all__ = ["Injected", "Storm", "led_from"]
 

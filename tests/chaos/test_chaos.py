@@ -17,9 +17,9 @@ from tests.chaos.outside import Outside
 from tests.chaos.storm import led_from
 from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, require_safe, weather
 from tests.conftest import require
-from tests.processes.ledger_copy import LedgerCopy
-from tests.repeat import say
-from tests.waiting import until
+from tests.support.draws import say
+from tests.support.processes.ledger_copy import LedgerCopy
+from tests.support.waiting import until
 
 AVAILABLE_SECONDS = 10.0
 AVAILABLE_FAULTS = ("stop", "cut off", "deaf", "kill")

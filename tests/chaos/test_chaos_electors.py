@@ -21,9 +21,9 @@ from tests.chaos.peer_storm import PeerStorm
 from tests.chaos.wall_clock import WallClock
 from tests.chaos.weather import NAMES, SECONDS
 from tests.conftest import require
-from tests.processes.peer_group import PeerProcesses
-from tests.repeat import SEED, say
-from tests.servers.network import Network, missing
+from tests.support.draws import SEED, say
+from tests.support.processes.peer_group import PeerProcesses
+from tests.support.servers.network import Network, missing
 
 LEASE = 1.0
 PAUSE = LEASE / 20

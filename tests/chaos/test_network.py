@@ -10,8 +10,8 @@ import pytest
 
 from tests.chaos.bad_switch import BadSwitch
 from tests.conftest import require
-from tests.repeat import SEED
-from tests.servers.network import NAMESPACES, Network, missing
+from tests.support.draws import SEED
+from tests.support.servers.network import NAMESPACES, Network, missing
 
 pytestmark = pytest.mark.process
 

@@ -25,9 +25,9 @@ from tests.chaos.faults import LEADER_FAULTS, WITNESS_FAULTS
 from tests.chaos.fenced import FencedWriter, Writes, writes_in
 from tests.chaos.storm import Storm
 from tests.chaos.wall_clock import WallClock
-from tests.processes.host_agent import HostAgent
-from tests.processes.ledger_copy import LedgerCopy
-from tests.repeat import SEED, SNAPSHOT_EVERY, say
+from tests.support.draws import SEED, SNAPSHOT_EVERY, say
+from tests.support.processes.host_agent import HostAgent
+from tests.support.processes.ledger_copy import LedgerCopy
 
 __all__ = ["LEASE", "NAMES", "PARTITIONS", "PAUSE", "SECONDS", "Run", "require_safe", "weather"]
 

@@ -13,8 +13,8 @@ from neli_router.cli import main
 from neli_router.induction.records import Beat, Record, encode
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.notes import Acts, Notebook
-from tests.induction.scenes import expire, genesis, join
-from tests.status.auditing import written
+from tests.support.audited import written
+from tests.support.records import expire, genesis, join
 
 
 def history() -> list[Record]:

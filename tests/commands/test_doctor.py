@@ -28,10 +28,10 @@ from neli_router.commands.measurements import (
 )
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import STEADY, configured, running
 from tests.conftest import require
-from tests.servers.process import free_port
-from tests.waiting import until
+from tests.support.agents.running import STEADY, configured, running
+from tests.support.servers.process import free_port
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_a_ledger_in_memory_is_a_warning_and_no_failure() -> None:
 
 @pytest.fixture
 def redis() -> Iterator[str]:
-    servers = pytest.importorskip("tests.servers.redis")
+    servers = pytest.importorskip("tests.support.servers.redis")
     require(servers.missing())
     with servers.Redis.started() as server:
         yield server.url("jobs")

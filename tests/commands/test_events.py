@@ -16,9 +16,9 @@ from neli_router.agent.wire import Cause, EventView, MovedView, OwnerView
 from neli_router.commands.events import events_command, sentence
 from neli_router.commands.lookups import watch_command
 from neli_router.member.member import Member
-from tests.agent.running import PARTITIONS, configured
-from tests.agent.stand_in import FOUNDED, StandIn, standing_in, whenever
-from tests.waiting import until
+from tests.support.agents.running import PARTITIONS, configured
+from tests.support.agents.stand_in import FOUNDED, StandIn, standing_in, whenever
+from tests.support.waiting import until
 
 DRAIN = EventView(7, 0.0, "drain", "alpha", "ops", [MovedView("alpha", "beta", 2, [3, 4])], last=9, lasted=0.5)
 DEATH = EventView(20, 0.0, "expire", "beta", "alpha", [], last=20)

@@ -15,7 +15,7 @@ from neli_router.ledgers.addresses import delete_ledger, open_ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.status.inspection import Inspection
-from tests.waiting import until
+from tests.support.waiting import until
 
 LEASE = 0.2
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from neli_router.commands.guardian import margin_of
-from tests.agent.stand_in import PATIENCE
 from tests.commands.test_run import STUBBORN, lives
-from tests.waiting import until
+from tests.support.agents.stand_in import PATIENCE
+from tests.support.waiting import until
 
 PREAMBLE = """
 import os, select, signal, sys, time

@@ -11,7 +11,7 @@ from neli_router.agent.wire import LoadAsked, Refusal
 from neli_router.commands.wishes import load_command
 from neli_router.keyspace import Layout
 from neli_router.loads import LoadProfile
-from tests.agent.stand_in import StandIn, standing_in
+from tests.support.agents.stand_in import StandIn, standing_in
 
 LAYOUT = Layout(slots=16, partitions=2)
 PROFILE = LoadProfile.of(LAYOUT, [(4, 30.0), (2, 20.0), (5, 15.0)], {0: 50.0, 1: 15.0})

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from neli_router.agent.wire import Refusal
 from neli_router.commands.lookups import members_command, owner_command, table_command, watch_command
-from tests.agent.stand_in import StandIn, standing_in, whenever
+from tests.support.agents.stand_in import StandIn, standing_in, whenever
 
 
 @pytest.fixture(name="place")

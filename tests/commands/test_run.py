@@ -21,8 +21,8 @@ from neli_router.commands.descendants import children
 from neli_router.commands.guardian import margin_of
 from neli_router.errors import NoAgent
 from neli_router.processes.group import send_at_rest
-from tests.agent.stand_in import PATIENCE, StandIn, standing_in
-from tests.waiting import until
+from tests.support.agents.stand_in import PATIENCE, StandIn, standing_in
+from tests.support.waiting import until
 
 RUN = """
 import os, signal, sys

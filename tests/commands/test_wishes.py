@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from neli_router.agent.wire import Refusal, WishAsked
 from neli_router.commands.wishes import drain_command, pin_command, undrain_command, unpin_command, weigh_command
-from tests.agent.stand_in import StandIn, standing_in
+from tests.support.agents.stand_in import StandIn, standing_in
 
 
 @pytest.fixture(name="place")

@@ -28,7 +28,7 @@ from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Certify, Genesis, Join, Leave, Record, decode, encode
 from neli_router.keyspace import Layout
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["Nursery", "Peer", "Peers"]
 

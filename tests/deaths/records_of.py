@@ -10,7 +10,7 @@ from neli_router.commands.descendants import children
 from neli_router.induction.records import Certify, Record, decode
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Ledger
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["PATIENCE", "LedgerRecords", "child_witness_of", "command_of", "lives"]
 

@@ -22,7 +22,7 @@ from neli_router.deaths.child_program import SharedPage
 from neli_router.errors import NeliError
 from neli_router.induction.records import Certify
 from tests.deaths.records_of import PATIENCE, LedgerRecords, child_witness_of, command_of, lives
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.process,

@@ -31,7 +31,7 @@ from neli_router.induction.records import Beat, Certify, Expire, Join, Leave
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from tests.deaths.records_of import PATIENCE, LedgerRecords, child_witness_of, command_of, lives
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.process,

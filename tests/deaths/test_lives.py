@@ -17,10 +17,10 @@ from neli_router.config import Config
 from neli_router.induction.records import Certify, Expire
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import configured, running
 from tests.deaths.records_of import LedgerRecords
 from tests.deaths.witnessing import LEASE, WAITS, WitnessedProcess, Witnessing
-from tests.waiting import until
+from tests.support.agents.running import configured, running
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 

@@ -27,8 +27,8 @@ from neli_router.ledgers.sqlite.file import beside, delete_file
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.history import history_of
 from tests.deaths.peers import NAMESPACE, Nursery, Peers
-from tests.induction.scenes import founded
-from tests.waiting import PATIENCE, until
+from tests.support.records import founded
+from tests.support.waiting import PATIENCE, until
 
 LIFE, OTHER = "0123456789ab", "ba9876543210"
 

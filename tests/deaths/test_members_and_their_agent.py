@@ -16,9 +16,9 @@ from neli_router.induction.records import Certify, Expire
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.processes.group import MemberProcess, ProcessGroup, led_elsewhere
 from neli_router.processes.history import History, history_of
-from tests.agent.running import PATIENCE
-from tests.provider.agents import PARTITIONS, AgentProcess
-from tests.waiting import until
+from tests.support.agents.processes import PARTITIONS, AgentProcess
+from tests.support.agents.running import PATIENCE
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 

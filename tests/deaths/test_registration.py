@@ -26,8 +26,8 @@ from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
 from neli_router.protocol import Notice
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PATIENCE, STEADY, TOKEN, Running, configured, running
-from tests.waiting import until
+from tests.support.agents.running import PATIENCE, STEADY, TOKEN, Running, configured, running
+from tests.support.waiting import until
 
 AGENT = "agent-of-the-host"
 

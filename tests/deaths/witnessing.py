@@ -23,8 +23,8 @@ from neli_router.induction.records import Certify, Join, Record, decode, encode
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Entry
 from neli_router.processes.history import history_of
-from tests.provider.agents import AgentProcess
-from tests.waiting import until
+from tests.support.agents.processes import AgentProcess
+from tests.support.waiting import until
 
 __all__ = ["LEASE", "WAITS", "WitnessedProcess", "Witnessing"]
 

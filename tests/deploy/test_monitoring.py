@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import neli_router
 from neli_router.agent.server.metrics import Delays, render
 from tests.agent.test_metrics import NORMAL, OUTLOOK
-from tests.deploy.tools import output_of, tool
+from tests.support.tools import output_of, tool
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
 yaml: Any = importlib.import_module("yaml")

@@ -20,8 +20,8 @@ import pytest
 import neli_router
 from neli_router import Router
 from neli_router.errors import NoOwner
-from tests.servers.process import free_port
-from tests.waiting import until
+from tests.support.servers.process import free_port
+from tests.support.waiting import until
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
 PATIENCE = 180.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import neli_router
 from neli_router.exit_codes import EXIT_USAGE
 from neli_router.settings.resolve import Resolved, resolve
-from tests.deploy.tools import output_of, tool
+from tests.support.tools import output_of, tool
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
 UNIT = FOLDER / "neli-agent.service"

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from neli_router import fence
-from tests.fence.server import postgresql
+from tests.support.servers.postgresql import postgresql
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from neli_router.closing import Closing
 from neli_router.processes import worker
 from neli_router.processes.group import MemberProcess
 from tests.chaos.fenced import FencedWriter, Writes, judged, writes_in
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["FencedStore", "Heedless", "store_at"]
 

@@ -24,12 +24,12 @@ from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess
 from tests.conftest import require
 from tests.fence.stores import FencedStore, store_at
-from tests.processes.peer_group import PeerProcesses, loopback_places
-from tests.servers import network as networks
-from tests.servers.network import Network
-from tests.servers.redis import Redis
-from tests.servers.redis import missing as redis_missing
-from tests.waiting import PATIENCE
+from tests.support.processes.peer_group import PeerProcesses, loopback_places
+from tests.support.servers import network as networks
+from tests.support.servers.network import Network
+from tests.support.servers.redis import Redis
+from tests.support.servers.redis import missing as redis_missing
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.process
 

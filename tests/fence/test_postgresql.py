@@ -20,7 +20,7 @@ from psycopg.rows import class_row, dict_row, scalar_row
 
 from neli_router import fence
 from neli_router.fence import TERM_MAX, FenceMisused, Refused, asynchronous
-from tests.fence.server import PATIENCE
+from tests.support.servers.postgresql import PATIENCE
 
 pytestmark = pytest.mark.postgresql
 

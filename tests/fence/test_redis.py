@@ -13,7 +13,7 @@ import pytest
 import neli_router.fence.redis as fence
 from neli_router.fence import TERM_MAX, FenceMisused, Refused, tally
 from tests.conftest import require
-from tests.servers.redis import Redis, missing
+from tests.support.servers.redis import Redis, missing
 
 redis_py = pytest.importorskip("redis")
 

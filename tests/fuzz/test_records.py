@@ -20,7 +20,7 @@ from neli_router.induction.fold import fold
 from neli_router.induction.records import Record, Snapshot, decode, encode
 from neli_router.induction.snapshots import BadSnapshot, restore, snapshot
 from neli_router.keyspace import SLOTS_MAX, Layout
-from tests.induction.scenes import founded, join
+from tests.support.records import founded, join
 
 LAW = settings(deadline=None, max_examples=150, derandomize=True)
 

@@ -11,7 +11,7 @@ from neli_router.induction.fold import FOLD_VERSIONS, State
 from neli_router.induction.records import Genesis, Join
 from neli_router.keyspace import Layout
 from neli_router.protocol import Settings
-from tests.induction.scenes import LAYOUT, founded
+from tests.support.records import LAYOUT, founded
 
 SETTINGS = Settings(name="alice", layout=LAYOUT, lease=6.0, address="host:1", weight=3, zone="eu")
 

@@ -32,7 +32,7 @@ from neli_router.induction.records import (
 )
 from neli_router.induction.snapshots import restore, snapshot
 from neli_router.keyspace import Layout
-from tests.induction.scenes import (
+from tests.support.records import (
     BASE,
     LAYOUT,
     Plot,

@@ -34,7 +34,7 @@ from neli_router.protocol import (
     Stopped,
 )
 from tests.induction.replay import replay
-from tests.induction.scenes import LAYOUT, beat, folded, founded, genesis, join
+from tests.support.records import LAYOUT, beat, folded, founded, genesis, join
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 

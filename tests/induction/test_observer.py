@@ -12,7 +12,7 @@ from neli_router.induction.fold import State
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import Drain, Record, Upgrade
 from neli_router.protocol import NO_STANDING, TICK, Close, Notice, Released, Stopped
-from tests.induction.scenes import beat, folded, founded, genesis, join, table
+from tests.support.records import beat, folded, founded, genesis, join, table
 
 
 def read(observer: Observer, *records: Record | None, now: float = 1.0) -> list[Effect]:

@@ -12,7 +12,7 @@ from neli_router.induction.program_view import HANDOVERS_MAX, ProgramView
 from neli_router.induction.records import Drain, Handover, Pin
 from neli_router.induction.tenure import Tenure
 from neli_router.protocol import Acquired, Event, Fenced, Revoked, Settings
-from tests.induction.scenes import LAYOUT, folded, founded, join
+from tests.support.records import LAYOUT, folded, founded, join
 
 ALL = dict.fromkeys(range(4), 1001)
 SETTINGS = Settings(name="p", layout=LAYOUT, lease=6.0, drain_timeout=2.0)

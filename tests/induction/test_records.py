@@ -34,7 +34,7 @@ from neli_router.induction.records import (
 from neli_router.induction.snapshots import snapshot
 from neli_router.keyspace import Layout
 from neli_router.protocol import BASE_MAX, LEASE_MAX, LEASE_MIN, NAME_MAX, RECORD_MAX, WEIGHT_MAX
-from tests.induction.scenes import Plot, founded, join, plots, story
+from tests.support.records import Plot, founded, join, plots, story
 
 LAW = settings(deadline=None, max_examples=100)  # A law holds at whatever speed this machine has to spare.
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from neli_router.induction.fold import State
 from neli_router.induction.records import Drain, Handover, Image, Leave, Load, Pin, Snapshot, Weigh, decode, encode
 from neli_router.induction.snapshots import Archive, BadSnapshot, digest_text, restore, snapshot
-from tests.induction.scenes import Plot, folded, founded, join, owners, plots, story
+from tests.support.records import Plot, folded, founded, join, owners, plots, story
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
 

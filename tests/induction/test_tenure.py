@@ -14,7 +14,7 @@ from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Beat, Certify, Drain, Handover, Leave, Pin, Record, Undrain
 from neli_router.induction.tenure import Linger, Tenure
 from neli_router.protocol import DRIFT_MAX, wait_for
-from tests.induction.scenes import beat, expire, founded, join
+from tests.support.records import beat, expire, founded, join
 
 LEASE, WAIT = 10.0, 12.0
 HOLD = 20.0

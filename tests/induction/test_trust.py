@@ -8,7 +8,7 @@ from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Beat, Drain, Leave, Record, Snapshot
 from neli_router.induction.snapshots import digest_text, snapshot
 from neli_router.induction.trust import OWN_MAX, RING_MAX, LedgerTrust
-from tests.induction.scenes import beat, folded, founded, genesis, join
+from tests.support.records import beat, folded, founded, genesis, join
 
 ME = {"m": None}
 

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import require
-from tests.interop.goneli import build
-from tests.subscriptions.taking import PATIENCE
+from tests.support.servers.goneli import build
+from tests.support.taking import PATIENCE
 
 
 @pytest.fixture(scope="session", autouse=True)

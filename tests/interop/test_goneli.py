@@ -16,8 +16,8 @@ from neli_router.consumer_group.events import AskedBack, Confirmed, Given, Lost
 from neli_router.subscriptions.base import GroupSubscription
 from neli_router.subscriptions.kafka.address import parse
 from neli_router.subscriptions.kafka.subscription import KafkaSubscription
-from tests.interop.goneli import GoneliMember
-from tests.subscriptions.taking import PATIENCE, Taking, until
+from tests.support.servers.goneli import GoneliMember
+from tests.support.taking import PATIENCE, Taking, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 

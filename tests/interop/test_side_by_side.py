@@ -35,8 +35,8 @@ from confluent_kafka.admin import AdminClient
 from neli_router.clock import host_clock
 from neli_router.processes.group import PATIENCE, MemberProcess
 from neli_router.processes.referee import Life, judged
-from tests.interop.goneli import GoneliMember
-from tests.repeat import say
+from tests.support.draws import say
+from tests.support.servers.goneli import GoneliMember
 
 pytestmark = [pytest.mark.kafka, pytest.mark.process, pytest.mark.timeout(1800)]
 

@@ -39,8 +39,8 @@ from neli_router.ledgers.kafka.clients import serve
 from neli_router.ledgers.kafka.ledger import KafkaLedger, delete_topic
 from neli_router.protocol import NAME_MAX
 from tests.conftest import require
-from tests.servers.kafka import Kafka, missing
-from tests.waiting import until
+from tests.support.servers.kafka import Kafka, missing
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kafka
 

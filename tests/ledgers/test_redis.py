@@ -31,7 +31,7 @@ from neli_router.ledgers.redis.address import SCHEMES, RedisAddress, parse
 from neli_router.member.member import Member
 from neli_router.router.router import Router
 from tests.conftest import require
-from tests.servers.redis import Redis, Sentinel, missing
+from tests.support.servers.redis import Redis, Sentinel, missing
 
 pytest.importorskip("redis")
 

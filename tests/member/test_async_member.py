@@ -26,7 +26,7 @@ from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.protocol import BEATS_PER_LEASE, Acquired, Event, Revoked
 from neli_router.testing import Group
-from tests.waiting import until_in_loop
+from tests.support.waiting import until_in_loop
 
 PATIENCE = 180.0
 

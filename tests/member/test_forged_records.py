@@ -20,7 +20,7 @@ from neli_router.induction.records import Beat, Drain, Join, Record, encode
 from neli_router.induction.snapshots import digest_text, snapshot
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
-from tests.waiting import until
+from tests.support.waiting import until
 
 LEASE = 5.0
 """Long enough for a busy machine: here, a member that is expired was expired by a line."""

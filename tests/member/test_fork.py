@@ -19,7 +19,7 @@ from neli_router.errors import Forked, LeaseLost, NotLeading
 from neli_router.keyspace import Layout
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Newer Pythons warn of what we test here.
 

@@ -25,7 +25,7 @@ from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess
 from neli_router.processes.referee import judged
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kafka
 

@@ -38,7 +38,7 @@ from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
-from tests.waiting import until
+from tests.support.waiting import until
 
 PATIENCE = 180.0
 """Seconds to wait for what must come; a machine that is busy may take its time."""

@@ -19,8 +19,8 @@ from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.router.router import Router
-from tests.servers.process import free_udp_ports
-from tests.waiting import until
+from tests.support.servers.process import free_udp_ports
+from tests.support.waiting import until
 
 LEASE = 6.0
 """Long enough that a busy machine does not interrupt the course that a test waits for."""

@@ -26,8 +26,8 @@ from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.protocol import Acquired, Event
 from tests.member.test_peer_footing import BEATS, LEASE, PARTITIONS, shares
-from tests.servers.process import free_udp_ports
-from tests.waiting import PATIENCE, until
+from tests.support.servers.process import free_udp_ports
+from tests.support.waiting import PATIENCE, until
 
 LAYOUT = Layout(slots=64, partitions=PARTITIONS)
 

@@ -22,12 +22,12 @@ from neli_router.router.router import Router
 from neli_router.router.table import Owner
 from neli_router.router.watch import Change, Watch
 from tests.conftest import require
-from tests.processes.host_agent import HostAgent
-from tests.processes.peer_group import PeerProcesses, loopback_places
-from tests.servers import network as networks
-from tests.servers.network import Network
-from tests.servers.redis import Redis, missing
-from tests.waiting import until
+from tests.support.processes.host_agent import HostAgent
+from tests.support.processes.peer_group import PeerProcesses, loopback_places
+from tests.support.servers import network as networks
+from tests.support.servers.network import Network
+from tests.support.servers.redis import Redis, missing
+from tests.support.waiting import until
 
 pytest.importorskip("redis")
 

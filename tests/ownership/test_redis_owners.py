@@ -37,8 +37,8 @@ from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
 from neli_router.router.watch import Change
 from tests.conftest import require
-from tests.servers.redis import Redis, Sentinel, missing
-from tests.waiting import until
+from tests.support.servers.redis import Redis, Sentinel, missing
+from tests.support.waiting import until
 
 pytest.importorskip("redis")
 

@@ -12,7 +12,7 @@ from neli_router.peers.base import PeerLink
 from neli_router.peers.names import Resolve, resolve
 from neli_router.peers.udp import PeerSockets, open_link
 from neli_router.protocol import Notice
-from tests.servers.process import free_udp_ports
+from tests.support.servers.process import free_udp_ports
 
 __all__ = ["PATIENCE", "addresses_at", "link_at", "links", "until"]
 

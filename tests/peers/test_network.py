@@ -11,7 +11,7 @@ from neli_router.electors.events import Heard
 from neli_router.peers.udp import PeerSockets
 from tests.conftest import require
 from tests.peers.joining import link_at, until
-from tests.servers.network import Network, missing
+from tests.support.servers.network import Network, missing
 
 pytestmark = pytest.mark.process
 

@@ -17,7 +17,7 @@ from neli_router.errors import ConfigError, NeliError
 from neli_router.keyspace import Layout
 from neli_router.pipeline.feeds import TickFolder, TickTopic, feed_at
 from neli_router.pipeline.ticks import SCHEMA, Market
-from tests.waiting import until
+from tests.support.waiting import until
 
 LAYOUT = Layout(partitions=16)
 TICKS, INTERVALS = 3000, 5

@@ -17,8 +17,8 @@ from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.processes.group import ProcessGroup, led_elsewhere
 from neli_router.processes.history import history_of
 from neli_router.status.inspection import Inspection
-from tests.processes.ledger_copy import LedgerCopy
-from tests.processes.slow_worker import DistantLedger
+from tests.support.processes.ledger_copy import LedgerCopy
+from tests.support.processes.slow_worker import DistantLedger
 
 pytestmark = pytest.mark.process
 
@@ -28,7 +28,7 @@ PARTITIONS = 8
 
 def group(folder: Path, round_trip: float, *, lease: float = LEASE) -> ProcessGroup:
     """A group whose members' records all take `round_trip` leases to come back."""
-    program = ("tests.processes.slow_worker", str(round_trip * lease))
+    program = ("tests.support.processes.slow_worker", str(round_trip * lease))
     return ProcessGroup(folder, partitions=PARTITIONS, pause=lease / 20, program=program, lease=lease)
 
 

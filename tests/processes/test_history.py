@@ -13,7 +13,7 @@ from neli_router.keyspace import Layout
 from neli_router.ledgers.base import Entry
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.history import Departure, history_of
-from tests.processes.ledger_copy import LedgerCopy
+from tests.support.processes.ledger_copy import LedgerCopy
 
 GENESIS = Genesis(by="a", layout=Layout(partitions=2), lease=1.0, guarantee="exclusive", base=1000, version=1)
 

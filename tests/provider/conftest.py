@@ -49,9 +49,9 @@ for name in [name for name in os.environ if name.startswith(("AIRFLOW__", "AIRFL
 os.environ.update(SETTINGS)
 
 from neli_router.settings.agent_options import AgentOptions  # noqa: E402 - after the home is set, as all that follows.
-from tests.agent.running import TOKEN, Running, configured, running  # noqa: E402
-from tests.provider.given import DagTest, spelled  # noqa: E402
-from tests.servers.airflow import Airflow  # noqa: E402
+from tests.support.agents.running import TOKEN, Running, configured, running  # noqa: E402
+from tests.support.given import DagTest, spelled  # noqa: E402
+from tests.support.servers.airflow import Airflow  # noqa: E402
 from tests.test_docs import blocks  # noqa: E402
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.provider.agents import AgentProcess, agents
-from tests.servers.airflow import Airflow, AirflowApi
+from tests.support.agents.processes import AgentProcess, agents
+from tests.support.servers.airflow import Airflow, AirflowApi
 
 __all__ = ["Host", "hosts"]
 

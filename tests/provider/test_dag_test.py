@@ -4,7 +4,7 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, task
 
 from airflow_provider.hooks.neli import NeliHook
-from tests.provider.given import DagTest
+from tests.support.given import DagTest
 
 pytestmark = pytest.mark.airflow
 

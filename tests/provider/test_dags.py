@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 from neli_router.fence.delta import FencedTable
 from neli_router.keyspace import Layout
 from neli_router.pipeline.landing import commits_of
-from tests.agent.running import Running
 from tests.provider.conftest import BUNDLE
-from tests.provider.given import DagTest, spelled
-from tests.servers.airflow import Airflow, until
+from tests.support.agents.running import Running
+from tests.support.given import DagTest, spelled
+from tests.support.servers.airflow import Airflow, until
 
 pytestmark = pytest.mark.airflow
 

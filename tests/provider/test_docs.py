@@ -12,8 +12,8 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import BundleDagBag
 
-from tests.provider.given import DagTest
 from tests.provider.test_provider_info import modules
+from tests.support.given import DagTest
 from tests.test_docs import SHELL, blocks
 
 pytestmark = pytest.mark.airflow

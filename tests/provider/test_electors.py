@@ -13,10 +13,10 @@ from airflow_provider.sensors.neli import LeaderSensor, SlotOwnerSensor
 from neli_router.config import Config
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PARTITIONS, running
 from tests.member.test_peer_footing import Listed
-from tests.provider.given import DagTest, spelled
-from tests.waiting import until
+from tests.support.agents.running import PARTITIONS, running
+from tests.support.given import DagTest, spelled
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
 

@@ -28,9 +28,9 @@ from neli_router.errors import (
 from neli_router.keyspace import Layout
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running
-from tests.provider.given import spelled
-from tests.waiting import until
+from tests.support.agents.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running
+from tests.support.given import spelled
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.servers.airflow import Airflow, until
+from tests.support.servers.airflow import Airflow, until
 
 pytestmark = pytest.mark.airflow
 

@@ -21,9 +21,9 @@ from airflow_provider.partitions import asked_role
 from airflow_provider.retries import LeadershipRetryPolicy
 from neli_router.errors import BadKey
 from neli_router.fence import Refused
-from tests.agent.running import PATIENCE
-from tests.provider.agents import PARTITIONS, AgentProcess, agents, leader_of
-from tests.provider.given import DagTest, spelled
+from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
+from tests.support.agents.running import PATIENCE
+from tests.support.given import DagTest, spelled
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun

@@ -12,8 +12,8 @@ from pyspark import SparkContext
 
 from airflow_provider.decorators.leader_pyspark import leader_pyspark_task
 from airflow_provider.retries import LeadershipRetryPolicy
-from tests.provider.agents import agents, leader_of
-from tests.provider.given import DagTest
+from tests.support.agents.processes import agents, leader_of
+from tests.support.given import DagTest
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 

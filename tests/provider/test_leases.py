@@ -27,10 +27,10 @@ from neli_router.agent import AgentLease
 from neli_router.errors import ConfigError, LeaseLost, NoAgent
 from neli_router.exit_codes import EXIT_LOST
 from neli_router.fence import Refused
-from tests.agent.running import PATIENCE, over_once_told
-from tests.provider.agents import PARTITIONS, AgentProcess, agents, leader_of
-from tests.provider.given import spelled
-from tests.waiting import until
+from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
+from tests.support.agents.running import PATIENCE, over_once_told
+from tests.support.given import spelled
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
 

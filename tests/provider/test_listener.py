@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider import listener
 from neli_router.exit_codes import EXIT_USAGE
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
 

@@ -19,9 +19,9 @@ import pytest
 
 from airflow_provider.sensors.neli import leader_from
 from neli_router.agent import Client
-from tests.servers.airflow import AirflowApi, until
-from tests.servers.process import free_port
-from tests.waiting import PATIENCE
+from tests.support.servers.airflow import AirflowApi, until
+from tests.support.servers.process import free_port
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.airflow
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.provider.agents import AgentProcess, agents, leader_of
-from tests.servers.airflow import Airflow, AirflowApi, until
+from tests.support.agents.processes import AgentProcess, agents, leader_of
+from tests.support.servers.airflow import Airflow, AirflowApi, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(1800)]
 

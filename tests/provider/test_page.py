@@ -17,11 +17,11 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from tests.agent.running import PARTITIONS
 from tests.provider.conftest import LEASE
-from tests.servers.airflow import Airflow, until
-from tests.status.browsing import Page
 from tests.status.conftest import one_browser as _browser  # noqa: F401 - the fixture `browser`.
+from tests.support.agents.running import PARTITIONS
+from tests.support.browsing import Page
+from tests.support.servers.airflow import Airflow, until
 
 pytestmark = [pytest.mark.airflow]
 
@@ -31,7 +31,7 @@ OTHER = """
 import sys
 from pathlib import Path
 from neli_router.member.member import Member
-from tests.agent.running import configured
+from tests.support.agents.running import configured
 
 member = Member(configured(Path(sys.argv[1]), "b", lease=float(sys.argv[2])))
 sys.stdin.read()

@@ -17,7 +17,7 @@ from contextlib import closing
 import pytest
 
 from neli_router.keyspace import Layout
-from tests.servers.airflow import Airflow, until
+from tests.support.servers.airflow import Airflow, until
 
 pytestmark = pytest.mark.airflow
 

@@ -12,7 +12,7 @@ from airflow_provider.retries import LeadershipRetryPolicy
 from neli_router.errors import LeaseLost, NeliError, NotLeading
 from neli_router.fence import Refused
 from tests.provider.conftest import LEASE_OF_ONE
-from tests.provider.given import spelled
+from tests.support.given import spelled
 
 pytestmark = pytest.mark.airflow
 

@@ -20,10 +20,10 @@ from airflow.sdk import task_group
 from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.routing import owned_partitions, queue_of_owner
 from neli_router.errors import ConfigError
-from tests.provider.agents import PARTITIONS, AgentProcess, agents
 from tests.provider.conftest import LEASE
-from tests.provider.given import DagTest
-from tests.servers.airflow import Airflow, until
+from tests.support.agents.processes import PARTITIONS, AgentProcess, agents
+from tests.support.given import DagTest
+from tests.support.servers.airflow import Airflow, until
 from tests.test_docs import blocks
 
 pytestmark = pytest.mark.airflow

@@ -24,7 +24,7 @@ from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.sensors.neli import LeaderSensor, SlotOwnerSensor
 from airflow_provider.triggers.neli import LeaderTrigger
 from neli_router.keyspace import Layout
-from tests.provider.given import DagTest, spelled
+from tests.support.given import DagTest, spelled
 
 pytestmark = pytest.mark.airflow
 

@@ -24,11 +24,11 @@ from airflow_provider.operators.spark import LeaderSparkSubmitOperator
 from neli_router.fence.delta import FencedTable
 from neli_router.keyspace import Layout
 from neli_router.spark.runtime import SparkUnusable
-from tests.agent.running import TOKEN
-from tests.provider.agents import PARTITIONS, AgentProcess, agents, leader_of
-from tests.provider.given import DagTest, spelled
-from tests.servers.airflow import ENDED, Airflow, AirflowApi, until
-from tests.servers.spark import Spark
+from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
+from tests.support.agents.running import TOKEN
+from tests.support.given import DagTest, spelled
+from tests.support.servers.airflow import ENDED, Airflow, AirflowApi, until
+from tests.support.servers.spark import Spark
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(1800)]
 

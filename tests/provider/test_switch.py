@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 
 from airflow_provider import switch
 from airflow_provider.switch import Switch
-from tests.provider.agents import AgentProcess, agents
 from tests.provider.conftest import BUNDLE
-from tests.waiting import until
+from tests.support.agents.processes import AgentProcess, agents
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
 

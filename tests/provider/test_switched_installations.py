@@ -35,8 +35,8 @@ from neli_router.ledgers.addresses import open_ledger
 from neli_router.status.annals import Annals
 from neli_router.status.audit import audit
 from neli_router.status.history import between
-from tests.provider.given import spelled
-from tests.servers.airflow import Airflow, until
+from tests.support.given import spelled
+from tests.support.servers.airflow import Airflow, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(3600)]
 

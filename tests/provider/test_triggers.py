@@ -17,10 +17,10 @@ from airflow_provider.triggers.neli import EARLY, LeaderTrigger, OwnershipTrigge
 from neli_router.errors import BadKey
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PARTITIONS, Running, configured, running
-from tests.provider.given import spelled
 from tests.provider.triggerer import Triggerer, triggerer
-from tests.waiting import until_in_loop
+from tests.support.agents.running import PARTITIONS, Running, configured, running
+from tests.support.given import spelled
+from tests.support.waiting import until_in_loop
 
 pytestmark = pytest.mark.airflow
 

@@ -17,7 +17,7 @@ import pytest
 
 from neli_router import fence
 from tests.provider.hosts import Host, hosts
-from tests.servers.airflow import until
+from tests.support.servers.airflow import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(3600)]
 

@@ -18,8 +18,8 @@ import pytest
 from airflow_provider.sensors.neli import leader_from
 from airflow_provider.triggers.neli import MEMORY
 from neli_router.agent import Client
-from tests.provider.agents import PARTITIONS, AgentProcess, agents
-from tests.servers.airflow import Airflow, until
+from tests.support.agents.processes import PARTITIONS, AgentProcess, agents
+from tests.support.servers.airflow import Airflow, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(3600)]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.running import Running
 from tests.commands.test_run import STUBBORN, lives
-from tests.provider.given import spelled
 from tests.provider.test_spark_operator import processes
-from tests.waiting import until
+from tests.support.agents.running import Running
+from tests.support.given import spelled
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process]
 

@@ -18,8 +18,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.provider.given import spelled
 from tests.provider.test_provider_info import ROOT, modules
+from tests.support.given import spelled
 
 pytestmark = pytest.mark.airflow
 

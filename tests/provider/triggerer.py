@@ -16,8 +16,8 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models.trigger import Trigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tests.agent.running import PATIENCE
-from tests.waiting import until_in_loop
+from tests.support.agents.running import PATIENCE
+from tests.support.waiting import until_in_loop
 
 __all__ = ["Triggerer", "triggerer"]
 

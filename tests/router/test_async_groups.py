@@ -16,7 +16,7 @@ from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.router.async_groups import AsyncGroups
 from neli_router.router.groups import Groups, SharedHost
 from neli_router.router.watch import Change
-from tests.groups import log_of, named, static
+from tests.support.groups import log_of, named, static
 
 PATIENCE = 180.0
 

@@ -32,7 +32,7 @@ from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zo
 from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
-from tests.groups import log_of, named, records_of, static
+from tests.support.groups import log_of, named, records_of, static
 
 PATIENCE = 180.0
 

@@ -11,7 +11,7 @@ from neli_router.keyspace import Layout
 from neli_router.ownership.base import Card, Claim, Holding, Listing, OwnersChange, OwnersSource, Receipt, Version
 from neli_router.router.feed import Feed
 from neli_router.router.owners_reader import RENEWAL_MAX, OwnersReader, renewable
-from tests.waiting import until
+from tests.support.waiting import until
 
 NOW, NOW_MS = 100.0, 7_000_000
 LAYOUT = Layout(slots=64, partitions=1)

@@ -41,7 +41,7 @@ from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer, Table
 from neli_router.router.watch import Change
-from tests.waiting import until
+from tests.support.waiting import until
 
 LAYOUT = Layout(slots=64, partitions=4)
 FOREVER = 3600.0  # A lease after which no member is missed.

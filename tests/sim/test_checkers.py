@@ -51,7 +51,7 @@ from neli_router.sim.referee import DIGEST_EVERY, Referee
 from neli_router.sim.simulate import CONVERGED_LEASES_MAX, _converge, simulate
 from neli_router.sim.steps import LedgerMiniatures, successors
 from neli_router.sim.world import LocalClock, Violation, World
-from tests.induction.scenes import LAYOUT, beat, expire, folded, founded, genesis, join
+from tests.support.records import LAYOUT, beat, expire, folded, founded, genesis, join
 
 LEASE = 6.0
 CLOCK = LocalClock(0.0, [(0.0, 1.0)])

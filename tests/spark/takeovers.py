@@ -34,7 +34,7 @@ from neli_router.pipeline.landing import Count, commits_of, counted, same_bars, 
 from neli_router.pipeline.show import SETTINGS, submitted
 from neli_router.pipeline.ticks import Market
 from neli_router.processes.history import history_of
-from tests.servers.spark import MEMORY, Spark
+from tests.support.servers.spark import MEMORY, Spark
 
 __all__ = ["LEASE", "Outcome", "play", "play_on_cluster"]
 

@@ -27,8 +27,8 @@ from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.notes import Acts, Notebook
 from neli_router.status.audit import audited
 from neli_router.status.audit_table import tables_of, write_tables
-from tests.induction.scenes import expire, genesis, join
-from tests.status.auditing import entries, written
+from tests.support.audited import entries, written
+from tests.support.records import expire, genesis, join
 
 pytestmark = pytest.mark.spark
 

@@ -26,8 +26,8 @@ from neli_router.keyspace import Layout
 from neli_router.spark import append_rows, files_read, guarded, hot_keys, laid_out, load_profile, owned
 from neli_router.spark import read_table, repartition_by_owner, with_partition, with_slot
 from neli_router.spark.steps import StepLoop
-from tests.waiting import until
-from tests.agent.running import PATIENCE
+from tests.support.waiting import until
+from tests.support.agents.running import PATIENCE
 from tests.spark.test_guard import ROLE, give, group, take
 from tests.spark.test_slots import EDGES, random_binaries, random_texts
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from neli_router.exit_codes import EXIT_LOST
-from tests.servers.spark import Spark
 from tests.spark.takeovers import play, play_on_cluster
+from tests.support.servers.spark import Spark
 
 TICKS = int(os.environ.get("NELI_TEST_TICKS", "60000"))
 """`NELI_TEST_TICKS=1000000` takes some seconds more; `python -m benchmarks pipeline` does that, too."""

@@ -24,7 +24,7 @@ from neli_router.fence import FenceMisused, Refused, TableMismatch, TableUnavail
 from neli_router.fence.delta import FencedTable, Progress, Staging
 from neli_router.keyspace import Layout
 from neli_router.spark import append_rows, files_read, owned, read_table, stage_rows, with_partition
-from tests.servers.spark import Spark
+from tests.support.servers.spark import Spark
 
 pytestmark = pytest.mark.spark
 

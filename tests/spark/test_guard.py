@@ -27,9 +27,9 @@ from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.spark import guarded, run_job
-from tests.agent.running import PARTITIONS, PATIENCE, Running, configured, running
 from tests.member.test_peer_footing import Listed
-from tests.waiting import until
+from tests.support.agents.running import PARTITIONS, PATIENCE, Running, configured, running
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 

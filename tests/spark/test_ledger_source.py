@@ -43,7 +43,7 @@ from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.spark import ledger_source, register_ledgers
 from neli_router.spark.ledger_source import LedgerScan, LedgerSource, StreamPlace
 from neli_router.status.history import between, record_rows, standing_rows, state_before, tenure_rows
-from tests.induction.scenes import BASE, beat, genesis, join, next_record
+from tests.support.records import BASE, beat, genesis, join, next_record
 
 pytestmark = pytest.mark.spark
 

@@ -33,8 +33,8 @@ from neli_router.pipeline.ticks import SCHEMA, Market
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.spark import append_rows, guarded, run_job, with_partition
 from neli_router.spark.steps import StepLoop
-from tests.agent.running import PATIENCE, configured, running
-from tests.waiting import until
+from tests.support.agents.running import PATIENCE, configured, running
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 

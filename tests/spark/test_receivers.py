@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from neli_router import fence
 from neli_router.fence import FenceMisused, Refused
 from neli_router.spark import Landing, RedisReceiver, SqlReceiver
-from tests.fence.server import postgresql
+from tests.support.servers.postgresql import postgresql
 
 pytestmark = pytest.mark.spark
 

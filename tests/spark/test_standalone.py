@@ -18,10 +18,10 @@ import pytest
 import redis as redis_py
 
 from neli_router import fence
-from tests.fence.server import postgresql
-from tests.servers.spark import Spark
 from tests.spark.prices_job import PARTITIONS, ROWS
 from tests.spark.twice_job import ROWS as TWICE
+from tests.support.servers.postgresql import postgresql
+from tests.support.servers.spark import Spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgresql, pytest.mark.timeout(1800)]
 

@@ -29,8 +29,8 @@ from neli_router.pipeline.ticks import Market
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.spark import read_table, with_partition
 from neli_router.spark.steps import STEP, InputStep, StepLoop
-from tests.agent.running import PATIENCE, configured, running
-from tests.waiting import until
+from tests.support.agents.running import PATIENCE, configured, running
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 

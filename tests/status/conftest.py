@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from selenium import webdriver
 
-from tests.status.browsing import Page, missing, started
+from tests.support.browsing import Page, missing, started
 
 
 @pytest.fixture(name="browser", scope="session")

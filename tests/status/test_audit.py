@@ -17,8 +17,8 @@ from neli_router.ledgers.base import Entry
 from neli_router.processes.history import history_of
 from neli_router.protocol import wait_for
 from neli_router.status.audit import ActedSpan, Audit, LeadingGap, audited
-from tests.induction.scenes import expire, folded, genesis, join
-from tests.status.auditing import START, entries, simulated, written
+from tests.support.audited import START, entries, simulated, written
+from tests.support.records import expire, folded, genesis, join
 
 LEASE = 6.0
 WAIT = wait_for(LEASE)

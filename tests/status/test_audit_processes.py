@@ -19,9 +19,9 @@ from neli_router.processes.group import MemberProcess, ProcessGroup, led_elsewhe
 from neli_router.processes.history import History, history_of
 from neli_router.processes.referee import Verdict
 from neli_router.status.audit import Audit, audited
-from tests.processes.chaos import Chaos
-from tests.processes.ledger_copy import LedgerCopy
-from tests.repeat import SEED, SNAPSHOT_EVERY, say
+from tests.support.draws import SEED, SNAPSHOT_EVERY, say
+from tests.support.processes.chaos import Chaos
+from tests.support.processes.ledger_copy import LedgerCopy
 
 pytestmark = pytest.mark.process
 

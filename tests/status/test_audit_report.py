@@ -14,8 +14,8 @@ from neli_router.induction.records import Record
 from neli_router.status import audit_report
 from neli_router.status.audit import ActedSpan, Audit, audited
 from neli_router.status.audit_report import html_of
-from tests.induction.scenes import expire, genesis, join
-from tests.status.auditing import entries, written
+from tests.support.audited import entries, written
+from tests.support.records import expire, genesis, join
 
 ATTACK = '</script><script>window.attacked=1</script><img src=x onerror="window.attacked=1">'
 ADDRESS = "sqlite:/var/lib/jobs/ledger.db"

@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from neli_router.errors import NeliError
 from neli_router.status.audit import audited
 from neli_router.status.audit_table import tables_of, write_tables
-from tests.induction.scenes import expire, genesis, join
-from tests.status.auditing import entries, written
+from tests.support.audited import entries, written
+from tests.support.records import expire, genesis, join
 
 ALICE = [("a", float(second)) for second in range(8)]
 BOB = [("b", 7.5 + second) for second in range(8)]

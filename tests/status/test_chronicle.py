@@ -17,7 +17,7 @@ from neli_router.status import chronicle
 from neli_router.status.annals import Annals
 from neli_router.status.chronicle import DELAYS_MAX, EVENTS_MAX, Chronicle
 from neli_router.status.group_view import GroupEvent, Move
-from tests.induction.scenes import Plot, beat, expire, folded, founded, genesis, join, plots, story
+from tests.support.records import Plot, beat, expire, folded, founded, genesis, join, plots, story
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from neli_router.induction.fold import State
 from neli_router.induction.records import Drain, Handover, Load, Pin, Record, Undrain, Unpin, Weigh
 from neli_router.status.group_view import GroupView
-from tests.induction.scenes import Plot, folded, founded, join, plots, story
+from tests.support.records import Plot, folded, founded, join, plots, story
 
 
 def moves_of(state: State, wish: Record) -> list[tuple[int, str | None, str | None]]:

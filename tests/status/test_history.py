@@ -39,7 +39,7 @@ from neli_router.status.history import (
     state_before,
     tenure_rows,
 )
-from tests.induction.scenes import BASE, Plot, beat, expire, genesis, join, next_record, plots
+from tests.support.records import BASE, Plot, beat, expire, genesis, join, next_record, plots
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
 

@@ -11,7 +11,7 @@ from neli_router.induction.snapshots import digest_text
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.status.inspection import Inspection
-from tests.induction.scenes import genesis, join
+from tests.support.records import genesis, join
 
 LEASE = 0.2
 

@@ -20,8 +20,8 @@ from neli_router.router.owners_reader import OwnersReader
 from neli_router.router.refusal import At
 from neli_router.status.owners_chronicle import EXPLAINED_MAX, OwnersChronicle
 from tests.conftest import require
-from tests.servers.redis import Redis, missing
-from tests.waiting import until
+from tests.support.servers.redis import Redis, missing
+from tests.support.waiting import until
 
 LAYOUT = Layout(slots=64, partitions=4)
 LEASE = 5.0

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from neli_router.agent.server import page as files
 from neli_router.agent.wire import EventView, MovedView, MoveView, PartitionView, Refusal, StatusView, WishAsked
-from tests.status.browsing import Keys, Page
-from tests.status.stand_in import TOKEN, StandIn, after_takeover, group
-from tests.waiting import until
+from tests.support.browsing import Keys, Page
+from tests.support.page_stand_in import TOKEN, StandIn, after_takeover, group
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.browser
 

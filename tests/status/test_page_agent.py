@@ -14,10 +14,10 @@ import pytest
 
 from neli_router.config import Config
 from neli_router.settings.agent_options import AgentOptions
-from tests.agent.running import PARTITIONS, STEADY, TOKEN, Running, configured, running
-from tests.servers.process import free_port
-from tests.status.browsing import Keys, Page
-from tests.waiting import until
+from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, configured, running
+from tests.support.browsing import Keys, Page
+from tests.support.servers.process import free_port
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 
@@ -27,7 +27,7 @@ OTHER = """
 import sys
 from pathlib import Path
 from neli_router.member.member import Member
-from tests.agent.running import STEADY, configured
+from tests.support.agents.running import STEADY, configured
 
 member = Member(configured(Path(sys.argv[1]), sys.argv[2], lease=STEADY))
 sys.stdin.read()

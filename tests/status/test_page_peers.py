@@ -14,11 +14,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.agent.running import TOKEN
 from tests.member.test_peer_footing import Listed
-from tests.servers.process import free_port
-from tests.status.browsing import Page
-from tests.waiting import PATIENCE, until
+from tests.support.agents.running import TOKEN
+from tests.support.browsing import Page
+from tests.support.servers.process import free_port
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 

@@ -6,7 +6,7 @@ import pytest
 
 from neli_router.induction.records import Beat, decode
 from neli_router.status.time_axis import TimeAxis
-from tests.status.auditing import START, simulated
+from tests.support.audited import START, simulated
 
 ROUNDING = 1e-6
 

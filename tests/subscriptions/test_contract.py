@@ -22,7 +22,7 @@ from neli_router.errors import Closed
 from neli_router.subscriptions.base import GroupSubscription
 from neli_router.subscriptions.kafka.address import parse
 from tests.subscriptions.simulated import SimulatedGroup
-from tests.subscriptions.taking import PATIENCE, Taking, until
+from tests.support.taking import PATIENCE, Taking, until
 
 PARTITIONS = 4
 ALL = set(range(PARTITIONS))

@@ -24,8 +24,8 @@ from neli_router.errors import ConfigError, GroupMismatch, LedgerMissing, Ledger
 from neli_router.subscriptions.kafka.address import parse
 from neli_router.subscriptions.kafka.subscription import KafkaSubscription
 from tests.conftest import require
-from tests.servers.kafka import SHORT_GROUPS, Kafka, missing
-from tests.subscriptions.taking import PATIENCE, Taking, until
+from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
+from tests.support.taking import PATIENCE, Taking, until
 
 pytestmark = pytest.mark.kafka
 

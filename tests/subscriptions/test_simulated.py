@@ -4,7 +4,7 @@ from contextlib import closing
 
 from neli_router.consumer_group.events import Confirmed, Lost
 from tests.subscriptions.simulated import SimulatedGroup
-from tests.subscriptions.taking import Taking, until
+from tests.support.taking import Taking, until
 
 ALL = {0, 1, 2, 3}
 SESSION = 6.0

@@ -45,7 +45,7 @@ from neli_router.agent.wire import (
     WishAsked,
     WishView,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["FOUNDED", "PATIENCE", "StandIn", "standing_in", "whenever"]
 

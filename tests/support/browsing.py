@@ -22,7 +22,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["Keys", "Page", "missing", "started"]
 

@@ -1,14 +1,14 @@
 """goNELI in a program of ours, built once, and its processes, which tests start, stop and kill.
 
-    go/main.go, go.mod --make fetch: go mod download--> Go's module cache --go build, offline--> .make/goneli/goneli
-                                                                                                      |
-    GoneliMember(...) --starts--> a process <---------------------------------------------------------'
+    goneli_program/ --make fetch: go mod download--> Go's module cache --go build, offline--> .make/goneli/goneli
+                                                                                                  |
+    GoneliMember(...) --starts--> a process <-----------------------------------------------------'
                           '--acquired, revoked, fenced, closed--> events
 
 Only `make fetch` brings modules, as it does jars; the library that they contain for C is not compiled anew. A build
 after that takes seconds, or none if nothing has changed.
 
-`python -m tests.interop.goneli` is that step of `make fetch`.
+`python -m tests.support.servers.goneli` is that step of `make fetch`.
 """
 
 import fcntl
@@ -28,8 +28,8 @@ from neli_router.processes.referee import Life, Span
 
 __all__ = ["GoneliEvent", "GoneliMember", "build", "fetch"]
 
-SOURCE = Path(__file__).with_name("go")
-PROGRAM = Path(__file__).parents[2] / ".make" / "goneli" / "goneli"
+SOURCE = Path(__file__).with_name("goneli_program")
+PROGRAM = Path(__file__).parents[3] / ".make" / "goneli" / "goneli"
 
 BUILD_MAX = 600.0
 """Seconds. On two idle cores it takes about twenty, the first time; the gate's machine may be busy."""

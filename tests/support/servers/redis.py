@@ -11,7 +11,7 @@
 
 A server that is started again keeps its port and its folder, and so its data, if its settings have it keep any.
 
-`python -m tests.servers.redis` starts one for trying things out, until Ctrl-C.
+`python -m tests.support.servers.redis` starts one for trying things out, until Ctrl-C.
 """
 
 import shutil
@@ -25,8 +25,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.servers.process import ServerProcess, free_port, until_asked_to_end
-from tests.waiting import until
+from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.waiting import until
 
 __all__ = ["DURABLE", "Redis", "Sentinel", "missing"]
 

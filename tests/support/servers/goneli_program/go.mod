@@ -1,4 +1,4 @@
-module neli-router/tests/interop/go
+module neli-router/tests/support/servers/goneli_program
 
 go 1.19
 

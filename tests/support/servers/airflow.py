@@ -38,7 +38,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from airflow_provider.local import PARTS, LocalAirflow
-from tests.servers.process import ServerProcess, free_port
+from tests.support.servers.process import ServerProcess, free_port
 
 __all__ = ["PATIENCE", "Airflow", "AirflowApi", "until"]
 

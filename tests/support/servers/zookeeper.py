@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from tests.servers.jars import ZOOKEEPER as JARS
-from tests.servers.process import ServerProcess, free_port
+from tests.support.servers.jars import ZOOKEEPER as JARS
+from tests.support.servers.process import ServerProcess, free_port
 
 __all__ = ["ZooKeeper", "missing"]
 

@@ -5,8 +5,8 @@
 Only `make fetch` brings them, before the first test. A test must not: it may run in a network namespace, where no host
 can be reached, and a download would count against its time.
 
-`python -m tests.servers.jars` is that step. It says what it brings and how far it is. Without Java, Maven or a network
-it says why the tests that need these servers will be skipped; with CI=true that is a failure.
+`python -m tests.support.servers.jars` is that step. It prints what it brings and how far it is. Without Java, Maven or
+a network it prints why the tests that need these servers will be skipped; with CI=true that is a failure.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from pathlib import Path
 
 __all__ = ["KAFKA", "ZOOKEEPER", "Jars"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 TRANSFER_MAX = 60_000
 """Milliseconds that Maven waits for the next byte. Without a bound, a connection that died would hang the step."""

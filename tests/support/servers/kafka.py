@@ -10,7 +10,7 @@ Every node is broker and controller. The settings are Kafka's own but for what t
 ports, folders, and with more than one node a short broker session, so that a broker's death is noticed within a test.
 A test run makes each kind once; a topic for each test keeps them apart.
 
-`python -m tests.servers.kafka [NODES]` starts one for trying things out, until Ctrl-C.
+`python -m tests.support.servers.kafka [NODES]` starts one for trying things out, until Ctrl-C.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers.jars import KAFKA as JARS
-from tests.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.servers.jars import KAFKA as JARS
+from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
 
 __all__ = ["SHORT_GROUPS", "VERSION", "Kafka", "Node", "missing"]
 

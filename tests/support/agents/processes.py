@@ -11,8 +11,8 @@ from pathlib import Path
 from neli_router.agent import Client
 from neli_router.closing import Closing
 from neli_router.errors import NeliError
-from tests.provider.given import spelled
-from tests.waiting import PATIENCE, until
+from tests.support.given import spelled
+from tests.support.waiting import PATIENCE, until
 
 __all__ = ["PARTITIONS", "AgentProcess", "agents", "leader_of"]
 

@@ -19,7 +19,7 @@ from neli_router.config import Config
 from neli_router.keyspace import Layout
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = [
     "DRAIN",

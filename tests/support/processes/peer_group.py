@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from neli_router.processes.group import MemberProcess, ProcessGroup
-from tests.servers.process import free_udp_ports
+from tests.support.servers.process import free_udp_ports
 
 __all__ = ["PeerProcesses", "loopback_places"]
 

@@ -8,7 +8,7 @@
 
 The workers have different names of one host: Spark runs a task a second time on another host only.
 
-`python -m tests.servers.spark [WORKERS]` starts one for trying things out, until Ctrl-C.
+`python -m tests.support.servers.spark [WORKERS]` starts one for trying things out, until Ctrl-C.
 """
 
 import http.client
@@ -25,7 +25,7 @@ from typing import Self
 import pyspark
 
 from neli_router.spark import java_home
-from tests.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
 
 __all__ = ["MEMORY", "Spark"]
 

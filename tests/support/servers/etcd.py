@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from tests.servers.process import ServerProcess, free_port
+from tests.support.servers.process import ServerProcess, free_port
 
 __all__ = ["Etcd", "missing"]
 
