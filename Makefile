@@ -2,16 +2,20 @@
 # `.make/`, out of requirements that are pinned with their hashes. A second run starts at once.
 #
 #     .make/core   what users get: `neli` and its runtime dependencies
-#     .make/dev    the same, with the tests, the checks and the peers of the benchmarks
-#     .make/lock   the compiler of requirements/
+#     .make/test   the same, with drivers and what the core tests need: no Spark, no Airflow, no type checker
+#     .make/dev    everything
+#     .make/uv     the installer, which also compiles requirements/
 
 CORE := .make/core
+TEST := .make/test
 DEV := .make/dev
-LOCK := .make/lock
+UV := .make/uv
 
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: airflow bench chaos check clean demo explore fetch format help kafka lock pipeline test test-core
+.PHONY: airflow bench chaos check clean demo explore fetch format help jars kafka lock pipeline prove test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,11 +33,16 @@ fetch: $(DEV)/ready ## Bring what tests start: jars of Kafka and ZooKeeper (take
 	@$(DEV)/bin/python -m tests.support.servers.jars
 	@$(DEV)/bin/python -m tests.support.servers.goneli
 
-test: fetch ## Every test this machine can run: proofs, simulations and killed processes too
+test: $(DEV)/ready ## Every test that this machine can run, and a sample of the proofs
+	@$(DEV)/bin/python -m tests.proofs --check
+	@$(MAKE) --no-print-directory fetch
 	$(DEV)/bin/python -m tests.gate
 
-test-core: $(DEV)/ready ## The tests that need neither a server, a browser nor patience (three to four minutes)
-	$(DEV)/bin/python -m tests.gate core
+test-core: $(TEST)/ready ## The tests that need neither a server, Spark, Airflow nor a browser
+	$(TEST)/bin/python -m tests.gate core
+
+prove: $(TEST)/ready ## Explore, simulate and mutate what has changed since it was proved (ALL=1 repeats everything)
+	$(TEST)/bin/python -m tests.proofs $(if $(ALL),--all)
 
 check: $(DEV)/ready ## Format, lint, types and which module may import which
 	$(DEV)/bin/ruff format --check .
@@ -54,69 +63,75 @@ explore: $(CORE)/ready ## Every reachable state within the full bounds (some hou
 chaos: fetch ## Ten minutes of faults each on members and three brokers, on Redis, on three electors (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos
 
-kafka: fetch ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
-	$(DEV)/bin/python -m tests.support.servers.kafka
+jars: $(TEST)/ready
+	@$(TEST)/bin/python -m tests.support.servers.jars
+
+kafka: jars ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
+	@$(TEST)/bin/python -m tests.support.servers.kafka
 
 format: $(DEV)/ready ## Lay out and tidy the code
 	$(DEV)/bin/ruff check --fix .
 	$(DEV)/bin/ruff format .
 
-lock: $(LOCK)/ready ## Compile requirements/ from pyproject.toml anew, to the latest versions
-	$(call compile,core.txt,pyproject.toml)
-	$(call compile,dev.txt,pyproject.toml --extra agent --extra airflow --extra columns --extra kafka --extra redis --extra spark --group dev)
-	$(call compile,build.txt,--group build)
-	$(call compile,lock.txt,--group lock)
+lock: $(UV)/ready ## Compile requirements/ from pyproject.toml again, to the latest versions
+	$(call compile,dev.txt,--upgrade pyproject.toml $(EXTRAS) --extra airflow --extra spark --group dev)
+	$(call compile,test.txt,--constraint requirements/dev.txt pyproject.toml $(EXTRAS) --group test)
+	$(call compile,core.txt,--constraint requirements/dev.txt pyproject.toml)
+	$(call compile,build.txt,--constraint requirements/dev.txt --group build)
+	$(call compile,uv.txt,--upgrade --group uv)
+
+EXTRAS := --extra agent --extra columns --extra kafka --extra redis
 
 clean: ## Remove the environments, caches and whatever was built
 	find airflow_provider benchmarks dags neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .make build dist neli-pipeline.html htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-$(CORE)/ready: requirements/build.txt requirements/core.txt pyproject.toml
-	$(call environment,$(@D))
-	$(call install,$(@D),-r requirements/build.txt -r requirements/core.txt)
-	$(call install_this_project,$(@D))
-	@touch $@
+$(CORE)/ready: requirements/build.txt requirements/core.txt pyproject.toml $(UV)/ready
+	$(call environment,$(@D),-r requirements/build.txt -r requirements/core.txt)
 
-$(DEV)/ready: requirements/dev.txt pyproject.toml
-	$(call environment,$(@D))
-	$(call install,$(@D),-r requirements/dev.txt)
-	$(call install_this_project,$(@D))
-	@touch $@
+$(TEST)/ready: requirements/test.txt pyproject.toml $(UV)/ready
+	$(call environment,$(@D),-r requirements/test.txt)
 
-$(LOCK)/ready: requirements/lock.txt
-	$(call environment,$(@D))
-	$(call install,$(@D),-r requirements/lock.txt)
-	@touch $@
+$(DEV)/ready: requirements/dev.txt pyproject.toml $(UV)/ready
+	$(call environment,$(@D),-r requirements/dev.txt)
 
-# An environment is made anew rather than mended, or a package that we no longer ask for would stay importable.
 # A `python3.12` on the path may be a stand-in that only says how to install one, so each candidate must show that it
 # runs; one without ensurepip (Debian packs it apart, in python3-venv) could not make an environment.
-define environment
-	@rm -rf $(1)
-	@for python in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11 python3.14); do \
+$(UV)/ready: requirements/uv.txt
+	@rm -rf $(@D)
+	@for python in $(if $(PYTHON),"$(PYTHON)",python3 python3.14 python3.13 python3.12 python3.11); do \
 		if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
-			echo "making $(1) with $$("$$python" --version)"; \
-			exec "$$python" -m venv $(1); \
+			echo "$(@D): the installer, with $$("$$python" --version)"; \
+			"$$python" -m venv $(@D); \
+			break; \
 		fi; \
 	done; \
-	echo "wanted: a Python of 3.11 or newer that has venv and ensurepip; found: none as $(if $(PYTHON),$(PYTHON),python3 or python3.11 to python3.14)." >&2; \
-	echo "Install one (on Debian and Ubuntu with its python3-venv), or name it: make PYTHON=/path/to/python" >&2; \
-	exit 1
-endef
+	if ! [ -d $(@D) ]; then \
+		echo "no Python 3.11 or newer with venv and ensurepip: tried $(if $(PYTHON),$(PYTHON),python3 and python3.11 to python3.14)." >&2; \
+		echo "Install one (on Debian and Ubuntu with its python3-venv), or name it: make PYTHON=/path/to/python" >&2; \
+		exit 1; \
+	fi
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/uv.txt
+	@touch $@
 
-# Without a look at dependencies: the requirements name each of them, but for the one that requirements/overrides.txt
-# leaves out, and pip would ask for it again.
-define install
-	@$(1)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps $(2)
-endef
-
-# Editable, so that a change needs no installation; without isolation, so that the pinned backend builds it.
-define install_this_project
-	@$(1)/bin/python -m pip --disable-pip-version-check install --quiet --no-build-isolation --no-deps --editable .
+# An environment is made from scratch, or a package that we no longer ask for would stay importable. Dependencies are
+# not looked at: the requirements name each of them, but for the one that requirements/overrides.txt leaves out. The
+# project is editable, so that a change needs no installation; without isolation, so that the pinned backend builds it.
+# uv does not read pip's configuration, so an index that is set there is passed on.
+define environment
+	@echo "$(1): $$(cat $(filter %.txt,$(2)) | grep -c ==) packages"
+	@index=$${PIP_INDEX_URL:-$$($(UV)/bin/python -m pip config get global.index-url 2>/dev/null || true)}; \
+	[ -z "$$index" ] || export UV_DEFAULT_INDEX=$${UV_DEFAULT_INDEX:-$$index}; \
+	[ -w "$${HOME:-/}" ] || export UV_CACHE_DIR=$${UV_CACHE_DIR:-$(CURDIR)/.make/cache}; \
+	export UV_NO_CONFIG=1 VIRTUAL_ENV=$(CURDIR)/$(1); \
+	$(UV)/bin/uv venv --quiet --clear --python $(UV)/bin/python $(1); \
+	$(UV)/bin/uv pip install --require-hashes --no-deps $(2) 2>&1 | sed -n '/^ [+~-] /!s/^/  /p'; \
+	$(UV)/bin/uv pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
 endef
 
 define compile
-	@$(LOCK)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	@$(UV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--override requirements/overrides.txt --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--output-file requirements/$(1) $(2)
 endef

@@ -1,11 +1,18 @@
-"""What all tests share: how to ask for transcripts to be written anew, and the servers, each started once.
+"""What all tests share: a home of their own, transcripts that can be rewritten, and the servers, each started once.
+
+Each test has its own HOME and XDG folders, and no NELI_* variable of the person who runs it. So it neither reads a
+`neli.toml` nor meets an agent of this machine, and it leaves nothing behind. What a session shares, such as an agent of
+a whole module, lives in the session's home.
 
 A test that needs a server says so by a fixture and a marker. Where the machine cannot have one, the test is skipped and
 says why; with CI=true that is a failure.
 """
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -26,14 +33,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the proofs that may take longest: else one of them computes alone when all other tests are done."""
+_session = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+"""Near the root of all folders, because the path of a Unix socket has no room for more than a hundred letters."""
 
-    def bound(item: pytest.Item) -> float:
-        timeout = item.get_closest_marker("timeout")
-        return timeout.args[0] if timeout is not None and item.get_closest_marker("exhaustive") is not None else 0.0
+_homes = count()
 
-    items.sort(key=bound, reverse=True)
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_session] = tempfile.TemporaryDirectory(prefix="neli-tests-", ignore_cleanup_errors=True)
+    # Go keeps what `make fetch` brought in the home of the person who ran it.
+    os.environ.setdefault("GOPATH", str(Path.home() / "go"))
+    os.environ.setdefault("GOCACHE", str(Path.home() / ".cache" / "go-build"))
+    for name in [name for name in os.environ if name.startswith("NELI_") and not name.startswith("NELI_TEST_")]:
+        del os.environ[name]
+    os.environ.update(_home(config))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_session].cleanup()
+
+
+def _home(config: pytest.Config) -> dict[str, str]:
+    """The variables of a new home."""
+    home = Path(config.stash[_session].name) / str(next(_homes))
+    folders = {"XDG_RUNTIME_DIR": "run", "XDG_STATE_HOME": "state", "XDG_CONFIG_HOME": "config"}
+    for folder in folders.values():
+        (home / folder).mkdir(mode=0o700, parents=True)
+    return {"HOME": str(home), **{name: str(home / folder) for name, folder in folders.items()}}
+
+
+@pytest.fixture(autouse=True)
+def _own_home(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in _home(pytestconfig).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar, cast, get_args
@@ -332,8 +333,8 @@ def simulate_command(
 ) -> None:
     """Run whole groups under faults in virtual time, and check every promise after every step.
 
-    A seed decides everything about its run, and the same seed is the same run anywhere. When a promise is broken,
-    prints the run's options and its last events, and exits with 1.
+    A seed decides everything about its run, and the same seed is the same run anywhere: the hash of all traces, which
+    is printed last, shows it. When a promise is broken, prints the run's options and its last events, and exits with 1.
     """
     if weather is not None and weather not in WEATHERS[protocol]:
         known = ", ".join(WEATHERS[protocol])
@@ -352,24 +353,26 @@ def simulate_command(
             _show(result, asked)
             raise SystemExit(EXIT_BROKEN)
         return
-    progress, started, done = _Progress(), monotonic(), 0
+    progress, started, traces = _Progress(), monotonic(), dict[int, str]()
     counts: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
         chunks = [range(at, min(at + CHUNK, start + seeds)) for at in range(start, start + seeds, CHUNK)]
         futures = [pool.submit(asked.run_some, chunk) for chunk in chunks]
         for future in as_completed(futures):
             for result in future.result():
-                done += 1
+                traces[result.seed] = result.trace
                 counts += result.counts
                 if result.violation is not None:
                     pool.shutdown(cancel_futures=True)  # Without a wait, the end of `with` would take this back.
                     progress.end()
                     _show(result, asked)
                     raise SystemExit(EXIT_BROKEN)
-            progress.tell(f"{done} of {seeds} seeds")
+            progress.tell(f"{len(traces)} of {seeds} seeds")
     progress.end()
     click.echo(f"simulate: {seeds} seeds from {start}: every promise held, {monotonic() - started:.0f} s")
     click.echo("  " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())))
+    every = "".join(trace for _, trace in sorted(traces.items()))
+    click.echo(f"  traces {blake2b(every.encode(), digest_size=8).hexdigest()}")
 
 
 def _seed(text: str) -> int:

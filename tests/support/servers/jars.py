@@ -30,7 +30,7 @@ TRIES = 3
 """A download that breaks off is tried again: Maven keeps what it has."""
 
 DOWNLOADED = re.compile(r"Downloaded from \S+ \S+\.jar \((?P<size>[^)]*)\)")
-TOLD_EVERY = 10
+SHOWN_EVERY = 25
 """Jars between two lines of progress."""
 
 
@@ -72,20 +72,22 @@ class Jars:
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self.ready:
-                tell(f"{self.name} {self.version}: {self._count()} jars in {self.folder}")
+                say(f"{self.name} {self.version}: {self._count()} jars in {self.folder}")
                 return ""
-            tell(f"{self.name} {self.version}: Maven brings its jars to {self.folder}")
+            say(f"{self.name} {self.version}: Maven brings its jars to {self.folder}")
             began_at, why = time.monotonic(), ""
             for _ in range(TRIES):
                 if not (why := self._maven()):
                     (self.folder / "ready").touch()
-                    tell(f"{self.name} {self.version}: {self._count()} jars after {time.monotonic() - began_at:.0f} s")
+                    say(f"{self.name} {self.version}: {self._count()} jars after {time.monotonic() - began_at:.0f} s")
                     break
             return why
 
     def _maven(self) -> str:
         """Run Maven once. Returns its first error, or nothing."""
         options = [f"-Dmaven.wagon.rto={TRANSFER_MAX}", f"-Daether.connector.requestTimeout={TRANSFER_MAX}"]
+        if not os.access(Path.home(), os.W_OK):
+            options.append(f"-Dmaven.repo.local={ROOT / '.make' / 'maven'}")
         # -U: without it, Maven remembers that a download failed and does not try it again for a day.
         command = ["mvn", "-B", "-U", *options, "-f", str(Path(__file__).with_name(self.pom))]
         errors: list[str] = []
@@ -102,8 +104,8 @@ class Jars:
             for line in maven.stdout:
                 if (found := DOWNLOADED.search(line)) is not None:
                     count += 1
-                    if count % TOLD_EVERY == 0:
-                        tell(f"  {count} jars downloaded, the last of {found['size']}")
+                    if count % SHOWN_EVERY == 0:
+                        say(f"  {count} jars downloaded, the last of {found['size']}")
                 elif line.startswith("[ERROR]"):
                     errors.append(line.strip())
         return "" if maven.returncode == 0 else f"Maven failed: {errors[0] if errors else maven.returncode}"
@@ -116,7 +118,7 @@ KAFKA = Jars("Kafka", "4.3.1", "pom.xml")
 ZOOKEEPER = Jars("ZooKeeper", "3.9.4", "zookeeper.xml")
 
 
-def tell(line: str) -> None:
+def say(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - the step is for people to watch.
 
 
@@ -125,7 +127,7 @@ def main() -> None:
     for jars in (KAFKA, ZOOKEEPER):
         if why := jars.fetch():
             failed = True
-            tell(f"{jars.name} {jars.version}: no jars, so the tests that need it are skipped: {why}")
+            say(f"{jars.name} {jars.version}: no jars, so the tests that need it are skipped: {why}")
     sys.exit(1 if failed and os.environ.get("CI") == "true" else 0)
 
 

@@ -224,9 +224,9 @@ def _guarded(users: dict[str, str]) -> dict[str, object]:
 
 def main() -> None:
     if why := missing():
-        sys.exit(f"a Kafka was wanted, but {why}")
+        sys.exit(f"cannot start Kafka: {why}")
     with until_asked_to_end(), Kafka.started(int(sys.argv[1]) if len(sys.argv) > 1 else 1) as kafka:
-        print(f"Kafka {VERSION} at {kafka.bootstrap} (Ctrl-C ends it)", flush=True)  # noqa: T201
+        print(f"Kafka {VERSION} runs until Ctrl-C. A ledger in it: kafka://{kafka.bootstrap}/jobs", flush=True)  # noqa: T201
         signal.pause()
 
 

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from neli_router.leash import leashed
+
 __all__ = ["ServerProcess", "free_port", "free_udp_ports", "until_asked_to_end"]
 
 STOP_MAX = 20.0
@@ -100,11 +102,16 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start it, with the environment of this process unless another is given."""
+        """Start it, with the environment of this process unless another is given. It dies with this thread."""
         assert self._process is None, "it runs already"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+                leashed(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=environment,
             )
 
     @property

@@ -1,0 +1,232 @@
+"""`make prove`: run the proofs whose sources have changed, and record what they show in `tests/proofs.lock`.
+
+    python -m tests.proofs                  runs what is stale and rewrites those lines    `make prove`
+    python -m tests.proofs --all            runs everything                                `make prove ALL=1`
+    python -m tests.proofs --check          only says whether a line is stale, in seconds  `make test` begins with it
+    python -m tests.proofs --sample COMMIT  repeats some, and compares them with the lock  `make test` runs it alongside
+
+A proof that fails is not recorded: its line stays stale, and so does `make test` red. Each line is written as soon as
+its proof has ended, so an interrupted run loses nothing. All processors are used, the longest proofs first.
+
+The sample catches a line that was never run. Somebody could write the hash of the sources by hand; the result cannot
+be guessed, because it counts worlds and hashes traces.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import neli_router
+from neli_router.leash import leashed
+from tests.proofs.catalogue import Proof, proofs
+from tests.proofs.lock import LOCK, Line, read, sample, stale, write
+from tests.proofs.sources import sources_hash
+
+__all__ = ["Outcome", "main", "mutate", "repeat", "run"]
+
+PACKAGE = Path(neli_router.__file__).parent
+TESTS = Path(__file__).parents[1]
+
+SAMPLE_SECONDS = 60.0
+"""Of each processor, on a machine like the one that wrote the lock. Longer catches a forged line sooner."""
+
+PROGRAMS = {
+    "neli": "import sys; from neli_router.cli import main; sys.argv[0] = 'neli'; main()",
+    # One failure is enough.
+    "pytest": "import sys, pytest; sys.exit(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', *sys.argv[1:]]))",
+}
+
+WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""Importing those that are installed takes three times as long as most of these tests do, and none is needed."""
+
+BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")
+"""Another process renames such a file as soon as it is whole."""
+
+VERDICT = re.compile(
+    r"^ *(?P<verdict>complete: .*|as far as it came: .*|a rule is broken: .*|simulate: .*), \d+ s$", re.MULTILINE
+)
+TRACES = re.compile(r"^ *(?P<traces>traces \w+)$", re.MULTILINE)
+FAIL = re.compile(r"^(?P<fail>FAIL .*?)(?:; replay: .*)?$", re.MULTILINE)
+FAILED = re.compile(r"^FAILED (?P<test>\S+)", re.MULTILINE)
+
+CRASH = re.compile(r"^E +(?:Attribute|Import|ModuleNotFound|Name|Syntax|Type|UnboundLocal)Error\b.*", re.MULTILINE)
+"""How pytest shows a mutant that does not run any more: whatever fails by it has seen nothing of the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run has shown. `result` is empty if it has not shown what it should."""
+
+    result: str
+    seconds: float
+    """Of processors."""
+    output: str
+
+
+def run(proof: Proof) -> Outcome:
+    """Run it, on a copy of the package if there is a patch."""
+    if proof.patch is None:
+        code, output, seconds = _run(proof.command, PACKAGE.parent)
+        return Outcome(_of_the_shipped(code, output), seconds, output)
+    with tempfile.TemporaryDirectory(prefix="neli-mutant-") as folder:
+        mutate(proof.patch, Path(folder))
+        if proof.command.startswith("pytest "):
+            shutil.copytree(TESTS, Path(folder) / "tests", ignore=BEING_WRITTEN)
+        code, output, seconds = _run(proof.command, Path(folder))
+    return Outcome(_of_a_mutant(code, output), seconds, output)
+
+
+def mutate(patch: Path, folder: Path) -> None:
+    """A copy of the package with `patch` applied. It brings what is compiled: only what changes is compiled again."""
+    shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=BEING_WRITTEN)
+    applied = subprocess.run(
+        ["git", "apply", "--verbose", "--unidiff-zero", str(patch)],  # noqa: S607 - whichever git is there.
+        cwd=folder,
+        # Without it, git would take the copy for a part of whatever repository the folder is in, and skip every file.
+        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if applied.returncode != 0:
+        raise RuntimeError(f"{patch.name} no longer applies:\n{applied.stderr}")
+
+
+def _run(command: str, folder: Path) -> tuple[int, str, float]:
+    """The exit code, what it printed, and the processor seconds that it took with all its children."""
+    program, *arguments = command.split()
+    if arguments[0] == "simulate":
+        arguments += ["--jobs", "1"]  # Proofs run side by side already.
+    with tempfile.TemporaryFile() as printed:
+        process = subprocess.Popen(
+            leashed([sys.executable, "-c", PROGRAMS[program], *arguments]),
+            cwd=folder,
+            env={**os.environ, **WITHOUT_PLUGINS, "PYTHONPATH": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+        )
+        # `subprocess` does not ask the kernel what a process has used, and a second wait for it would find nothing.
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        printed.seek(0)
+        return process.returncode, printed.read().decode(errors="replace"), used.ru_utime + used.ru_stime
+
+
+def _of_the_shipped(code: int, output: str) -> str:
+    verdict, traces = VERDICT.search(output), TRACES.search(output)
+    if code != 0 or verdict is None:
+        return ""
+    return ", ".join(filter(None, [verdict["verdict"].removeprefix("simulate: "), traces and traces["traces"]]))
+
+
+def _of_a_mutant(code: int, output: str) -> str:
+    fail, failed, verdict = FAIL.search(output), FAILED.search(output), VERDICT.search(output)
+    if code != 1 or CRASH.search(output):
+        return ""
+    if failed is not None:
+        return f"caught by {failed['test']}"
+    if fail is None:
+        return ""
+    return ", ".join(filter(None, [f"caught: {fail['fail']}", verdict and verdict["verdict"].partition(": ")[2]]))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.proofs", description=(__doc__ or "").partition("\n")[0])
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--all", action="store_true", help="run every proof, stale or not")
+    kind.add_argument("--check", action="store_true", help="run none; exit with 1 if a line is stale")
+    kind.add_argument("--sample", metavar="COMMIT", help="repeat some, drawn by this text, and compare with the lock")
+    asked = parser.parse_args(arguments)
+    known, lines = proofs(), read()
+    old = stale(known, lines)
+    if asked.check:
+        return _check(known, lines, old)
+    if asked.sample is not None:
+        fresh = [proof for proof in known if proof not in old]
+        return repeat(sample(fresh, lines, asked.sample, SAMPLE_SECONDS * _processors()), lines)
+    return _prove(known if asked.all else old, known, lines)
+
+
+def _check(known: Sequence[Proof], lines: dict[str, Line], old: Sequence[Proof]) -> int:
+    names = {proof.name for proof in known}
+    without = [name for name in lines if name not in names]
+    for proof in old:
+        _say(f"stale: {proof.name}")
+    for name in without:
+        _say(f"no such proof any more: {name}")
+    if old or without:
+        _say(f"{LOCK.name}: {len(old) + len(without)} of {len(known)} lines are stale: run `make prove`, and commit it")
+        return 1
+    _say(f"{LOCK.name}: all {len(known)} lines are of these sources")
+    return 0
+
+
+def repeat(chosen: Sequence[Proof], lines: dict[str, Line]) -> int:
+    wrong = 0
+    for proof, outcome in _run_all(chosen, lines):
+        if outcome.result != lines[proof.name].result:
+            wrong += 1
+            _say(f"FAIL {proof.name}\n  the lock says: {lines[proof.name].result}\n  this run says: {outcome.result}")
+            _say(outcome.output[-3000:])
+    _say(f"sample: {len(chosen)} proofs repeated, {wrong} differ from {LOCK.name}")
+    if wrong:
+        _say("run `make prove ALL=1`: a line was written without a run, or a result depends on chance")
+    return 1 if wrong else 0
+
+
+def _prove(chosen: Sequence[Proof], known: Sequence[Proof], lines: dict[str, Line]) -> int:
+    names, began_at, failed = {proof.name for proof in known}, time.monotonic(), 0
+    recorded = {name: line for name, line in lines.items() if name in names}
+    if len(recorded) < len(lines):
+        write(recorded.values())
+    for proof, outcome in _run_all(chosen, lines):
+        if outcome.result:
+            line = Line(proof.name, sources_hash(proof), round(outcome.seconds), outcome.result)
+            recorded[proof.name] = line
+            write(recorded.values())
+        else:
+            failed += 1
+            _say(f"FAIL {proof.name}\n{outcome.output[-10_000:]}")
+    seconds = time.monotonic() - began_at
+    _say(f"prove: {len(chosen)} proofs run, {failed} FAILED, {len(known)} in {LOCK.name}, {seconds:.0f} s")
+    return 1 if failed else 0
+
+
+def _run_all(chosen: Sequence[Proof], lines: dict[str, Line]) -> Iterator[tuple[Proof, Outcome]]:
+    """Each with its outcome, in the order in which they end."""
+    began_at = time.monotonic()
+    unknown = Line("", "", 1_000_000, "")
+    ordered = sorted(chosen, key=lambda proof: lines.get(proof.name, unknown).seconds, reverse=True)
+    with ThreadPoolExecutor(_processors()) as pool:
+        under_way = {pool.submit(run, proof): proof for proof in ordered}
+        try:
+            for count, future in enumerate(as_completed(under_way), 1):
+                proof, outcome = under_way[future], future.result()
+                at = f"{time.monotonic() - began_at:5.0f} s  {count:3} of {len(chosen)}"
+                _say(f"{at}  {outcome.seconds:5.1f} s  {proof.name}: {outcome.result or 'FAILED'}")
+                yield proof, outcome
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - people watch it.
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Which sources a proof depends on, as one hash that comments, docstrings and layout leave alone.
+
+    command --> root modules --import, import, ...--> modules --syntax trees without docstrings--> hash
+    patch --------------------------------------------------------------------------------------'
+
+Imports are read from the text, also those inside functions. A package's own `__init__` counts only where a name is
+taken from it: `neli_router/__init__.py` offers the whole product, and a simulator that imports one pure module beneath
+does not depend on the rest.
+
+The command line that starts a proof is not part of the hash. It decides the bounds, and a result begins with those.
+"""
+
+import ast
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from tests.proofs.catalogue import Proof
+
+__all__ = ["modules_of", "sources_hash", "tree_hash"]
+
+ROOT = Path(__file__).parents[2]
+
+OURS = ("neli_router", "airflow_provider", "tests")
+
+HASH_LENGTH = 16
+"""Hexadecimal digits. A line must not be mistaken for a fresh one by chance; nobody attacks their own lock file."""
+
+EXPLORED = {
+    "induction": ("neli_router.sim.steps",),
+    "neli": ("neli_router.sim.consumers.steps",),
+    "fast-neli": ("neli_router.sim.consumers.steps",),
+    "term": ("neli_router.sim.electors.steps", "neli_router.sim.electors.canon"),
+    "gossip": ("neli_router.sim.electors.rumour_steps",),
+}
+SIMULATED = {
+    "induction": ("neli_router.sim.simulate",),
+    "neli": ("neli_router.sim.consumers.simulate",),
+    "fast-neli": ("neli_router.sim.consumers.simulate",),
+    "term": ("neli_router.sim.electors.simulate",),
+    "priority": ("neli_router.sim.electors.simulate",),
+    "gossip": ("neli_router.sim.electors.simulate",),
+}
+
+
+def sources_hash(proof: Proof) -> str:
+    """A hash of everything that could change the result."""
+    summed = hashlib.sha256()
+    for module in sorted(modules_of(proof.command)):
+        summed.update(f"{module} {_module_hash(module)}\n".encode())
+    if proof.patch is not None:
+        summed.update(proof.patch.read_bytes().partition(b"\n---\n")[2])  # What stands before it is prose.
+    return summed.hexdigest()[:HASH_LENGTH]
+
+
+def modules_of(command: str) -> frozenset[str]:
+    """The modules that a command depends on, by their dotted names."""
+    program, *words = command.split()
+    if program == "pytest":
+        roots = [word.removesuffix(".py").replace("/", ".") for word in words if word.endswith(".py")]
+    else:
+        protocol = words[words.index("--protocol") + 1] if "--protocol" in words else "induction"
+        roots = ["neli_router.sim.explore", *EXPLORED[protocol]] if words[0] == "explore" else [*SIMULATED[protocol]]
+    assert roots, command
+    return _closure(tuple(roots))
+
+
+@cache
+def _closure(roots: tuple[str, ...]) -> frozenset[str]:
+    found: set[str] = set()
+    left = list(roots)
+    while left:
+        module = left.pop()
+        if module not in found:
+            found.add(module)
+            left += _imports(module)
+    return frozenset(found)
+
+
+@cache
+def _imports(module: str) -> frozenset[str]:
+    """The modules of ours that a module imports."""
+    found = set()
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                below = f"{node.module}.{alias.name}"
+                found.add(below if _path(below) is not None else node.module)
+    return frozenset(name for name in found if name.partition(".")[0] in OURS and _path(name) is not None)
+
+
+@cache
+def _path(module: str) -> Path | None:
+    place = ROOT.joinpath(*module.split("."))
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    path = _path(module)
+    assert path is not None, f"no module {module}"
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _module_hash(module: str) -> str:
+    return tree_hash(_tree(module))
+
+
+def tree_hash(tree: ast.Module) -> str:
+    """A hash of what the code does: positions, comments and strings that stand as statements do not count.
+
+    It is not made from `ast.dump`, whose text differs from one version of Python to the next.
+    """
+    words: list[str] = []
+    _spell(tree, words)
+    return hashlib.sha256("\0".join(words).encode(errors="surrogatepass")).hexdigest()
+
+
+def _spell(node: object, words: list[str]) -> None:
+    if isinstance(node, ast.AST):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            return
+        words.append(type(node).__name__)
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if value is not None and value != []:  # Later versions add fields, which are empty for older code.
+                words.append(name)
+                _spell(value, words)
+        words.append("/")
+    elif isinstance(node, list):
+        for item in node:
+            _spell(item, words)
+        words.append("]")
+    else:
+        words.append(repr(node))

@@ -1,0 +1,104 @@
+"""The lock of the proofs: what makes a line stale, what a run must show, and what a sample finds."""
+
+import ast
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.proofs import __main__ as proving
+from tests.proofs.catalogue import MUTANTS, Proof, proofs
+from tests.proofs.lock import Line, read, sample, stale, write
+from tests.proofs.sources import modules_of, sources_hash, tree_hash
+
+EXPLORE = Proof("neli explore --slots 2 --apart 1 --lease 1")
+GOSSIP = Proof("neli explore --protocol gossip --terms 2 --lease 1")
+MUTANT = Proof("pytest tests/electors/test_ballot.py", MUTANTS / "gossip_supports_outlive_a_life.patch")
+
+
+def test_every_mutant_is_a_proof_and_what_catches_it_is_proved_of_the_shipped_code() -> None:
+    catalogue = proofs()
+    names = {proof.name for proof in catalogue}
+    mutants = [proof for proof in catalogue if proof.patch is not None]
+    assert len(names) == len(catalogue)
+    assert len(list(MUTANTS.glob("*.patch"))) == len(mutants)
+    assert {proof.command for proof in mutants if not proof.command.startswith("pytest ")} <= names
+
+
+@pytest.mark.parametrize("patch", sorted(MUTANTS.glob("*.patch")), ids=lambda path: path.stem)
+def test_a_mutant_still_applies(patch: Path) -> None:
+    applied = subprocess.run(
+        ["git", "apply", "--check", "--unidiff-zero", str(patch)],  # noqa: S607 - whichever git is there.
+        cwd=proving.PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (0, "") == (applied.returncode, applied.stderr)
+
+
+def test_a_proof_depends_on_the_modules_that_it_imports_and_on_no_others() -> None:
+    explored, gossip = modules_of(EXPLORE.command), modules_of(GOSSIP.command)
+    assert {"neli_router.induction.fold", "neli_router.sim.explore", "neli_router.keyspace"} <= explored
+    assert "neli_router.induction.machine" not in explored
+    assert {"neli_router.electors.ballot", "neli_router.sim.explore"} <= gossip
+    assert "neli_router.induction.fold" not in gossip
+    assert {"tests.electors.test_ballot", "neli_router.electors.ballot"} <= modules_of(MUTANT.command)
+    assert sources_hash(MUTANT) != sources_hash(Proof(MUTANT.command))
+
+
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [
+        ("x = 1\n\n\ndef f():\n    'Another text.'\n    return x\n", False),
+        ("# why\nx = 1\n'What x is.'\n\n\ndef f(): return x\n", False),
+        ("x = 2\n\n\ndef f():\n    'A text.'\n    return x\n", True),
+        ("x = 1\n\n\ndef f():\n    'A text.'\n    return 'x'\n", True),
+    ],
+)
+def test_comments_docstrings_and_layout_make_no_proof_stale(changed: str, counts: bool) -> None:
+    source = "x = 1\n\n\ndef f():\n    'A text.'\n    return x\n"
+    assert counts == (tree_hash(ast.parse(source)) != tree_hash(ast.parse(changed)))
+
+
+def test_a_line_is_stale_when_its_sources_are_others_or_it_was_never_written(tmp_path: Path) -> None:
+    path = tmp_path / "proofs.lock"
+    assert {} == read(path)
+    fresh = Line(EXPLORE.name, sources_hash(EXPLORE), 3, "complete: 12 states, 34 steps")
+    write([fresh, Line(GOSSIP.name, "0" * 16, 3, "complete: 1 states, 2 steps | or so")], path)
+    assert [GOSSIP, MUTANT] == stale([EXPLORE, GOSSIP, MUTANT], read(path))
+    assert fresh == read(path)[EXPLORE.name]
+    assert "complete: 1 states, 2 steps | or so" == read(path)[GOSSIP.name].result
+
+
+def test_samples_are_alike_in_size_and_come_to_every_proof() -> None:
+    lines = {proof.name: Line(proof.name, "", seconds, "") for seconds, proof in enumerate(proofs())}
+    drawn = [sample(proofs(), lines, str(commit), 2000.0) for commit in range(60)]
+    assert drawn[0] == sample(proofs(), lines, "0", 2000.0)
+    assert set(proofs()) == {proof for hand in drawn for proof in hand}
+    costs = [sum(max(lines[proof.name].seconds, 1) for proof in hand) for hand in drawn]
+    assert max(costs) - min(costs) <= len(lines)
+
+
+def test_a_forged_line_is_found_when_its_proof_is_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    proof = Proof("neli explore --protocol neli --zombies --no-leave --no-crash --states 40")
+    shown = proving.run(proof).result
+    assert shown.startswith("as far as it came: ")
+    forged = Line(proof.name, sources_hash(proof), 1, shown.replace("states", "worlds"))
+    assert 0 == proving.repeat([proof], {proof.name: Line(proof.name, sources_hash(proof), 1, shown)})
+    assert 1 == proving.repeat([proof], {proof.name: forged})
+    assert f"FAIL {proof.name}\n  the lock says: {forged.result}\n  this run says: {shown}" in capsys.readouterr().out
+
+
+def test_a_mutant_counts_as_caught_only_by_a_failed_check_and_not_by_a_crash(tmp_path: Path) -> None:
+    source = MUTANTS / "gossip_supports_outlive_a_life.patch"
+    patch = tmp_path / "harmless.patch"
+    shutil.copy(source, patch)
+    caught = "pytest tests/electors/test_ballot.py -k test_a_new_life"
+    assert proving.run(Proof(caught, patch)).result.startswith("caught by tests/electors/test_ballot.py::")
+    assert "" == proving.run(Proof("pytest tests/electors/test_ballot.py -k no_such_test", patch)).result
+    head, _, body = source.read_text(encoding="utf-8").partition("\n---\n")
+    removed = [line for line in body.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    patch.write_text(head + "\n---\n" + body.replace(removed[0], "+        no_such_name()"), encoding="utf-8")
+    assert "" == proving.run(Proof(caught, patch)).result
