@@ -92,13 +92,13 @@ STAGES = (
 
 
 def commit() -> str:
-    """What draws the sample; the lock itself decides where there is no repository."""
+    """The text that draws the sample. Outside a git repository, the lock itself is that text."""
     asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
     return asked.stdout.strip() or (Path(__file__).parent / "proofs.lock").read_text(encoding="utf-8")
 
 
 class Run:
-    """One stage under way. What a stage behind says goes to a file until it has ended."""
+    """One stage under way. The output of a stage behind goes to a file until the stage has ended."""
 
     def __init__(self, stage: Stage, folder: Path, options: Sequence[str], *, alone: bool) -> None:
         self.stage, self._began_at = stage, time.monotonic()
@@ -196,7 +196,7 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
     behind = [stage for stage in stages if stage.niced is not None]
     front = [stage for stage in stages if stage.niced is None]
     with tempfile.TemporaryDirectory(prefix="neli-gate-") as folder:
-        # What runs alone has nobody to step aside for.
+        # A lane that runs alone need not step aside.
         lanes = [Lane(lane, Path(folder), options, alone=not (front and behind)) for lane in (behind, front) if lane]
         try:
             for lane in lanes:

@@ -8,8 +8,8 @@
 A proof that fails is not recorded: its line stays stale, and so does `make test` red. Each line is written as soon as
 its proof has ended, so an interrupted run loses nothing. All processors are used, the longest proofs first.
 
-The sample catches a line that was never run. Somebody could write the hash of the sources by hand; the result cannot
-be guessed, because it counts worlds and hashes traces.
+The sample catches a line that was never run. The hash of the sources can be written by hand. The result cannot be
+guessed, because it counts worlds and hashes traces.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PACKAGE = Path(neli_router.__file__).parent
 TESTS = Path(__file__).parents[1]
 
 SAMPLE_SECONDS = 60.0
-"""Of each processor, on a machine like the one that wrote the lock. Longer catches a forged line sooner."""
+"""Per processor, on a machine like the one that wrote the lock. A longer sample catches a forged line sooner."""
 
 PROGRAMS = {
     "neli": "import sys; from neli_router.cli import main; sys.argv[0] = 'neli'; main()",
@@ -49,7 +49,7 @@ WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """Importing those that are installed takes three times as long as most of these tests do, and none is needed."""
 
 BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")
-"""Another process renames such a file as soon as it is whole."""
+"""Python renames these files as soon as they are whole."""
 
 VERDICT = re.compile(
     r"^ *(?P<verdict>complete: .*|as far as it came: .*|a rule is broken: .*|simulate: .*), \d+ s$", re.MULTILINE
@@ -64,11 +64,11 @@ CRASH = re.compile(r"^E +(?:Attribute|Import|ModuleNotFound|Name|Syntax|Type|Unb
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run has shown. `result` is empty if it has not shown what it should."""
+    """The outcome of one run. `result` is empty if the proof failed."""
 
     result: str
     seconds: float
-    """Of processors."""
+    """Processor seconds."""
     output: str
 
 

@@ -1,4 +1,4 @@
-"""What is proved: every exploration, every long run of seeds and every mutant, each as one command.
+"""The catalogue of proofs: every exploration, every long run of seeds and every mutant, each as one command.
 
     explorations, seeds    `neli explore ...`, `neli simulate ...` of the shipped code      must end with 0
     tests/mutants/*.patch  a copy with the patch applied, by the command that catches it    must end with 1

@@ -1,9 +1,9 @@
-"""`tests/proofs.lock`: what each proof has shown, and of which sources.
+"""`tests/proofs.lock`: what each proof has shown, and for which sources.
 
     COMMAND | HASH OF THE SOURCES | PROCESSOR SECONDS | RESULT
 
 It works like a lock file of packages: `make prove` writes it, people commit it, and `make test` fails while a line is
-stale. A line is fresh if its hash is that of the sources as they are now. The seconds are those of the machine that
+stale. A line is fresh if its hash is that of the present sources. The seconds are those of the machine that
 proved it; they only decide what runs first, and what fits into a sample.
 """
 
@@ -24,7 +24,7 @@ HEAD = "# Written by `make prove`. COMMAND | HASH OF THE SOURCES | PROCESSOR SEC
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one proof has shown."""
+    """The record of one proof."""
 
     name: str
     sources: str
@@ -56,7 +56,7 @@ def stale(proofs: Iterable[Proof], lines: Mapping[str, Line]) -> list[Proof]:
 
 
 def sample(proofs: Iterable[Proof], lines: Mapping[str, Line], commit: str, seconds: float) -> list[Proof]:
-    """Proofs to repeat, which take about so many processor seconds by what the lock says.
+    """Proofs to repeat, which take about `seconds` of processors according to the lock.
 
     All proofs are dealt into hands of that size, and the commit's hash draws one. So each proof comes up equally often,
     and a longer one than that has a hand of its own.

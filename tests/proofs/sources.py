@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 OURS = ("neli_router", "airflow_provider", "tests")
 
 HASH_LENGTH = 16
-"""Hexadecimal digits. A line must not be mistaken for a fresh one by chance; nobody attacks their own lock file."""
+"""Hexadecimal digits. Two sources must not share a hash by chance. The lock does not defend against attackers."""
 
 EXPLORED = {
     "induction": ("neli_router.sim.steps",),
@@ -49,7 +49,7 @@ def sources_hash(proof: Proof) -> str:
     for module in sorted(modules_of(proof.command)):
         summed.update(f"{module} {_module_hash(module)}\n".encode())
     if proof.patch is not None:
-        summed.update(proof.patch.read_bytes().partition(b"\n---\n")[2])  # What stands before it is prose.
+        summed.update(proof.patch.read_bytes().partition(b"\n---\n")[2])  # The text before it is prose.
     return summed.hexdigest()[:HASH_LENGTH]
 
 
