@@ -5,7 +5,6 @@ Where a machine would never do such a thing, the checker is given by hand what a
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from math import inf
 from random import Random
 from typing import Any
@@ -19,7 +18,6 @@ from neli_router.induction.fold import DEPARTED_MAX, State, fold
 from neli_router.induction.machine import Induction
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import Certify, Handover, Join, Leave, Pin, Record, encode
-from neli_router.induction.snapshots import restore
 from neli_router.induction.tenure import Tenure
 from neli_router.induction.trust import RING_MAX
 from neli_router.protocol import (
@@ -39,21 +37,16 @@ from neli_router.protocol import (
 from neli_router.pump import Pump
 from neli_router.sim import referee as referee_module
 from neli_router.sim import simulate as simulate_module
-from neli_router.sim import steps
 from neli_router.sim.acting import Acting, Coverage, ProcessClaims, ends_of_tenure
-from neli_router.sim.explore import explore, transcript
 from neli_router.sim.group import DOUBT, SimulatedGroup, require_bounded
-from neli_router.sim.miniature import Bounds, broken_rule, genesis_world
-from neli_router.sim.options import RunOptions, Weather
 from neli_router.sim.process import Process
 from neli_router.sim.program import Program
 from neli_router.sim.referee import DIGEST_EVERY, Referee
 from neli_router.sim.simulate import CONVERGED_LEASES_MAX, _converge, simulate
-from neli_router.sim.steps import LedgerMiniatures, successors
 from neli_router.sim.world import LocalClock, Violation, World
+from tests.sim.groups import LEASE, at_rest, group, incarnation, options
 from tests.support.records import LAYOUT, beat, expire, folded, founded, genesis, join
 
-LEASE = 6.0
 CLOCK = LocalClock(0.0, [(0.0, 1.0)])
 """A host whose clock shows the time of the world."""
 
@@ -64,42 +57,6 @@ def breaks(rule: str, message: str = "") -> AbstractContextManager[object]:
 
 def breaks_if(wrong: bool, rule: str) -> AbstractContextManager[object]:
     return breaks(rule) if wrong else nullcontext()
-
-
-def options(weather: Weather = "foul", guarantee: Guarantee = "exclusive", *, partitions: int = 4) -> RunOptions:
-    """A group in which nothing fails unless a test sees to it."""
-    calm = RunOptions.draw(1, Random(1), guarantee=guarantee, weather="fair")
-    return replace(
-        calm,
-        weather=weather,
-        faults=(),
-        lease=LEASE,
-        partitions=partitions,
-        delay=0.005,
-        repeated=0.0,
-        hang=0.0,
-        witnessed=0.0,
-        lent=0.0,
-    )
-
-
-def group(weather: Weather = "foul", guarantee: Guarantee = "exclusive") -> SimulatedGroup:
-    return SimulatedGroup(World(1), options(weather, guarantee))
-
-
-def at_rest(weather: Weather = "foul", guarantee: Guarantee = "exclusive") -> tuple[SimulatedGroup, Process, Process]:
-    """A group of two who have come to rest."""
-    found = group(weather, guarantee)
-    found.heal()
-    one, other = found.start("m1"), found.start("m2")
-    found.world.run(CONVERGED_LEASES_MAX * LEASE)
-    assert found.converged, found.describe()
-    return found, one, other
-
-
-def incarnation(process: Process) -> str:
-    assert isinstance(process.machine, Induction)
-    return process.machine.incarnation
 
 
 def say(found: SimulatedGroup, record: Record) -> None:
@@ -171,56 +128,43 @@ def swap(values: tuple[Any, ...], **places: Any) -> tuple[Any, ...]:
     return tuple(places.get(f"p{place}", value) for place, value in enumerate(values))
 
 
-def without(state: State, gone: str) -> dict[str, Any]:
-    return {"seats": {key: seat for key, seat in state.seats.items() if key != gone}}
+def moves(partition: str, to: str, term: int) -> Fields:
+    """The partition gets another owner, who is its target, under `term`."""
+    changes = {"owners": to, "targets": to, "terms": term}
+    return lambda _, after: {field: swap(getattr(after, field), **{partition: new}) for field, new in changes.items()}
+
+
+def keeps(*fields: str) -> Fields:
+    return lambda before, _: {field: getattr(before, field) for field in fields}
+
+
+def loses(gone: str, **others: Any) -> Fields:
+    """`gone` is no member, and every other one is, as before."""
+    return lambda before, _: {"seats": {key: seat for key, seat in before.seats.items() if key != gone}, **others}
+
+
+def seats(newcomer: str, like: Record) -> Fields:
+    return lambda before, _: {"seats": {**before.seats, newcomer: next(iter(founded(like).seats.values()))}}
 
 
 LAST_OF_A, LAST_OF_B = 1, 2
+ALL_OF_A = {"owners": ("a",) * 4}
 GIVES = Handover(by="a", partition=0, term=1001)
-LEFT = (*PAIR, Leave(by="b"))
+LEAVES = Leave(by="b")
 B_IS_DEAD, C_IS_DEAD = Certify(by="w", incarnation="b"), Certify(by="w", incarnation="c")
+KEEPS_EVERYTHING = keeps("owners", "terms", "seats")
 
 BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
-    (PAIR, Leave(by="b"), "a is no longer a member after", lambda _, after: without(after, "a")),
-    (PAIR, join("c", "a", at=4), "b is no longer a member after", lambda _, after: without(after, "b")),
-    (PAIR, Pin(by="a", partition=0, name="a"), "b is no longer a member", lambda before, _: without(before, "b")),
-    (
-        PAIR,
-        expire("a", "b", LAST_OF_B - 1),
-        "b is no longer a member after",
-        lambda before, _: without(before, "b") | {"owners": ("a",) * 4},
-    ),
-    (
-        PAIR,
-        expire("x", "b", LAST_OF_B),
-        "b is no longer a member after",
-        lambda before, _: without(before, "b") | {"owners": ("a",) * 4},
-    ),
-    (PAIR, B_IS_DEAD, "a is no longer a member after", lambda _, after: without(after, "a")),
-    (
-        (*PAIR, C_IS_DEAD),
-        join("c", at=5),
-        "who departed is a member again after",
-        lambda before, _: {"seats": {**before.seats, "c": founded(join("c")).seats["c"]}},
-    ),
-    (
-        PAIR,
-        B_IS_DEAD,
-        "who is certified dead is still a member after",
-        lambda before, _: {"owners": before.owners, "terms": before.terms, "seats": before.seats},
-    ),
-    (
-        PAIR,
-        join("c"),
-        "somebody else is a member after",
-        lambda _, after: {"seats": {**after.seats, "d": after.seats["c"]}},
-    ),
-    (
-        LEFT,
-        join("b", at=5),
-        "who departed is a member again after",
-        lambda before, _: {"seats": {**before.seats, "b": founded(join("b")).seats["b"]}},
-    ),
+    (PAIR, LEAVES, "a is no longer a member after", lambda _, after: {"seats": {}}),
+    (PAIR, join("c", "a", at=4), "b is no longer a member after", loses("b")),
+    (PAIR, Pin(by="a", partition=0, name="a"), "b is no longer a member", loses("b")),
+    (PAIR, expire("a", "b", LAST_OF_B - 1), "b is no longer a member after", loses("b", **ALL_OF_A)),
+    (PAIR, expire("x", "b", LAST_OF_B), "b is no longer a member after", loses("b", **ALL_OF_A)),
+    (PAIR, B_IS_DEAD, "a is no longer a member after", lambda _, after: {"seats": {}}),
+    ((*PAIR, C_IS_DEAD), join("c", at=5), "who departed is a member again after", seats("c", join("c"))),
+    (PAIR, B_IS_DEAD, "who is certified dead is still a member after", KEEPS_EVERYTHING),
+    (PAIR, join("c"), "somebody else is a member after", seats("d", join("c"))),
+    ((*PAIR, LEAVES), join("b", at=5), "who departed is a member again after", seats("b", join("b"))),
     (
         PAIR,
         GIVES,
@@ -233,12 +177,7 @@ BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
         "a owns partition 3, of 0 members, after",
         lambda _, after: {"owners": swap(after.owners, p3="a")},
     ),
-    (
-        PAIR,
-        Leave(by="b"),
-        "b is no member and owns partition 1 after",
-        lambda before, _: {"owners": before.owners, "terms": before.terms},
-    ),
+    (PAIR, LEAVES, "b is no member and owns partition 1 after", keeps("owners", "terms")),
     (
         PAIR,
         beat("b"),
@@ -251,15 +190,10 @@ BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
         "the group was founded again by",
         lambda before, _: {"genesis": changed(before.genesis, base=2000) if before.genesis else None},
     ),
+    (PAIR, LEAVES, "partition 1 has term 1003 and not 1004 after", keeps("terms")),
     (
         PAIR,
-        Leave(by="b"),
-        "partition 1 has term 1003 and not 1004 after",
-        lambda before, _: {"terms": before.terms},
-    ),
-    (
-        PAIR,
-        Leave(by="b"),
+        LEAVES,
         "partition 1 has term 9999 and not 1004 after",
         lambda _, after: {"terms": swap(after.terms, p1=9999)},
     ),
@@ -269,44 +203,21 @@ BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
         "partition 0 went to another than its target by",
         lambda before, after: {"owners": swap(before.owners, p0="b"), "targets": swap(after.targets, p0="a")},
     ),
-    (
-        PAIR,
-        GIVES,
-        "partition 2 moved needlessly from a to b by",
-        lambda _, after: {
-            "owners": swap(after.owners, p2="b"),
-            "targets": swap(after.targets, p2="b"),
-            "terms": swap(after.terms, p2=1004),
-        },
-    ),
+    (PAIR, GIVES, "partition 2 moved needlessly from a to b by", moves("p2", "b", 1004)),
     (
         PAIR,
         Handover(by="a", partition=0, term=1000),
         "partition 0 moved needlessly from a to b by",
-        lambda before, _: {
-            "owners": swap(before.owners, p0="b"),
-            "targets": swap(before.targets, p0="b"),
-            "terms": swap(before.terms, p0=1004),
-        },
+        moves("p0", "b", 1004),
     ),
     (
         PAIR,
         GIVES,
         "partition 0 keeps its term, under which nobody may act, after",
-        lambda before, _: {"owners": before.owners, "terms": before.terms},
+        keeps("owners", "terms"),
     ),
-    (
-        PAIR,
-        expire("a", "b", LAST_OF_B),
-        "who was rightly accused is still a member after",
-        lambda before, _: {"owners": before.owners, "terms": before.terms, "seats": before.seats},
-    ),
-    (
-        PAIR,
-        Leave(by="b"),
-        "who left is still a member after",
-        lambda before, _: {"owners": before.owners, "terms": before.terms, "seats": before.seats},
-    ),
+    (PAIR, expire("a", "b", LAST_OF_B), "who was rightly accused is still a member after", KEEPS_EVERYTHING),
+    (PAIR, LEAVES, "who left is still a member after", KEEPS_EVERYTHING),
 ]
 
 
@@ -365,6 +276,23 @@ class ActingScene:
         # It runs an observer, which never acts: a test steps `acting` with the machine of its choice.
         return Process(self.world, self._group.log, _Indifferent(), label=label, clock=CLOCK, birth=Observer)
 
+    def step(self, host: Process | str, who: str, state: State, *, sent: float = 0.0, settled: float = 0.0) -> Process:
+        """`host` runs the incarnation `who`, which has read up to `state`; its Beat of `sent` came back, its wait ends
+        at `settled`.
+        """
+        process = self.host(host) if isinstance(host, str) else host
+        machine = Induction(Settings(name=who, layout=LAYOUT, lease=LEASE), state, 0.0, base=0, rng=Random(1))
+        machine.tenure = Tenure(incarnation=who, exclusive=True, lasts=LEASE, wait=LEASE, sent=sent, settled=settled)
+        machine._look()
+        self.acting.step(process, machine)
+        return process
+
+    def leader(self, standing: Standing) -> Process:
+        """m1, which runs a and said `standing` to its program."""
+        process = self.host("m1")
+        process.standing = standing
+        return process
+
 
 class _Indifferent:
     """Checkers that let everything pass."""
@@ -374,26 +302,20 @@ class _Indifferent:
     def on_end(self, *_: object, **__: object) -> None: ...
 
 
-def machine(who: str, state: State, *, sent: float = 0.0, settled: float = 0.0) -> Induction:
-    """The incarnation `who`, which has read up to `state`; its Beat of `sent` came back, its wait ends at `settled`."""
-    found = Induction(Settings(name=who, layout=LAYOUT, lease=LEASE), state, 0.0, base=0, rng=Random(1))
-    found.tenure = Tenure(incarnation=who, exclusive=True, lasts=LEASE, wait=LEASE, sent=sent, settled=settled)
-    found._look()
-    return found
-
-
-def test_two_who_act_at_once_are_found_at_the_step_that_brings_the_second() -> None:
-    stage = ActingScene()
-    stage.acting.step(stage.host("m1"), machine("a", BEFORE))
-    with breaks("at_most_one_acts", r"m2 \(term 1003\) and m1 \(term 1001\) both act for partition 0"):
-        stage.acting.step(stage.host("m2"), machine("b", AFTER))
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_two_who_act_at_once_are_found_at_the_step_that_brings_the_second_unless_two_may_act(exclusive: bool) -> None:
+    stage = ActingScene(exclusive=exclusive)
+    stage.step("m1", "a", BEFORE)
+    message = r"m2 \(term 1003\) and m1 \(term 1001\) both act for partition 0"
+    with breaks("at_most_one_acts", message) if exclusive else nullcontext():
+        stage.step("m2", "b", AFTER)
 
 
 @pytest.mark.parametrize(("settled", "wrong"), [(LEASE - 0.1, True), (LEASE, False)])
 def test_a_wait_that_ends_before_the_lease_that_it_is_for_is_found_when_it_ends(settled: float, wrong: bool) -> None:
     stage = ActingScene()
-    stage.acting.step(stage.host("m1"), machine("a", BEFORE))
-    stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=1.0, settled=settled))
+    stage.step("m1", "a", BEFORE)
+    stage.step("m2", "b", AFTER, sent=1.0, settled=settled)
     stage.world.run(settled)
     with breaks_if(wrong, "at_most_one_acts"):
         stage.world.run(settled + 0.05)
@@ -401,37 +323,33 @@ def test_a_wait_that_ends_before_the_lease_that_it_is_for_is_found_when_it_ends(
 
 def test_a_claim_that_a_later_step_withdrew_does_not_begin() -> None:
     stage = ActingScene()
-    stage.acting.step(stage.host("m1"), machine("a", BEFORE))
-    second = stage.host("m2")
-    stage.acting.step(second, machine("b", AFTER, sent=1.0, settled=3.0))
-    stage.acting.step(second, machine("b", AFTER, sent=1.0, settled=LEASE))
+    stage.step("m1", "a", BEFORE)
+    second = stage.step("m2", "b", AFTER, sent=1.0, settled=3.0)
+    stage.step(second, "b", AFTER, sent=1.0, settled=LEASE)
     stage.world.run(4.0)
 
 
 def test_who_is_gone_acts_no_more() -> None:
     stage = ActingScene()
-    first = stage.host("m1")
-    stage.acting.step(first, machine("a", BEFORE))
-    assert dict.fromkeys(range(4), 1001) == stage.acting.terms(first)
+    first = stage.step("m1", "a", BEFORE)
+    assert LED == stage.acting.terms(first)
     stage.acting.end(first)
-    stage.acting.step(stage.host("m2"), machine("b", AFTER))
+    stage.step("m2", "b", AFTER)
 
 
 @pytest.mark.parametrize(("sent", "wrong"), [(0.0, False), (1.0, True)])
 def test_a_client_of_one_who_is_gone_acts_until_the_lease_ends(sent: float, wrong: bool) -> None:
     stage = ActingScene()
-    first = stage.host("m1")
-    stage.acting.step(first, machine("a", BEFORE, sent=sent))
+    first = stage.step("m1", "a", BEFORE, sent=sent)
     assert LEASE + sent == stage.acting.lend(first)
     stage.world.run(LEASE)
     with breaks_if(wrong, "at_most_one_acts"):
-        stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=LEASE, settled=LEASE))
+        stage.step("m2", "b", AFTER, sent=LEASE, settled=LEASE)
 
 
 def test_a_client_does_not_come_to_lead_after_the_one_it_asked_is_gone() -> None:
     stage = ActingScene()
-    first = stage.host("m1")
-    stage.acting.step(first, machine("a", BEFORE, settled=1.0))
+    first = stage.step("m1", "a", BEFORE, settled=1.0)
     assert 0.0 == stage.acting.lend(first)
     stage.world.run(2.0)
     assert {} == stage.acting.terms(first)
@@ -448,33 +366,31 @@ def test_a_client_does_not_come_to_lead_after_the_one_it_asked_is_gone() -> None
 )
 def test_a_word_to_a_program_is_kept_to_its_end(later: Standing, asked: bool, sent: float, wrong: bool) -> None:
     stage = ActingScene()
-    first = stage.host("m1")
-    first.standing = Standing(LED, LEASE, {})
-    stage.acting.step(first, machine("a", BEFORE))
+    first = stage.leader(Standing(LED, LEASE, {}))
+    stage.step(first, "a", BEFORE)
     if asked:
         first.program.asked.update(LED.items())
     first.standing = later
-    stage.acting.step(first, machine("a", BEFORE, sent=-1.0) if later.terms else machine("a", AFTER))
+    stage.step(first, "a", BEFORE if later.terms else AFTER, sent=-1.0 if later.terms else 0.0)
     stage.world.run(sent)
     with breaks_if(wrong, "keeps_its_word"):
-        stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=sent))
+        stage.step("m2", "b", AFTER, sent=sent)
 
 
 @pytest.mark.parametrize("let_go", [True, False])
 def test_a_word_that_was_given_after_a_program_was_asked_to_finish_is_kept_unless_it_let_go(let_go: bool) -> None:
     """Its drain is no excuse any more: it was known when the word was given."""
     stage = ActingScene()
-    first = stage.host("m1")
-    first.standing = Standing(LED, LEASE - 1.0, {})
+    first = stage.leader(Standing(LED, LEASE - 1.0, {}))
     first.program.asked.update(LED.items())
-    stage.acting.step(first, machine("a", BEFORE))
+    stage.step(first, "a", BEFORE)
     if let_go:
         first.program.let_go.update(LED.items())
     first.standing = NO_STANDING
-    stage.acting.step(first, machine("a", AFTER))
+    stage.step(first, "a", AFTER)
     stage.world.run(LEASE - 1.1)
     with breaks_if(not let_go, "keeps_its_word"):
-        stage.acting.step(stage.host("m2"), machine("b", AFTER, sent=LEASE - 1.1))
+        stage.step("m2", "b", AFTER, sent=LEASE - 1.1)
 
 
 @pytest.mark.parametrize(("who", "state", "wrong"), [("b", AFTER, True), ("a", BEFORE, False)])
@@ -482,20 +398,13 @@ def test_a_word_to_a_program_is_kept_by_its_own_machine_too_which_may_take_up_th
     who: str, state: State, wrong: bool
 ) -> None:
     stage = ActingScene()
-    first = stage.host("m1")
-    first.standing = Standing(LED, LEASE, {})
-    stage.acting.step(first, machine("a", BEFORE))
+    first = stage.leader(Standing(LED, LEASE, {}))
+    stage.step(first, "a", BEFORE)
     first.standing = NO_STANDING
-    stage.acting.step(first, machine("a", AFTER))
+    stage.step(first, "a", AFTER)
     stage.world.run(1.0)
     with breaks_if(wrong, "keeps_its_word"):
-        stage.acting.step(first, machine(who, state, sent=1.0))
-
-
-def test_where_two_may_act_two_are_no_violation() -> None:
-    stage = ActingScene(exclusive=False)
-    stage.acting.step(stage.host("m1"), machine("a", BEFORE))
-    stage.acting.step(stage.host("m2"), machine("b", AFTER))
+        stage.step(first, who, state, sent=1.0)
 
 
 @pytest.mark.parametrize(
@@ -508,29 +417,24 @@ def test_where_two_may_act_two_are_no_violation() -> None:
 )
 def test_a_term_that_does_not_grow_is_found(who: str, state: State, wrong: bool) -> None:
     stage = ActingScene()
-    first = stage.host("m1")
-    stage.acting.step(first, machine("b", AFTER))
-    stage.acting.end(first)
+    stage.acting.end(stage.step("m1", "b", AFTER))
     with breaks_if(wrong, "terms_grow"):
-        stage.acting.step(stage.host("m2"), machine(who, state))
+        stage.step("m2", who, state)
 
 
 def test_a_term_that_falls_while_one_process_acts_on_is_found() -> None:
     stage = ActingScene()
-    first = stage.host("m1")
-    stage.acting.step(first, machine("b", AFTER))
+    first = stage.step("m1", "b", AFTER)
     stage.world.run(1.0)
-    with breaks_if(True, "terms_grow"):
-        stage.acting.step(first, machine("a", BEFORE))
+    with breaks("terms_grow"):
+        stage.step(first, "a", BEFORE)
 
 
 def test_a_ledger_that_lost_records_may_give_the_same_terms_again() -> None:
     stage = ActingScene()
-    first = stage.host("m1")
-    stage.acting.step(first, machine("b", AFTER))
-    stage.acting.end(first)
+    stage.acting.end(stage.step("m1", "b", AFTER))
     stage.acting.forget()
-    stage.acting.step(stage.host("m2"), machine("a", BEFORE))
+    stage.step("m2", "a", BEFORE)
 
 
 @pytest.mark.parametrize(
@@ -545,10 +449,8 @@ def test_a_ledger_that_lost_records_may_give_the_same_terms_again() -> None:
 )
 def test_a_program_that_believes_more_than_its_machine_allows_is_found(standing: Standing, wrong: bool) -> None:
     stage = ActingScene()
-    host = stage.host("m1")
-    host.standing = standing
     with breaks_if(wrong, "belief_within_tenure"):
-        stage.acting.step(host, machine("a", BEFORE))
+        stage.step(stage.leader(standing), "a", BEFORE)
 
 
 # Coverage: under `available` one acts, and two never for long
@@ -557,19 +459,21 @@ def test_a_program_that_believes_more_than_its_machine_allows_is_found(standing:
 class CoverageScene:
     """The processes that act for the only partition, as a test says: under `available`, in fair weather."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str) -> None:
         self.stage = ActingScene(exclusive=False)
         self.world = self.stage.world
         self.one, self.other = self.stage.host("m1"), self.stage.host("m2")
         self.alive = {"a": self.one, "b": self.other}
-        self.coverage = Coverage(
-            self.world, options("fair", "available", partitions=1), self.stage.acting, self.alive.get
-        )
+        fair = options("fair", "available", partitions=1)
+        self.coverage = Coverage(self.world, fair, self.stage.acting, self.alive.get)
+        self.owner(owner)
 
     def owner(self, owner: str | None) -> None:
         self.coverage.on_change(State(owners=(owner,)))
 
-    def act(self, *who: Process) -> None:
+    def act(self, *who: Process, at: float = 0.0) -> None:
+        """At that time, or now if it has passed, these act."""
+        self.world.run(max(at, self.world.now))
         claims = self.stage.acting.claims
         claims.clear()
         claims.update({process: ProcessClaims([self.world.now], [{0: 1}]) for process in who})
@@ -577,69 +481,57 @@ class CoverageScene:
 
 
 def test_a_partition_that_all_leave_while_its_owner_lives_is_found() -> None:
-    scene = CoverageScene()
-    scene.owner("a")
+    scene = CoverageScene("a")
     scene.act(scene.one)
     with breaks("at_least_one_acts", "partition 0 was left by everybody"):
         scene.act()
 
 
 def test_a_partition_may_be_left_if_its_owner_is_dead_or_there_is_none() -> None:
-    scene = CoverageScene()
-    scene.owner("a")
+    scene = CoverageScene("a")
     scene.act(scene.one)
     del scene.alive["a"]
-    scene.owner("a")
-    scene.act()
-    scene.owner(None)
-    scene.act()
-
-
-def test_an_owner_may_take_as_long_as_it_may_take_to_read_that_it_owns() -> None:
-    scene = CoverageScene()
-    scene.owner("a")
-    scene.world.run(scene.coverage._grace)
-    scene.act()
-    assert scene.coverage._grace == scene.coverage.gap_max
-    scene.world.run(scene.coverage._grace + 0.01)
-    with breaks("at_least_one_acts", "partition 0 waits for "):
+    for owner in ("a", None):
+        scene.owner(owner)
         scene.act()
 
 
+def test_an_owner_may_take_as_long_as_it_may_take_to_read_that_it_owns() -> None:
+    scene = CoverageScene("a")
+    grace = scene.coverage._grace
+    scene.act(at=grace)
+    assert grace == scene.coverage.gap_max
+    with breaks("at_least_one_acts", "partition 0 waits for "):
+        scene.act(at=grace + 0.01)
+
+
 def test_when_who_acted_dies_its_live_owner_is_given_that_time_again() -> None:
-    scene = CoverageScene()
-    scene.owner("b")
+    scene = CoverageScene("b")
     scene.act(scene.one)
     scene.world.run(5.0)
     scene.stage.acting.claims.clear()
     scene.coverage.on_death(scene.one, {0: 1}, State(owners=("b",)))
-    scene.coverage.look()
-    scene.world.run(5.0 + scene.coverage._grace + 0.01)
+    scene.act(at=5.0)
     with breaks("at_least_one_acts", "waits for "):
-        scene.coverage.look()
+        scene.act(at=5.0 + scene.coverage._grace + 0.01)
 
 
 @pytest.mark.parametrize("still", [True, False])
 def test_two_who_act_for_longer_than_they_may_are_found_even_when_one_has_stopped(still: bool) -> None:
-    scene = CoverageScene()
-    scene.owner("a")
+    scene = CoverageScene("a")
+    most = scene.coverage._overlap_max
     scene.act(scene.one, scene.other)
-    scene.world.run(scene.coverage._overlap_max)
-    scene.coverage.look()
-    assert scene.coverage._overlap_max == scene.coverage.overlap_longest
-    scene.world.run(scene.coverage._overlap_max + 0.01)
+    scene.act(scene.one, scene.other, at=most)
+    assert most == scene.coverage.overlap_longest
     with breaks("brief_overlap", "act for partition 0 for "):
-        scene.act(scene.one, *([scene.other] if still else []))
+        scene.act(scene.one, *([scene.other] if still else []), at=most + 0.01)
 
 
 def test_two_overlaps_with_a_pause_between_them_are_two() -> None:
-    scene = CoverageScene()
-    scene.owner("a")
+    scene = CoverageScene("a")
     for start in (0.0, 0.6, 1.2):
-        scene.world.run(start * scene.coverage._overlap_max)
-        scene.act(scene.one, scene.other)
-        scene.world.run((start + 0.5) * scene.coverage._overlap_max)
-        scene.act(scene.one)
+        scene.act(scene.one, scene.other, at=start * scene.coverage._overlap_max)
+        scene.act(scene.one, at=(start + 0.5) * scene.coverage._overlap_max)
 
 
 # SimulatedGroup: the records that members send, and why they stop
@@ -953,42 +845,3 @@ def test_who_stops_when_all_is_calm_is_found(monkeypatch: pytest.MonkeyPatch, wh
     monkeypatch.setattr(simulate_module, "_converge", converge)
     violation = simulate(1, weather="foul").violation
     assert rule == (violation.rule if violation is not None else None)
-
-
-# Explorer
-
-SMALL = Bounds(slots=2, apart=1, lease=1)
-
-
-def test_an_owner_that_changes_under_a_term_that_does_not_grow_breaks_a_rule() -> None:
-    world, settings = genesis_world(SMALL)
-    for verb in ("start", "join"):
-        world = next(after for label, after in successors(world, SMALL, settings) if label[0] == verb)
-    (entry,) = world.tail
-    stale = entry._replace(after=changed(entry.after, terms=world.base.terms))
-    assert broken_rule(world) is None
-    assert "terms strictly grow: the owner changed, its term did not grow" == broken_rule(world._replace(tail=(stale,)))
-
-
-def test_the_explorer_finds_a_tenure_that_owes_no_wait_and_tells_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tenure, "_free", lambda *_: True)
-    report = explore(LedgerMiniatures(SMALL))
-    assert (False, "at most one acts: i0 and i1 both may") == (report.complete, report.broken)
-    lines = list(transcript(report))
-    assert "FAIL at most one acts: i0 and i1 both may" == lines[-1]
-    assert lines[-2].endswith("acting: i0, i1")
-    assert lines[0].startswith("t=0   genesis ")
-
-
-def test_the_explorer_finds_a_snapshot_that_is_not_what_was_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "restore", lambda record: changed(restore(record), drains={"x": 3}))
-    report = explore(LedgerMiniatures(SMALL))
-    assert "equal prefixes give equal tables: i0 computed another than the rest" == report.broken
-    assert ["genesis", "start", "FAIL"] == [
-        line.split()[at] for line, at in zip(transcript(report), (1, 1, 0), strict=True)
-    ]
-
-
-def test_the_explorer_finds_a_fold_whose_terms_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "fold", lambda *of: changed(fold(*of), terms=(0,)))
-    assert "terms strictly grow: the owner changed, its term did not grow" == explore(LedgerMiniatures(SMALL)).broken
