@@ -5,7 +5,7 @@
 | Barrier: LeaderAcquired, LeaderRevoked, LeaderFenced | `test_acquired_`, `test_revoked_`, `test_fenced_` |
 | "again receive a heartbeat, allowing it to resume the leader role" | `test_resumes_` |
 | the owner publishes heartbeats, others do not; the heartbeat's form | `test_heartbeats_` |
-| Pulse answers at once if it leads; only fatal errors leave it | `test_pulse_`: the machine's half of it |
+| Pulse answers at once if it leads; only fatal errors leave it | `test_pulse_`, `test_fault_a_stored_` |
 | Background runs a task while its member leads | as Pulse: the calls are the member's |
 | Close, and Await of the end | `test_close_` |
 | Configuration: names and defaults | `test_settings_` |
@@ -66,10 +66,14 @@ def leader(*partitions: int, settings: FastNeliSettings = FAST) -> FastScene:
 
 
 def test_acquired_when_a_heartbeat_that_was_sent_since_the_assignment_comes_back() -> None:
+    """Each partition in its own time."""
     scene = FastScene()
     assert [] == scene.given(0.0, 1, 3)
-    assert [1, 3] == list(scene.published[0][1])
+    assert ([1, 3], []) == (list(scene.published[0][1]), scene.leads(0.0))
     assert [Acquired({1: 10, 3: 10})] == scene.returns(0.125)
+    scene.given(1.0, 2)
+    assert [Acquired({2: 11})] == scene.returns(1.1)
+    assert {1: 10, 2: 11, 3: 10} == scene.machine.leading
 
 
 def test_acquired_is_not_for_a_heartbeat_of_an_earlier_assignment() -> None:
@@ -78,13 +82,6 @@ def test_acquired_is_not_for_a_heartbeat_of_an_earlier_assignment() -> None:
     scene.given(1.0, 1)
     assert [] == scene.returns(1.1, sent=-2)
     assert [Acquired({1: 12})] == scene.returns(1.2)
-
-
-def test_acquired_for_any_number_of_partitions_each_in_its_own_time() -> None:
-    scene = leader(0)
-    scene.given(1.0, 2)
-    assert [Acquired({2: 11})] == scene.returns(1.1)
-    assert {0: 10, 2: 11} == scene.machine.leading
 
 
 def test_revoked_waits_for_the_program_and_only_then_another_can_lead() -> None:
@@ -106,17 +103,12 @@ def test_revoked_ends_in_fenced_if_the_program_does_not_finish() -> None:
     assert GiveBack([1]) == back
 
 
-def test_fenced_after_a_heartbeat_timeout_without_a_heartbeat() -> None:
+def test_fenced_after_a_heartbeat_timeout_without_a_heartbeat_and_the_broker_need_not_wait() -> None:
+    """ "Blocking in the Barrier callback will not prevent a new leader from being elected." """
     scene = leader(1)
     assert [] == scene.step(4.9)
     (loss,) = scene.step(5.0)
     assert Fenced({1: 10}, "no heartbeat of this member came back that was sent within 5 s") == loss
-
-
-def test_fenced_does_not_keep_the_broker_waiting() -> None:
-    """ "Blocking in the Barrier callback will not prevent a new leader from being elected." """
-    scene = leader(1)
-    scene.step(5.0)
     assert [GiveBack([1])] == scene.asked_back(5.5, 1)
 
 
@@ -126,16 +118,12 @@ def test_fenced_at_once_when_the_broker_took_the_partition() -> None:
 
 def test_resumes_when_a_heartbeat_returns_while_it_is_still_the_assignee() -> None:
     """A later tenure, and a term that is higher: another may have led meanwhile."""
-    scene = leader(1)
-    scene.step(5.0)
+    scene, reassigned = leader(1), leader(1)
+    for one in (scene, reassigned):
+        one.step(5.0)
+    reassigned.lost(5.0, 1)
     assert [Acquired({1: 11})] == scene.returns(5.1)
-
-
-def test_resumes_nothing_that_was_reassigned_meanwhile() -> None:
-    scene = leader(1)
-    scene.step(5.0)
-    scene.lost(5.0, 1)
-    assert [] == scene.returns(5.1)
+    assert [] == reassigned.returns(5.1)
 
 
 def test_resumes_only_with_the_word_of_the_group() -> None:
@@ -151,14 +139,16 @@ def test_resumes_only_with_the_word_of_the_group() -> None:
 # Heartbeats
 
 
-def test_heartbeats_are_sent_by_owners_and_to_their_partitions_only() -> None:
+def test_heartbeats_are_sent_by_owners_to_their_partitions_only_each_minimum_poll_interval() -> None:
     scene = FastScene()
     scene.step(0.0)
     scene.step(1.0)
     assert [] == scene.published
     scene.given(1.5, 2, 0)
-    scene.step(1.75)
-    assert [[0, 2], [0, 2]] == [list(bodies) for _, bodies in scene.published]
+    for _ in range(3):
+        scene.step(scene.machine.deadline)
+    assert [1.5, 1.6, pytest.approx(1.7), pytest.approx(1.8)] == [now for now, _ in scene.published]
+    assert [[0, 2]] * 4 == [list(bodies) for _, bodies in scene.published]
 
 
 def test_heartbeats_are_what_gonelis_are() -> None:
@@ -174,14 +164,6 @@ def test_heartbeats_are_never_alike() -> None:
     scene.given(0.0, 2)
     (_, first), (_, second) = scene.published
     assert len({first[1], second[1]}) == 2
-
-
-def test_heartbeats_are_sent_each_minimum_poll_interval() -> None:
-    scene = FastScene()
-    scene.given(0.0, 1)
-    for _ in range(3):
-        scene.step(scene.machine.deadline)
-    assert [0.0, 0.1, 0.2, pytest.approx(0.3)] == [now for now, _ in scene.published]
 
 
 def test_heartbeats_that_are_remembered_have_a_bound() -> None:
@@ -221,17 +203,11 @@ def test_heartbeats_of_strangers_cost_one_question_a_beat_at_most() -> None:
 # Pulse, Background
 
 
-def test_pulse_is_answered_at_once_by_a_leader() -> None:
-    """All that it takes is the standing: no poll, and no step."""
+def test_pulse_goes_on_over_faults_that_may_heal() -> None:
     scene = leader(1)
-    assert (5.0, -inf) == (scene.machine.standing.end(1, 10), scene.machine.standing.end(1, 9))
-
-
-@pytest.mark.parametrize("event", [Away(), Back()], ids=["away", "back"])
-def test_pulse_goes_on_over_faults_that_may_heal(event: Away | Back) -> None:
-    scene = leader(1)
-    assert [] == scene.step(1.0, event)
-    assert [1] == scene.leads(1.0)
+    for event in (Away(), Back()):
+        assert [] == scene.step(1.0, event)
+        assert [1] == scene.leads(1.0)
 
 
 def test_pulse_ends_by_a_fatal_error_with_that_error() -> None:
@@ -265,16 +241,9 @@ def test_close_takes_on_nothing_new() -> None:
 # Configuration
 
 
-def test_settings_have_gonelis_names_and_defaults() -> None:
-    assert (0.1, 5.0, 15.0, "prices.neli") == (
-        GONELI.min_poll_interval,
-        GONELI.heartbeat_timeout,
-        GONELI.session_timeout,
-        GONELI.leader_topic,
-    )
-
-
-def test_settings_of_another_topic_than_the_groups_stand() -> None:
+def test_settings_have_gonelis_names_and_defaults_and_another_topic_if_told() -> None:
+    assert (0.1, 5.0, 15.0) == (GONELI.min_poll_interval, GONELI.heartbeat_timeout, GONELI.session_timeout)
+    assert "prices.neli" == GONELI.leader_topic
     assert "elect" == FastNeliSettings(name="a", layout=LAYOUT, group="prices", topic="elect").leader_topic
 
 
@@ -302,14 +271,8 @@ def test_settings_of_another_topic_than_the_groups_stand() -> None:
                 "would look like silence: lower it to 1.66667 or raise heartbeat_timeout to 6"
             ),
         ),
-        (
-            {"heartbeat_timeout": True},
-            "heartbeat_timeout=True must be a number of seconds: correct it",
-        ),
-        (
-            {"name": "a%b"},
-            "the name 'a%b' must have no %, which ends the time in a heartbeat: choose another",
-        ),
+        ({"heartbeat_timeout": True}, "heartbeat_timeout=True must be a number of seconds: correct it"),
+        ({"name": "a%b"}, "the name 'a%b' must have no %, which ends the time in a heartbeat: choose another"),
         (
             {"group": "prices of today"},
             "group='prices of today' must have only letters, digits, '.', '_' and '-': choose another",
@@ -401,15 +364,14 @@ def test_fault_leading_before_anything_was_heard() -> None:
     """An assignment alone led, and so did one on the far side of a network that was cut."""
     scene = FastScene()
     assert [] == scene.given(0.0, 0)
-    assert [] == scene.leads(0.0)
-    assert [] == scene.step(4.0)
+    assert ([], [], []) == (scene.leads(0.0), scene.step(4.0), scene.leads(4.0))
 
 
 def test_fault_a_stored_flag_that_stays_true_while_a_thread_hangs() -> None:
-    """No step is taken, and the answer ends all the same."""
+    """No step is taken, and the answer ends all the same. Pulse takes only this standing, so it answers at once."""
     machine = leader(1).machine
     assert ({1: 10}, {}) == (machine.tenures(4.9), machine.tenures(5.0))
-    assert 5.0 == machine.standing.end(1, 10)
+    assert (5.0, -inf) == (machine.standing.end(1, 10), machine.standing.end(1, 9))
 
 
 def test_fault_revoked_reported_after_fenced() -> None:
