@@ -69,15 +69,10 @@ def test_any_text_has_the_slot_of_its_bytes_or_is_refused_if_it_has_none(layout:
 
 
 @LAW
-@given(LAYOUTS, st.binary(max_size=100))
-def test_any_bytes_have_one_slot(layout: Layout, key: bytes) -> None:
+@given(LAYOUTS, st.binary(max_size=100), st.integers())
+def test_any_bytes_have_one_slot_and_any_number_is_a_role(layout: Layout, key: bytes, role: int) -> None:
     slot = layout.slot(key)
     assert 0 <= slot < layout.slots
     assert slot == hasher(layout)(key)
     assert slot % layout.partitions == layout.partition(key) == layout.partition_of_role(key)
-
-
-@LAW
-@given(LAYOUTS, st.integers())
-def test_any_number_is_a_role(layout: Layout, role: int) -> None:
     assert 0 <= layout.partition_of_role(role) < layout.partitions
