@@ -7,7 +7,7 @@ those that matter to a program, to the group and to operators. What was publishe
 
 from collections.abc import Sequence
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from neli_router.consumer_group.contender import Contender
 from neli_router.consumer_group.events import (
@@ -22,12 +22,11 @@ from neli_router.consumer_group.events import (
     Publish,
     Received,
 )
+from neli_router.consumer_group.fast_neli import FastNeli
 from neli_router.consumer_group.neli import Neli
-from neli_router.consumer_group.settings import NeliSettings
+from neli_router.consumer_group.settings import FastNeliSettings, NeliSettings
 from neli_router.keyspace import Layout
 from neli_router.protocol import TICK, Fenced, Notice
-
-__all__ = ["LAYOUT", "WALL", "NeliScene", "Scene", "fenced", "neli_settings"]
 
 LAYOUT = Layout(slots=16, partitions=4)
 
@@ -102,8 +101,8 @@ class Scene(Generic[Driven]):
 
 
 class NeliScene(Scene[Neli]):
-    def __init__(self, settings: NeliSettings, *, confirms: bool = True, seed: int = 7) -> None:
-        super().__init__(Neli(settings, settings.layout.partitions, 0.0, rng=Random(seed)), confirms=confirms)
+    def __init__(self, settings: NeliSettings, *, confirms: bool = True, partitions: int = 4) -> None:
+        super().__init__(Neli(settings, partitions, 0.0, rng=Random(7)), confirms=confirms)
 
 
 def neli_settings(**told: object) -> NeliSettings:
@@ -114,3 +113,60 @@ def neli_settings(**told: object) -> NeliSettings:
 def fenced(effects: Sequence[BrokerEffect]) -> list[int]:
     """The partitions that the program was told to stop for."""
     return [i for effect in effects if isinstance(effect, Fenced) for i in effect.partitions]
+
+
+IN_EXCLUSIVE: dict[str, object] = {"guarantee": "exclusive", "threshold": 4.0, "clock_error": 0.5}
+EXCLUSIVE = neli_settings(**IN_EXCLUSIVE)
+AVAILABLE = neli_settings(threshold=30.0)
+
+
+def available() -> NeliScene:
+    """T = 30 s and sessions of 10 s: the paper's example."""
+    return NeliScene(AVAILABLE)
+
+
+def available_leader(*partitions: int, heard_at: float = 1.0) -> NeliScene:
+    """It was given these at 0, and leads them since it heard them."""
+    scene = available()
+    scene.given(0.0, *partitions)
+    scene.message(heard_at, *partitions)
+    assert sorted(partitions) == scene.leads(heard_at)
+    return scene
+
+
+def exclusive() -> NeliScene:
+    """T = 4 s, e = 0.5 s, sessions of 10 s."""
+    return NeliScene(EXCLUSIVE)
+
+
+def exclusive_leader(*partitions: int, **told: object) -> NeliScene:
+    """It was given these at 0, heard them until 4.5 and leads them since."""
+    scene = NeliScene(neli_settings(**IN_EXCLUSIVE, **told))
+    scene.given(0.0, *partitions)
+    scene.message(4.0, *partitions)
+    scene.step(4.5)
+    assert sorted(partitions) == scene.leads(4.5)
+    return scene
+
+
+class FastScene(Scene[FastNeli]):
+    def __init__(self, settings: FastNeliSettings | None = None, *, partitions: int = 4, **told: Any) -> None:
+        settings = settings or FastNeliSettings(name="a", layout=LAYOUT, **told)
+        machine = FastNeli(settings, partitions, 0.0, wall_nanoseconds=int(WALL) * 10**9, rng=Random(7))
+        super().__init__(machine)
+
+    def returns(self, now: float, *, sent: int = -1, wall: float | None = None) -> list[BrokerEffect]:
+        """The last heartbeat that it sent, or an older one, comes back in all partitions that it was sent to."""
+        _, bodies = self.published[sent]
+        self.offset += 1
+        messages = [Message(i, self.offset, None, body) for i, body in bodies.items()]
+        return self.step(now, Received(messages, WALL + now if wall is None else wall))
+
+
+def fast_leader(*partitions: int, **told: Any) -> FastScene:
+    """These were given to it at 0, and led from then on: the first heartbeat came back at once."""
+    scene = FastScene(**told)
+    scene.given(0.0, *partitions)
+    scene.returns(0.0)
+    assert sorted(partitions) == scene.leads(0.0)
+    return scene

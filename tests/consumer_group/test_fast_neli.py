@@ -2,12 +2,12 @@
 
 | documented by goNELI | tests |
 | --- | --- |
-| Barrier: LeaderAcquired, LeaderRevoked, LeaderFenced | `test_acquired_`, `test_revoked_`, `test_fenced_` |
+| Barrier: LeaderAcquired, LeaderRevoked, LeaderFenced | `test_acquired_`, `test_fenced_`, `test_contract` |
 | "again receive a heartbeat, allowing it to resume the leader role" | `test_resumes_` |
 | the owner publishes heartbeats, others do not; the heartbeat's form | `test_heartbeats_` |
-| Pulse answers at once if it leads; only fatal errors leave it | `test_pulse_`, `test_fault_a_stored_` |
+| Pulse answers at once if it leads; only fatal errors leave it | `test_contract` has the machine's half |
 | Background runs a task while its member leads | as Pulse: the calls are the member's |
-| Close, and Await of the end | `test_close_` |
+| Close, and Await of the end | `test_contract` |
 | Configuration: names and defaults | `test_settings_` |
 
 | fault of goNELI's source | test |
@@ -16,50 +16,22 @@
 | `lastReceived` is set by whatever message came | `test_fault_any_message_taken_for_ones_own_heartbeat` |
 | `lastReceived` is the time of receipt | `test_fault_freshness_counted_from_receipt` |
 | `onAssigned` sets `isLeader` | `test_fault_leading_before_anything_was_heard` |
-| `isLeader` is cleared by the next poll only | `test_fault_a_stored_flag_that_stays_true_while_a_thread_hangs` |
+| `isLeader` is cleared by the next poll only | `test_contract`: `test_a_leader_is_one_by_the_time_and_by_no_stored_flag` |
 | `onRevoked` calls the barrier, fenced or not | `test_fault_revoked_reported_after_fenced` |
 """
 
-from math import inf
-from random import Random
-
 import pytest
 
-from neli_router.consumer_group.events import Away, Back, Broken, BrokerEffect, GiveBack, LeaveGroup, Message, Received
-from neli_router.consumer_group.fast_neli import HEARTBEATS_MAX, FastNeli
+from neli_router.consumer_group.events import GiveBack
+from neli_router.consumer_group.fast_neli import HEARTBEATS_MAX
 from neli_router.consumer_group.settings import FastNeliSettings
-from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable
+from neli_router.errors import ConfigError
 from neli_router.keyspace import Layout
-from neli_router.protocol import Acquired, Close, Fenced, Released, Revoked, Stopped
-from tests.consumer_group.scenes import LAYOUT, WALL, Scene, fenced
+from neli_router.protocol import Acquired, Fenced, Revoked
+from tests.consumer_group.scenes import LAYOUT, WALL, FastScene, fenced
+from tests.consumer_group.scenes import fast_leader as leader
 
-FAST = FastNeliSettings(name="a", layout=LAYOUT)
 GONELI = FastNeliSettings(name="a", layout=Layout(slots=16, partitions=1), goneli=True, group="prices")
-
-
-class FastScene(Scene[FastNeli]):
-    def __init__(
-        self, settings: FastNeliSettings = FAST, *, confirms: bool = True, partitions: int | None = None
-    ) -> None:
-        size = settings.layout.partitions if partitions is None else partitions
-        machine = FastNeli(settings, size, 0.0, wall_nanoseconds=int(WALL) * 10**9, rng=Random(7))
-        super().__init__(machine, confirms=confirms)
-
-    def returns(self, now: float, *, sent: int = -1, wall: float | None = None) -> list[BrokerEffect]:
-        """The last heartbeat that it sent, or an older one, comes back in all partitions that it was sent to."""
-        _, bodies = self.published[sent]
-        self.offset += 1
-        messages = [Message(i, self.offset, None, body) for i, body in bodies.items()]
-        return self.step(now, Received(messages, WALL + now if wall is None else wall))
-
-
-def leader(*partitions: int, settings: FastNeliSettings = FAST) -> FastScene:
-    """These were given to it at 0, and led from then on: the first heartbeat came back at once."""
-    scene = FastScene(settings)
-    scene.given(0.0, *partitions)
-    scene.returns(0.0)
-    assert sorted(partitions) == scene.leads(0.0)
-    return scene
 
 
 # Barrier
@@ -84,25 +56,6 @@ def test_acquired_is_not_for_a_heartbeat_of_an_earlier_assignment() -> None:
     assert [Acquired({1: 12})] == scene.returns(1.2)
 
 
-def test_revoked_waits_for_the_program_and_only_then_another_can_lead() -> None:
-    """ "The application may block the Barrier callback until it wraps up any in-flight activity." """
-    scene = leader(1)
-    assert [Revoked({1: 10})] == scene.asked_back(1.0, 1)
-    scene.returns(1.0)
-    assert [1] == scene.leads(5.9)
-    assert [GiveBack([1])] == scene.step(5.9, Released({1: 10}))
-    assert [] == scene.leads(5.9)
-
-
-def test_revoked_ends_in_fenced_if_the_program_does_not_finish() -> None:
-    scene = leader(1, settings=FastNeliSettings(name="a", layout=LAYOUT, drain_timeout=2.0))
-    scene.asked_back(1.0, 1)
-    scene.returns(2.0)
-    loss, back = scene.step(3.0)
-    assert Fenced({1: 10}, "the program did not finish within drain_timeout=2 s") == loss
-    assert GiveBack([1]) == back
-
-
 def test_fenced_after_a_heartbeat_timeout_without_a_heartbeat_and_the_broker_need_not_wait() -> None:
     """ "Blocking in the Barrier callback will not prevent a new leader from being elected." """
     scene = leader(1)
@@ -110,10 +63,6 @@ def test_fenced_after_a_heartbeat_timeout_without_a_heartbeat_and_the_broker_nee
     (loss,) = scene.step(5.0)
     assert Fenced({1: 10}, "no heartbeat of this member came back that was sent within 5 s") == loss
     assert [GiveBack([1])] == scene.asked_back(5.5, 1)
-
-
-def test_fenced_at_once_when_the_broker_took_the_partition() -> None:
-    assert [1] == fenced(leader(1).lost(1.0, 1))
 
 
 def test_resumes_when_a_heartbeat_returns_while_it_is_still_the_assignee() -> None:
@@ -200,44 +149,6 @@ def test_heartbeats_of_strangers_cost_one_question_a_beat_at_most() -> None:
     assert len(scene.asked) <= 3
 
 
-# Pulse, Background
-
-
-def test_pulse_goes_on_over_faults_that_may_heal() -> None:
-    scene = leader(1)
-    for event in (Away(), Back()):
-        assert [] == scene.step(1.0, event)
-        assert [1] == scene.leads(1.0)
-
-
-def test_pulse_ends_by_a_fatal_error_with_that_error() -> None:
-    error = LedgerUnusable("a topic was wanted", "it was deleted", "make it")
-    loss, end = leader(1).step(1.0, Broken(error))
-    assert ([1], Stopped(error)) == (fenced([loss]), end)
-
-
-# Close, Await
-
-
-def test_close_lets_the_program_finish_gives_back_and_ends() -> None:
-    """What goNELI's Await waits for is the last effect."""
-    scene = leader(1)
-    assert [Revoked({1: 10})] == scene.step(1.0, Close())
-    assert [LeaveGroup(), Stopped(None)] == scene.step(2.0, Released({1: 10}))
-
-
-def test_close_of_one_that_does_not_lead_ends_at_once() -> None:
-    assert [LeaveGroup(), Stopped(None)] == FastScene().step(0.0, Close())
-
-
-def test_close_takes_on_nothing_new() -> None:
-    scene = leader(1)
-    scene.step(1.0, Close())
-    scene.given(1.5, 2)
-    assert [] == scene.returns(1.6)
-    assert [1] == scene.leads(1.6)
-
-
 # Configuration
 
 
@@ -309,11 +220,6 @@ def test_settings_for_gonelis_groups_lead_partition_zero_of_any_topic_and_no_oth
     assert [GiveBack([1, 2]), Revoked({0: 11})] == scene.asked_back(1.0, 0, 1, 2)
 
 
-def test_settings_with_another_number_of_partitions_than_the_topic_are_refused() -> None:
-    with pytest.raises(GroupMismatch):
-        FastScene(partitions=3)
-
-
 # The faults of goNELI's source
 
 
@@ -365,13 +271,6 @@ def test_fault_leading_before_anything_was_heard() -> None:
     scene = FastScene()
     assert [] == scene.given(0.0, 0)
     assert ([], [], []) == (scene.leads(0.0), scene.step(4.0), scene.leads(4.0))
-
-
-def test_fault_a_stored_flag_that_stays_true_while_a_thread_hangs() -> None:
-    """No step is taken, and the answer ends all the same. Pulse takes only this standing, so it answers at once."""
-    machine = leader(1).machine
-    assert ({1: 10}, {}) == (machine.tenures(4.9), machine.tenures(5.0))
-    assert (5.0, -inf) == (machine.standing.end(1, 10), machine.standing.end(1, 9))
 
 
 def test_fault_revoked_reported_after_fenced() -> None:

@@ -3,7 +3,7 @@
 | section of the paper | rule | tests that begin with |
 | --- | --- | --- |
 | Protocol definition | messages without key and value to all M, continually; none dries up | `test_broadcast_` |
-| Protocol definition | V, of size M, of receipt times; M never changes | `test_vector_`, `test_size_` |
+| Protocol definition | V, of size M, of receipt times; M never changes | `test_vector_`; `test_contract` |
 | Protocol definition | leader of M_i while V_i is newer than now - T | `test_leader_` |
 | Protocol definition | role j is filled by partition j mod size(M); roles come and go | `test_roles_` |
 | Protocol definition | T is greater than the session timeout | `test_threshold_` |
@@ -12,62 +12,29 @@
 | Exclusivity of role assignment | broker times, T + e, grace, the steps 1 to 5 | `test_exclusive_` |
 | Use in continuously available systems | two groups, two leaders | `test_continuous_` |
 
-After them stand the rules that are this project's: terms, the group's word, giving back, the end.
+After them stand the rules that are this project's: terms, the group's word, giving back, the end. `test_contract` has
+those that Fast NELI keeps, too.
 """
-
-from random import Random
 
 import pytest
 
-from neli_router.consumer_group.events import (
-    Away,
-    Back,
-    Broken,
-    Confirmed,
-    GiveBack,
-    LeaveGroup,
-    Message,
-    Received,
-)
-from neli_router.consumer_group.neli import Neli
+from neli_router.consumer_group.events import Away, Back, Confirmed, GiveBack, LeaveGroup, Message, Received
 from neli_router.consumer_group.settings import NeliSettings
-from neli_router.errors import ConfigError, GroupMismatch, LedgerRewound, LedgerUnusable
+from neli_router.errors import ConfigError, LedgerRewound
 from neli_router.keyspace import Layout
-from neli_router.protocol import Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
-from tests.consumer_group.scenes import LAYOUT, NeliScene, fenced, neli_settings
-
-EXCLUSIVE = neli_settings(guarantee="exclusive", threshold=4.0, clock_error=0.5)
-AVAILABLE = neli_settings(threshold=30.0)
-
-
-def available() -> NeliScene:
-    """T = 30 s and sessions of 10 s: the paper's example."""
-    return NeliScene(AVAILABLE)
-
-
-def available_leader(*partitions: int, heard_at: float = 1.0) -> NeliScene:
-    """It was given these at 0, and leads them since it heard them."""
-    scene = available()
-    scene.given(0.0, *partitions)
-    scene.message(heard_at, *partitions)
-    assert sorted(partitions) == scene.leads(heard_at)
-    return scene
-
-
-def exclusive() -> NeliScene:
-    """T = 4 s, e = 0.5 s, sessions of 10 s."""
-    return NeliScene(EXCLUSIVE)
-
-
-def exclusive_leader(*partitions: int) -> NeliScene:
-    """It was given these at 0, heard them until 4.5 and leads them since."""
-    scene = exclusive()
-    scene.given(0.0, *partitions)
-    scene.message(4.0, *partitions)
-    scene.step(4.5)
-    assert sorted(partitions) == scene.leads(4.5)
-    return scene
-
+from neli_router.protocol import Acquired, Close, Fenced, Notice, Revoked, Stopped
+from tests.consumer_group.scenes import (
+    AVAILABLE,
+    EXCLUSIVE,
+    LAYOUT,
+    NeliScene,
+    available,
+    available_leader,
+    exclusive,
+    exclusive_leader,
+    fenced,
+    neli_settings,
+)
 
 # Protocol definition
 
@@ -107,26 +74,6 @@ def test_vector_takes_a_message_from_any_member_and_with_any_content() -> None:
     scene = available()
     scene.given(0.0, 1)
     assert [Acquired({1: 10})] == scene.message(1.0, 1, body=b"from another program")
-
-
-def test_size_of_m_is_the_brokers_and_a_layout_of_another_size_is_refused() -> None:
-    with pytest.raises(GroupMismatch, match=r"M=4 partitions was wanted.* but it has 6") as caught:
-        Neli(AVAILABLE, 6, 0.0, rng=Random(7))
-    assert "give all of them the layout" in caught.value.remedy
-
-
-def test_size_of_m_must_not_grow_while_a_group_runs() -> None:
-    """Roles would fall to other partitions in the members that know, and both owners would be right."""
-    scene = available_leader(1)
-    *losses, end = scene.given(2.0, 4)
-    assert [1] == fenced(losses)
-    assert isinstance(end, Stopped)
-    assert isinstance(end.error, GroupMismatch)
-    assert "which never changes while a group runs" in str(end.error)
-    assert [] == scene.step(3.0)
-    *_, end = available().message(1.0, 7)  # It shows by a message, too.
-    assert isinstance(end, Stopped)
-    assert isinstance(end.error, GroupMismatch)
 
 
 def test_leader_of_a_partition_while_its_element_is_newer_than_t_ago() -> None:
@@ -423,11 +370,17 @@ def test_a_term_is_above_term_base_by_the_offset_of_the_message_that_began_it() 
         assert {1: term} == scene.machine.tenures(2.0)
 
 
-def test_nothing_is_led_before_the_group_has_confirmed_what_the_message_said_and_a_lost_question_is_repeated() -> None:
-    """A consumer that the group has forgotten may still fetch. Each beat asks again."""
+def unconfirmed() -> NeliScene:
+    """It was given partition 1 at 0, heard it at 1, and asked the group, which has not answered."""
     scene = NeliScene(AVAILABLE, confirms=False)
     scene.given(0.0, 1)
     assert [] == scene.message(1.0, 1)
+    return scene
+
+
+def test_nothing_is_led_before_the_group_has_confirmed_what_the_message_said_and_a_lost_question_is_repeated() -> None:
+    """A consumer that the group has forgotten may still fetch. Each beat asks again."""
+    scene = unconfirmed()
     scene.message(1.5, 1)
     assert ([{1: 9}], []) == (scene.asked, scene.leads(1.5))
     assert 2.0 == scene.machine.deadline
@@ -437,9 +390,7 @@ def test_nothing_is_led_before_the_group_has_confirmed_what_the_message_said_and
 
 
 def test_a_question_whose_message_is_too_old_is_not_asked_again_and_its_answer_begins_nothing() -> None:
-    scene = NeliScene(AVAILABLE, confirms=False)
-    scene.given(0.0, 1)
-    scene.message(1.0, 1)
+    scene = unconfirmed()
     scene.step(30.9)
     questions = len(scene.asked)
     scene.step(31.0)
@@ -452,9 +403,7 @@ def test_a_question_whose_message_is_too_old_is_not_asked_again_and_its_answer_b
 
 def test_an_answer_that_comes_after_a_loss_begins_nothing() -> None:
     """Or a zombie would begin when its successor has begun, and both would have the same term."""
-    scene = NeliScene(AVAILABLE, confirms=False)
-    scene.given(0.0, 1)
-    scene.message(1.0, 1)
+    scene = unconfirmed()
     scene.lost(2.0, 1)
     assert [] == scene.confirmed(2.5)
     scene.given(3.0, 1)
@@ -501,35 +450,6 @@ def test_available_leads_on_when_the_broker_took_a_partition_and_is_fenced_when_
     assert [1] == fenced(scene.step(31.0))
 
 
-def test_exclusive_lets_the_program_finish_before_it_gives_back() -> None:
-    scene = exclusive_leader(0, 1)
-    assert [Revoked({1: 10})] == scene.asked_back(5.0, 1)
-    assert [0, 1] == scene.leads(5.0)
-    assert [GiveBack([1])] == scene.step(6.0, Released({1: 10}))
-    assert [0] == scene.leads(6.0)
-
-
-def test_exclusive_takes_from_a_program_that_does_not_finish() -> None:
-    scene = NeliScene(neli_settings(guarantee="exclusive", threshold=4.0, drain_timeout=2.0))
-    scene.given(0.0, 1)
-    scene.message(4.5, 1)
-    scene.asked_back(5.0, 1)
-    scene.message(6.9, 1)
-    effects = scene.step(7.0)
-    assert [Fenced({1: 10}, "the program did not finish within drain_timeout=2 s"), GiveBack([1])] == effects
-
-
-def test_exclusive_partition_that_falls_silent_while_the_program_finishes_is_fenced_and_given_back() -> None:
-    scene = exclusive_leader(1)
-    scene.asked_back(5.0, 1)
-    loss, back = scene.step(8.0)
-    assert ([1], GiveBack([1])) == (fenced([loss]), back)
-
-
-def test_exclusive_loss_is_fenced_at_once() -> None:
-    assert [1] == fenced(exclusive_leader(1).lost(5.0, 1))
-
-
 def test_what_is_not_led_is_given_back_at_once() -> None:
     """It was in its grace; or it was not even known: the broker waits for an answer all the same."""
     scene = exclusive()
@@ -539,16 +459,6 @@ def test_what_is_not_led_is_given_back_at_once() -> None:
 
 
 # The end
-
-
-def test_exclusive_member_that_closes_lets_the_program_finish_and_leaves_unless_it_closes_at_once() -> None:
-    scene = exclusive_leader(0, 1)
-    assert [Revoked({0: 10, 1: 10})] == scene.step(5.0, Close())
-    assert [] == scene.step(5.5, Released({0: 10}))
-    assert [LeaveGroup(), Stopped(None)] == scene.step(6.0, Released({1: 10}))
-    assert [] == scene.step(7.0)
-    loss, end = exclusive_leader(1).step(5.0, Close(at_once=True))
-    assert ([1], Stopped(None)) == (fenced([loss]), end)
 
 
 def test_available_member_that_closes_leaves_at_once_and_leads_on_until_t_has_passed() -> None:
@@ -564,17 +474,6 @@ def test_exclusive_member_that_closes_in_its_grace_leads_nothing_when_that_is_ov
     scene.message(4.0, 1)
     assert [LeaveGroup(), Stopped(None)] == scene.step(4.25, Close())
     assert [] == scene.leads(4.5)
-
-
-def test_a_member_without_partitions_closes_at_once() -> None:
-    for scene in (available(), exclusive()):
-        assert [LeaveGroup(), Stopped(None)] == scene.step(0.0, Close())
-
-
-def test_a_broken_topic_ends_the_member_with_its_error() -> None:
-    error = LedgerUnusable("a topic was wanted", "it was deleted", "make it")
-    loss, end = exclusive_leader(1).step(5.0, Broken(error))
-    assert ([1], Stopped(error)) == (fenced([loss]), end)
 
 
 def test_an_outage_says_why_a_leader_ended_and_its_end_is_followed_by_a_broadcast() -> None:
