@@ -16,7 +16,7 @@
 | `lastReceived` is set by whatever message came | `test_fault_any_message_taken_for_ones_own_heartbeat` |
 | `lastReceived` is the time of receipt | `test_fault_freshness_counted_from_receipt` |
 | `onAssigned` sets `isLeader` | `test_fault_leading_before_anything_was_heard` |
-| `isLeader` is cleared by the next poll only | `test_contract`: `test_a_leader_is_one_by_the_time_and_by_no_stored_flag` |
+| `isLeader` is cleared by the next poll only | `test_contract`: `test_a_leader_is_one_by_the_time_` |
 | `onRevoked` calls the barrier, fenced or not | `test_fault_revoked_reported_after_fenced` |
 """
 

@@ -33,13 +33,10 @@ from neli_router.keyspace import Layout
 from neli_router.protocol import TICK, Acquired, Released, Revoked
 
 LAYOUT = Layout(slots=1, partitions=1)
-AVAILABLE = NeliSettings(name="a", layout=LAYOUT)
-EXCLUSIVE = NeliSettings(name="a", layout=LAYOUT, guarantee="exclusive")
+PROTOCOLS = ["fast-neli", "available", "exclusive"]
 
 COURSES, STEPS = 20, 1500
 """Enough for terms to fall in some courses when the group is not asked; few enough for a second."""
-
-PROTOCOLS = {"fast-neli": FastNeliSettings(name="a", layout=LAYOUT), "available": AVAILABLE, "exclusive": EXCLUSIVE}
 
 
 class Consumer:
@@ -155,11 +152,10 @@ class Course:
                 pass
 
     def _machine(self, protocol: str, number: int) -> Contender:
-        settings = PROTOCOLS[protocol]
-        if isinstance(settings, NeliSettings):
-            return Neli(settings, 1, 0.0, rng=Random(number))
-        named = FastNeliSettings(name=f"m{number}", layout=LAYOUT)
-        return FastNeli(named, 1, 0.0, wall_nanoseconds=number, rng=Random(number))
+        name, rng = f"m{number}", Random(number)
+        if protocol == "fast-neli":
+            return FastNeli(FastNeliSettings(name=name, layout=LAYOUT), 1, 0.0, wall_nanoseconds=number, rng=rng)
+        return Neli(NeliSettings(name=name, layout=LAYOUT, guarantee=protocol), 1, 0.0, rng=rng)  # type: ignore[arg-type]
 
     def falls(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """Pairs of tenures of which the later owner's has no higher term."""

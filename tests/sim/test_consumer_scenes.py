@@ -5,7 +5,7 @@ messages and buffers them within the client library, (2) its host gives it no ti
 partition goes to another, (4) which leads, and (5) it wakes up and takes the backlog for a sign that it still leads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
@@ -230,43 +230,36 @@ def test_a_partition_that_is_given_and_not_led_is_found() -> None:
         scene.run(3.0)
 
 
-def test_a_partition_that_is_led_no_longer_without_a_cause_is_found() -> None:
-    scene, leader = led()
-    leader.consumer.fetch_cut_until = 60.0
-    with breaks("stays_led"):
-        scene.run(6.0)
+GROUP_CHANGED = GroupMismatch("4", "5", "start again")
+
+HARMS: list[tuple[str, dict[str, Any], Callable[[ConsumerProcess], None]]] = [
+    # A partition is led no longer, without a cause; or it dries up.
+    ("stays_led", {}, lambda leader: setattr(leader.consumer, "fetch_cut_until", 60.0)),
+    ("never_dry", {}, lambda leader: setattr(leader.consumer, "mute_until", 60.0)),
+    # A leader that the group has lost goes on hearing until its session is over, and acts beside its successor.
+    (
+        "brief_overlap",
+        {"guarantee": "available", "current": 2.0},
+        lambda leader: setattr(leader.consumer, "group_cut_until", 60.0),
+    ),
+    # All leave a partition, although its leader lives.
+    ("at_least_one", {"guarantee": "available", "current": 1.02}, lambda leader: leader.cut_off(60.0)),
+    # A process ends without a cause.
+    ("stops_for_a_reason", {"weather": "foul"}, lambda leader: leader.consumer.break_for(Broken(GROUP_CHANGED))),
+]
 
 
-def test_a_partition_that_dries_up_is_found() -> None:
-    scene, leader = led()
-    leader.consumer.mute_until = 60.0
-    with breaks("never_dry"):
-        scene.run(6.0)
-
-
-def test_two_who_act_together_for_too_long_are_found() -> None:
-    scene, leader = led("available", current=2.0)
-    scene.group.start("q")
-    scene.run(5.0)
-    leader.consumer.group_cut_until = 60.0  # It goes on hearing until its session is over.
-    with breaks("brief_overlap"):
+@pytest.mark.parametrize(("rule", "kind", "harm"), HARMS, ids=[rule for rule, _, _ in HARMS])
+def test_a_leader_that_comes_to_harm_breaks_a_promise(
+    rule: str, kind: dict[str, Any], harm: Callable[[ConsumerProcess], None]
+) -> None:
+    scene, leader = led(**kind)
+    if "guarantee" in kind:
+        scene.group.start("q")
+        scene.run(5.0)
+    harm(leader)
+    with breaks(rule):
         scene.run(9.0)
-
-
-def test_a_partition_that_all_leave_although_its_leader_lives_is_found() -> None:
-    scene, leader = led("available", current=1.02)
-    scene.group.start("q")
-    scene.run(5.0)
-    leader.cut_off(60.0)
-    with breaks("at_least_one"):
-        scene.run(9.0)
-
-
-def test_a_process_that_ends_without_a_cause_is_found() -> None:
-    scene, leader = led(weather="foul")
-    leader.consumer.break_for(Broken(GroupMismatch("4", "5", "start anew")))
-    with breaks("stops_for_a_reason"):
-        scene.run(4.0)
 
 
 def test_a_partition_that_moves_in_peace_is_found() -> None:

@@ -25,17 +25,12 @@ def test_by_priority_with_transfer_no_node_leads_more_than_its_share_after_resta
     assert {partitions // nodes: 20} == dict(found.most)
 
 
-def test_at_random_one_node_leads_more_than_its_share() -> None:
-    """Scouting lets the highest one win whatever is free, and nothing gives it back."""
-    assert balance("random", 3, 6, 20, 1).share < 0.5
-
-
-def test_by_priority_without_transfer_a_node_that_was_away_does_not_get_its_partitions_back() -> None:
+def test_at_random_or_without_transfer_one_node_leads_more_than_its_share() -> None:
+    """Scouting lets the highest one win whatever is free, and nothing gives it back to a node that was away."""
+    found = balance("random", 3, 6, 10, 1)
+    assert found.share < 0.5
+    assert found == balance("random", 3, 6, 10, 1)
     assert balance("priority", 3, 6, 20, 1, transfer=False).share < 0.95
-
-
-def test_balance_is_the_same_for_the_same_seed() -> None:
-    assert balance("random", 3, 6, 5, 7) == balance("random", 3, 6, 5, 7)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +56,4 @@ def test_a_leader_of_terms_asks_each_peer_once_a_beat_and_is_answered() -> None:
     found = fleet("term", 7, clock=ticking, faults=0, rest=100.0)
     assert 12.0 == pytest.approx(found.datagrams_per_second, abs=0.5)
     assert 26.0 * 12 == pytest.approx(found.bytes_per_second, rel=0.2)
-
-
-def test_real_time_is_that_of_the_clock_that_is_given() -> None:
-    assert [5.0] * 12 == fleet("term", 3, clock=ticking, faults=0, rest=60.0).x_real_time
+    assert [pytest.approx(100.0 / 12)] * 12 == found.x_real_time
