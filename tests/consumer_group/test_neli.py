@@ -9,8 +9,8 @@
 | Protocol definition | T is greater than the session timeout | `test_threshold_` |
 | Protocol definition, guidelines | sizes of R, M and P; sessions; assignors | `test_advice_` |
 | Topic reuse | groups that share a topic divide their frequency; others' messages count | `test_reuse_` |
-| Exclusivity of role assignment | broker times, T + e, grace, the steps 1 to 5 | `test_exclusive_` |
-| Use in continuously available systems | two groups, two leaders | `test_continuous_` |
+| Exclusivity of role assignment | broker times, T + e, grace | `test_exclusive_` |
+| Exclusivity of role assignment | the steps 1 to 5 | `sim/test_consumer_scenes.py` |
 
 After them stand the rules that are this project's: terms, the group's word, giving back, the end. `test_contract` has
 those that Fast NELI keeps, too.
@@ -18,14 +18,13 @@ those that Fast NELI keeps, too.
 
 import pytest
 
-from neli_router.consumer_group.events import Away, Back, Confirmed, GiveBack, LeaveGroup, Message, Received
+from neli_router.consumer_group.events import Away, Back, Confirmed, GiveBack, LeaveGroup
 from neli_router.consumer_group.settings import NeliSettings
 from neli_router.errors import ConfigError, LedgerRewound
 from neli_router.keyspace import Layout
 from neli_router.protocol import Acquired, Close, Fenced, Notice, Revoked, Stopped
 from tests.consumer_group.scenes import (
     AVAILABLE,
-    EXCLUSIVE,
     LAYOUT,
     NeliScene,
     available,
@@ -68,12 +67,6 @@ def test_vector_has_an_element_for_each_partition_and_takes_the_time_of_each_rec
     scene.message(3.0, 1)
     scene.message(5.0, 2)
     assert [never, 3.0, 5.0, never] == scene.machine.vector
-
-
-def test_vector_takes_a_message_from_any_member_and_with_any_content() -> None:
-    scene = available()
-    scene.given(0.0, 1)
-    assert [Acquired({1: 10})] == scene.message(1.0, 1, body=b"from another program")
 
 
 def test_leader_of_a_partition_while_its_element_is_newer_than_t_ago() -> None:
@@ -231,7 +224,7 @@ def test_reuse_that_leaves_too_few_messages_is_refused() -> None:
         neli_settings(threshold=30.0, beat=1.0, groups=12)
 
 
-def test_reuse_counts_messages_of_other_groups_as_well() -> None:
+def test_reuse_counts_messages_of_any_member_and_group_with_any_content() -> None:
     scene = available_leader(1)
     scene.message(20.0, 1, body=b"of another group")
     assert [1] == scene.leads(49.0)
@@ -313,32 +306,6 @@ def test_exclusive_grace_keeps_two_apart_however_soon_the_broker_gave_the_partit
     assert [1] == new.leads(given_at + 9.9)
 
 
-STEPS_1_TO_5 = [Message(1, 11 + tenth, 1_700_000_000.0 + 10 + tenth / 10, None) for tenth in range(10)]
-"""Step 1: messages that the broker appended from 10 to 11, and that wait in p's client library."""
-
-
-def steps_1_to_5(settings: NeliSettings) -> list[float]:
-    """The paper's scenario. p is starved of CPU from 10 to 30; gives the times at which p and q both lead."""
-    p, q = NeliScene(settings), NeliScene(settings)
-    p.given(0.0, 1)
-    for now in range(1, 11):
-        p.message(float(now), 1, offset=now)
-    assert [1] == p.leads(10.0)
-    q.given(21.0, 1)  # Step 3: p's session lapsed, and its partition went to q.
-    both = []
-    for now in range(22, 60):
-        q.message(float(now), 1, offset=now)  # Step 4: q hears it, and leads.
-        if now == 30:
-            p.step(30.0, Received(STEPS_1_TO_5, 1_700_000_000.0 + 30))  # Step 5: p wakes, and takes its backlog.
-        both += [float(now)] if now >= 30 and p.leads(now) and q.leads(now) else []
-    return both
-
-
-def test_exclusive_steps_1_to_5_two_lead_with_the_times_of_receipt_and_one_with_the_brokers_times() -> None:
-    assert [float(now) for now in range(30, 60)] == steps_1_to_5(AVAILABLE)
-    assert [] == steps_1_to_5(EXCLUSIVE)
-
-
 def test_exclusive_check_before_an_act_is_no_proof_and_terms_tell_the_acts_apart() -> None:
     """The paper asks for fencing where assurance must be absolute. A later owner's term is higher."""
     old, new = exclusive_leader(1), exclusive()
@@ -347,14 +314,6 @@ def test_exclusive_check_before_an_act_is_no_proof_and_terms_tell_the_acts_apart
     new.message(9.0, 1)
     new.step(9.5)
     assert new.machine.leading[1] > old.machine.leading[1]
-
-
-# Use in continuously available systems
-
-
-def test_continuous_availability_takes_two_groups_with_a_leader_each() -> None:
-    """Disjoint groups over one topic, or two: nothing in one depends on the other."""
-    assert ([2], [2]) == (available_leader(2).leads(1.0), available_leader(2).leads(1.0))
 
 
 # Terms

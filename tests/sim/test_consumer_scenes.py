@@ -177,25 +177,6 @@ def test_a_zombie_that_fetches_on_is_refused_by_the_fence_and_its_successor_neve
     assert [q.label] == [process.label for process in group.acting.who(0)]
 
 
-# A role is led again
-
-
-@pytest.mark.parametrize("phase", range(0, 8, 2))
-def test_a_role_is_led_again_within_two_times_t_and_the_time_that_beats_take(phase: int) -> None:
-    """The paper: the grace extends the worst transition to 2T, for a session that is no longer than it has to be."""
-    threshold, error = 0.9, 0.05
-    scene = Scene("neli", "exclusive", "fair", current=threshold, error=error)
-    leader = scene.group.start("p")
-    scene.run(3.0)
-    scene.group.start("q")
-    scene.run(5.0 + 0.02 * phase)
-    leader.kill()
-    scene.run(9.0)
-    took = scene.group.measured["dark"]
-    beats = 0.1 + threshold / 5
-    assert threshold < took <= 2 * (threshold + error) + beats + 6 * scene.group.way + 0.05
-
-
 # Every check can fail
 
 
