@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace as changed
 
+from neli_router.belief import Belief
 from neli_router.cli import main
 from neli_router.commands.proofs import AnyBounds
 from neli_router.consumer_group.contender import Contender
@@ -23,8 +24,9 @@ from neli_router.induction.snapshots import restore
 from neli_router.induction.tenure import Tenure
 from neli_router.sim import steps as ledger_steps
 from neli_router.sim.consumers import canon as consumer_canon
-from neli_router.sim.consumers.miniature import ConsumerBounds
-from neli_router.sim.consumers.steps import ConsumerMiniatures
+from neli_router.sim.consumers.miniature import ConsumerBounds, broken_consumer_rule, twin
+from neli_router.sim.consumers.options import BorrowedProtocol
+from neli_router.sim.consumers.steps import ConsumerMiniatures, next_in_calm
 from neli_router.sim.electors import canon as elector_canon
 from neli_router.sim.electors import rumour_keys
 from neli_router.sim.electors.canon import ElectorCover
@@ -240,6 +242,35 @@ def test_the_way_to_what_is_broken_is_the_shortest(monkeypatch: pytest.MonkeyPat
     *way, fail = transcript(explore(miniatures_of(SMALL)))
     assert ["genesis", "start"] == [line.split()[1] for line in way]
     assert "FAIL equal prefixes give equal tables: i0 computed another than the rest" == fail
+
+
+# Particular to borrowed groups
+
+
+@pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
+def test_a_twin_shares_nothing_that_changes(protocol: BorrowedProtocol) -> None:
+    machine = ConsumerBounds(protocol).machine("m0", 0, 0)
+    other = twin(machine)
+    for one, two in ((machine, other), (machine._belief, other._belief)):
+        for name, value in vars(one).items():
+            changes = isinstance(value, dict | list | set | Belief)
+            assert changes != (vars(two)[name] is value), name
+
+
+@pytest.mark.parametrize("bounds", [bounds for bounds in KINDS.values() if isinstance(bounds, ConsumerBounds)], ids=str)
+def test_a_group_in_calm_settles_and_a_program_that_believes_more_than_its_machine_breaks_a_rule(
+    bounds: ConsumerBounds,
+) -> None:
+    world = miniatures_of(bounds).first()
+    while (after := next_in_calm(world, bounds)) is not None:
+        world = after
+    partitions = range(bounds.partitions)
+    assert all(1 == sum(place.acts[partition] is not None for place in world.places) for partition in partitions)
+    assert broken_consumer_rule(world, bounds) is None
+    idle = tuple(place._replace(acts=(None,) * bounds.partitions) for place in world.places)
+    broken = broken_consumer_rule(world._replace(places=idle), bounds)
+    assert broken is not None
+    assert broken.startswith("belief is within tenure: the program of m")
 
 
 # The command line

@@ -15,15 +15,11 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(witnesses, name, value)
 
 
-@pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witnesses, "AGENT", 0.0)
-
-
-@pytest.fixture
-def agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of all has nobody to ask, and has a child."""
-    monkeypatch.setattr(witnesses, "AGENT", 1.0)
+@pytest.fixture(params=[0.0, 1.0], ids=["children", "agents"])
+def agent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether agents are asked first, and not children. The first of all has nobody to ask, and has a child."""
+    monkeypatch.setattr(witnesses, "AGENT", request.param)
+    return bool(request.param)
 
 
 def certificates(group: SimulatedGroup) -> list[Certify]:
@@ -35,25 +31,18 @@ def after(leases: float, group: SimulatedGroup) -> list[Certify]:
     return certificates(group)
 
 
-@pytest.mark.usefixtures("children")
-def test_a_child_certifies_its_process_in_the_moment_of_its_end() -> None:
+def test_a_child_or_an_agent_certifies_a_process_in_the_moment_of_its_end(agent: bool) -> None:
     found, one, other = at_rest(witnessed=1.0)
-    dead = incarnation(one)
-    one.kill()
-    assert [dead] == [record.incarnation for record in after(0.1, found)]
-    assert {incarnation(other)} == set(found.referee.state.owners)
+    dead = incarnation(other)
+    other.kill()
+    (certificate,) = after(0.1, found)
+    assert (dead, agent) == (certificate.incarnation, certificate.by == incarnation(one))
+    assert {incarnation(one)} == set(found.referee.state.owners)
     assert found.converged
 
 
-@pytest.mark.usefixtures("agents")
-def test_an_agent_certifies_in_its_own_name() -> None:
-    found, one, other = at_rest(witnessed=1.0)
-    dead, agent = incarnation(other), incarnation(one)
-    other.kill()
-    assert [Certify(by=agent, incarnation=dead)] == after(0.1, found)
-
-
-@pytest.mark.usefixtures("agents")
+@pytest.mark.parametrize("agent", [1.0], indirect=True)
+@pytest.mark.usefixtures("agent")
 def test_an_agent_that_has_ended_certifies_nobody() -> None:
     found, one, other = at_rest(witnessed=1.0)
     one.kill()
@@ -63,7 +52,8 @@ def test_an_agent_that_has_ended_certifies_nobody() -> None:
     assert dead not in [record.incarnation for record in after(3, found)[len(before) :]]
 
 
-@pytest.mark.usefixtures("children")
+@pytest.mark.parametrize("agent", [0.0], indirect=True)
+@pytest.mark.usefixtures("agent")
 def test_one_that_lent_its_lease_is_certified_when_that_has_ended() -> None:
     found, one, _ = at_rest(witnessed=1.0, lent=1.0)
     one.kill()
@@ -78,7 +68,8 @@ def test_a_join_names_the_witness() -> None:
     assert set(named.values()) <= {"agent", "child"}
 
 
-@pytest.mark.usefixtures("children")
+@pytest.mark.parametrize("agent", [0.0], indirect=True)
+@pytest.mark.usefixtures("agent")
 def test_a_child_waits_for_a_ledger_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witnesses, "AGAIN", 1.0)
     found, one, _ = at_rest(witnessed=1.0)
