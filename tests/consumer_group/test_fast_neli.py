@@ -15,9 +15,9 @@
 | `time.Now().UnixNano()` is subtracted: the wall clock may be set | `test_fault_wall_clock_arithmetic` |
 | `lastReceived` is set by whatever message came | `test_fault_any_message_taken_for_ones_own_heartbeat` |
 | `lastReceived` is the time of receipt | `test_fault_freshness_counted_from_receipt` |
-| `onAssigned` sets `isLeader` | `test_fault_leading_before_anything_was_heard` |
+| `onAssigned` sets `isLeader` | `test_acquired_` |
 | `isLeader` is cleared by the next poll only | `test_contract`: `test_a_leader_is_one_by_the_time_` |
-| `onRevoked` calls the barrier, fenced or not | `test_fault_revoked_reported_after_fenced` |
+| `onRevoked` calls the barrier, fenced or not | `test_fenced_` |
 """
 
 import pytest
@@ -41,7 +41,7 @@ def test_acquired_when_a_heartbeat_that_was_sent_since_the_assignment_comes_back
     """Each partition in its own time."""
     scene = FastScene()
     assert [] == scene.given(0.0, 1, 3)
-    assert ([1, 3], []) == (list(scene.published[0][1]), scene.leads(0.0))
+    assert ([1, 3], []) == (list(scene.published[0][1]), scene.leads(0.0))  # An assignment alone leads nothing.
     assert [Acquired({1: 10, 3: 10})] == scene.returns(0.125)
     scene.given(1.0, 2)
     assert [Acquired({2: 11})] == scene.returns(1.1)
@@ -63,6 +63,7 @@ def test_fenced_after_a_heartbeat_timeout_without_a_heartbeat_and_the_broker_nee
     (loss,) = scene.step(5.0)
     assert Fenced({1: 10}, "no heartbeat of this member came back that was sent within 5 s") == loss
     assert [GiveBack([1])] == scene.asked_back(5.5, 1)
+    assert [] == scene.lost(6.0, 1)  # It has stopped: nothing is left that it could finish.
 
 
 def test_resumes_when_a_heartbeat_returns_while_it_is_still_the_assignee() -> None:
@@ -264,18 +265,3 @@ def test_fault_a_late_heartbeat_does_not_hide_the_silence_before_it() -> None:
     scene = leader(1)
     scene.step(4.0)
     assert [Fenced, Acquired] == [type(effect) for effect in scene.returns(6.0)]
-
-
-def test_fault_leading_before_anything_was_heard() -> None:
-    """An assignment alone led, and so did one on the far side of a network that was cut."""
-    scene = FastScene()
-    assert [] == scene.given(0.0, 0)
-    assert ([], [], []) == (scene.leads(0.0), scene.step(4.0), scene.leads(4.0))
-
-
-def test_fault_revoked_reported_after_fenced() -> None:
-    """A fenced leader has stopped. There is nothing left that it could finish."""
-    scene = leader(1)
-    assert [1] == fenced(scene.step(5.0))
-    assert [GiveBack([1])] == scene.asked_back(6.0, 1)
-    assert [] == scene.lost(7.0, 1)

@@ -115,7 +115,7 @@ def test_leader_of_nothing_that_it_was_not_given() -> None:
 
 
 def test_roles_fall_to_partitions_by_their_number_modulo_m_however_many_there_are() -> None:
-    """No member is told how many: they come and go, and role 10 ** 9 has had a leader all along."""
+    """No member knows how many there are: they come and go, and role 10 ** 9 always had a leader."""
     assert [j % 4 for j in range(1000)] == [LAYOUT.partition_of_role(j) for j in range(1000)]
     assert LAYOUT.partition_of_role(10**9) in available_leader(0).leads(1.0)
 

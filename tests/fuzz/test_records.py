@@ -22,7 +22,7 @@ from neli_router.induction.snapshots import BadSnapshot, restore, snapshot
 from neli_router.keyspace import SLOTS_MAX, Layout
 from tests.support.records import founded, join
 
-LAW = settings(deadline=None, max_examples=100, derandomize=True)
+LAW = settings(deadline=None, max_examples=60, derandomize=True)
 
 LAYOUTS = st.builds(
     lambda slots, partitions, tags: Layout(slots=slots, partitions=min(slots, partitions), tags=tags),

@@ -31,7 +31,7 @@ def group(weather: Weather = "foul", guarantee: Guarantee = "exclusive", **force
 def at_rest(
     weather: Weather = "foul", guarantee: Guarantee = "exclusive", **forced: Any
 ) -> tuple[SimulatedGroup, Process, Process]:
-    """A group of two who have come to rest."""
+    """A group of two members that has settled."""
     found = group(weather, guarantee, **forced)
     found.heal()
     one, other = found.start("m1"), found.start("m2")

@@ -140,7 +140,7 @@ def keeps(*fields: str) -> Fields:
 
 
 def loses(gone: str, **others: Any) -> Fields:
-    """`gone` is no member, and every other one is, as before."""
+    """All members but `gone` stay."""
     return lambda before, _: {"seats": {key: seat for key, seat in before.seats.items() if key != gone}, **others}
 
 

@@ -130,7 +130,7 @@ def torn(scene: Scene, *, reads_day_first: bool) -> None:
 
 
 def test_a_pause_between_the_two_clocks_lengthens_nothing_unless_a_driver_reads_the_clock_of_the_day_first() -> None:
-    """The pause would count for the message then: it would seem so much younger than it is."""
+    """The message would then seem younger than it is, by the length of the pause."""
     for seed in range(12):
         torn(Scene("neli", "exclusive", "foul", current=0.7, seed=seed), reads_day_first=False)
     with breaks("at_most_one_acts"):
@@ -217,7 +217,7 @@ HARMS: list[tuple[str, dict[str, Any], Callable[[ConsumerProcess], None]]] = [
     # A partition is led no longer, without a cause; or it dries up.
     ("stays_led", {}, lambda leader: setattr(leader.consumer, "fetch_cut_until", 60.0)),
     ("never_dry", {}, lambda leader: setattr(leader.consumer, "mute_until", 60.0)),
-    # A leader that the group has lost goes on hearing until its session is over, and acts beside its successor.
+    # A leader that the group has lost goes on hearing until its session is over, and acts alongside its successor.
     (
         "brief_overlap",
         {"guarantee": "available", "current": 2.0},

@@ -20,9 +20,9 @@ SECONDS = count()
 def test_by_priority_with_transfer_no_node_leads_more_than_its_share_after_restarts(
     nodes: int, partitions: int, replicas: int
 ) -> None:
-    found = balance("priority", nodes, partitions, 20, 1, replicas=replicas)
-    assert (20, 1.0) == (found.total, found.share)
-    assert {partitions // nodes: 20} == dict(found.most)
+    found = balance("priority", nodes, partitions, 8, 1, replicas=replicas)
+    assert (8, 1.0) == (found.total, found.share)
+    assert {partitions // nodes: 8} == dict(found.most)
 
 
 def test_at_random_or_without_transfer_one_node_leads_more_than_its_share() -> None:

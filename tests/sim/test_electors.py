@@ -52,14 +52,14 @@ def gives_up(council: Council, now: float) -> dict[int, int]:
 
 
 def quits(council: Council, now: float, effects: list[PeerEffect]) -> None:
-    """A leader ends by itself."""
+    """A leader ends without being asked."""
     TURN(council, now, effects)
     if TENURES(council, now):
         council._end(None, now, effects)
 
 
 def fails(council: Council, error: NeliError | None, now: float, effects: list[PeerEffect]) -> None:
-    """A member ends with an error when it is told to end."""
+    """A member that is asked to end does so with an error."""
     END(council, NeliError("a farewell was to be said", "nobody was there", "start it again"), now, effects)
 
 

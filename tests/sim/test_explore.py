@@ -1,4 +1,4 @@
-"""The explorer of `induction` tells worlds apart that differ, and no others; and each of its rules can break."""
+"""The explorer of `induction` separates worlds that differ, and no others; and each of its rules can break."""
 
 from collections.abc import Callable
 from math import inf

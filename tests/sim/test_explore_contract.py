@@ -1,5 +1,5 @@
-"""Every explorer keeps the same contract, whatever its miniatures run: it tells worlds apart that differ, finds what is
-broken with the way there, ends, and says what it left out. The other files have what is particular to one protocol.
+"""Every explorer keeps the same contract, whatever its miniatures run: it separates worlds that differ, finds what is
+broken with the way there, ends, and prints its bounds. The other files have what is particular to one protocol.
 """
 
 import pickle
@@ -65,7 +65,7 @@ KINDS: dict[str, AnyBounds] = {
     "gossip changing late": replace(CHANGING, late=True, wires=2, cede=True, fickle=(1, 3)),
 }
 
-NEAR, FAR = 100, 200
+NEAR, FAR = 60, 120
 """How many worlds of each kind are looked at: the first of all, and some on walks at random."""
 
 AHEAD = 0.97
@@ -107,7 +107,7 @@ def wandering(miniatures: Miniatures[Any]) -> Iterator[Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_worlds_with_one_key_can_do_the_same_and_a_step_changes_no_world_but_its_own(kind: str) -> None:
     miniatures, after = miniatures_of(KINDS[kind]), dict[bytes, set[bytes]]()
-    # Where places forget, nothing is ignored for ever, and one way to a broken rule is all we want.
+    # Where places forget, nothing is ignored forever, and one way to a broken rule is all we want.
     far = 0 if kind == "term forgotten" else FAR
     for world in (*islice(nearest(miniatures), NEAR), *islice(wandering(miniatures), far)):
         before, key = pickle.dumps(world), miniatures.key(world)
@@ -282,7 +282,7 @@ def neli(arguments: str) -> tuple[int, str]:
 
 
 def test_the_way_to_what_is_broken_is_printed() -> None:
-    """A broker that waits less than members were told lets two lead."""
+    """A broker that waits less than members expect lets two lead."""
     code, output = neli("--protocol fast-neli --session 1 --no-leave --no-crash")
     *_, both, fail = output.splitlines()
     assert (1, "FAIL at most one acts: m0 and m1 both may, for partition 0") == (code, fail)

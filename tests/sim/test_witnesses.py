@@ -17,7 +17,7 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[0.0, 1.0], ids=["children", "agents"])
 def agent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether agents are asked first, and not children. The first of all has nobody to ask, and has a child."""
+    """Whether agents are asked first, and not children. The very first process has no agent to ask, and has a child."""
     monkeypatch.setattr(witnesses, "AGENT", request.param)
     return bool(request.param)
 
