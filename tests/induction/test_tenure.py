@@ -75,45 +75,28 @@ TOOK = Pin(by="o", partition=0, name="p")
 # Condition 1: owner, and neither Handover nor Leave was sent
 
 
-def test_the_owner_may_act_under_the_present_term() -> None:
-    assert 1001 == owner().may(101.0)
+OWNING: dict[str, tuple[Reader, int | None]] = {
+    "the owner acts under the present term": (owner(), 1001),
+    "another owns it": (Reader().read(90.0, join("q"), join("p")).heard(100.0, 100.5), None),
+    "not even a member": (Reader().heard(100.0, 100.5), None),
+    "Handover sent: final, whether or not it was appended": (owner().gave(), None),
+    "its own Handover gave it a new term": (owner().gave().read(101.0, Handover(by="p", partition=0, term=1001)), 1003),
+    "and a new Handover was sent": (owner().gave().read(101.0, Handover(by="p", partition=0, term=1001)).gave(), None),
+    "Handover sent: final, also when the target changes back": (
+        owner().gave().read(101.0, join("q"), Drain(by="o", name="p"), Undrain(by="o", name="p")),
+        None,
+    ),
+    "Leave sent: final": (owner().left(), None),
+    "and whatever others do": (owner().left().read(101.0, join("q"), Leave(by="q")), None),
+    "Leave was read": (owner().read(101.0, Leave(by="p")), None),
+    "expired by a stranger": (owner().read(101.0, expire("q", "p", 2)), 1001),
+    "expired": (owner().read(101.0, join("q"), expire("q", "p", 2)), None),
+}
 
 
-@pytest.mark.parametrize(
-    ("reader", "term"),
-    [
-        (Reader().read(90.0, join("q"), join("p")).heard(100.0, 100.5), None),
-        (Reader().heard(100.0, 100.5), None),
-        (owner().gave(), None),
-        (owner().gave().read(101.0, Handover(by="p", partition=0, term=1001)), 1003),
-        (owner().gave().read(101.0, Handover(by="p", partition=0, term=1001)).gave(), None),
-        (owner().left(), None),
-        (owner().left().read(101.0, join("q"), Leave(by="q")), None),
-        (owner().read(101.0, Leave(by="p")), None),
-        (owner().read(101.0, expire("q", "p", 2)), 1001),
-        (owner().read(101.0, join("q"), expire("q", "p", 2)), None),
-    ],
-    ids=[
-        "another owns it",
-        "not even a member",
-        "Handover sent: final, whether or not it was appended",
-        "its own Handover gave it a new term",
-        "and a new Handover was sent",
-        "Leave sent: final",
-        "and whatever others do",
-        "Leave was read",
-        "expired by a stranger",
-        "expired",
-    ],
-)
+@pytest.mark.parametrize(("reader", "term"), OWNING.values(), ids=OWNING)
 def test_condition_one(reader: Reader, term: int | None) -> None:
     assert term == reader.may(102.0)
-
-
-def test_a_handover_that_was_sent_stays_sent_when_the_target_changes_back() -> None:
-    reader = owner().gave().read(101.0, join("q"), Drain(by="o", name="p"), Undrain(by="o", name="p"))
-    assert ("p", 1001) == (reader.state.owners[0], reader.state.terms[0])
-    assert reader.heard(101.5, 102.0).may(102.0) is None
 
 
 def test_a_handover_is_about_one_partition() -> None:
@@ -123,60 +106,61 @@ def test_a_handover_is_about_one_partition() -> None:
 
 # Condition 2: a lease from the sending of the last Beat that came back
 
-
-@pytest.mark.parametrize(("now", "term"), [(100.5, 1001), (109.9, 1001), (110.0, None), (1e9, None)])
-def test_condition_two(now: float, term: int | None) -> None:
-    assert term == owner().may(now)
+JOINED = Reader().read(90.0, join("p"))
 
 
-def test_a_member_that_never_heard_itself_may_not_act() -> None:
-    assert Reader().read(90.0, join("p")).may(90.5) is None
+HEARING: dict[str, tuple[Reader, float, int | None]] = {
+    "heard just now": (owner(), 100.5, 1001),
+    "heard a lease ago, nearly": (owner(), 109.9, 1001),
+    "heard a lease ago": (owner(), 110.0, None),
+    "heard long ago": (owner(), 1e9, None),
+    "never heard": (JOINED, 90.5, None),
+    "counted from sending and not from reading": (Reader().read(90.0, join("p")).heard(91.0, 105.0), 105.0, None),
+    "an older one that comes late takes nothing back": (owner().heard(92.0, 101.0), 109.0, 1001),
+    "of a former incarnation": (
+        Reader()
+        .read(80.0, join("f", "p"))
+        .read(90.0, join("p", "p", at=2))
+        .read(101.0, Beat(by="f", sent_at=100.0, at=3, digest="0" * 16)),
+        101.0,
+        None,
+    ),
+    "of others": (Reader().read(90.0, join("p"), join("q")).read(101.0, beat("q", sent_at=100.0)), 101.0, None),
+    "from before it was a member": (Reader().heard(100.0, 100.5).read(101.0, join("p")), 101.0, None),
+}
 
 
-def test_the_lease_is_counted_from_sending_and_not_from_reading() -> None:
-    """A Beat that sat in a buffer proves nothing about now."""
-    reader = Reader().read(90.0, join("p")).heard(91.0, 105.0)
-    assert reader.may(105.0) is None
-
-
-def test_an_older_beat_that_comes_late_takes_nothing_back() -> None:
-    assert 1001 == owner().heard(92.0, 101.0).may(109.0)
-
-
-def test_beats_of_a_former_incarnation_do_not_count() -> None:
-    reader = Reader().read(80.0, join("f", "p")).read(90.0, join("p", "p", at=2))
-    assert reader.read(101.0, Beat(by="f", sent_at=100.0, at=3, digest="0" * 16)).may(101.0) is None
-
-
-def test_beats_of_others_do_not_count() -> None:
-    assert Reader().read(90.0, join("p"), join("q")).read(101.0, beat("q", sent_at=100.0)).may(101.0) is None
-
-
-def test_beats_of_mine_from_before_i_was_a_member_do_not_count() -> None:
-    assert Reader().heard(100.0, 100.5).read(101.0, join("p")).may(101.0) is None
+@pytest.mark.parametrize(("reader", "now", "term"), HEARING.values(), ids=HEARING)
+def test_condition_two(reader: Reader, now: float, term: int | None) -> None:
+    assert term == reader.may(now)
 
 
 # Condition 3: the wait
 
 
-@pytest.mark.parametrize(("now", "term"), [(11.9, None), (12.0, 1001)])
-def test_a_newcomer_owes_one_wait_on_everything(now: float, term: int | None) -> None:
-    assert term == Reader().read(1.0, join("p")).heard(5.0, 5.5).may(now)
+def free(reader: Reader, at: float, term: int) -> None:
+    """The member may act from `at` on, and not before."""
+    assert "p" == reader.state.owners[0]
+    assert [None, term] == [reader.may(at - 0.1), reader.may(at)]
 
 
-@pytest.mark.parametrize(("now", "term"), [(62.9, None), (63.0, 1003)])
-def test_a_member_that_starts_from_a_snapshot_owes_as_much(now: float, term: int | None) -> None:
+def test_a_newcomer_owes_one_wait_on_everything() -> None:
+    free(Reader().read(1.0, join("p")).heard(5.0, 5.5), 12.0, 1001)
+
+
+def test_a_member_that_starts_from_a_snapshot_owes_as_much() -> None:
     """Beats of q that it never read were sent before it started, and q's lease may last as long."""
-    reader = Reader(start=51.0, state=founded(join("q"), join("p"), expire("p", "q", 1)))
-    assert term == reader.heard(60.0, 60.5).may(now)
+    free(Reader(start=51.0, state=founded(join("q"), join("p"), expire("p", "q", 1))).heard(60.0, 60.5), 63.0, 1003)
+    later = Reader(start=50.0, state=founded(join("q"), join("p"))).read(50.5, expire("p", "q", 1)).heard(55.0, 55.5)
+    free(later, 62.0, 1003)  # And no shorter debt lowers it.
 
 
 @pytest.mark.parametrize(
-    ("start", "heard", "free"),
+    ("start", "heard", "at"),
     [(0.0, [95.0], 107.0), (0.0, [], 102.0), (93.0, [], 105.0)],
     ids=["the read of its last Beat", "the read of its Join", "my start, if I never read either"],
 )
-def test_a_member_that_takes_from_the_expired_waits_since(start: float, heard: list[float], free: float) -> None:
+def test_a_member_that_takes_from_the_expired_waits_since(start: float, heard: list[float], at: float) -> None:
     if start:
         reader = Reader(start, state=founded(join("q"), join("p")))
     else:
@@ -184,39 +168,30 @@ def test_a_member_that_takes_from_the_expired_waits_since(start: float, heard: l
     for now in heard:
         reader.read(now, beat("q"))
     reader.read(99.0, expire("p", "q", reader.state.last_beats["q"])).heard(99.5, 100.0)
-    assert "p" == reader.state.owners[0]
-    assert [None, reader.state.terms[0]] == [reader.may(free - 0.1), reader.may(free)]
+    free(reader, at, reader.state.terms[0])
 
 
 def test_the_time_is_that_just_after_the_read_which_may_have_waited_long() -> None:
     """q's Beat was sent while p waited for it."""
     reader = Reader().read(90.0, join("q"), join("p")).read(99.0, beat("q"), expire("p", "q", 3)).heard(105.0, 105.5)
-    assert [None, 1004] == [reader.may(110.9), reader.may(111.0)]
+    free(reader, 111.0, 1004)
 
 
 def test_a_join_under_the_name_of_the_owner_is_an_expiry() -> None:
     """q's successor gives the partition to p, and the first q may still be acting."""
     reader = Reader().read(90.0, join("q"), join("p")).read(95.0, join("r", "q", at=3), TOOK)
-    reader.read(95.5, Handover(by="r", partition=0, term=1003)).heard(96.0, 96.5)
-    assert [None, 1005] == [reader.may(101.9), reader.may(102.0)]
+    free(reader.read(95.5, Handover(by="r", partition=0, term=1003)).heard(96.0, 96.5), 102.0, 1005)
 
 
 def test_i_owe_a_wait_to_my_own_former_self() -> None:
     """Or rather to a member of my name: it may be another process."""
-    reader = Reader().read(90.0, join("q", "p")).read(95.0, join("p", at=2)).heard(96.0, 96.5)
-    assert [None, 1002] == [reader.may(101.9), reader.may(102.0)]
+    free(Reader().read(90.0, join("q", "p")).read(95.0, join("p", at=2)).heard(96.0, 96.5), 102.0, 1002)
 
 
 def test_a_certificate_does_not_lower_what_is_owed_since_an_expire() -> None:
     """The fold takes it for nothing new; and a debt that nothing lowers needs no thought about who else is in it."""
     reader = Reader().read(90.0, join("q"), join("p"), TOOK).read(95.0, beat("q"), expire("p", "q", 4))
-    reader.read(95.5, Certify(by="p", incarnation="q")).heard(106.0, 106.5)
-    assert [None, 1005] == [reader.may(106.9), reader.may(107.0)]
-
-
-def test_one_that_was_certified_is_no_longer_listened_for() -> None:
-    reader = Reader().read(90.0, join("q"), join("p"), Certify(by="p", incarnation="q"))
-    assert ["p"] == list(reader.tenure.heard)
+    free(reader.read(95.5, Certify(by="p", incarnation="q")).heard(106.0, 106.5), 107.0, 1005)
 
 
 @pytest.mark.parametrize(
@@ -254,22 +229,17 @@ def chained(*then: Record) -> Reader:
     ids=["a Handover does not lower it", "a Leave does not lower it", "a certificate does not lower it"],
 )
 def test_a_debt_goes_with_the_partition_to_its_next_owner(then: Record) -> None:
-    reader = chained(then)
-    assert "p" == reader.state.owners[0]
-    assert [None, 1008] == [reader.may(101.9), reader.may(102.0)]
+    free(chained(then), 102.0, 1008)
 
 
 def test_a_later_owners_shorter_debt_does_not_lower_it() -> None:
     """c was last heard of before q was, so what is owed for c alone would end sooner."""
     reader = Reader().read(80.0, *CHAIN, Pin(by="o", partition=0, name="c")).read(90.0, beat("q"))
-    reader.read(91.0, expire("c", "q", 5), TOOK, expire("p", "c", 2)).heard(96.0, 96.5)
-    assert [None, 1008] == [reader.may(101.9), reader.may(102.0)]
+    free(reader.read(91.0, expire("c", "q", 5), TOOK, expire("p", "c", 2)).heard(96.0, 96.5), 102.0, 1008)
 
 
 def test_a_later_owners_longer_debt_raises_it() -> None:
-    reader = chained(beat("c"), expire("p", "c", 8)).heard(100.0, 100.5)
-    assert "p" == reader.state.owners[0]
-    assert [None, 1009] == [reader.may(107.4), reader.may(107.5)]
+    free(chained(beat("c"), expire("p", "c", 8)).heard(100.0, 100.5), 107.5, 1009)
 
 
 def test_a_debt_outlives_many_changes_of_members() -> None:
@@ -278,37 +248,36 @@ def test_a_debt_outlives_many_changes_of_members() -> None:
     assert reader.may(101.9) is None
 
 
-def test_a_newcomers_debt_is_not_lowered_by_a_shorter_one() -> None:
-    reader = Reader(start=50.0, state=founded(join("q"), join("p"))).read(50.5, expire("p", "q", 1)).heard(55.0, 55.5)
-    assert [None, 1003] == [reader.may(61.9), reader.may(62.0)]
-
-
 # Who was heard, and when
 
-
-def test_the_longest_silent_comes_first() -> None:
-    reader = Reader().read(80.0, join("p"), join("q"), join("r")).read(90.0, beat("p")).read(91.0, beat("q"))
-    assert [("r", 80.0), ("p", 90.0), ("q", 91.0)] == list(reader.tenure.heard.items())
+BOTH = (join("p"), join("q"))
 
 
-def test_only_members_are_heard() -> None:
-    reader = Reader().read(80.0, join("p"), join("q"), beat("z")).read(81.0, Leave(by="q")).read(82.0, beat("q"))
-    assert {"p": 80.0} == reader.tenure.heard
+HEARD: dict[str, tuple[Reader, dict[str, float]]] = {
+    "the longest silent comes first": (
+        Reader().read(80.0, *BOTH, join("r")).read(90.0, beat("p")).read(91.0, beat("q")),
+        {"r": 80.0, "p": 90.0, "q": 91.0},
+    ),
+    "only members are heard": (
+        Reader().read(80.0, *BOTH, beat("z")).read(81.0, Leave(by="q")).read(82.0, beat("q")),
+        {"p": 80.0},
+    ),
+    "whom it never read it heard when it started": (Reader(5.0, state=founded(*BOTH)), {"p": 5.0, "q": 5.0}),
+    "a replaced member is not heard of any more": (
+        Reader().read(80.0, *BOTH).read(85.0, join("r", "q", at=3)),
+        {"p": 80.0, "r": 85.0},
+    ),
+    "nor is one that was certified": (
+        Reader().read(80.0, *BOTH).read(85.0, Certify(by="p", incarnation="q")),
+        {"p": 80.0},
+    ),
+    "a join that is void is not hearing": (Reader().read(80.0, join("p")).read(85.0, join("p", "other")), {"p": 80.0}),
+}
 
 
-def test_whom_i_never_read_i_heard_when_i_started() -> None:
-    """They sent it before; and a member that is silent from then on is silent since then."""
-    assert {"p": 5.0, "q": 5.0} == Reader(5.0, state=founded(join("p"), join("q"))).tenure.heard
-
-
-def test_a_replaced_member_is_not_heard_of_any_more() -> None:
-    reader = Reader().read(80.0, join("p"), join("q")).read(85.0, join("r", "q", at=3))
-    assert {"p": 80.0, "r": 85.0} == reader.tenure.heard
-
-
-def test_a_join_that_is_void_is_not_hearing() -> None:
-    reader = Reader().read(80.0, join("p")).read(85.0, join("p", "other"))
-    assert {"p": 80.0} == reader.tenure.heard
+@pytest.mark.parametrize(("reader", "heard"), HEARD.values(), ids=HEARD)
+def test_who_was_heard_last_and_when(reader: Reader, heard: dict[str, float]) -> None:
+    assert list(heard.items()) == list(reader.tenure.heard.items())
 
 
 def test_a_tenure_is_a_value_that_never_changes() -> None:
@@ -318,9 +287,6 @@ def test_a_tenure_is_a_value_that_never_changes() -> None:
     reader.read(101.0, join("q"), beat("q")).heard(101.0, 101.5).gave().left().read(102.0, expire("q", "p", 5))
     assert kept == before
     assert ({"p": 100.5}, {}) == (before.heard, before.given)
-
-
-# The wait
 
 
 @pytest.mark.parametrize(
@@ -341,13 +307,58 @@ def test_unless_told_otherwise_clocks_may_be_off_by_a_thousand_parts_in_a_millio
 # Under `available`
 
 
-def test_no_member_waits() -> None:
-    reader = Reader(exclusive=False).read(1.0, join("q"), join("p")).read(2.0, expire("p", "q", 1)).heard(2.5, 3.0)
-    assert 1003 == reader.may(3.0)
+def handed_over() -> Reader:
+    """p handed partition 0 over to q at offset 5, under `available`."""
+    reader = owner(exclusive=False).read(101.0, join("q"), Pin(by="o", partition=0, name="q")).gave()
+    return reader.read(102.0, Handover(by="p", partition=0, term=1001))
 
 
-def test_a_beat_counts_for_a_hold() -> None:
-    assert [1001, None] == [owner(exclusive=False).may(119.9), owner(exclusive=False).may(120.0)]
+def told(by: str, at: int) -> Beat:
+    """A Beat of one that had read up to `at`."""
+    return Beat(by=by, sent_at=0.0, at=at, digest="0" * 16)
+
+
+LINGERING: dict[str, tuple[Reader, float, int | None]] = {
+    "no member waits": (
+        Reader(exclusive=False).read(1.0, join("q"), join("p")).read(2.0, expire("p", "q", 1)).heard(2.5, 3.0),
+        3,
+        1003,
+    ),
+    "a beat counts for a hold, nearly over": (owner(exclusive=False), 119.9, 1001),
+    "a beat counts for a hold, over": (owner(exclusive=False), 120.0, None),
+    "a Handover was sent": (owner(exclusive=False).gave(), 101.0, 1001),
+    "its Handover was read": (handed_over(), 103.0, 1001),
+    "a Leave was sent": (owner(exclusive=False).read(101.0, join("q")).left(), 101.5, 1001),
+    "its Leave was read": (
+        owner(exclusive=False).read(101.0, join("q")).left().read(102.0, Leave(by="p")),
+        103.0,
+        1001,
+    ),
+    "its Expire was read": (owner(exclusive=False).read(101.0, join("q"), expire("q", "p", 2)), 103.0, 1001),
+    "it lingers until the hold ends": (handed_over(), 119.9, 1001),
+    "it ends with the hold": (handed_over(), 120.0, None),
+    "beats that come back later do not end it": (handed_over().heard(110.0, 110.5), 119.9, 1001),
+    "beats that come back later do not prolong it": (handed_over().heard(110.0, 110.5), 120.0, None),
+    "the new owner's beat was still in flight before": (handed_over().read(103.0, told("q", 5)), 103.5, 1001),
+    "the new owner says that it knows": (handed_over().read(103.0, told("q", 6)), 103.5, None),
+    "another member knows": (handed_over().read(103.0, join("r"), told("r", 7)), 103.5, 1001),
+    "one that is no member knows": (handed_over().read(103.0, told("z", 7)), 103.5, 1001),
+    "the owner by then knows, after q left": (
+        handed_over()
+        .read(103.0, join("r"), Pin(by="o", partition=0, name="r"), Leave(by="q"))
+        .read(104.0, told("r", 6)),
+        104.5,
+        None,
+    ),
+    "what comes back is led under the new term at once": (handed_over().read(103.0, Leave(by="q")), 103.5, 1006),
+}
+
+
+@pytest.mark.parametrize(("reader", "now", "term"), LINGERING.values(), ids=LINGERING)
+def test_an_owner_goes_on_until_the_next_one_is_heard_or_its_hold_ends(
+    reader: Reader, now: float, term: int | None
+) -> None:
+    assert term == reader.may(now)
 
 
 def test_a_join_of_ones_own_counts_from_when_it_was_first_asked_for() -> None:
@@ -358,80 +369,17 @@ def test_a_join_of_ones_own_counts_from_when_it_was_first_asked_for() -> None:
     assert [1001, 1001, None] == [reader.may(now) for now in (90.0, 104.9, 105.0)]
 
 
-def test_under_exclusive_a_join_proves_nothing() -> None:
+def test_under_exclusive_a_join_proves_nothing_and_no_member_lingers() -> None:
     reader = Reader()
     reader.tenure = reader.tenure.asking(89.0)
     assert reader.read(90.0, join("p")).may(90.0) is None
-
-
-def handed_over() -> Reader:
-    """p handed partition 0 over to q at offset 5, under `available`."""
-    reader = owner(exclusive=False).read(101.0, join("q"), Pin(by="o", partition=0, name="q")).gave()
-    return reader.read(102.0, Handover(by="p", partition=0, term=1001))
-
-
-def test_an_owner_goes_on_after_it_sent_a_handover_and_after_it_was_read() -> None:
-    reader = owner(exclusive=False).gave()
-    assert 1001 == reader.may(101.0)
-    assert {0: Linger(1001, 5, 120.0)} == handed_over().tenure.lingering
-    assert 1001 == handed_over().may(103.0)
-
-
-def test_an_owner_goes_on_after_it_sent_its_leave_and_after_it_was_read() -> None:
-    reader = owner(exclusive=False).read(101.0, join("q")).left()
-    assert 1001 == reader.may(101.5)
-    assert 1001 == reader.read(102.0, Leave(by="p")).may(103.0)
-
-
-def test_an_owner_goes_on_after_it_read_its_own_expire() -> None:
-    reader = owner(exclusive=False).read(101.0, join("q"), expire("q", "p", 2))
-    assert ("q", 1001) == (reader.state.owners[0], reader.may(103.0))
-
-
-def test_it_ends_with_the_hold() -> None:
-    assert [1001, None] == [handed_over().may(119.9), handed_over().may(120.0)]
-
-
-def test_beats_that_come_back_later_do_not_prolong_it() -> None:
-    reader = handed_over().heard(110.0, 110.5)
-    assert [1001, None] == [reader.may(119.9), reader.may(120.0)]
-
-
-@pytest.mark.parametrize(("at", "term"), [(5, 1001), (6, None)], ids=["still in flight before", "past that record"])
-def test_it_ends_when_the_new_owner_says_that_it_knows(at: int, term: int | None) -> None:
-    said = Beat(by="q", sent_at=0.0, at=at, digest="0" * 16)
-    assert term == handed_over().read(103.0, said).may(103.5)
-
-
-def test_a_beat_of_another_member_does_not_end_it() -> None:
-    reader = handed_over().read(103.0, join("r"), Beat(by="r", sent_at=0.0, at=7, digest="0" * 16))
-    assert 1001 == reader.may(103.5)
-
-
-def test_a_beat_of_one_who_is_no_member_does_not_end_it() -> None:
-    assert 1001 == handed_over().read(103.0, Beat(by="z", sent_at=0.0, at=7, digest="0" * 16)).may(103.5)
-
-
-def test_it_is_the_owner_by_then_who_must_be_heard() -> None:
-    """q was given the partition and left; r has it now."""
-    reader = handed_over().read(103.0, join("r"), Pin(by="o", partition=0, name="r"), Leave(by="q"))
-    reader.read(104.0, Beat(by="r", sent_at=0.0, at=6, digest="0" * 16))
-    assert "r" == reader.state.owners[0]
-    assert reader.may(104.5) is None
-
-
-def test_what_comes_back_is_led_under_the_new_term_at_once() -> None:
-    reader = handed_over().read(103.0, Leave(by="q"))
-    assert 1006 == reader.may(103.5)
-
-
-def test_under_exclusive_no_member_lingers() -> None:
     reader = owner().read(101.0, join("q"), expire("q", "p", 2))
     assert ({}, None) == (reader.tenure.lingering, reader.may(101.5))
 
 
 def test_a_new_incarnation_takes_over_what_lingers() -> None:
     before = handed_over()
+    assert {0: Linger(1001, 5, 120.0)} == before.tenure.lingering
     reader = Reader(105.0, exclusive=False, state=before.state)
     reader.tenure = Tenure.begin(
         "p2", before.state, 105.0, exclusive=False, lasts=HOLD, wait=WAIT, lingering=before.tenure.lingering
