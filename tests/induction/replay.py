@@ -24,7 +24,7 @@ for a lease is a lease.
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 from random import Random
 from typing import Any
@@ -32,6 +32,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from neli_router.errors import LedgerUnusable
+from neli_router.induction import records as kinds
 from neli_router.induction.events import (
     Acknowledged,
     Append,
@@ -47,33 +48,14 @@ from neli_router.induction.events import (
 )
 from neli_router.induction.fold import State, fold
 from neli_router.induction.machine import Induction
-from neli_router.induction.records import (
-    Beat,
-    Certify,
-    Drain,
-    Expire,
-    Genesis,
-    Handover,
-    Join,
-    Leave,
-    Load,
-    Pin,
-    Record,
-    Snapshot,
-    Undrain,
-    Unpin,
-    Upgrade,
-    Weigh,
-    decode,
-    encode,
-)
+from neli_router.induction.records import Record, decode, encode
 from neli_router.induction.snapshots import digest_text, snapshot
 from neli_router.keyspace import Layout
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Settings, Stopped
+from tests.support.records import BASE, expire, folded, genesis, join, table
 
 __all__ = ["replay"]
 
-BASE = 1000
 FIRST = 1
 WIDTH_MAX = 120
 STEPS_MAX = 1000
@@ -81,17 +63,6 @@ STEPS_MAX = 1000
 
 LINE = re.compile(r"^(?P<time>[\d.]+) (?P<input>\S.*?)(?: ->.*)?$")
 WRITTEN = re.compile(r"^(?P<by>\w+):(?P<kind>\w+)(?:\((?P<fields>.*)\))?$")
-
-OTHERS: dict[str, Callable[..., Record]] = {
-    "drain": Drain,
-    "undrain": Undrain,
-    "pin": Pin,
-    "unpin": Unpin,
-    "weigh": Weigh,
-    "upgrade": Upgrade,
-    "leave": Leave,
-    "certify": Certify,
-}
 
 
 def replay(script: str) -> str:
@@ -135,14 +106,16 @@ class _Stage:
 
     def _group(self, letters: str) -> State:
         """A group with a member for each letter, as a snapshot tells of it."""
-        settings = self.settings
-        genesis = Genesis(
-            by="z", layout=settings.layout, lease=settings.lease, guarantee=settings.guarantee, base=BASE, version=1
-        )
-        state = fold(State(at=FIRST), FIRST, genesis)
+        state = folded(self._genesis("z"), state=State(at=FIRST))
         for letter in letters:
-            state = fold(state, state.at, Join(by=letter, name=letter, versions=(1, 1), at=state.at))
+            state = folded(join(letter, at=state.at), state=state)
         return state
+
+    def _genesis(self, by: str, *, partitions: int = 4, **fields: Any) -> kinds.Genesis:
+        layout = Layout(slots=16, partitions=partitions)
+        return genesis(
+            by, **{"layout": layout, "lease": self.settings.lease, "guarantee": self.settings.guarantee, **fields}
+        )
 
     def _answers(self, now: float, asked: str) -> list[str]:
         if self.machine is None:
@@ -176,7 +149,7 @@ class _Stage:
             elif now >= beat_at and others:
                 asked, beat_at = f"read {' '.join(f'{other}:beat' for other in others)}", beat_at + 1
             for effect in self._step(asked, now):
-                if not (isinstance(effect, Append) and isinstance(effect.records[0], Beat)):
+                if not (isinstance(effect, Append) and isinstance(effect.records[0], kinds.Beat)):
                     yield f"{now:g}: {self._told(effect)}"
             if asked == "read" and not self.sent:
                 wake = min(machine.deadline, beat_at if others else inf)
@@ -194,10 +167,9 @@ class _Stage:
         terms, standing = machine.tenures(now), machine.standing
         ends = {standing.end(i, term) for i, term in terms.items()}
         until = f" until {' '.join(f'{end:g}' for end in sorted(ends))}" if ends else ""
-        state = machine.state
-        table = [f"{self._called(owner or '-')}@{term}" for owner, term in zip(state.owners, state.terms, strict=True)]
+        owned = self._renamed(table(machine.state))
         return (
-            f"{machine.phase.name} of {' '.join(table) or 'nothing'}, may act for {_terms(terms) or 'nothing'}{until}, "
+            f"{machine.phase.name} of {owned or 'nothing'}, may act for {_terms(terms) or 'nothing'}{until}, "
             f"deadline {machine.deadline:g}"
         )
 
@@ -226,9 +198,7 @@ class _Stage:
             case "wish":
                 return Wish(self._record(rest[0], State()))
             case "restart":
-                state = self._group(rest[0])
-                state = replace(state, at=self.next)
-                return Restart(state)
+                return Restart(replace(self._group(rest[0]), at=self.next))
             case _:
                 raise AssertionError(f"there is no input called {what!r}")
 
@@ -273,36 +243,26 @@ class _Stage:
                 fields[key] = self._incarnation(text) if key == "incarnation" else _value(text)
         match kind:
             case "genesis":
-                layout = Layout(slots=16, partitions=fields.pop("partitions", 4))
-                settings = self.settings
-                return Genesis(
-                    **{
-                        "by": by,
-                        "layout": layout,
-                        "lease": settings.lease,
-                        "guarantee": settings.guarantee,
-                        "base": BASE,
-                        "version": 1,
-                        "at": 0,
-                        **fields,
-                    }
-                )
+                return self._genesis(by, **fields)
             case "join":
-                return Join(**{"by": by, "name": match["by"], "versions": (1, 1), "at": state.at, **fields})
+                return join(by, **{"name": match["by"], "at": state.at, **fields})
             case "beat":
                 at = fields.setdefault("at", state.at)
-                return Beat(**{"by": by, "sent_at": 0.0, "digest": digest_text(self.digests.get(at, 0)), **fields})
+                return kinds.Beat(
+                    **{"by": by, "sent_at": 0.0, "digest": digest_text(self.digests.get(at, 0)), **fields}
+                )
             case "expire":
                 accused = fields["incarnation"]
-                return Expire(**{"by": by, "last_beat": state.last_beats.get(accused, 0), **fields})
+                return expire(by, accused, fields.get("last_beat", state.last_beats.get(accused, 0)))
             case "snapshot":
                 return snapshot(by, state)
             case "handover":
-                return Handover(**{"by": by, "term": state.terms[fields["partition"]], **fields})
+                return kinds.Handover(**{"by": by, "term": state.terms[fields["partition"]], **fields})
             case "load":
-                return Load(by=by, loads={fields["partition"]: float(fields["load"])})
+                return kinds.Load(by=by, loads={fields["partition"]: float(fields["load"])})
             case _:
-                return OTHERS[kind](by=by, **fields)
+                record: Record = getattr(kinds, kind.capitalize())(by=by, **fields)
+                return record
 
     def _incarnation(self, name: str) -> str:
         return next((incarnation for incarnation, known in self.names.items() if known == name), name)
@@ -315,9 +275,7 @@ class _Stage:
     def _told(self, effect: Effect) -> str:
         match effect:
             case Append(records, lasting):
-                return (
-                    f"Append {' '.join(self._spelled(record) for record in records)}{'' if lasting else ' (fleeting)'}"
-                )
+                return f"Append {' '.join(map(self._spelled, records))}{'' if lasting else ' (fleeting)'}"
             case Trim(before):
                 return f"Trim below {before}"
             case Recheck():
@@ -342,17 +300,17 @@ class _Stage:
     def _spelled(self, record: Record) -> str:
         kind = f"{self._called(record.by)}:{type(record).__name__.lower()}"
         match record:
-            case Genesis() | Join() | Beat():
+            case kinds.Genesis() | kinds.Join() | kinds.Beat():
                 return f"{kind}(at={record.at})"
-            case Expire():
+            case kinds.Expire():
                 return f"{kind}(incarnation={self._called(record.incarnation)},last_beat={record.last_beat})"
-            case Certify():
+            case kinds.Certify():
                 return f"{kind}(incarnation={self._called(record.incarnation)})"
-            case Handover():
+            case kinds.Handover():
                 return f"{kind}(partition={record.partition},term={record.term})"
-            case Snapshot():
+            case kinds.Snapshot():
                 return f"{kind}(upto={record.upto})"
-            case Drain() | Undrain():
+            case kinds.Drain() | kinds.Undrain():
                 return f"{kind}(name={record.name})"
             case _:
                 return kind
