@@ -16,17 +16,14 @@ from tests.support.records import LAYOUT, founded
 SETTINGS = Settings(name="alice", layout=LAYOUT, lease=6.0, address="host:1", weight=3, zone="eu")
 
 
-def test_the_genesis_says_what_all_must_agree_on_and_how_far_its_writer_had_read() -> None:
+@pytest.mark.parametrize(
+    ("term_base", "base"), [(0, 77), (76, 77), (78, 78)], ids=["new", "lower", "the founder's clock was set back"]
+)
+def test_the_genesis_says_what_all_must_agree_on_and_begins_above_all_former_terms(term_base: int, base: int) -> None:
     expected = Genesis(
-        by="a1", layout=LAYOUT, lease=6.0, guarantee="exclusive", base=77, version=FOLD_VERSIONS[1], at=5
+        by="a1", layout=LAYOUT, lease=6.0, guarantee="exclusive", base=base, version=FOLD_VERSIONS[1], at=5
     )
-    assert expected == membership.genesis(SETTINGS, "a1", 77, 5)
-
-
-@pytest.mark.parametrize(("term_base", "base"), [(76, 77), (78, 78)])
-def test_the_genesis_begins_above_all_terms_that_the_group_had_on_another_ledger(term_base: int, base: int) -> None:
-    """Also where the founder's clock was set to a time before that ledger."""
-    assert base == membership.genesis(replace(SETTINGS, term_base=term_base), "a1", 77, 5).base
+    assert expected == membership.genesis(replace(SETTINGS, term_base=term_base), "a1", 77, 5)
 
 
 def test_the_join_says_what_others_must_know_of_a_member_and_how_far_it_had_read() -> None:
@@ -36,24 +33,11 @@ def test_the_join_says_what_others_must_know_of_a_member_and_how_far_it_had_read
     assert expected == membership.join(SETTINGS, "a1", 5, "agent")
 
 
-@pytest.mark.parametrize("state", [State(), founded()], ids=["no genesis yet", "the same settings"])
-def test_a_member_that_agrees_may_take_part(state: State) -> None:
-    assert membership.mismatch(SETTINGS, state) is None
-
-
-def test_what_a_member_may_differ_in_is_its_own_business() -> None:
-    own = replace(
-        SETTINGS,
-        term_base=1000,
-        name="bob",
-        address="",
-        weight=0,
-        zone="us",
-        beat=0.1,
-        delay_max=1.0,
-        drain_timeout=0.0,
-    )
-    assert membership.mismatch(own, founded()) is None
+def test_a_member_that_agrees_may_take_part_and_what_else_it_differs_in_is_its_own_business() -> None:
+    own = {"name": "bob", "address": "", "weight": 0, "zone": "us", "beat": 0.1, "delay_max": 1.0, "drain_timeout": 0.0}
+    assert membership.mismatch(SETTINGS, State()) is None
+    assert membership.mismatch(SETTINGS, founded()) is None
+    assert membership.mismatch(replace(SETTINGS, term_base=1000, **own), founded()) is None
 
 
 DIFFERENT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

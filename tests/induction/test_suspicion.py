@@ -52,22 +52,18 @@ def test_a_member_that_never_heard_itself_accuses_none() -> None:
     assert inf == deadline(suspicion, {"m": 0.0, "q": 0.0})
 
 
-@pytest.mark.parametrize(("now", "whom"), [(9.75, []), (10.0, ["q"])])
-def test_an_accusation_takes_a_whole_lease_of_hearing_oneself(now: float, whom: list[str]) -> None:
-    assert whom == accused(hearing(until=9.0), now, m=9.0, q=-100.0)
-
-
-@pytest.mark.parametrize(("now", "whom"), [(19.75, []), (20.0, ["q"])])
-def test_an_accusation_takes_a_whole_lease_of_silence(now: float, whom: list[str]) -> None:
-    assert whom == accused(hearing(until=19.0), now, m=19.0, q=10.0)
-
-
 @pytest.mark.parametrize(
-    ("gap", "whom"),
-    [(4.75, ["q"]), (5.0, [])],
-    ids=["less than half a lease since the last came back", "half a lease since then"],
+    ("until", "q", "now", "whom"),
+    [(9.0, -100.0, 9.75, []), (9.0, -100.0, 10.0, ["q"]), (19.0, 10.0, 19.75, []), (19.0, 10.0, 20.0, ["q"])],
 )
-def test_one_break_in_hearing_oneself_starts_the_lease_anew(gap: float, whom: list[str]) -> None:
+def test_an_accusation_takes_a_whole_lease_of_hearing_oneself_and_of_silence(
+    until: float, q: float, now: float, whom: list[str]
+) -> None:
+    assert whom == accused(hearing(until=until), now, m=until, q=q)
+
+
+@pytest.mark.parametrize(("gap", "whom"), [(4.75, ["q"]), (5.0, [])])
+def test_half_a_lease_since_the_last_beat_came_back_starts_the_lease_anew(gap: float, whom: list[str]) -> None:
     suspicion = hearing(until=8.0)  # The last was sent at 7.75.
     suspicion.lapse(8.0 + gap)
     suspicion.hear(8.0 + gap - 0.25, 8.0 + gap)
@@ -134,19 +130,12 @@ def powerless_from(round_trip: float, *, until: float = 300.0, stops_at: float =
     return inf
 
 
-@pytest.mark.parametrize("round_trip", [0.1, 3.0, 5.0, 8.0])
-def test_a_member_whose_beats_come_back_in_time_is_never_powerless(round_trip: float) -> None:
-    assert inf == powerless_from(round_trip)
-
-
-@pytest.mark.parametrize("round_trip", [8.75, 9.5, 10.0, 25.0])
-def test_a_member_whose_beats_come_back_too_late_is_powerless_after_several_leases(round_trip: float) -> None:
-    first = next(now / 4 for now in range(1000) if now / 4 >= round_trip)
-    assert first + 10.0 * POWERLESS_LEASES == powerless_from(round_trip)
-
-
-def test_a_member_that_hears_nothing_is_cut_off_and_not_powerless() -> None:
-    assert inf == powerless_from(9.5, stops_at=30.0)
+def test_a_member_whose_beats_come_back_too_late_is_powerless_after_several_leases() -> None:
+    assert [inf] * 4 == [powerless_from(round_trip) for round_trip in (0.1, 3.0, 5.0, 8.0)]
+    for round_trip in (8.75, 9.5, 10.0, 25.0):
+        first = next(now / 4 for now in range(1000) if now / 4 >= round_trip)
+        assert first + 10.0 * POWERLESS_LEASES == powerless_from(round_trip)
+    assert inf == powerless_from(9.5, stops_at=30.0), "one that hears nothing is cut off"
 
 
 def test_after_an_outage_of_many_leases_a_member_is_not_powerless() -> None:
@@ -175,11 +164,8 @@ def test_a_member_is_powerless_no_more_once_it_has_heard_itself_for_a_lease() ->
 # Whom
 
 
-def test_no_member_accuses_itself() -> None:
+def test_all_that_are_silent_are_accused_at_once_but_never_oneself() -> None:
     assert [] == accused(hearing(until=30.0), 30.0, m=0.0)
-
-
-def test_all_that_are_silent_are_accused_at_once() -> None:
     assert ["p", "q"] == accused(hearing(until=30.0), 30.0, p=1.0, m=30.0, q=2.0, r=29.0)
 
 
@@ -197,33 +183,28 @@ def test_survivors_take_turns_in_join_order(before_me: int, later: float) -> Non
     assert ["q"] == suspects(suspicion, heard, 40.0 + later)
 
 
-def test_a_member_that_is_silent_itself_has_no_turn() -> None:
-    suspicion = hearing(until=30.0)
-    heard = {"p": 1.0, "s": 29.0, ME: 30.0, "q": 2.0}
-    assert 1 == suspicion.rank(ME, heard, heard, 30.0)
+@pytest.mark.parametrize(
+    ("who", "heard", "rank"),
+    [
+        (ME, {"p": 1.0, "s": 29.0, ME: 30.0, "q": 2.0}, 1),
+        (ME, {ME: 30.0, "r": 30.0, "s": 30.0}, 0),
+        ("z", {"p": 30.0, "q": 30.0}, 2),
+    ],
+    ids=["who is silent has no turn", "who joined after me comes after me", "who has no seat comes last"],
+)
+def test_the_rank_counts_the_living_who_joined_before(who: str, heard: dict[str, float], rank: int) -> None:
+    assert rank == hearing(until=30.0).rank(who, heard, heard, 30.0)
 
 
-def test_members_who_joined_after_me_come_after_me() -> None:
-    suspicion = hearing(until=30.0)
-    heard = {ME: 30.0, "r": 30.0, "s": 30.0}
-    assert 0 == suspicion.rank(ME, heard, heard, 30.0)
-
-
-def test_a_member_that_has_no_seat_comes_after_all_who_have() -> None:
-    assert 2 == hearing(until=30.0).rank("z", ["p", "q"], {"p": 30.0, "q": 30.0}, 30.0)
-
-
-def test_an_accusation_that_had_no_effect_is_repeated_after_half_a_lease() -> None:
+def test_an_accusation_that_had_no_effect_is_repeated_after_half_a_lease_or_a_new_silence() -> None:
     suspicion = hearing(until=30.0)
     assert ["q"] == accused(suspicion, 20.0, m=20.0, q=0.0)
     assert [] == accused(suspicion, 24.75, m=24.0, q=0.0)
     assert ["q"] == accused(suspicion, 25.0, m=25.0, q=0.0)
-
-
-def test_a_member_that_was_heard_since_is_accused_again_only_after_a_new_silence() -> None:
     suspicion = hearing(until=40.0)
     assert ["q"] == accused(suspicion, 20.0, m=20.0, q=10.0)
     assert [] == accused(suspicion, 30.5, m=30.0, q=21.0)
+    assert 31.0 == deadline(suspicion, {"q": 21.0, "m": 30.0})
     assert ["q"] == accused(suspicion, 31.0, m=31.0, q=21.0)
 
 
@@ -258,16 +239,8 @@ def test_after_an_accusation_the_deadline_is_its_repetition_or_the_next_to_fall_
     assert 24.0 == deadline(suspicion, {"p": 10.0, "q": 14.0, "m": 20.0})
 
 
-def test_a_member_that_was_accused_and_heard_since_has_its_next_deadline_a_lease_later() -> None:
-    suspicion = hearing(until=30.0)
-    assert ["q"] == accused(suspicion, 20.0, q=10.0, m=20.0)
-    assert [] == accused(suspicion, 25.0, q=21.0, m=25.0)
-    assert 31.0 == deadline(suspicion, {"q": 21.0, "m": 25.0})
-
-
 def test_the_deadline_of_who_must_let_others_go_first_is_its_turn() -> None:
-    suspicion = hearing(until=30.0)
-    heard = {"q": 20.0, "s": 29.0, "m": 30.0}
+    suspicion, heard = hearing(until=30.0), {"q": 20.0, "s": 29.0, "m": 30.0}
     assert [] == suspicion.look(ME, ["s", "m", "q"], heard, as_of=30.0, now=30.0, at_tip=True).accused
     assert 30.5 == deadline(suspicion, heard)
 
