@@ -15,12 +15,12 @@ from msgspec import structs
 
 from neli_router.errors import NameTaken, Replaced
 from neli_router.induction.events import Append, Effect, Read, Restart
-from neli_router.induction.fold import State, fold
+from neli_router.induction.fold import State
 from neli_router.induction.machine import Induction, Phase
-from neli_router.induction.records import Beat, Expire, Join, Leave, Record
-from neli_router.induction.snapshots import digest_text
+from neli_router.induction.records import Leave, Record
 from neli_router.keyspace import Layout
 from neli_router.protocol import Notice, Settings, Stopped
+from tests.support.records import beat, expire, folded, join
 
 SETTINGS = Settings(name="twin", address="host:1", lease=1.0, layout=Layout(partitions=4))
 
@@ -41,17 +41,20 @@ def member() -> Induction:
     written = appended(read(machine, 0.0))
     while machine.phase is not Phase.MEMBER:
         written = appended(read(machine, 0.0, written))
-    read(machine, 0.0, [*written, Join(by="other", name="other", versions=(1, 1), at=machine.state.at)])
+    read(machine, 0.0, [*written, join("other", at=machine.state.at)])
     return machine
 
 
 def expiry(machine: Induction) -> Record:
-    me = machine.incarnation
-    return Expire(by="other", incarnation=me, last_beat=machine.state.last_beats[me])
+    return expire("other", machine.incarnation, machine.state.last_beats[machine.incarnation])
 
 
-def join(at: int, *, name: str = "twin") -> Record:
-    return Join(by="newer", name=name, address="host:2", versions=(1, 1), at=at)
+def kinds(effects: Sequence[Effect]) -> list[str]:
+    return [type(record).__name__ for record in appended(effects)]
+
+
+def successor(at: int, *, name: str = "twin") -> Record:
+    return join("newer", name, address="host:2", at=at)
 
 
 def assert_replaced(machine: Induction, effects: Sequence[Effect]) -> None:
@@ -64,8 +67,8 @@ def assert_replaced(machine: Induction, effects: Sequence[Effect]) -> None:
 
 def test_one_that_wakes_up_expired_and_succeeded_ends() -> None:
     machine = member()
-    expire = expiry(machine)
-    assert_replaced(machine, read(machine, 10.0, [expire, join(machine.state.at + 1)]))
+    records = [expiry(machine), successor(machine.state.at + 1)]
+    assert_replaced(machine, read(machine, 10.0, records))
 
 
 def test_one_that_was_about_to_return_when_its_successor_came_ends() -> None:
@@ -73,31 +76,27 @@ def test_one_that_was_about_to_return_when_its_successor_came_ends() -> None:
     read(machine, 10.0, [expiry(machine)])
     read(machine, 11.5)
     assert Phase.JOINING is machine.phase
-    assert_replaced(machine, read(machine, 11.6, [join(machine.state.at)]))
+    assert_replaced(machine, read(machine, 11.6, [successor(machine.state.at)]))
 
 
 def test_one_that_is_told_by_a_snapshot_ends() -> None:
     machine = member()
-    state = machine.state
-    for record in (expiry(machine), join(machine.state.at + 1)):
-        state = fold(state, state.at, record)
+    state = folded(expiry(machine), successor(machine.state.at + 1), state=machine.state)
     assert_replaced(machine, machine.step(Restart(state), 10.0))
 
 
 @pytest.mark.parametrize("records", [1, 2])
 def test_one_that_was_merely_expired_returns(records: int) -> None:
     machine = member()
-    read(machine, 10.0, [expiry(machine), join(machine.state.at + 1, name="stranger")][:records])
-    assert ["Join"] == [type(record).__name__ for record in appended(read(machine, 11.5))]
+    read(machine, 10.0, [expiry(machine), successor(machine.state.at + 1, name="stranger")][:records])
+    assert ["Join"] == kinds(read(machine, 11.5))
 
 
 def test_one_that_never_had_the_name_takes_it_from_the_member_that_has() -> None:
     older = member()
-    newer = Induction(SETTINGS, older.state, 0.0, base=0, rng=Random(2))
-    read(newer, 0.0)
-    read(newer, 0.5, [expiry(older), join(older.state.at + 1)])
-    (asked,) = appended(read(newer, 1.5))
-    read(newer, 1.6, [asked])
+    newer = newcomer(older)
+    read(newer, 0.5, [expiry(older), successor(older.state.at + 1)])
+    read(newer, 1.6, appended(read(newer, 1.5)))
     assert (Phase.MEMBER, None) == (newer.phase, newer.error)
 
 
@@ -112,16 +111,16 @@ def newcomer(older: Induction, *, replace: bool = False) -> Induction:
     return machine
 
 
-def beat(older: Induction, state: State) -> Beat:
-    """By the older one, when it had read up to `state`."""
-    return Beat(by=older.incarnation, sent_at=0.0, at=state.at, digest=digest_text(state.digest))
+def hears(newer: Induction, older: Induction, times: int) -> None:
+    """It reads Beats of the older one, who had read as much as it has."""
+    for number in range(times):
+        read(newer, 0.2 * (number + 1), [beat(older.incarnation, newer.state)])
 
 
 def test_one_that_hears_a_living_member_of_its_name_gives_up_and_says_where_that_is() -> None:
     older = member()
     newer = newcomer(older)
-    for now in (0.2, 0.4, 0.6):  # The first may have been in flight when the newcomer started.
-        read(newer, now, [beat(older, newer.state)])
+    hears(newer, older, 3)  # The first may have been in flight when the newcomer started.
     effects = read(newer, 1.5)
     (stopped,) = (effect for effect in effects if isinstance(effect, Stopped))
     assert isinstance(stopped.error, NameTaken)
@@ -135,35 +134,32 @@ def test_one_that_follows_a_dead_process_takes_its_place_whatever_is_still_on_th
     newer = newcomer(older)
     start = newer.state
     for number in range(5):
-        read(newer, 0.1 * number, [beat(older, start)])
-    assert ["Join"] == [type(record).__name__ for record in appended(read(newer, 1.5))]
+        read(newer, 0.1 * number, [beat(older.incarnation, start)])
+    assert ["Join"] == kinds(read(newer, 1.5))
 
 
 def test_one_beat_proves_too_little_because_its_writer_may_be_ending() -> None:
     older = member()
     newer = newcomer(older)
-    read(newer, 0.2, [beat(older, newer.state)])
-    read(newer, 0.4, [beat(older, newer.state)])
-    assert ["Join"] == [type(record).__name__ for record in appended(read(newer, 1.5))]
+    hears(newer, older, 2)
+    assert ["Join"] == kinds(read(newer, 1.5))
 
 
 def test_one_that_is_told_to_takes_the_name_and_says_so() -> None:
     older = member()
     newer = newcomer(older, replace=True)
-    for number in range(3):
-        read(newer, 0.2 * number, [beat(older, newer.state)])
+    hears(newer, older, 3)
     effects = read(newer, 1.5)
     fields = {"name": "twin", "address": "host:1", "incarnation": older.incarnation}
     assert Notice("member.replaces", fields) in effects
-    assert ["Join"] == [type(record).__name__ for record in appended(effects)]
+    assert ["Join"] == kinds(effects)
 
 
 def test_one_that_hears_its_namesake_leave_takes_its_place() -> None:
     older = member()
     newer = newcomer(older)
-    for number in range(3):
-        read(newer, 0.2 * number, [beat(older, newer.state)])
+    hears(newer, older, 3)
     read(newer, 0.9, [Leave(by=older.incarnation)])
     effects = read(newer, 1.5)
-    assert ["Join"] == [type(record).__name__ for record in appended(effects)]
+    assert ["Join"] == kinds(effects)
     assert [] == [effect for effect in effects if isinstance(effect, Notice)]

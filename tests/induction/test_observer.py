@@ -1,7 +1,6 @@
 """Who only reads: it has the members' table, sends nothing of its own, and distrusts the ledger by the same signs."""
 
 from math import inf
-from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +11,7 @@ from neli_router.induction.fold import State
 from neli_router.induction.observer import Observer
 from neli_router.induction.records import Drain, Record, Upgrade
 from neli_router.protocol import NO_STANDING, TICK, Close, Notice, Released, Stopped
-from tests.support.records import beat, folded, founded, genesis, join, table
+from tests.support.records import beat, folded, founded, genesis, join
 
 
 def read(observer: Observer, *records: Record | None, now: float = 1.0) -> list[Effect]:
@@ -29,12 +28,9 @@ def watching(*records: Record | None) -> Observer:
     return observer
 
 
-def test_it_computes_the_members_table() -> None:
-    assert "a@1001 a@1001 a@1001 a@1001" == table(watching(join("a")).state)
-
-
-def test_it_may_act_for_nothing_and_wants_to_be_woken_for_nothing() -> None:
-    observer = watching(join("a"))
+def test_it_computes_the_members_table_and_may_act_for_nothing() -> None:
+    observer = watching(join("a"), beat("z"))
+    assert folded(genesis(), join("a"), beat("z")) == observer.state
     assert (NO_STANDING, {}, inf) == (observer.standing, observer.tenures(1.0), observer.deadline)
 
 
@@ -46,6 +42,9 @@ def test_it_reads_without_a_pause_until_it_was_at_the_tip_once() -> None:
     assert (True, inf) == (observer.caught_up, observer.deadline)
     read(observer, join("a"))
     assert (True, inf) == (observer.caught_up, observer.deadline)
+    observer = Observer(State(), 0.0)
+    observer.step(Read([(0, genesis())], 0.25), 2.0)
+    assert observer.caught_up, "a read that brings the last records there are ends at the tip"
 
 
 def test_it_knows_when_a_member_was_last_heard() -> None:
@@ -62,13 +61,11 @@ def test_it_can_carry_a_wish_to_the_ledger() -> None:
     assert [Append([wish], lasting=True)] == watching().step(Wish(wish), 1.0)
 
 
-def test_it_says_when_bytes_are_no_record() -> None:
-    assert [Notice("record.skipped", {"offset": 2, "skipped": 1})] == read(watching(join("a")), None)
-
-
 def test_unreadable_records_are_told_of_at_each_doubling_of_their_number() -> None:
-    notices = read(watching(join("a")), *[None] * 9)
-    assert [1, 2, 4, 8] == [cast("Notice", notice).fields["skipped"] for notice in notices]
+    told = [(2, 1), (3, 2), (5, 4), (9, 8)]
+    assert [Notice("record.skipped", {"offset": offset, "skipped": skipped}) for offset, skipped in told] == read(
+        watching(join("a")), *[None] * 9
+    )
 
 
 def test_after_a_restart_it_has_to_catch_up_again() -> None:
@@ -90,22 +87,24 @@ def test_an_outage_and_what_concerns_members_only_leave_it_alone() -> None:
     assert before is observer.state
 
 
-SIGNS: dict[str, tuple[Effect | Read, type[Exception]]] = {
-    "an offset that is not above the last": (Read([(1, None)]), LedgerRewound),
-    "two beats of one who had read further": (Read([(i, replace(beat("a"), at=9)) for i in (3, 4)]), LedgerRewound),
-    "a member's other table, of one member": (Read([(i, replace(beat("a"), at=3)) for i in (3, 4)]), Diverged),
+SIGNS: dict[str, tuple[list[tuple[int, Record | None]], type[Exception]]] = {
+    "an offset that is not above the last, and none behind it": ([(1, None), (2, None)], LedgerRewound),
+    "two beats of one who had read further": ([(i, replace(beat("a"), at=9)) for i in (3, 4)], LedgerRewound),
+    "a member's other table, of one member": ([(i, replace(beat("a"), at=3)) for i in (3, 4)], Diverged),
 }
 
 
-@pytest.mark.parametrize("sign", SIGNS)
-def test_it_ends_by_every_sign_that_the_ledger_cannot_be_trusted(sign: str) -> None:
-    event, kind = SIGNS[sign]
+@pytest.mark.parametrize(("entries", "kind"), SIGNS.values(), ids=SIGNS)
+def test_it_ends_by_every_sign_that_the_ledger_cannot_be_trusted(
+    entries: list[tuple[int, Record | None]], kind: type[Exception]
+) -> None:
     observer = watching(join("a"), beat("a"))
-    assert isinstance(event, Read)
-    (effect,) = [effect for effect in observer.step(event, 2.0) if not isinstance(effect, Notice | Recheck)]
-    assert isinstance(effect, Stopped)
-    assert kind is type(effect.error)
-    assert effect.error is observer.error
+    notices = [effect for effect in observer.step(Read(entries), 2.0) if effect != Recheck()]
+    stopped = notices.pop()
+    assert isinstance(stopped, Stopped)
+    assert kind is type(stopped.error)
+    assert stopped.error is observer.error
+    assert len(notices) == (entries[0][0] == 1)
 
 
 @pytest.mark.parametrize("by", ["a", "z"])
@@ -115,26 +114,9 @@ def test_a_line_that_anyone_may_have_written_makes_it_look_and_go_on(by: str) ->
     assert [Recheck()] == read(observer, genesis(at=2))
 
 
-def test_a_read_that_brings_the_last_records_there_are_ends_at_the_tip_without_an_empty_one() -> None:
-    observer = Observer(State(), 0.0)
-    read(observer, genesis(), join("a"))
-    assert not observer.caught_up
-    observer.step(Read([(observer.state.at, beat("a"))], 0.25), 2.0)
-    assert observer.caught_up
-
-
-def test_it_reads_nothing_behind_a_fault() -> None:
-    observer = watching(join("a"))
-    effects = observer.step(Read([(1, None), (2, None)]), 2.0)
-    assert [Notice, Stopped] == [type(effect) for effect in effects]
-
-
-def test_it_ends_when_the_ledger_cannot_be_used() -> None:
+def test_it_ends_when_the_ledger_cannot_be_used_or_the_group_moves_to_a_fold_that_it_does_not_know() -> None:
     error = LedgerUnusable("a ledger", "it is corrupt", "mend it")
     assert [Stopped(error)] == watching().step(Broken(error), 2.0)
-
-
-def test_it_ends_when_the_group_moves_to_a_fold_that_it_does_not_know() -> None:
     (effect,) = read(watching(join("a", versions=(1, 2))), Upgrade(by="operator", version=2))
     assert isinstance(effect, Stopped)
     assert isinstance(effect.error, GroupMismatch)
@@ -146,7 +128,3 @@ def test_it_ends_when_it_is_told_to_and_says_nothing_more() -> None:
     assert [Stopped(None)] == observer.step(Close(), 2.0)
     assert [] == observer.step(Wish(Drain(by="operator", name="a")), 3.0)
     assert [] == read(observer, join("a"))
-
-
-def test_a_void_record_is_read_as_well() -> None:
-    assert folded(genesis(), beat("z")) == watching(beat("z")).state
