@@ -49,10 +49,9 @@ from neli_router.induction.events import (
 from neli_router.induction.fold import State, fold
 from neli_router.induction.machine import Induction
 from neli_router.induction.records import Record, decode, encode
-from neli_router.induction.snapshots import digest_text, snapshot
 from neli_router.keyspace import Layout
 from neli_router.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Settings, Stopped
-from tests.support.records import BASE, expire, folded, genesis, join, table
+from tests.support.records import BASE, folded, join, parsed, table, value_of
 
 __all__ = ["replay"]
 
@@ -62,7 +61,6 @@ STEPS_MAX = 1000
 """Far more than a member takes in the longest transcript: one that takes more spins."""
 
 LINE = re.compile(r"^(?P<time>[\d.]+) (?P<input>\S.*?)(?: ->.*)?$")
-WRITTEN = re.compile(r"^(?P<by>\w+):(?P<kind>\w+)(?:\((?P<fields>.*)\))?$")
 
 
 def replay(script: str) -> str:
@@ -99,23 +97,17 @@ class _Stage:
     def _set(self, line: str) -> None:
         told = dict(part.split("=") for part in line.split()[1:])
         group = told.pop("starts_from", "")
-        self.settings = replace(self.settings, **{key: _value(text) for key, text in told.items()})
+        self.settings = replace(self.settings, **{key: value_of(text) for key, text in told.items()})
         if group:
             self.start = self._group(group)
             self.next = self.start.at
 
     def _group(self, letters: str) -> State:
         """A group with a member for each letter, as a snapshot tells of it."""
-        state = folded(self._genesis("z"), state=State(at=FIRST))
+        state = folded(self._record("z:genesis", State()), state=State(at=FIRST))
         for letter in letters:
             state = folded(join(letter, at=state.at), state=state)
         return state
-
-    def _genesis(self, by: str, *, partitions: int = 4, **fields: Any) -> kinds.Genesis:
-        layout = Layout(slots=16, partitions=partitions)
-        return genesis(
-            by, **{"layout": layout, "lease": self.settings.lease, "guarantee": self.settings.guarantee, **fields}
-        )
 
     def _answers(self, now: float, asked: str) -> list[str]:
         if self.machine is None:
@@ -233,36 +225,8 @@ class _Stage:
                 self.next += 1
 
     def _record(self, word: str, state: State) -> Record:
-        match = WRITTEN.match(word)
-        assert match is not None, f"this is no record: {word!r}"
-        by, kind = self._incarnation(match["by"]), match["kind"]
-        fields: dict[str, Any] = {}
-        for part in (match["fields"] or "").split(","):
-            if part:
-                key, text = part.split("=")
-                fields[key] = self._incarnation(text) if key == "incarnation" else _value(text)
-        match kind:
-            case "genesis":
-                return self._genesis(by, **fields)
-            case "join":
-                return join(by, **{"name": match["by"], "at": state.at, **fields})
-            case "beat":
-                at = fields.setdefault("at", state.at)
-                return kinds.Beat(
-                    **{"by": by, "sent_at": 0.0, "digest": digest_text(self.digests.get(at, 0)), **fields}
-                )
-            case "expire":
-                accused = fields["incarnation"]
-                return expire(by, accused, fields.get("last_beat", state.last_beats.get(accused, 0)))
-            case "snapshot":
-                return snapshot(by, state)
-            case "handover":
-                return kinds.Handover(**{"by": by, "term": state.terms[fields["partition"]], **fields})
-            case "load":
-                return kinds.Load(by=by, loads={fields["partition"]: float(fields["load"])})
-            case _:
-                record: Record = getattr(kinds, kind.capitalize())(by=by, **fields)
-                return record
+        agreed = {"layout": self.settings.layout, "lease": self.settings.lease, "guarantee": self.settings.guarantee}
+        return parsed(word, state, called=self._incarnation, digests=self.digests, agreed=agreed)
 
     def _incarnation(self, name: str) -> str:
         return next((incarnation for incarnation, known in self.names.items() if known == name), name)
@@ -318,15 +282,6 @@ class _Stage:
 
 def _terms(terms: Any) -> str:
     return " ".join(f"{i}@{term}" for i, term in terms.items())
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _laid_out(asked: str, answers: list[str]) -> Iterator[str]:

@@ -4,10 +4,13 @@ Incarnations are single letters. Whoever joins without a name is called as its i
 0 and its base is 1000, so the term 1003 began with the record at offset 3. The group has four partitions.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
+from neli_router.induction import records as kinds
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import (
     Beat,
@@ -42,10 +45,12 @@ __all__ = [
     "join",
     "next_record",
     "owners",
+    "parsed",
     "plots",
     "story",
     "table",
     "targets",
+    "value_of",
 ]
 
 BASE = 1000
@@ -84,6 +89,60 @@ def beat(by: str, state: State | None = None, *, sent_at: float = 0.0) -> Beat:
 
 def expire(by: str, incarnation: str, last_beat: int) -> Expire:
     return Expire(by=by, incarnation=incarnation, last_beat=last_beat)
+
+
+_WRITTEN = re.compile(r"^(?P<by>\w+):(?P<kind>\w+)(?:\((?P<fields>.*)\))?$")
+
+
+def parsed(
+    word: str,
+    state: State,
+    *,
+    called: Callable[[str], str] = str,
+    digests: Mapping[int, int] | None = None,
+    agreed: Mapping[str, Any] | None = None,
+) -> Record:
+    """What a word such as `b:handover(partition=1)` means in `state`, whose term and so on it has unless it says more.
+
+    `called` gives the incarnation of a name, `digests` what readers had at each offset, `agreed` what a Genesis says.
+    """
+    match = _WRITTEN.match(word)
+    assert match is not None, f"this is no record: {word!r}"
+    by, kind = called(match["by"]), match["kind"]
+    fields: dict[str, Any] = {}
+    for part in filter(None, (match["fields"] or "").split(",")):
+        key, text = part.split("=")
+        fields[key] = called(text) if key == "incarnation" else value_of(text)
+    match kind:
+        case "genesis":
+            layout = Layout(slots=16, partitions=fields.pop("partitions", LAYOUT.partitions))
+            return genesis(by, **{**(agreed or {}), "layout": layout, **fields})
+        case "join":
+            return join(by, **{"name": match["by"], "at": state.at, **fields})
+        case "beat":
+            at = fields.setdefault("at", state.at)
+            return Beat(**{"by": by, "sent_at": 0.0, "digest": digest_text((digests or {}).get(at, 0)), **fields})
+        case "expire":
+            accused = fields["incarnation"]
+            return expire(by, accused, fields.get("last_beat", state.last_beats.get(accused, 0)))
+        case "snapshot":
+            return snapshot(by, state)
+        case "handover":
+            return Handover(**{"by": by, "term": state.terms[fields["partition"]], **fields})
+        case "load":
+            return Load(by=by, loads={fields["partition"]: float(fields["load"])})
+        case _:
+            record: Record = getattr(kinds, kind.capitalize())(by=by, **fields)
+            return record
+
+
+def value_of(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def folded(*records: Record | None, state: State | None = None) -> State:
