@@ -8,60 +8,43 @@ import pytest
 from neli_router.electors.phi import Signs, phi, z_of
 
 
-@pytest.mark.parametrize(
-    ("gap", "expected"),
-    [(1.0, 0.30103), (2.28155, 1.0), (3.32635, 2.0), (6.61200, 8.0)],
-)
-def test_phi_is_the_logarithm_of_the_chance_that_a_gap_is_longer(gap: float, expected: float) -> None:
-    assert isclose(expected, phi(gap, 1.0, 1.0), abs_tol=1e-3)
+def test_phi_is_the_logarithm_of_the_chance_that_a_gap_is_longer() -> None:
+    for gap, expected in ((1.0, 0.30103), (2.28155, 1.0), (3.32635, 2.0), (6.61200, 8.0)):
+        assert isclose(expected, phi(gap, 1.0, 1.0), abs_tol=1e-3)
+    assert inf == phi(1e6, 1.0, 1.0), "beyond all numbers"
 
 
-def test_a_gap_beyond_all_numbers_is_endlessly_suspicious() -> None:
-    assert inf == phi(1e6, 1.0, 1.0)
-
-
-@pytest.mark.parametrize("bound", [0.5, 1.0, 8.0, 16.0, 299.0])
-def test_the_limit_in_deviations_is_where_phi_meets_its_bound(bound: float) -> None:
-    assert isclose(bound, phi(z_of(bound), 0.0, 1.0), rel_tol=1e-6)
+def test_the_limit_in_deviations_is_where_phi_meets_its_bound() -> None:
+    for bound in (0.5, 1.0, 8.0, 16.0, 299.0):
+        assert isclose(bound, phi(z_of(bound), 0.0, 1.0), rel_tol=1e-6)
 
 
 def signs(window: int = 4, deviation_min: float = 0.5, limit_max: float = inf) -> Signs:
     return Signs(2, phi_max=8.0, window=window, mean_first=1.0, deviation_min=deviation_min, limit_max=limit_max)
 
 
-def test_a_peer_that_was_never_heard_does_not_seem_alive() -> None:
-    heard = signs()
-    heard.sign([1], 0.0)
-    assert (False, True) == (heard.is_alive(0, 0.0), heard.is_alive(1, 0.0))
+HEARD: dict[str, tuple[Signs, list[float], float]] = {
+    "before the first interval it is taken to be as irregular as it is long": (signs(), [10.0], 16.61),
+    "a steady peer is given its interval and the least deviation times z": (
+        signs(),
+        [float(at) for at in range(10)],
+        9 + 1 + 0.5 * 5.612,
+    ),
+    "an irregular peer is given more time": (signs(), [0.0, 1.0, 4.0, 5.0, 8.0], 8 + 2 + 1 * 5.612),
+    "only the intervals in the window count": (signs(), [0.0, 5.0, 6.0, 7.0, 8.0, 9.0], 9 + 1 + 0.5 * 5.612),
+    # Whatever was learned.
+    "no gap is waited for longer than the longest limit": (signs(limit_max=9.0), [0.0, 7.0, 8.0, 15.0, 16.0], 25.0),
+    "a longest limit below the least deviation holds too": (signs(limit_max=2.0), [10.0], 12.0),
+}
 
 
-def test_before_the_first_interval_it_is_taken_to_be_as_irregular_as_it_is_long() -> None:
-    heard = signs()
-    heard.sign([0], 10.0)
-    assert (True, False) == (heard.is_alive(0, 16.5), heard.is_alive(0, 16.7))
-
-
-def test_a_steady_peer_is_suspected_after_its_interval_and_the_least_deviation_times_z() -> None:
-    heard = signs()
-    for at in range(10):
-        heard.sign([0], float(at))
-    assert (True, False) == (heard.is_alive(0, 9 + 1 + 0.5 * 5.6), heard.is_alive(0, 9 + 1 + 0.5 * 5.63))
-
-
-def test_an_irregular_peer_is_given_more_time() -> None:
-    heard = signs()
-    for at in (0.0, 1.0, 4.0, 5.0, 8.0):
+@pytest.mark.parametrize(("heard", "times", "limit"), HEARD.values(), ids=HEARD)
+def test_a_peer_seems_alive_until(heard: Signs, times: list[float], limit: float) -> None:
+    assert not heard.is_alive(0, times[0]), "it was never heard"
+    for at in times:
         heard.sign([0], at)
-    assert (True, False) == (heard.is_alive(0, 8 + 2 + 1 * 5.6), heard.is_alive(0, 8 + 2 + 1 * 5.63))
-
-
-def test_only_the_intervals_in_the_window_count() -> None:
-    heard = signs()
-    for at in (0.0, 5.0, 6.0, 7.0, 8.0, 9.0):
-        heard.sign([0], at)
-    for at in range(5, 10):
-        heard.sign([1], float(at))
-    assert heard.is_alive(1, 12.7) == heard.is_alive(0, 12.7) == (not heard.is_alive(0, 12.9))
+    assert (True, False) == (heard.is_alive(0, limit - 0.02), heard.is_alive(0, limit + 0.02))
+    assert isclose(limit, heard.until(0), abs_tol=0.02)
 
 
 def test_an_outage_does_not_make_later_silence_seem_less_suspicious() -> None:
@@ -102,17 +85,3 @@ def test_it_seems_alive_until_its_limit_whenever_it_is_asked_about() -> None:
         assert heard.is_alive(0, now + heard.least - 1e-6)
         assert heard.least < limit
         assert (True, False) == (heard.is_alive(0, now + limit - 1e-6), heard.is_alive(0, now + limit + 1e-6))
-
-
-def test_whatever_was_learned_no_gap_is_waited_for_longer_than_the_longest_limit() -> None:
-    heard = signs(limit_max=9.0)
-    for at in (0.0, 7.0, 8.0, 15.0, 16.0):
-        heard.sign([0], at)
-    assert (True, False) == (heard.is_alive(0, 24.9), heard.is_alive(0, 25.0))
-    assert 25.0 == heard.until(0)
-
-
-def test_a_longest_limit_below_the_least_deviation_holds_too() -> None:
-    heard = signs(limit_max=2.0)
-    heard.sign([0], 10.0)
-    assert (True, False) == (heard.is_alive(0, 11.9), heard.is_alive(0, 12.0))

@@ -25,13 +25,8 @@ from tests.electors.scenes import Scene, new_elector, term_settings
 
 
 def test_assignment_of_three_nodes_six_partitions_and_factor_three_is_the_table_of_the_text() -> None:
-    table = [
-        (3, 1, 1, 3, 2, 2),
-        (2, 3, 2, 1, 3, 1),
-        (1, 2, 3, 2, 1, 3),
-    ]
-    rows = [assign(partition, 3, 3) for partition in range(6)]
-    assert table == list(zip(*rows, strict=True))
+    table = [(3, 1, 1, 3, 2, 2), (2, 3, 2, 1, 3, 1), (1, 2, 3, 2, 1, 3)]
+    assert table == list(zip(*(assign(partition, 3, 3) for partition in range(6)), strict=True))
 
 
 def test_assignment_of_four_nodes_twelve_partitions_and_factor_three_is_as_the_text_says() -> None:
@@ -53,17 +48,11 @@ def test_assignment_spreads_the_partitions_of_a_dead_node_over_two() -> None:
     assert [1, 2, 1] == heirs
 
 
-def test_electorate_at_random_is_everybody() -> None:
+def test_electorate_is_everybody_at_random_or_the_replicas_or_who_has_a_priority_of_the_users() -> None:
     settings = term_settings(4)
     assert ((0, 1, 2, 3), RandomWait(settings.longest_wait)) == electorate(settings, 0)
-
-
-def test_electorate_by_priority_is_the_replicas() -> None:
     settings = term_settings(4, 1, policy="priority", replicas=3, partitions=8)
     assert ((0, 1, 2), Priorities((3, 1, 2, 0), 1, 0.5)) == electorate(settings, 4)
-
-
-def test_electorate_is_by_the_priorities_that_the_user_gave() -> None:
     settings = term_settings(3, 1, policy="priority", priorities=((5, 0, 7),))
     assert ((0, 2), Priorities((5, 0, 7), 1, 0.5)) == electorate(settings, 0)
 
@@ -71,10 +60,7 @@ def test_electorate_is_by_the_priorities_that_the_user_gave() -> None:
 def test_target_is_the_best_priority_of_all_but_the_lost_leader() -> None:
     policy = Priorities((3, 2, 1), 0, 0.5)
     assert [3, 2, 3, 3] == [policy.target(lost) for lost in (None, 0, 1, 2)]
-
-
-def test_decay_is_one_so_that_no_two_peers_of_different_priorities_stand_at_one_target() -> None:
-    assert 1 == DECAY
+    assert 1 == DECAY, "or two peers of different priorities might stand at one target"
 
 
 def test_patience_at_random_is_drawn_from_nothing_to_the_longest_wait() -> None:
@@ -127,26 +113,21 @@ def test_time_out_a_node_stands_only_if_its_priority_reaches_the_target_and_lowe
     assert [1, 2, 3, 4] == [len(time_outs(waiting(me, size=5))) for me in (1, 2, 3, 4)]
 
 
-def test_time_out_of_the_secondary_is_at_once_when_the_primary_is_lost() -> None:
+def test_time_out_of_the_secondary_is_at_once_when_the_primary_is_lost_and_later_ones_are_shorter_than_the_first() -> (
+    None
+):
     assert time_outs(waiting(1))[0] <= 0.5
-
-
-def test_time_out_later_ones_are_shorter_than_the_first() -> None:
     first, second = time_outs(waiting(2))
     assert 1.0 <= second - first <= 1.5 < MISSES
 
 
-def test_time_out_the_target_is_the_first_one_again_after_a_failed_round() -> None:
+def test_time_out_the_target_is_the_first_one_again_after_a_failed_round_or_proposal() -> None:
     machine = waiting(2)
-    now = 10.0 + MISSES + time_outs(machine)[-1]
-    again = [machine.deadline]
-    assert [] == machine.step(TICK, machine.deadline)  # Nobody answered: from here on it lowers its target once more.
-    again.append(machine.deadline)
+    time_outs(machine)
+    failed_at = machine.deadline
+    assert [] == machine.step(TICK, failed_at)  # Nobody answered: from here on it lowers its target once more.
+    assert machine.deadline > failed_at
     assert [Tell(None, Scouting(5, 2, 1))] == machine.step(TICK, machine.deadline)
-    assert now < again[0] < again[1]
-
-
-def test_time_out_the_target_is_the_first_one_again_after_a_proposal_that_failed() -> None:
     machine = waiting(2)
     now = 10.0 + MISSES + time_outs(machine)[-1]
     told = machine.step(Said(1, Scouted(4, 1, yes=True, led=False)), now)
@@ -158,13 +139,9 @@ def test_time_out_the_target_is_the_first_one_again_after_a_proposal_that_failed
 
 
 def test_scouting_compares_priorities_before_ids() -> None:
-    answers = {}
     for me, scout in ((1, 2), (2, 1)):
-        machine = waiting(me)
-        (told,) = machine.step(Said(scout, Scouting(5, 1, {1: 2, 2: 1}[scout])), 13.0)
-        assert isinstance(told, Tell)
-        answers[me, scout] = told.message
-    assert {(1, 2): Scouted(4, 1, yes=False, led=False), (2, 1): Scouted(4, 1, yes=True, led=False)} == answers
+        (told,) = waiting(me).step(Said(scout, Scouting(5, 1, {1: 2, 2: 1}[scout])), 13.0)
+        assert Tell(scout, Scouted(4, 1, yes=scout == 1, led=False)) == told
 
 
 @pytest.mark.parametrize("size", [3, 5, 7])
@@ -216,32 +193,32 @@ def leading(me: int, *supporters: tuple[int, int], until: float) -> tuple[TermEl
     return machine, now
 
 
+def supported(machine: TermElector, *supporters: tuple[int, int]) -> float:
+    """It sends its next heartbeat, and these support it, with their priorities."""
+    now = machine.deadline
+    (told,) = machine.step(TICK, now)
+    assert isinstance(told, Tell)
+    assert isinstance(told.message, Heartbeat)
+    for peer, priority in supporters:
+        machine.step(Said(peer, Support(told.message.term, told.message.counter, 0.0, priority)), now)
+    return now
+
+
 def test_preferred_is_a_peer_of_higher_priority_that_has_supported_the_leader_for_three_time_outs() -> None:
     early, later = (leading(1, (0, 3), (2, 1), until=until) for until in (10.0, 25.0))
     assert [None, 0] == [machine.preferred(now) for machine, now in (early, later)]
 
 
 def test_preferred_counts_anew_after_a_silence_of_a_time_out() -> None:
-    machine, _ = leading(1, (0, 3), (2, 1), until=25.0)
-    now = 0.0
+    machine, now = leading(1, (0, 3), (2, 1), until=25.0)
     for beat in range(2 * MISSES):
-        now = machine.deadline
-        (told,) = machine.step(TICK, now)
-        assert isinstance(told, Tell)
-        assert isinstance(told.message, Heartbeat)
-        machine.step(Said(2, Support(told.message.term, told.message.counter, 0.0, 1)), now)
-        if beat >= MISSES:
-            machine.step(Said(0, Support(told.message.term, told.message.counter, 0.0, 3)), now)
+        now = supported(machine, (2, 1), *([(0, 3)] if beat >= MISSES else []))
     assert None is machine.preferred(now)
 
 
-def test_preferred_is_nobody_for_the_primary() -> None:
+def test_preferred_is_the_best_of_those_above_a_leader_that_lowered_its_priority_and_nobody_for_the_primary() -> None:
     machine, now = leading(0, (1, 2), (2, 1), until=25.0)
     assert None is machine.preferred(now)
-
-
-def test_preferred_is_the_best_of_those_above_a_leader_that_lowered_its_priority() -> None:
-    machine, now = leading(0, (1, 2), (2, 1), until=25.0)
     machine.prefer(0)
     assert 1 == machine.preferred(now)
     machine.prefer(None)
@@ -251,11 +228,7 @@ def test_preferred_is_the_best_of_those_above_a_leader_that_lowered_its_priority
 def test_preferred_is_nobody_who_is_silent_now() -> None:
     machine, now = leading(1, (0, 3), (2, 1), until=25.0)
     for _ in range(MISSES):
-        now = machine.deadline
-        (told,) = machine.step(TICK, now)
-        assert isinstance(told, Tell)
-        assert isinstance(told.message, Heartbeat)
-        machine.step(Said(2, Support(told.message.term, told.message.counter, 0.0, 1)), now)
+        now = supported(machine, (2, 1))
     assert None is machine.preferred(now + 0.5)
 
 
