@@ -153,15 +153,12 @@ def best_targets(situation: Situation) -> set[tuple[str, ...]]:
     return {target for target in targets if len(moved(situation.members, situation.owners, target)) == fewest}
 
 
-@given(situations(members_max=4, partitions_max=5, weight_max=4))
-@settings(LAW, max_examples=300)
+@given(
+    situations(members_max=4, partitions_max=5, weight_max=4)
+    | situations(members_max=3, partitions_max=7, weight_max=9, orders=False)
+)
+@settings(LAW, max_examples=400)
 def test_no_fair_target_makes_fewer_moves(situation: Situation) -> None:
-    assert situation.assign() in best_targets(situation)
-
-
-@given(situations(members_max=3, partitions_max=7, weight_max=9, orders=False))
-@LAW
-def test_no_fair_target_makes_fewer_moves_whatever_the_weights(situation: Situation) -> None:
     assert situation.assign() in best_targets(situation)
 
 
@@ -196,21 +193,17 @@ def test_a_target_that_is_reached_stays(situation: Situation) -> None:
     assert target == situation.after(target).assign()
 
 
-@given(st.integers(1, 12), st.integers(0, 90))
+@given(st.integers(1, 12), st.integers(0, 90), st.randoms(use_true_random=False))
 @LAW
-def test_a_join_moves_partitions_to_the_newcomer_only(size: int, partitions: int) -> None:
+def test_a_join_moves_partitions_to_the_newcomer_and_an_expiry_those_of_the_dead_only(
+    size: int, partitions: int, rng: random.Random
+) -> None:
     members = group(*[1] * (size + 1))
     owners = assign(members[:-1], [None] * partitions)
     target = assign(members, owners)
     assert {members[-1].incarnation} >= {target[at] for at in moved(members, owners, target)}
-
-
-@given(st.integers(2, 12), st.integers(0, 90), st.randoms(use_true_random=False))
-@LAW
-def test_an_expiry_moves_none_but_the_partitions_of_the_dead(size: int, partitions: int, rng: random.Random) -> None:
-    members = group(*[1] * size)
+    alive = sorted(rng.sample(members, rng.randint(1, size)), key=members.index)
     owners = assign(members, [None] * partitions)
-    alive = sorted(rng.sample(members, rng.randint(1, size - 1)), key=members.index)
     assert [] == moved(alive, owners, assign(alive, owners))
 
 
@@ -229,23 +222,16 @@ def test_a_ceiling_goes_to_who_owns_more_than_its_floor_then_to_the_emptiest_the
     assert [2, 2, 3] == counts_of(members, assign(members, owners_of("00.11..")))
 
 
-def test_low_numbers_are_spread_over_the_members() -> None:
+def test_low_numbers_are_spread_over_the_members_and_role_zero_stays_where_it_is() -> None:
     """Roles are low numbers, and a group begins with one member that owns all."""
-    members = group(1, 1, 1, 1)
+    members = group(*[1] * 16)
     owners: tuple[str | None, ...] = (None,) * 16
     history = []
-    for size in range(1, 5):
+    for size in range(1, 17):
         owners = assign(members[:size], owners)
         history.append(owned(owners))
-    assert ["0000000000000000", "0101010101010101", "0122010201210201", "0123330201213201"] == history
-
-
-def test_role_zero_stays_where_it_is_when_members_join() -> None:
-    members = group(*[1] * 40)
-    owners: tuple[str | None, ...] = (None,) * 64
-    for size in range(1, 41):
-        owners = assign(members[:size], owners)
         assert "i0" == owners[0]
+    assert ["0000000000000000", "0101010101010101", "0122010201210201", "0123330201213201"] == history[:4]
 
 
 def test_what_the_dead_had_is_dealt_out_in_turn() -> None:
@@ -328,34 +314,24 @@ def test_a_pin_is_obeyed_and_one_to_a_stranger_or_of_no_partition_is_not_there(
     assert target == Situation(situation.members, situation.owners, heeded, situation.drains).assign(loads=loads)
 
 
-def test_a_pin_waits_for_its_member() -> None:
+def test_a_pin_waits_for_its_member_and_outranks_a_drain() -> None:
     members = group(1, 1, 1)
     before = assign(members[:2], [None] * 6, pins={0: "m2"})
     assert "010101" == owned(before)
     assert "2" == owned(assign(members, before, pins={0: "m2"}))[0]
-
-
-def test_a_pin_outranks_a_drain() -> None:
     assert "101111" == owned(assign(group(1, 1), owners_of("000000"), pins={1: "m0"}, drains=["m0"]))
 
 
 @given(loaded(), st.integers(0, 9))
 @LAW
-def test_loads_change_which_partitions_move_but_not_how_many_each_member_has(
+def test_loads_change_which_partitions_move_but_not_the_counts_and_make_no_more_moves_than_allowed(
     drawn: tuple[Situation, list[float]], moves_max: int
 ) -> None:
-    situation, loads = drawn
-    plain, target = situation.assign(), situation.assign(loads=dict(enumerate(loads)), moves_max=moves_max)
-    assert counts_of(situation.members, plain) == counts_of(situation.members, target)
-
-
-@given(loaded(), st.integers(0, 9))
-@LAW
-def test_loads_make_no_more_moves_than_allowed(drawn: tuple[Situation, list[float]], moves_max: int) -> None:
     """Beyond those that are forced, and none are in the second case."""
     situation, loads = drawn
     for each in (situation, situation.after(situation.assign())):
         forced, target = each.assign(), each.assign(loads=dict(enumerate(loads)), moves_max=moves_max)
+        assert counts_of(situation.members, forced) == counts_of(situation.members, target)
         moves = [len(moved(each.members, each.owners, reached)) for reached in (target, forced)]
         assert moves[0] <= moves[1] + moves_max
 
@@ -456,16 +432,14 @@ def test_an_exchange_that_shifts_little_is_left_even_if_another_would_shift_much
     assert "000111" == owned(assign(group(1, 1), owners_of("000111"), loads=loads))
 
 
-def test_what_is_dealt_out_is_dealt_from_the_heaviest_to_the_lightest() -> None:
-    loads = dict(enumerate([1.0, 2.0, 3.0, 4.0]))
-    assert "0110" == owned(assign(group(1, 1), owners_of("...."), loads=loads, moves_max=0))
-
-
-def test_a_newcomer_gets_its_part_of_the_load_at_once() -> None:
-    loads = dict(enumerate([9.0, 9.0, 9.0, 9.0, 1.0, 1.0, 1.0, 1.0]))
-    assert "01010101" == owned(assign(group(1, 1), owners_of("00000000"), loads=loads, moves_max=0))
-    loads = dict(enumerate([9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0]))
-    assert "00110011" == owned(assign(group(1, 1), owners_of("00000000"), loads=loads, moves_max=0))
+@pytest.mark.parametrize(
+    ("before", "loads", "after"),
+    [("....", "1234", "0110"), ("00000000", "99991111", "01010101"), ("00000000", "91919191", "00110011")],
+    ids=["from the heaviest to the lightest", "a newcomer gets its part of the load", "also of other places"],
+)
+def test_what_is_dealt_out_is_dealt_by_load_at_once(before: str, loads: str, after: str) -> None:
+    heat = {at: float(load) for at, load in enumerate(loads)}
+    assert after == owned(assign(group(1, 1), owners_of(before), loads=heat, moves_max=0))
 
 
 def drawn_targets(seeds: Collection[int]) -> str:

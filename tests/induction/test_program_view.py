@@ -8,10 +8,10 @@ from math import inf
 import pytest
 
 from neli_router.induction.fold import State
-from neli_router.induction.program_view import HANDOVERS_MAX, ProgramView
+from neli_router.induction.program_view import ProgramView
 from neli_router.induction.records import Drain, Handover, Pin
 from neli_router.induction.tenure import Tenure
-from neli_router.protocol import Acquired, Event, Fenced, Revoked, Settings
+from neli_router.protocol import Acquired, Fenced, Revoked, Settings
 from tests.support.records import LAYOUT, folded, founded, join
 
 ALL = dict.fromkeys(range(4), 1001)
@@ -48,91 +48,74 @@ def draining() -> ProgramView:
 # What it may act for
 
 
-def test_what_a_member_may_act_for_is_told_once() -> None:
+def test_what_a_member_may_act_for_is_told_once_for_each_term() -> None:
     view = leading()
     assert [] == view.settle(ALL, take=True)
     assert ALL == view.leading
+    assert [Acquired({1: 1005})] == view.settle({**ALL, 1: 1005}, take=True)
+    assert [] == ProgramView(SETTINGS).settle(ALL, take=False), "a member that leaves takes on nothing"
 
 
-def test_what_it_may_no_longer_act_for_is_fenced_with_the_reason() -> None:
+def test_what_it_may_no_longer_act_for_is_fenced_with_the_reason_before_gains_are_told() -> None:
     view = leading()
     view.reason = "a reason"
-    assert [Fenced({0: 1001, 1: 1001}, "a reason")] == view.settle({2: 1001, 3: 1001}, take=True)
-    assert {2: 1001, 3: 1001} == view.leading
-
-
-def test_a_new_term_is_told() -> None:
-    view = leading()
-    assert [Acquired({1: 1005})] == view.settle({**ALL, 1: 1005}, take=True)
-
-
-def test_losses_are_told_before_gains() -> None:
-    view = ProgramView(SETTINGS)
-    view.settle({0: 1001}, take=True)
-    effects: list[Event] = view.settle({1: 1002}, take=True)
-    assert [Fenced, Acquired] == [type(effect) for effect in effects]
-
-
-def test_a_member_that_is_leaving_takes_on_nothing_more() -> None:
-    assert [] == ProgramView(SETTINGS).settle(ALL, take=False)
+    now = {2: 1001, 3: 1001, 7: 1005}
+    assert [Fenced({0: 1001, 1: 1001}, "a reason"), Acquired({7: 1005})] == view.settle(now, take=True)
+    assert now == view.leading
 
 
 # Letting go, under `exclusive`
 
 
-def test_a_partition_that_is_meant_for_another_member_is_asked_back_once() -> None:
+def test_a_partition_that_is_meant_for_another_member_is_asked_back_once_and_what_is_not_stays() -> None:
     view = draining()
     assert ([], []) == view.to_give(DRAINED, TENURE, 11.9, repeat=True)
     assert 12.0 == view.deadline
+    view = leading()
+    assert ([], []) == view.to_give(OWNER, TENURE, 10.0, repeat=True)
+    assert inf == view.deadline
 
 
-def test_what_is_led_under_the_target_stays() -> None:
-    assert ([], []) == leading().to_give(OWNER, TENURE, 10.0, repeat=True)
-    assert inf == leading().deadline
+SETTLED = folded(Handover(by="p", partition=0, term=1001), state=OWNER)
 
 
-def test_what_the_program_does_not_lead_is_handed_over_without_asking() -> None:
-    """It is owned, but its wait is not over: no program works on it."""
-    view = ProgramView(SETTINGS)
-    view.look(DRAINED, "p")
-    assert ([0, 1, 2, 3], []) == view.to_give(DRAINED, TENURE, 10.0, repeat=False)
-
-
-def test_what_was_handed_over_is_repeated_only_if_asked_to() -> None:
-    view = ProgramView(SETTINGS)
-    view.look(DRAINED, "p")
-    assert ([1, 3], []) == view.to_give(DRAINED, given(0, 2), 10.0, repeat=False)
-    assert [0, 1, 2, 3] == sorted(view.to_give(DRAINED, given(0, 2), 10.0, repeat=True)[0])
-
-
-def test_a_handover_is_repeated_even_if_the_target_is_the_member_again() -> None:
-    view = ProgramView(SETTINGS)
-    view.look(OWNER, "p")
-    assert ([0, 2], []) == view.to_give(OWNER, given(0, 2), 10.0, repeat=True)
-
-
-def test_a_handover_is_not_repeated_under_another_term() -> None:
-    state = folded(Handover(by="p", partition=0, term=1001), state=OWNER)
+@pytest.mark.parametrize(
+    ("state", "tenure", "repeat", "gives"),
+    [
+        (DRAINED, TENURE, False, {0, 1, 2, 3}),
+        (DRAINED, given(0, 2), False, {1, 3}),
+        (DRAINED, given(0, 2), True, {0, 1, 2, 3}),
+        (OWNER, given(0, 2), True, {0, 2}),
+        (SETTLED, given(0, 2), True, {2}),
+    ],
+    ids=[
+        "without asking, as its wait is not over and no program works on it",
+        "what was handed over is not repeated",
+        "but if it is asked to",
+        "even if the target is the member again",
+        "but not under another term",
+    ],
+)
+def test_what_the_program_does_not_lead_is_handed_over(
+    state: State, tenure: Tenure, repeat: bool, gives: set[int]
+) -> None:
     view = ProgramView(SETTINGS)
     view.look(state, "p")
-    assert ([2], []) == view.to_give(state, given(0, 2), 10.0, repeat=True)
+    found, effects = view.to_give(state, tenure, 10.0, repeat=repeat)
+    assert (sorted(gives), []) == (sorted(found), effects)
 
 
 def test_what_the_program_released_is_handed_over_and_led_no_more() -> None:
     view = draining()
     assert [1, 2] == view.release({1: 1001, 2: 1001})
     assert {0: 1001, 3: 1001} == view.leading
-    assert [] == view.release({1: 1001})
-
-
-@pytest.mark.parametrize("released", [{0: 1000}, {0: 1002}, {7: 1001}], ids=["older term", "later term", "none"])
-def test_what_the_program_does_not_have_it_cannot_release(released: dict[int, int]) -> None:
-    assert [] == draining().release(released)
-
-
-def test_what_the_program_was_not_asked_for_it_cannot_release() -> None:
+    for released in ({1: 1001}, {0: 1000}, {0: 1002}, {7: 1001}):  # It does not have these.
+        assert [] == view.release(released)
+    view.look(folded(Handover(by="p", partition=0, term=1001), state=DRAINED), "p")
+    assert [] == view.release({0: 1001}), "another owns it now"
+    assert [3] == view.release({3: 1001})
     view = leading()
-    assert [] == view.release(ALL)
+    assert [] == view.release(ALL), "it was asked for nothing"
     assert ALL == view.leading
 
 
@@ -177,22 +160,6 @@ def test_what_was_lost_while_draining_needs_no_answer() -> None:
     assert [] == view.release(ALL)
 
 
-def test_what_another_owns_now_is_not_drained_any_more() -> None:
-    view = draining()
-    view.look(folded(Handover(by="p", partition=0, term=1001), state=DRAINED), "p")
-    assert [] == view.release({0: 1001})
-    assert [1] == view.release({1: 1001})
-
-
-def test_no_more_is_asked_back_at_a_time_than_a_bound() -> None:
-    many = HANDOVERS_MAX + 9
-    state = State(owners=("a1",) * many, targets=("b1",) * many, terms=(1001,) * many)
-    view = ProgramView(SETTINGS)
-    view.look(state, "a1")
-    view.leading = dict.fromkeys(view.owed, 1001)
-    assert ([], [Revoked(dict.fromkeys(range(HANDOVERS_MAX), 1001))]) == view.to_give(state, TENURE, 0.0, repeat=False)
-
-
 def test_a_member_that_leaves_asks_for_everything_back() -> None:
     view = leading()
     assert [Revoked(ALL)] == view.drain_all(10.0)
@@ -226,10 +193,7 @@ def test_a_successor_of_long_ago_excuses_no_later_loss() -> None:
     assert [Revoked({0: 1001})] == view.settle(dict.fromkeys((1, 2, 3), 1001), take=True)
     assert [Acquired({0: 1005})] == view.settle({**ALL, 0: 1005}, take=True)
     assert [Fenced({**ALL, 0: 1005}, "")] == view.settle({}, take=True)
-
-
-def test_a_member_that_leads_again_under_a_new_term_was_not_succeeded() -> None:
     view = leading(settings=AVAILABLE)
     view.succeeded([0])
-    view.settle({**ALL, 0: 1005}, take=True)
+    view.settle({**ALL, 0: 1005}, take=True)  # It leads again under a new term.
     assert [Fenced({**ALL, 0: 1005}, "")] == view.settle({}, take=True)
