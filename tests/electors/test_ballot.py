@@ -16,12 +16,17 @@ def declare(ballot: Ballot, place: int, now: float, *, term: int = 0) -> None:
     ballot.hear(place, (0, 1, int(now * TICKS), int(now * TICKS), term, *ballot.electorate.tag), now)
 
 
-def leader() -> Ballot:
-    """Of three members, by the support of the second; until NOW + P."""
-    ballot = Ballot(
-        0, Electorate.first((0, 1, 2)), BiasedClocks(3, 0, 0.0, drift=0.001), 0.0, lease=P, wait=WAIT, life=1, term=0
-    )
+def newcomer() -> Ballot:
+    """The first of three members, which knows the second."""
+    clocks = BiasedClocks(3, 0, 0.0, drift=0.001)
+    ballot = Ballot(0, Electorate.first((0, 1, 2)), clocks, 0.0, lease=P, wait=WAIT, life=1, term=0)
     ballot.meet(1, 7)
+    return ballot
+
+
+def leader() -> Ballot:
+    """By the support of the second; until NOW + P."""
+    ballot = newcomer()
     ballot.meet(2, 5)
     ballot.favour((0, 1), NOW)
     declare(ballot, 1, NOW)
@@ -83,10 +88,7 @@ def test_a_new_life_leads_by_nothing_that_was_declared_for_the_older_one() -> No
 
 def voter() -> Ballot:
     """It declared the second of three members at NOW, which has said nothing of what it acts on."""
-    ballot = Ballot(
-        0, Electorate.first((0, 1, 2)), BiasedClocks(3, 0, 0.0, drift=0.001), 0.0, lease=P, wait=WAIT, life=1, term=0
-    )
-    ballot.meet(1, 7)
+    ballot = newcomer()
     declare(ballot, 1, NOW)
     ballot.favour((1, 7), NOW)
     return ballot

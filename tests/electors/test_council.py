@@ -138,9 +138,21 @@ def settled(**options: Any) -> Scene:
     return scene
 
 
-def test_priorities_share_the_partitions_out_when_a_group_starts() -> None:
-    scene = elected()
+def test_priorities_share_the_partitions_out_and_a_restart_goes_on_with_the_terms_on_disk() -> None:
+    scene = settled()
     assert [2, 2, 2] == scene.shares()
+    before, disks = {i: term for i, (_, term) in scene.led().items()}, scene.disks
+    scene.disks = dict.fromkeys(disks, b"")
+    scene.run(10 * BEAT)
+    assert [b""] * 3 == [*scene.disks.values()], "nothing is written while leaders stay"
+    scene.disks = disks
+    for me in range(3):
+        scene.kill(me)
+    scene.run(1.0)
+    for me in range(3):
+        scene.start(me)
+    scene.await_leaders()
+    assert all(term > before[i] for i, (_, term) in scene.led().items())
 
 
 def test_all_heartbeats_to_one_peer_are_sent_together_in_one_body() -> None:
@@ -150,13 +162,6 @@ def test_all_heartbeats_to_one_peer_are_sent_together_in_one_body() -> None:
     scene.run(10 * BEAT)
     # Each of three members has heartbeats for two peers, and each is answered.
     assert 12 == (scene.sent.total() - before) / 10
-
-
-def test_nothing_is_written_to_disk_while_leaders_stay() -> None:
-    scene = settled()
-    scene.disks = dict.fromkeys(scene.disks, b"")
-    scene.run(10 * BEAT)
-    assert [b""] * 3 == [*scene.disks.values()]
 
 
 def test_a_member_that_closes_cedes_nothing_to_another_that_closes_and_is_not_done() -> None:
@@ -223,18 +228,6 @@ def test_when_a_leader_dies_others_take_its_partitions_under_higher_terms_and_pe
     scene.run(1.0)
     for me in (1, 2):
         assert 1 == len(scene.notices(me, "leader.missed"))  # It is not told again with later news.
-
-
-def test_a_restart_goes_on_with_the_terms_on_disk() -> None:
-    scene = elected()
-    before = {i: term for i, (_, term) in scene.led().items()}
-    for me in range(3):
-        scene.kill(me)
-    scene.run(1.0)
-    for me in range(3):
-        scene.start(me)
-    scene.await_leaders()
-    assert all(term > before[i] for i, (_, term) in scene.led().items())
 
 
 def test_terms_that_grow_in_one_step_are_kept_at_once_and_before_anything_is_sent_or_acquired() -> None:
@@ -318,28 +311,14 @@ def test_a_partition_that_was_to_go_to_a_peer_that_died_meanwhile_goes_to_anothe
     assert heir == scene.led()[0][0]
 
 
-def test_a_partition_stays_with_a_member_that_closes_until_its_program_has_finished() -> None:
-    scene = Scene()
-    scene.busy.add(0)
-    scene.await_leaders()
-    scene.run(1.0)
-    mine = dict(scene.members[0].leading)
-    scene.post(0, Close())
-    scene.run(1.0)
-    assert mine == scene.members[0].leading
-    scene.post(0, Released(mine))
-    scene.run(1.0)
-    assert {1, 2} == set(scene.members)
-    assert 6 == len(scene.led())
-
-
-def test_a_member_that_closes_stands_no_more_while_its_program_finishes() -> None:
+def test_a_member_that_closes_keeps_what_it_leads_until_its_program_has_finished_and_stands_for_no_more() -> None:
     """It would be the next one for half of what 1 leads, and nobody of it would act for that."""
     scene = settled()
     mine = dict(scene.members[0].leading)
     scene.busy.add(0)
     scene.post(0, Close())
-    scene.run(BEAT)
+    scene.run(1.0)
+    assert mine == scene.members[0].leading
     before = scene.members[0].transitions.copy()
     scene.kill(1)
     scene.await_leaders()
@@ -347,6 +326,11 @@ def test_a_member_that_closes_stands_no_more_while_its_program_finishes() -> Non
     scene.run(1.0)
     stood = scene.members[0].transitions - before
     assert {("follower", "leader_missed"), ("follower", "leader_found"), ("follower", "other_proposed")} >= set(stood)
+    scene.start(1)
+    scene.post(0, Released(mine))
+    scene.run(1.0)
+    assert {1, 2} == set(scene.members)
+    assert 6 == len(scene.led())
 
 
 def test_what_a_member_that_closes_is_elected_for_all_the_same_is_passed_on_at_once() -> None:

@@ -111,16 +111,17 @@ def newcomer(older: Induction, *, replace: bool = False) -> Induction:
     return machine
 
 
-def hears(newer: Induction, older: Induction, times: int) -> None:
-    """It reads Beats of the older one, who had read as much as it has."""
-    for number in range(times):
+def pair(*, beats: int, replace: bool = False) -> tuple[Induction, Induction]:
+    """A member and a newcomer, which reads Beats of the older one, who had read as much as it has."""
+    older = member()
+    newer = newcomer(older, replace=replace)
+    for number in range(beats):
         read(newer, 0.2 * (number + 1), [beat(older.incarnation, newer.state)])
+    return older, newer
 
 
 def test_one_that_hears_a_living_member_of_its_name_gives_up_and_says_where_that_is() -> None:
-    older = member()
-    newer = newcomer(older)
-    hears(newer, older, 3)  # The first may have been in flight when the newcomer started.
+    _, newer = pair(beats=3)  # The first may have been in flight when the newcomer started.
     effects = read(newer, 1.5)
     (stopped,) = (effect for effect in effects if isinstance(effect, Stopped))
     assert isinstance(stopped.error, NameTaken)
@@ -139,16 +140,12 @@ def test_one_that_follows_a_dead_process_takes_its_place_whatever_is_still_on_th
 
 
 def test_one_beat_proves_too_little_because_its_writer_may_be_ending() -> None:
-    older = member()
-    newer = newcomer(older)
-    hears(newer, older, 2)
+    _, newer = pair(beats=2)
     assert ["Join"] == kinds(read(newer, 1.5))
 
 
 def test_one_that_is_told_to_takes_the_name_and_says_so() -> None:
-    older = member()
-    newer = newcomer(older, replace=True)
-    hears(newer, older, 3)
+    older, newer = pair(beats=3, replace=True)
     effects = read(newer, 1.5)
     fields = {"name": "twin", "address": "host:1", "incarnation": older.incarnation}
     assert Notice("member.replaces", fields) in effects
@@ -156,9 +153,7 @@ def test_one_that_is_told_to_takes_the_name_and_says_so() -> None:
 
 
 def test_one_that_hears_its_namesake_leave_takes_its_place() -> None:
-    older = member()
-    newer = newcomer(older)
-    hears(newer, older, 3)
+    older, newer = pair(beats=3)
     read(newer, 0.9, [Leave(by=older.incarnation)])
     effects = read(newer, 1.5)
     assert ["Join"] == kinds(effects)
