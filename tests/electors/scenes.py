@@ -279,14 +279,8 @@ def _answers(scene: Scene) -> list[str]:
 def _direct(scene: Scene, names: list[str], told: dict[str, str]) -> None:
     verb, *who = names
     match verb:
-        case "cut":
-            scene.cut(*who)
-        case "cut-one-way":
-            scene.cut_one_way(*who)
-        case "heal":
-            scene.heal()
-        case "kill":
-            scene.kill(*who)
+        case "cut" | "cut-one-way" | "heal" | "kill":
+            getattr(scene, verb.replace("-", "_"))(*who)
         case "restart":
             scene.restart(*who, term=int(told["term"]) if "term" in told else None)
         case "stand":

@@ -576,12 +576,6 @@ def test_what_an_operator_names_a_drained_member_for_it_keeps() -> None:
     assert [4] == [i for i, (me, _) in scene.led().items() if me == 0]
 
 
-def test_a_memory_of_a_release_that_knew_no_drain_is_read() -> None:
-    old = msgspec.msgpack.encode([7, [0] * 6])
-    council = Council(settings(0), old, 0.0, rng=Random(7))
-    assert ({7}, frozenset()) == ({one.term for one in council.electors.values()}, council.shed)
-
-
 def test_only_the_replicas_of_a_partition_vote_for_it() -> None:
     scene = elected(size=4, partitions=12, replicas=3)
     assert [9, 9, 9, 9] == [len(one.electors) for one in scene.members.values()]
@@ -693,9 +687,10 @@ def test_a_longer_lease_is_kept_before_the_first_promise_under_it() -> None:
     assert 10.0 < yes.owed < 10.1
 
 
-def test_a_memory_without_a_lease_is_one_of_an_older_release() -> None:
-    memory = msgspec.msgpack.encode([41, [0]])
-    yes, _ = heard(started(memory, 0.0, lease=1.0), Proposal(42), 0.0, lease=1.0)
+def test_a_memory_of_an_older_release_is_read_though_it_tells_of_no_lease_and_no_drain() -> None:
+    council = started(msgspec.msgpack.encode([41, [0]]), 0.0, lease=1.0)
+    assert ({41}, frozenset()) == ({one.term for one in council.electors.values()}, council.shed)
+    yes, _ = heard(council, Proposal(42), 0.0, lease=1.0)
     assert (42, True) == (yes.term, 1.0 < yes.owed < 1.1)
 
 

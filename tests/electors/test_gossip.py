@@ -337,9 +337,8 @@ def test_a_declaration_that_comes_late_makes_nobody_lead() -> None:
 
 
 def test_a_member_that_is_heard_but_hears_nobody_is_no_candidate() -> None:
-    highest = GossipScene(3).by_uuid[-1]
     scene = GossipScene(3)
-    scene.silence(range(3), [highest])
+    scene.silence(range(3), scene.by_uuid[-1:])
     scene.run(60.0)
     assert [scene.by_uuid[-2]] == scene.acting
 

@@ -68,21 +68,13 @@ def test_patience_at_random_is_drawn_from_nothing_to_the_longest_wait() -> None:
     assert (0.0, 3.0) == (round(min(drawn), 1), round(max(drawn), 1))
 
 
-@pytest.mark.parametrize(
-    ("leaders", "nodes", "expected"),
-    [
-        ([0, 1, 2, 0, 1, 2], 3, True),
-        ([0, 0, 0, 1, 1, 2], 3, False),
-        ([0, 1, 0, 1, 0, 1], 2, True),
-        ([0, 0, 1], 2, True),
-        ([0, 1, None], 3, False),
-        ([], 3, True),
-    ],
-)
-def test_balanced_means_that_no_node_leads_more_than_its_share_rounded_up(
-    leaders: list[int | None], nodes: int, expected: bool
-) -> None:
-    assert expected is balanced(leaders, nodes)
+def test_balanced_means_that_no_node_leads_more_than_its_share_rounded_up() -> None:
+    assert balanced([0, 1, 2, 0, 1, 2], 3)
+    assert balanced([0, 1, 0, 1, 0, 1], 2)
+    assert balanced([0, 0, 1], 2)
+    assert balanced([], 3)
+    assert not balanced([0, 0, 0, 1, 1, 2], 3)
+    assert not balanced([0, 1, None], 3)
 
 
 # The policy, in an elector
@@ -163,17 +155,10 @@ def test_bound_a_leader_is_there_within_as_many_time_outs_as_a_majority_and_one_
 @pytest.mark.parametrize("size", [3, 5])
 def test_loop_peers_of_one_priority_that_start_together_elect_a_leader(size: int, scouting: bool) -> None:
     """The text fears that all stand at the same time, again and again. Chance parts them, also without scouting."""
-    for seed in range(100):
+    for seed in range(40):
         scene = Scene(size, policy="priority", scouting=scouting, priorities=(1,) * size, seed=seed)
         scene.run(30.0)
         assert scene.acting is not None
-
-
-def test_priorities_of_the_user_decide_who_leads() -> None:
-    for seed in range(10):
-        scene = Scene(3, policy="priority", priorities=(2, 7, 5), seed=seed)
-        scene.run(10.0)
-        assert [("B", 1)] == scene.leaders
 
 
 # Leadership that is given back

@@ -37,7 +37,7 @@ from neli_router.electors.term import (
     TermElector,
 )
 from neli_router.protocol import TICK
-from tests.electors.scenes import Scene, new_elector, term_settings
+from tests.electors.scenes import new_elector, term_settings
 
 WAIT = 3.0
 """Without drift, as long as the lease."""
@@ -268,18 +268,6 @@ def test_memory_a_term_is_above_the_base_and_none_that_was_kept_above_it_is_forg
     assert [1000, 1000, 2000] == begun
 
 
-def test_memory_a_restarted_node_that_forgot_its_term_votes_twice_in_it_and_two_lead_it() -> None:
-    """They would not act at once, as who starts owes a wait; but nothing downstream could tell one from the other."""
-    voter = elector(0)
-    first, second = elector(1, scouting=False), elector(2, scouting=False)
-    for proposer in (first, second):
-        proposer.step(Stand(), 10.0)
-        (yes,) = [e.message for e in hear(voter, proposer.me, Proposal(proposer.term), 10.0) if isinstance(e, Tell)]
-        hear(proposer, 0, yes, 10.0)
-        voter = elector(0, term=0, now=10.0)
-    assert [(Role.LEADER, 1), (Role.LEADER, 1)] == [(first.role, first.term), (second.role, second.term)]
-
-
 def test_a_copy_goes_its_own_way() -> None:
     machine, now = leader(term=5)
     other = copy(machine)
@@ -303,10 +291,3 @@ def test_messages_are_read_as_they_were_written() -> None:
 def test_messages_with_impossible_terms_are_not_read(written: list[object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(written), type=Message)
-
-
-def test_a_group_elects_one_leader_whom_all_follow() -> None:
-    scene = Scene(5)
-    scene.run(30.0)
-    assert scene.acting is not None
-    assert {scene.acting[0]} == set(scene.followed.values())

@@ -63,11 +63,11 @@ def test_a_member_that_comes_with_other_settings_is_refused_with_both_spelled_ou
     assert [] == [words for words in said if words not in error.found]
 
 
-@pytest.mark.parametrize("version", [0, FOLD_VERSIONS[1] + 1])
-def test_a_member_that_does_not_know_the_groups_fold_is_refused(version: int) -> None:
-    error = membership.mismatch(SETTINGS, replace(founded(), version=version))
-    assert isinstance(error, GroupMismatch)
-    assert f"the ledger's group is at version {version}" == error.found
+def test_a_member_that_does_not_know_the_groups_fold_is_refused() -> None:
+    for version in (0, FOLD_VERSIONS[1] + 1):
+        error = membership.mismatch(SETTINGS, replace(founded(), version=version))
+        assert isinstance(error, GroupMismatch)
+        assert f"the ledger's group is at version {version}" == error.found
 
 
 def test_a_member_that_is_replaced_reads_by_which_one() -> None:

@@ -513,14 +513,6 @@ def test_a_start_from_a_snapshot_leads_to_the_very_state_of_a_reader_of_everythi
 
 
 @LAW
-@given(plots)
-def test_records_mean_the_same_after_they_were_written_and_read(plot: list[Plot]) -> None:
-    entries = story(plot)
-    read = [(offset, None if record is None else decode(encode(record))) for offset, record in entries]
-    assert states_of(entries)[-1] == states_of(read)[-1]
-
-
-@LAW
 @given(plots, st.lists(st.integers(0, 3), min_size=1, max_size=5))
 def test_the_digest_kept_along_the_way_is_that_of_the_whole(plot: list[Plot], gaps: list[int]) -> None:
     for state in states_of(story(plot, gaps=gaps)):

@@ -212,11 +212,6 @@ def test_a_member_that_could_expire_no_other_says_so_once_and_then_seldom() -> N
 # What a member sends
 
 
-def test_incarnations_come_from_the_generator_that_is_passed_in() -> None:
-    assert begun(founded()).incarnation == begun(founded()).incarnation
-    assert 16 == len(begun(founded()).incarnation)
-
-
 def test_all_incarnations_of_a_life_begin_with_it_and_no_two_are_alike() -> None:
     """A witness that knows the life certifies those that are to come. More than four digits count go on."""
     member = begun(founded(), life="0123456789ab")
@@ -227,6 +222,8 @@ def test_all_incarnations_of_a_life_begin_with_it_and_no_two_are_alike() -> None
         member.step(Restart(founded(*(join("b") for _ in range(at)))), float(at))
         found.append(member.incarnation)
     assert [f"0123456789ab{number}" for number in ("0000", "0001", "0002", "ffff", "10000")] == found
+    assert begun(founded()).incarnation == begun(founded()).incarnation, "they come from the generator"
+    assert 16 == len(begun(founded()).incarnation)
 
 
 def test_a_join_tells_of_the_witness() -> None:

@@ -67,8 +67,7 @@ def assert_replaced(machine: Induction, effects: Sequence[Effect]) -> None:
 
 def test_one_that_wakes_up_expired_and_succeeded_ends() -> None:
     machine = member()
-    records = [expiry(machine), successor(machine.state.at + 1)]
-    assert_replaced(machine, read(machine, 10.0, records))
+    assert_replaced(machine, read(machine, 10.0, [expiry(machine), successor(machine.state.at + 1)]))
 
 
 def test_one_that_was_about_to_return_when_its_successor_came_ends() -> None:

@@ -79,23 +79,16 @@ def test_a_partition_that_is_meant_for_another_member_is_asked_back_once_and_wha
 SETTLED = folded(Handover(by="p", partition=0, term=1001), state=OWNER)
 
 
-@pytest.mark.parametrize(
-    ("state", "tenure", "repeat", "gives"),
-    [
-        (DRAINED, TENURE, False, {0, 1, 2, 3}),
-        (DRAINED, given(0, 2), False, {1, 3}),
-        (DRAINED, given(0, 2), True, {0, 1, 2, 3}),
-        (OWNER, given(0, 2), True, {0, 2}),
-        (SETTLED, given(0, 2), True, {2}),
-    ],
-    ids=[
-        "without asking, as its wait is not over and no program works on it",
-        "what was handed over is not repeated",
-        "but if it is asked to",
-        "even if the target is the member again",
-        "but not under another term",
-    ],
-)
+HANDED_OVER: dict[str, tuple[State, Tenure, bool, set[int]]] = {
+    "without asking, as its wait is not over and no program works on it": (DRAINED, TENURE, False, {0, 1, 2, 3}),
+    "what was handed over is not repeated": (DRAINED, given(0, 2), False, {1, 3}),
+    "but if it is asked to": (DRAINED, given(0, 2), True, {0, 1, 2, 3}),
+    "even if the target is the member again": (OWNER, given(0, 2), True, {0, 2}),
+    "but not under another term": (SETTLED, given(0, 2), True, {2}),
+}
+
+
+@pytest.mark.parametrize(("state", "tenure", "repeat", "gives"), HANDED_OVER.values(), ids=HANDED_OVER)
 def test_what_the_program_does_not_lead_is_handed_over(
     state: State, tenure: Tenure, repeat: bool, gives: set[int]
 ) -> None:

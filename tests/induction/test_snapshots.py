@@ -47,10 +47,7 @@ def test_a_start_from_a_snapshot_has_the_state_of_a_reader_of_all_before() -> No
 def test_before_its_genesis_a_ledger_has_nothing_to_keep() -> None:
     with pytest.raises(AssertionError):
         snapshot("a", State())
-
-
-def test_a_digest_is_sixteen_hexadecimal_digits() -> None:
-    assert "000000000000002a" == digest_text(42)
+    assert "000000000000002a" == digest_text(42), "a digest is sixteen hexadecimal digits"
 
 
 DAMAGES: dict[str, dict[str, Any]] = {

@@ -217,17 +217,16 @@ def test_the_silence_of_one_does_not_delay_the_accusation_of_another() -> None:
 # The deadline
 
 
-@pytest.mark.parametrize(
-    ("heard", "at"),
-    [
-        ({"m": 5.0}, inf),
-        ({"q": 3.0, "m": 5.0}, 13.0),
-        ({"q": -7.0, "m": 5.0}, 10.0),
-        ({"p": 2.0, "q": 3.0, "m": 5.0}, 12.0),
-        ({"m": 1.0, "q": 3.0}, 13.0),
-    ],
-    ids=["alone", "a lease after the last of q", "not before a lease of hearing", "the longest silent", "not myself"],
-)
+DEADLINES: dict[str, tuple[dict[str, float], float]] = {
+    "alone": ({"m": 5.0}, inf),
+    "a lease after the last of q": ({"q": 3.0, "m": 5.0}, 13.0),
+    "not before a lease of hearing": ({"q": -7.0, "m": 5.0}, 10.0),
+    "the longest silent": ({"p": 2.0, "q": 3.0, "m": 5.0}, 12.0),
+    "not myself": ({"m": 1.0, "q": 3.0}, 13.0),
+}
+
+
+@pytest.mark.parametrize(("heard", "at"), DEADLINES.values(), ids=DEADLINES)
 def test_the_deadline_is_when_the_first_can_be_accused(heard: dict[str, float], at: float) -> None:
     assert at == deadline(hearing(until=5.0), heard)
 
