@@ -87,7 +87,7 @@ class Scene:
         assert partitions == len(self.led())
 
     def forget(self) -> None:
-        """What was told so far."""
+        """Drop all events so far."""
         self.told = {me: [] for me in self.told}
 
     def led(self) -> dict[int, tuple[int, int]]:

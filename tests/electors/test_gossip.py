@@ -203,7 +203,7 @@ def test_a_favourite_that_is_heard_again_while_its_voters_are_frozen_stays_or_sa
 
 @pytest.mark.parametrize("remembers", [True, False])
 def test_a_restart_is_followed_by_a_quiet_p_because_the_older_life_may_have_declared(remembers: bool) -> None:
-    """The leader is cut off, and at that moment the others start anew. One that seems fresh may have lost its disk."""
+    """The leader is cut off, and at that moment the others restart. One that seems fresh may have lost its disk."""
     scene = settled(until=60.0)
     leader, others = scene.by_uuid[-1], scene.by_uuid[:-1]
     scene.cut([leader], others)

@@ -117,7 +117,7 @@ def test_time_out_the_target_is_the_first_one_again_after_a_failed_round_or_prop
     machine = waiting(2)
     time_outs(machine)
     failed_at = machine.deadline
-    assert [] == machine.step(TICK, failed_at)  # Nobody answered: from here on it lowers its target once more.
+    assert [] == machine.step(TICK, failed_at)  # No peer answered: from here on it lowers its target once more.
     assert machine.deadline > failed_at
     assert [Tell(None, Scouting(5, 2, 1))] == machine.step(TICK, machine.deadline)
     machine = waiting(2)

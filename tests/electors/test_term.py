@@ -1,7 +1,7 @@
 """The elector of one partition: each rule of BlazingMQ's article, said in our own words, and the lease on top.
 
 Most rules are in `rules/term.txt`, each with what an elector hears and what it answers: `--rewrite` writes the answers
-anew. The peers are 0, 1 and 2; the elector under test is 0 unless a test says otherwise.
+again. The peers are 0, 1 and 2; the elector under test is 0 unless a test says otherwise.
 """
 
 import re
@@ -90,7 +90,7 @@ class Stage:
 
     def played(self, lines: list[str]) -> Iterator[str]:
         for line in lines:
-            if not line.startswith("    "):  # What is indented is an answer, and is given anew.
+            if not line.startswith("    "):  # An indented line is an answer, and is given again.
                 yield line
                 if line and not line.startswith("#"):
                     yield from (f"    -> {answer}" for answer in self.answers(line))

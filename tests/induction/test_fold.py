@@ -1,4 +1,4 @@
-"""What each record means, in tables of small ledgers; then the laws that hold whatever is written, by drawn stories.
+"""The meaning of each record, in tables of small ledgers; then the laws that hold whatever is written, by drawn stories.
 
 `aab.` are owners or targets of partitions 0 to 3, `a@1003` is an owner under a term; see tests/support/records.py.
 """
@@ -87,8 +87,8 @@ def unchanged_by(state: State, record: Record | None) -> bool:
 
 VOID: dict[str, tuple[State, Record | None]] = {
     "a second genesis": (ONE, genesis("b", layout=Layout(slots=99, partitions=9), lease=1.0)),
-    "bytes that are no record": (SHARED, None),
-    "bytes that are no record, before the genesis": (State(), None),
+    "undecodable bytes": (SHARED, None),
+    "undecodable bytes before the genesis": (State(), None),
     "a snapshot": (SHARED, snapshot("a", founded(join("z")))),
     # Before the genesis
     "a beat before the genesis": (State(), beat("a")),
@@ -101,7 +101,7 @@ VOID: dict[str, tuple[State, Record | None]] = {
     "a join of one that left": (folded(Leave(by="b"), state=TWO), join("b", "new name", at=4)),
     "a join of one that was expired": (folded(expire("a", "b", 2), state=TWO), join("b", "new name", at=4)),
     "a join of one that was replaced": (folded(join("c", "b", at=3), state=TWO), join("b", "new name", at=4)),
-    # The two have different writers, so a Join may be overtaken. Nor does it end the member of its name.
+    # The two have different writers, so a Join may be overtaken. It does not end the member of its name, either.
     "a join after its writer's certificate": (founded(join("b"), certify("a")), join("a", at=3)),
     "a join after its certificate, by another name": (founded(join("b"), certify("a")), join("a", "b", at=3)),
     # Expire
@@ -164,7 +164,7 @@ TABLES: dict[str, tuple[State, str]] = {
         "a@1001 a@1001 a@1001 a@1001",
     ),
     "an expiry gives in that very record": (founded(*PAIR, expire("a", "b", 2)), "a@1001 a@1005 a@1001 a@1005"),
-    "without a last member there is no owner": (
+    "the last member departs, and nothing has an owner": (
         founded(join("a"), expire("a", "a", 1)),
         "-@1001 -@1001 -@1001 -@1001",
     ),
@@ -173,7 +173,7 @@ TABLES: dict[str, tuple[State, str]] = {
         "b@1003 b@1003 b@1003 b@1003",
     ),
     "a leave gives in that very record": (founded(*PAIR, Leave(by="a")), "b@1005 b@1003 b@1005 b@1004"),
-    "a live owner keeps a partition whoever beats": (
+    "a live owner keeps a partition when another beats": (
         founded(join("a"), join("b"), beat("b"), beat("a")),
         "a@1001 a@1001 a@1001 a@1001",
     ),
@@ -195,7 +195,7 @@ TARGETS: dict[str, tuple[State, str, str]] = {
     "without members": (founded(), "....", "...."),
     "when the last member is gone": (founded(join("a"), expire("a", "a", 1)), "....", "...."),
     "a newcomer is to get its part": (TWO, "aaaa", "abab"),
-    # The older a had all and was to give every other to b. Now b's part has no owner, so b gets it at once.
+    # The older a had all and was to give every other to b. Now b's part has no owner, so b gets it immediately.
     "who joins again keeps what its older self was to keep": (folded(join("c", "a", at=3), state=TWO), "cbcb", "cbcb"),
     "a drained member keeps what it has until its handovers": (folded(drain("a"), state=SHARED), "abab", "bbbb"),
     "a drain is taken back": (folded(drain("a"), Undrain(by="b", name="a"), state=SHARED), "abab", "abab"),

@@ -1,7 +1,7 @@
 """May it act? What is counted from when, for each of the three conditions.
 
 The rules are in `rules/tenure.txt`, each with what a member reads and what it may act for then: `--rewrite` writes the
-answers anew. A lease is 10 s and a wait 12. `p` starts at 0, so what it owes on everything has passed at 12.
+answers again. A lease is 10 s and a wait 12. `p` starts at 0, so what it owes on everything has passed at 12.
 """
 
 import re

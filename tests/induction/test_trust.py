@@ -49,7 +49,7 @@ def told(by: str, at: int) -> Beat:
 
 
 def group(names: str) -> Reader:
-    """Of one that starts from a group of these members."""
+    """A reader that starts from a group of these members."""
     return Reader(founded(*map(join, names)))
 
 
@@ -58,7 +58,7 @@ MB, MBC = founded(join("m"), join("b")), founded(join("m"), join("b"), join("c")
 NO_SIGN: dict[str, Reader] = {
     "offsets are skipped": Reader().read(join("a")).read_at(9, join("b")),
     "a second genesis whose writer had not read the first": Reader().read(genesis("z", at=0)),
-    # Both read two records that mean nothing, and found the group at once.
+    # Both read two records that mean nothing, and found the group together.
     "a race of two founders": Reader(State()).read(None, None, genesis("a", at=2), genesis("b", at=2)),
     "a first genesis, however far its writer had read": Reader(State()).read(None, None, genesis("a", at=9)),
     "a confirmed record that is read at its place": Reader().acknowledged(1, 2).read(join("m"), beat("m")),

@@ -102,9 +102,9 @@ def parsed(
     digests: Mapping[int, int] | None = None,
     agreed: Mapping[str, Any] | None = None,
 ) -> Record:
-    """What a word such as `b:handover(partition=1)` means in `state`, whose term and so on it has unless it says more.
+    """The record that `b:handover(partition=1)` stands for: `state` gives the term and whatever else it leaves out.
 
-    `called` gives the incarnation of a name, `digests` what readers had at each offset, `agreed` what a Genesis says.
+    `called` gives the incarnation of a name, `digests` the digest at each offset, `agreed` the fields of a Genesis.
     """
     match = _WRITTEN.match(word)
     assert match is not None, f"this is no record: {word!r}"
