@@ -1,4 +1,4 @@
-"""The meaning of each record, in tables of small ledgers; then the laws that hold whatever is written, by drawn stories.
+"""The meaning of each record, in tables of small ledgers; then laws that hold whatever is written, by drawn stories.
 
 `aab.` are owners or targets of partitions 0 to 3, `a@1003` is an owner under a term; see tests/support/records.py.
 """
