@@ -32,8 +32,11 @@ HEARD: dict[str, tuple[Signs, list[float], float]] = {
     ),
     "an irregular peer is given more time": (signs(), [0.0, 1.0, 4.0, 5.0, 8.0], 8 + 2 + 1 * 5.612),
     "only the intervals in the window count": (signs(), [0.0, 5.0, 6.0, 7.0, 8.0, 9.0], 9 + 1 + 0.5 * 5.612),
-    # Whatever was learned.
-    "no gap is waited for longer than the longest limit": (signs(limit_max=9.0), [0.0, 7.0, 8.0, 15.0, 16.0], 25.0),
+    "whatever was learned, no gap is waited for longer than the longest limit": (
+        signs(limit_max=9.0),
+        [0.0, 7.0, 8.0, 15.0, 16.0],
+        25.0,
+    ),
     "a longest limit below the least deviation holds too": (signs(limit_max=2.0), [10.0], 12.0),
 }
 
