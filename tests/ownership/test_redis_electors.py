@@ -230,8 +230,7 @@ def test_a_leader_without_a_majority_goes_on_reaching_redis_and_says_no_more_tha
     require_no_fall(told)
 
 
-@pytest.mark.parametrize("protocol", ["term", "gossip"])
-def test_any_agent_tells_who_owns_a_key_before_and_after_another_was_killed(protocol: str, tmp_path: Path) -> None:
+def test_any_agent_tells_who_owns_a_key_before_and_after_another_was_killed(tmp_path: Path) -> None:
     require(missing())
     places = loopback_places(NAMES)
     with ExitStack() as stack:
@@ -241,7 +240,7 @@ def test_any_agent_tells_who_owns_a_key_before_and_after_another_was_killed(prot
             (state := tmp_path / name).mkdir(mode=0o700)
             config = {
                 "ledger": f"peers://{','.join(places.values())}/jobs?me={place}&state={state}",
-                "protocol": protocol,
+                "protocol": "term",
                 "layout": {"partitions": PARTITIONS},
                 "lease": LEASE,
                 "ownership": url,

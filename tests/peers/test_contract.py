@@ -21,7 +21,8 @@ from neli_router.electors.events import BODY_MAX, Heard
 from neli_router.errors import Closed
 from neli_router.peers.memory import MemoryLink, MemoryNetwork
 from neli_router.peers.udp import PeerSockets
-from tests.peers.joining import PATIENCE, links, until
+from tests.peers.joining import links, take_until
+from tests.support.waiting import PATIENCE
 
 Link = PeerSockets | MemoryLink
 Three = Sequence[Link]
@@ -49,9 +50,8 @@ def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Three]:
 
 def heard(link: Link, from_: Link, body: bytes) -> None:
     """Send `body` until it has come: the network may lose it, and the first ones find nobody who knows the other."""
-    places = {link.place: link, from_.place: from_}
-    sender = from_.place
-    until(lambda taken: Heard(sender, body) in taken, link, from_, again=lambda: places[sender].send(link.place, body))
+    said = Heard(from_.place, body)
+    take_until(lambda taken: said in taken, link, from_, again=lambda: from_.send(link.place, body))
 
 
 def test_what_one_sends_the_other_hears_and_knows_from_whom(three: Three) -> None:
@@ -69,26 +69,25 @@ def test_a_body_sent_once_is_taken_once_also_by_one_that_has_never_heard_of_the_
         if one.counts["unsent"] == unsent:
             break  # A name may take a while to be found, and until then nothing leaves.
         other.wait(0.01)
-    taken = until(lambda taken: Heard(0, b"once") in taken, other, again=one.take)
+    taken = take_until(lambda taken: Heard(0, b"once") in taken, other, again=one.take)
     heard(other, one, b"later")
-    taken += until(lambda _: True, other)
+    taken += take_until(lambda _: True, other)
     assert 1 == taken.count(Heard(0, b"once"))
 
 
-def test_the_longest_body_arrives_whole(three: Three) -> None:
+def test_the_longest_body_and_an_empty_one_arrive_whole_and_are_counted(three: Three) -> None:
     heard(three[1], three[0], b"x" * BODY_MAX)
+    heard(three[1], three[0], b"")
+    assert three[0].counts["sent"] >= 2
+    assert three[1].counts["taken"] >= 2
 
 
 def test_what_a_peer_says_of_itself_the_others_come_to_know_and_it_may_say_another_thing(three: Three) -> None:
     for word in (b"I am one", b"x" * BODY_MAX):
         three[1].say(word)
         for other in (three[0], three[2]):
-            until(lambda _: {1: word} == other.words, other, three[1])  # noqa: B023 - it is over by then.
+            take_until(lambda _: {1: word} == other.words, other, three[1])  # noqa: B023 - it is over by then.
     assert {} == three[1].words
-
-
-def test_an_empty_body_arrives(three: Three) -> None:
-    heard(three[2], three[1], b"")
 
 
 def test_take_returns_at_once_when_nothing_came(three: Three) -> None:
@@ -96,18 +95,14 @@ def test_take_returns_at_once_when_nothing_came(three: Three) -> None:
         assert [] == [event for event in three[0].take() if isinstance(event, Heard)]
 
 
-def test_a_wake_from_another_thread_ends_a_wait(three: Three) -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_a_wake_ends_one_wait_also_one_that_comes_later(three: Three, *, before: bool) -> None:
     waiting = threading.Thread(target=three[0].wait, args=(PATIENCE,))
+    if before:
+        three[0].wake()
     waiting.start()
-    three[0].wake()
-    waiting.join(PATIENCE / 2)
-    assert not waiting.is_alive()
-
-
-def test_a_wake_that_came_before_the_wait_ends_it_too(three: Three) -> None:
-    three[0].wake()
-    waiting = threading.Thread(target=three[0].wait, args=(PATIENCE,))
-    waiting.start()
+    if not before:
+        three[0].wake()
     waiting.join(PATIENCE / 2)
     assert not waiting.is_alive()
 
@@ -125,12 +120,6 @@ def test_sending_to_a_peer_that_is_gone_is_no_error(three: Three) -> None:
         three[0].send(2, b"into the void")
         three[0].take()
     heard(three[1], three[0], b"still here")
-
-
-def test_counts_tell_what_was_sent_and_taken(three: Three) -> None:
-    heard(three[1], three[0], b"x")
-    assert three[0].counts["sent"] >= 1
-    assert 1 <= three[1].counts["taken"]
 
 
 def test_no_address_for_people_has_a_path_in_it(three: Three, tmp_path: Path) -> None:

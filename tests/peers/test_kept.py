@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import pytest
 
 from neli_router.errors import Closed, ConfigError, PeersUnusable
 from neli_router.peers.kept import MEMORY_MAX, KeptMemory, default_folder
-from tests.peers.joining import PATIENCE
+from tests.peers.joining import addresses_at, link_at
+from tests.support.waiting import PATIENCE, until
 
 
 def kept(folder: Path, *, group: str = "jobs", me: str = "a:7801", mark: bytes = b"term 8") -> KeptMemory:
@@ -29,13 +30,20 @@ def stored(folder: Path, memory: bytes) -> Path:
     return one.path
 
 
-def test_nothing_is_kept_at_first_and_then_what_was_kept_last(tmp_path: Path) -> None:
-    one = kept(tmp_path / "made" / "for" / "it")
-    assert b"" == one.memory
+def test_nothing_is_kept_at_first_and_then_what_was_kept_last_until_it_is_closed(tmp_path: Path) -> None:
+    one = kept(folder := tmp_path / "made" / "for" / "it")
+    assert (b"", True) == (one.memory, one.is_first)
     for memory in (b"term 1", b"", b"term 3" * 1000):
         one.keep(memory)
+    with pytest.raises(PeersUnusable, match="more than"):
+        one.keep(bytes(MEMORY_MAX + 1))
     one.close()
-    assert b"term 3" * 1000 == kept(tmp_path / "made" / "for" / "it").memory
+    one.close()
+    with pytest.raises(Closed):
+        one.keep(b"late")
+    again = kept(folder)
+    assert (b"term 3" * 1000, False) == (again.memory, again.is_first)
+    assert (0o700, 0o600) == (folder.stat().st_mode & 0o777, again.path.stat().st_mode & 0o777), "others can read it"
 
 
 def test_only_one_process_has_it(tmp_path: Path) -> None:
@@ -53,22 +61,13 @@ def test_places_and_groups_have_memories_of_their_own_in_one_folder(tmp_path: Pa
     assert [b"0", b"1", b"2"] == [one.memory for one in made]
 
 
-def test_no_other_user_can_read_it(tmp_path: Path) -> None:
-    path = stored(tmp_path / "new", b"term 1")
-    assert (0o700, 0o600) == (path.parent.stat().st_mode & 0o777, path.stat().st_mode & 0o777)
-
-
-@pytest.mark.parametrize("other", [{"mark": b"gossip 8"}, {"mark": b"term 16"}])
-def test_the_votes_of_another_protocol_are_refused_and_stay(tmp_path: Path, other: dict[str, bytes]) -> None:
+def test_the_votes_of_another_protocol_or_place_are_refused_and_stay(tmp_path: Path) -> None:
     path = stored(tmp_path, b"term 1")
     before = path.read_bytes()
-    with pytest.raises(PeersUnusable, match="written for another protocol, or for"):
-        KeptMemory(tmp_path, group="jobs", me="a:7801", mark=other["mark"])
-    assert before == path.read_bytes()
-
-
-def test_the_file_of_another_place_under_this_name_is_refused(tmp_path: Path) -> None:
-    path = stored(tmp_path, b"term 1")
+    for mark in (b"gossip 8", b"term 16"):
+        with pytest.raises(PeersUnusable, match="written for another protocol, or for"):
+            kept(tmp_path, mark=mark)
+        assert before == path.read_bytes()
     path.rename(path.with_name("jobs@b:7801.votes"))
     with pytest.raises(PeersUnusable, match="or it was renamed"):
         kept(tmp_path, me="b:7801")
@@ -88,19 +87,18 @@ def test_a_file_that_was_cut_anywhere_or_changed_is_refused_and_stays(tmp_path: 
     assert b"term 1" == kept(tmp_path).memory
 
 
-def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(b"my thesis\n", "none of ours"), (b"NELIVOTE\x02another form", "of version 2, and this is 1")],
+)
+def test_a_file_of_something_else_or_of_a_newer_version_is_refused_and_stays(
+    tmp_path: Path, text: bytes, said: str
+) -> None:
     path = stored(tmp_path, b"term 1")
-    path.write_text("my thesis\n", encoding="utf-8")
-    with pytest.raises(PeersUnusable, match="none of ours"):
+    path.write_bytes(text)
+    with pytest.raises(PeersUnusable, match=said):
         kept(tmp_path)
-    assert "my thesis\n" == path.read_text(encoding="utf-8")
-
-
-def test_a_file_of_a_newer_version_says_so(tmp_path: Path) -> None:
-    path = stored(tmp_path, b"term 1")
-    path.write_bytes(path.read_bytes()[:8] + b"\x02" + b"another form")
-    with pytest.raises(PeersUnusable, match="of version 2, and this is 1"):
-        kept(tmp_path)
+    assert text == path.read_bytes()
 
 
 def test_what_a_crash_left_half_written_beside_it_does_no_harm(tmp_path: Path) -> None:
@@ -113,20 +111,18 @@ def test_what_a_crash_left_half_written_beside_it_does_no_harm(tmp_path: Path) -
     assert b"term 2" == kept(tmp_path).memory
 
 
-@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
-def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_and_no_folder_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs@a:7801.votes"
-    if kind == "link":
-        path.symlink_to(tmp_path / "elsewhere")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        os.mkfifo(path)
-    with pytest.raises(PeersUnusable):
-        kept(tmp_path)
-
-
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    makers: list[Callable[[], None]] = [
+        lambda: path.symlink_to(tmp_path / "elsewhere"),
+        path.mkdir,
+        lambda: os.mkfifo(path),
+    ]
+    for i, make in enumerate(makers):
+        make()
+        with pytest.raises(PeersUnusable):
+            kept(tmp_path)
+        path.rename(tmp_path / f"no file {i}")
     (tmp_path / "file").touch()
     with pytest.raises(PeersUnusable, match=r"/file cannot be used \(it is no folder\)"):
         kept(tmp_path / "file")
@@ -153,31 +149,6 @@ def test_a_folder_that_others_may_write_is_used_with_a_doubt(tmp_path: Path) -> 
     assert "another user can change or bring back this member's votes" in doubt
     assert f"others may write into its folder {tmp_path} (mode 0777)" in doubt
     assert "chmod 700 it" in doubt
-
-
-def test_it_is_known_whether_anything_was_found(tmp_path: Path) -> None:
-    with closing(kept(tmp_path)) as one:
-        assert one.is_first
-        one.keep(b"")
-    with closing(kept(tmp_path)) as one:
-        assert not one.is_first
-
-
-def test_after_close_nothing_is_kept(tmp_path: Path) -> None:
-    one = kept(tmp_path)
-    one.close()
-    one.close()
-    with pytest.raises(Closed):
-        one.keep(b"late")
-
-
-def test_more_than_a_memory_has_is_refused_and_the_last_one_stays(tmp_path: Path) -> None:
-    one = kept(tmp_path)
-    one.keep(b"term 1")
-    with pytest.raises(PeersUnusable, match="more than"):
-        one.keep(bytes(MEMORY_MAX + 1))
-    one.close()
-    assert b"term 1" == kept(tmp_path).memory
 
 
 def test_a_disk_that_takes_no_more_is_an_error_and_the_last_memory_stays(tmp_path: Path) -> None:
@@ -257,7 +228,7 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_memory_and_none_older_tha
             print(number, flush=True)
     """)
     told = 0
-    for life in range(8):
+    for life in range(5):
         process = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         try:
@@ -289,9 +260,15 @@ def test_a_child_that_outlives_its_member_does_not_keep_the_memory_from_the_next
             print(os.getpid(), flush=True)
             time.sleep(600)
     """)
-    from tests.peers.joining import addresses_at, link_at  # noqa: PLC0415 - this test alone has a link.
-
     (me,) = addresses_at(["127.0.0.1"])
+
+    def opens() -> bool:
+        try:
+            link_at([me], me, tmp_path, mark=b"").close()
+        except PeersUnusable:
+            return False
+        return True
+
     process = subprocess.Popen(
         [sys.executable, "-c", program, f"//{me}/jobs?state={tmp_path}"], stdout=subprocess.PIPE, text=True
     )
@@ -299,14 +276,7 @@ def test_a_child_that_outlives_its_member_does_not_keep_the_memory_from_the_next
     child = int(process.stdout.readline())
     try:
         process.wait(PATIENCE)
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                link_at([me], me, tmp_path, mark=b"").close()
-                break
-            except PeersUnusable:
-                assert time.monotonic() < end, "the child holds it"
-                time.sleep(0.01)
+        until(opens, "the memory without its child")
     finally:
         os.kill(child, signal.SIGKILL)
         process.stdout.close()

@@ -12,7 +12,7 @@ from neli_router.electors.events import Heard
 from neli_router.errors import PeersUnusable
 from neli_router.keyspace import Layout
 from neli_router.protocol import Notice
-from tests.peers.joining import addresses_at, until
+from tests.peers.joining import addresses_at, take_until
 
 
 def configured(peers: list[str], me: str, folder: Path, options: dict[str, Any], protocol: str) -> Config:
@@ -47,7 +47,7 @@ def test_a_member_that_counts_voters_or_finds_keys_otherwise_is_refused(
         stack.callback(ours.close)
         stack.callback(theirs.close)
         others: list[Heard | Notice] = []  # Taken meanwhile, because each side tells it once a minute.
-        taken = until(
+        taken = take_until(
             lambda taken: bool(refusals(taken) and refusals(others)),
             ours,
             again=lambda: others.extend(theirs.take()),
@@ -75,5 +75,5 @@ def test_the_lease_and_who_stands_first_may_differ(tmp_path: Path) -> None:
         )
         stack.callback(ours.close)
         stack.callback(theirs.close)
-        until(lambda _: 1 in ours.heard_at, ours, theirs)
+        take_until(lambda _: 1 in ours.heard_at, ours, theirs)
         assert {} == ours.refusals

@@ -10,7 +10,7 @@ import pytest
 from neli_router.electors.events import Heard
 from neli_router.peers.udp import PeerSockets
 from tests.conftest import require
-from tests.peers.joining import link_at, until
+from tests.peers.joining import link_at, take_until
 from tests.support.servers.network import Network, missing
 
 pytestmark = pytest.mark.process
@@ -38,7 +38,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 def crosses(sender: PeerSockets, receiver: PeerSockets, body: bytes) -> None:
     expected = Heard(sender.place, body)
-    until(lambda taken: expected in taken, receiver, sender, again=lambda: sender.send(receiver.place, body))
+    take_until(lambda taken: expected in taken, receiver, sender, again=lambda: sender.send(receiver.place, body))
 
 
 def test_two_hosts_hear_each_other_and_when_a_cut_is_mended_hear_again(hosts: Hosts) -> None:

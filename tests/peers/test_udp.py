@@ -28,7 +28,7 @@ from neli_router.peers.udp import (
     open_link,
 )
 from neli_router.protocol import Notice
-from tests.peers.joining import addresses_at, link_at, until
+from tests.peers.joining import addresses_at, link_at, take_until
 
 SECRET = b"an agreed secret of the group"
 
@@ -70,12 +70,53 @@ class Raw:
         self._target = ("127.0.0.1", int(me.rpartition(":")[2]))
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((host, int(port)))
+        self._socket.settimeout(0.05)
 
     def say(self, datagram: bytes) -> None:
         self._socket.sendto(datagram, self._target)
 
+    def learn(self, life: Seal) -> None:
+        """Let this seal open what came, if something did."""
+        with suppress(TimeoutError):
+            life.open(self._socket.recv(2000))
+
     def close(self) -> None:
         self._socket.close()
+
+
+class Meeting:
+    """A link with a key, and a program at the place of its only peer. The clock of the link stands still."""
+
+    def __init__(self, opened: Open, key_file: Path) -> None:
+        self.now = 100.0
+        peers = addresses_at(["127.0.0.1"] * 2)
+        self.link = opened(peers, peers[0], options=f"&key_file={key_file}", clock=lambda: self.now)
+        self.peer, self.raw = peers[1], Raw(self.link, peers[1])
+
+    def say_until(self, holds: Callable[[], bool], datagram: Callable[[], bytes]) -> list[Heard | Notice]:
+        return take_until(lambda _: holds(), self.link, again=lambda: self.raw.say(datagram()))
+
+    def refused(self, reason: str, times: int, datagram: Callable[[], bytes]) -> list[Heard | Notice]:
+        """What the link takes until so many were refused for this reason."""
+        return self.say_until(lambda: self.link.counts.get(f"refused.{reason}", 0) >= times, datagram)
+
+    def acquaint(self, life: Seal) -> None:
+        """Have the link take something of the peer whose seal this is."""
+        body = os.urandom(8)
+
+        def speak() -> None:
+            self.raw.say(life.seal(0, body) if life.knows(0) else life.ask(0))
+            self.link.wait(0.05)
+            self.raw.learn(life)
+
+        take_until(lambda taken: Heard(1, body) in taken, self.link, again=speak)
+
+
+@pytest.fixture
+def meeting(opened: Open, key_file: Path) -> Iterator[Meeting]:
+    made = Meeting(opened, key_file)
+    with closing(made.raw):
+        yield made
 
 
 def sealer(
@@ -95,48 +136,35 @@ def sealer(
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("reason", "datagram"),
-    [
-        ("key", lambda link: sealer(link, secret=b"another secret than that").ask(0)),
-        ("group", lambda link: sealer(link, group="another").ask(0)),
-        ("list", lambda link: sealer(link, peers=("a:1", "b:1")).ask(0)),
-        ("size", lambda link: sealer(link, peers=("a:1", "b:1", "c:1")).ask(0)),
-        ("protocol", lambda link: sealer(link, mark=b"gossip 8").ask(0)),
-        ("protocol", lambda link: sealer(link, mark=b"term 16").ask(0)),
-        ("place", lambda link: sealer(link, me=0).ask(0)),
-        ("truncated", lambda link: sealer(link).ask(0)[:-1]),
-        ("truncated", lambda _: b""),
-        ("oversized", lambda _: b"N" * (DATAGRAM_MAX + 1)),
-        ("oversized", lambda _: b"N" * 60_000),
-        ("foreign", lambda _: b"GET / HTTP/1.1\r\n\r\n"),
-        ("version", lambda link: b"NELP\x02" + sealer(link).ask(0)[5:]),
-    ],
-)
+REFUSED: list[tuple[str, Callable[[PeerSockets], bytes]]] = [
+    ("key", lambda link: sealer(link, secret=b"another secret than that").ask(0)),
+    ("protocol", lambda link: sealer(link, mark=b"gossip 8").ask(0)),
+    ("place", lambda link: sealer(link, me=0).ask(0)),
+    ("truncated", lambda _: b""),
+    ("oversized", lambda _: b"N" * (DATAGRAM_MAX + 1)),
+    ("oversized", lambda _: b"N" * 60_000),
+    ("foreign", lambda _: b"GET / HTTP/1.1\r\n\r\n"),
+    ("version", lambda link: b"NELP\x02" + sealer(link).ask(0)[5:]),
+]
+"""What the link may be told; tests/peers/test_seal.py has all flaws."""
+
+
+@pytest.mark.parametrize(("reason", "datagram"), REFUSED)
 def test_bad_input_is_refused_counted_and_told_once_with_the_reason_and_the_peer(
-    opened: Open, key_file: Path, reason: str, datagram: Callable[[PeerSockets], bytes]
+    meeting: Meeting, reason: str, datagram: Callable[[PeerSockets], bytes]
 ) -> None:
-    peers = addresses_at(["127.0.0.1"] * 2)
-    link = opened(peers, peers[0], options=f"&key_file={key_file}")
-    with closing(Raw(link, peers[1])) as raw:
-        taken = until(
-            lambda _: link.counts.get(f"refused.{reason}", 0) >= 5,
-            link,
-            again=lambda: raw.say(datagram(link)),
-        )
-    notices = [one for one in taken if isinstance(one, Notice)]
-    assert [("peers.refused", reason, peers[1])] == [
-        (one.event, one.fields["reason"], one.fields["peer"]) for one in notices
-    ]
-    assert not [one for one in taken if isinstance(one, Heard)]
-    assert all(SECRET.decode() not in repr(one) for one in notices)
+    taken = meeting.refused(reason, 5, lambda: datagram(meeting.link))
+    (notice,) = taken
+    assert isinstance(notice, Notice)
+    assert ("peers.refused", reason, meeting.peer) == (notice.event, notice.fields["reason"], notice.fields["peer"])
+    assert SECRET.decode() not in repr(notice)
 
 
 def test_a_stranger_is_told_by_where_it_came_from(opened: Open) -> None:
     peers = addresses_at(["127.0.0.1"] * 2)
     link = opened(peers, peers[0])
     with closing(Raw(link)) as raw:
-        taken = until(lambda taken: told(taken, reason="foreign"), link, again=lambda: raw.say(b"hello?"))
+        taken = take_until(lambda taken: told(taken, reason="foreign"), link, again=lambda: raw.say(b"hello?"))
     (notice,) = [one for one in taken if isinstance(one, Notice)]
     assert str(notice.fields["source"]).startswith("127.0.0.1:")
     assert "peer" not in notice.fields
@@ -153,7 +181,7 @@ def test_a_peer_that_moved_is_known_by_its_new_address(opened: Open, key_file: P
         clock=lambda: seconds[0],
         resolve=lambda host, port: [("127.0.0.1" if port == ports[0] else hosts[0], port)],
     )
-    until(lambda _: bool(link._names.addresses(1)), link)
+    take_until(lambda _: bool(link._names.addresses(1)), link)
     hosts[0] = "127.0.0.7"
     link._names._ask(1)
     seconds[0] += LOOK_EVERY
@@ -161,67 +189,43 @@ def test_a_peer_that_moved_is_known_by_its_new_address(opened: Open, key_file: P
     assert {("127.0.0.7", ports[1]): 1} == link._sources
 
 
-def test_a_list_of_another_length_is_told_with_both(opened: Open, key_file: Path) -> None:
-    peers = addresses_at(["127.0.0.1"] * 2)
-    link = opened(peers, peers[0], options=f"&key_file={key_file}")
-    other = sealer(link, peers=("a:1", "b:1", "c:1"))
-    with closing(Raw(link)) as raw:
-        until(lambda taken: told(taken, peers=2, theirs=3), link, again=lambda: raw.say(other.ask(0)))
+def test_a_list_of_another_length_is_told_with_both(meeting: Meeting) -> None:
+    other = sealer(meeting.link, peers=("a:1", "b:1", "c:1"))
+    taken = meeting.refused("size", 1, lambda: other.ask(0))
+    assert told(taken, peers=2, theirs=3)
 
 
-def test_replays_are_refused_and_told_when_there_are_many(opened: Open, key_file: Path) -> None:
-    peers = addresses_at(["127.0.0.1"] * 2)
-    link = opened(peers, peers[0], options=f"&key_file={key_file}")
-    other = sealer(link)
-    with closing(Raw(link, peers[1])) as raw:
-        raw._socket.settimeout(0.05)
-
-        def learn() -> None:
-            if not other.knows(0):
-                raw.say(other.ask(0))
-                link.wait(1)
-                link.take()
-                try:
-                    other.open(raw._socket.recv(2000))
-                except TimeoutError:
-                    return
-
-        until(lambda _: other.knows(0), link, again=learn)
-        sealed = other.seal(0, b"once")
-        taken = until(
-            lambda _: link.counts.get("refused.replayed", 0) >= MANY + 10, link, again=lambda: raw.say(sealed)
-        )
+def test_replays_are_refused_and_told_when_there_are_many(meeting: Meeting) -> None:
+    other = sealer(meeting.link)
+    meeting.acquaint(other)
+    sealed = other.seal(0, b"once")
+    taken = meeting.refused("replayed", MANY + 10, lambda: sealed)
     assert 1 == taken.count(Heard(1, b"once"))
     assert [MANY] == [one.fields["times"] for one in taken if isinstance(one, Notice)]
 
 
-def test_what_was_refused_of_a_peer_is_forgotten_when_it_is_heard(opened: Open, key_file: Path) -> None:
-    peers = addresses_at(["127.0.0.1"] * 2)
-    link = opened(peers, peers[0], options=f"&key_file={key_file}")
-    with closing(Raw(link, peers[1])) as raw:
-        until(lambda _: {1: "protocol"} == link.refusals, link, again=lambda: raw.say(sealer(link, mark=b"x").ask(0)))
-        raw.say(sealer(link).ask(0))  # Of this one nobody knows when it was said.
-        until(lambda _: 1 in link._asking_at, link)
-        assert {1: "protocol"} == link.refusals
-        acquaint(sealer(link), link, raw)
+def test_what_was_refused_of_a_peer_is_forgotten_when_it_is_heard(meeting: Meeting) -> None:
+    link = meeting.link
+    meeting.say_until(lambda: {1: "protocol"} == link.refusals, lambda: sealer(link, mark=b"x").ask(0))
+    meeting.raw.say(sealer(link).ask(0))  # Of this one nobody knows when it was said.
+    take_until(lambda _: 1 in link._asking_at, link)
+    assert {1: "protocol"} == link.refusals
+    meeting.acquaint(sealer(link))
     assert {} == link.refusals
 
 
-def test_a_forged_address_does_not_make_a_peer_that_is_heard_a_refused_one(opened: Open, key_file: Path) -> None:
-    now = [100.0]
-    peers = addresses_at(["127.0.0.1"] * 2)
-    link = opened(peers, peers[0], options=f"&key_file={key_file}", clock=lambda: now[0])
-    with closing(Raw(link, peers[1])) as raw:
-        acquaint(sealer(link), link, raw)
-        taken = until(lambda _: link.counts["refused.foreign"] > 0, link, again=lambda: raw.say(b"hello?"))
-        assert {} == link.refusals
-        assert told(taken, reason="foreign")
-        assert not told(taken, peer=peers[1])
-        until(lambda _: link.counts["refused.protocol"] > 0, link, again=lambda: raw.say(recorded(link)))
-        assert {} == link.refusals
-        now[0] += ASK_AFTER + SILENT_AFTER
-        taken = until(lambda _: {1: "foreign"} == link.refusals, link, again=lambda: raw.say(b"hello?"))
-    assert told(taken, reason="foreign", peer=peers[1])
+def test_a_forged_address_does_not_make_a_peer_that_is_heard_a_refused_one(meeting: Meeting) -> None:
+    link = meeting.link
+    meeting.acquaint(sealer(link))
+    taken = meeting.refused("foreign", 1, lambda: b"hello?")
+    assert {} == link.refusals
+    assert told(taken, reason="foreign")
+    assert not told(taken, peer=meeting.peer)
+    meeting.refused("protocol", 1, lambda: recorded(link))
+    assert {} == link.refusals
+    meeting.now += ASK_AFTER + SILENT_AFTER
+    taken = meeting.say_until(lambda: {1: "foreign"} == link.refusals, lambda: b"hello?")
+    assert told(taken, reason="foreign", peer=meeting.peer)
 
 
 def recorded(link: PeerSockets) -> bytes:
@@ -229,63 +233,36 @@ def recorded(link: PeerSockets) -> bytes:
     return sealer(link, mark=b"term 16").ask(0)
 
 
-def test_an_old_session_marks_nobody_and_is_told_when_it_comes_often(opened: Open, key_file: Path) -> None:
-    peers = addresses_at(["127.0.0.1"] * 2)
-    link = opened(peers, peers[0], options=f"&key_file={key_file}")
+def test_an_old_session_marks_nobody_and_is_told_when_it_comes_often(meeting: Meeting) -> None:
+    link = meeting.link
     older, newer = sealer(link), sealer(link)
-    with closing(Raw(link, peers[1])) as raw:
-        for life in (older, newer):
-            acquaint(life, link, raw)
-        taken = until(
-            lambda _: link.counts["refused.replaced"] >= MANY - 1, link, again=lambda: raw.say(older.seal(0, b"x"))
-        )
-        assert MANY - 1 == link.counts["refused.replaced"]
-        assert ({}, False) == (link.refusals, told(taken, reason="replaced"))
-        taken = until(
-            lambda _: link.counts["refused.replaced"] >= MANY, link, again=lambda: raw.say(older.seal(0, b"x"))
-        )
-    assert ({}, True) == (link.refusals, told(taken, reason="replaced", peer=peers[1]))
+    for life in (older, newer):
+        meeting.acquaint(life)
+    for times, is_told in ((MANY - 1, False), (MANY, True)):
+        taken = meeting.refused("replaced", times, lambda: older.seal(0, b"x"))
+        assert times == link.counts["refused.replaced"]
+        assert ({}, is_told) == (link.refusals, told(taken, reason="replaced", peer=meeting.peer))
 
 
-def test_a_silent_peer_that_asks_is_heard_once_for_each_time_that_it_asks(opened: Open, key_file: Path) -> None:
-    now = [100.0]
-    peers = addresses_at(["127.0.0.1"] * 2)
-    link = opened(peers, peers[0], options=f"&key_file={key_file}", clock=lambda: now[0])
+def test_a_silent_peer_that_asks_is_heard_once_for_each_time_that_it_asks(meeting: Meeting) -> None:
+    link = meeting.link
     deaf = sealer(link)
-    with closing(Raw(link, peers[1])) as raw:
 
-        def comes(ask: bytes) -> None:
-            came = link.counts["sent"]
-            until(lambda _: link.counts["sent"] > came, link, again=lambda: raw.say(ask))  # Each is answered.
+    def comes(ask: bytes) -> None:
+        came = link.counts["sent"]
+        meeting.say_until(lambda: link.counts["sent"] > came, lambda: ask)  # Each is answered.
 
-        ask = deaf.ask(0)
-        comes(ask)
-        assert {} == link.heard_at  # Nobody is alive for what may be a replay.
-        now[0] += ASK_AFTER + SILENT_AFTER
-        link.take()
-        assert {1} == link.silent
-        assert {1: 100.0} == link.heard_at
-        comes(ask)
-        assert {1: 100.0} == link.heard_at
-        comes(deaf.ask(0))
-        assert {1: now[0]} == link.heard_at
-
-
-def acquaint(life: Seal, link: PeerSockets, raw: Raw) -> None:
-    """Have `link` take something of the peer whose seal this is."""
-    raw._socket.settimeout(0.05)
-    body = os.urandom(8)
-
-    def speak() -> None:
-        raw.say(life.seal(0, body) if life.knows(0) else life.ask(0))
-        link.wait(0.05)
-
-    def learn() -> None:
-        speak()
-        with suppress(TimeoutError):
-            life.open(raw._socket.recv(2000))
-
-    until(lambda taken: Heard(1, body) in taken, link, again=learn)
+    ask = deaf.ask(0)
+    comes(ask)
+    assert {} == link.heard_at  # Nobody is alive for what may be a replay.
+    meeting.now += ASK_AFTER + SILENT_AFTER
+    link.take()
+    assert {1} == link.silent
+    assert {1: 100.0} == link.heard_at
+    comes(ask)
+    assert {1: 100.0} == link.heard_at
+    comes(deaf.ask(0))
+    assert {1: meeting.now} == link.heard_at
 
 
 def test_one_take_reads_so_many_and_leaves_the_rest_for_the_next(opened: Open) -> None:
@@ -296,7 +273,7 @@ def test_one_take_reads_so_many_and_leaves_the_rest_for_the_next(opened: Open) -
             raw.say(b"x")
         link.take()
         assert TAKE_MAX == link.counts["refused.foreign"]
-        until(lambda _: TAKE_MAX + 40 == link.counts["refused.foreign"], link)
+        take_until(lambda _: TAKE_MAX + 40 == link.counts["refused.foreign"], link)
 
 
 def test_all_addresses_of_ipv6_leave_those_of_ipv4_free() -> None:
@@ -313,7 +290,7 @@ def test_where_bind_says_it_stays_wherever_its_name_leads(opened: Open, key_file
 
     options = f"&key_file={key_file}&bind=127.0.0.1:{port}"
     link = opened(peers, peers[0], options=options, resolve=elsewhere, clock=lambda: seconds[0])
-    until(lambda _: bool(link._names.addresses(0)), link)
+    take_until(lambda _: bool(link._names.addresses(0)), link)
     seconds[0] += LOOK_EVERY
     link.take()
     assert [("127.0.0.1", port)] == [one.getsockname() for one in link._sockets]
@@ -330,7 +307,7 @@ def test_a_flood_does_not_hold_up_a_take_nor_what_comes_behind_it(opened: Open) 
         other.take()
 
     with closing(Raw(link)) as raw:
-        until(lambda taken: Heard(1, b"through the flood") in taken, link, again=flood)
+        take_until(lambda taken: Heard(1, b"through the flood") in taken, link, again=flood)
 
 
 def test_a_peer_that_answers_is_not_silent_and_one_that_is_gone_is(opened: Open) -> None:
@@ -344,7 +321,7 @@ def test_a_peer_that_answers_is_not_silent_and_one_that_is_gone_is(opened: Open)
 
     for _ in range(3):
         answered_at = now[0] = now[0] + ASK_AFTER
-        until(lambda _, since=answered_at: link._answered_at[other.place] >= since, link, other, again=pass_time)  # type: ignore[misc]
+        take_until(lambda _, since=answered_at: link._answered_at[other.place] >= since, link, other, again=pass_time)  # type: ignore[misc]
         pass_time()
         link.take()
         assert other.place not in link._names.silent
@@ -365,7 +342,7 @@ def test_of_two_processes_of_one_peer_on_two_hosts_the_older_ends_and_others_are
     peers = addresses_at(["127.0.0.1"] * 2)
     (elsewhere,) = addresses_at(["127.0.0.1"])
     link, older = opened(peers, peers[0]), opened(peers, peers[1], "other")
-    until(lambda taken: Heard(1, b"older") in taken, link, older, again=lambda: older.send(0, b"older"))
+    take_until(lambda taken: Heard(1, b"older") in taken, link, older, again=lambda: older.send(0, b"older"))
     newer = opened(peers, peers[1], "third", options=f"&bind={elsewhere}")
 
     def translated() -> None:
@@ -375,7 +352,7 @@ def test_of_two_processes_of_one_peer_on_two_hosts_the_older_ends_and_others_are
         for datagram in received(older):
             newer._judge(datagram, ("127.0.0.1", 1), [])
 
-    until(lambda taken: Heard(1, b"newer") in taken, link, again=translated)
+    take_until(lambda taken: Heard(1, b"newer") in taken, link, again=translated)
 
     def older_speaks() -> None:
         older.send(0, b"older")
@@ -383,7 +360,7 @@ def test_of_two_processes_of_one_peer_on_two_hosts_the_older_ends_and_others_are
         link.take()
 
     with pytest.raises(Replaced, match="another process has taken it"):
-        until(lambda _: False, older, again=older_speaks)
+        take_until(lambda _: False, older, again=older_speaks)
 
 
 def received(link: PeerSockets) -> Iterator[bytes]:
@@ -396,11 +373,10 @@ def received(link: PeerSockets) -> Iterator[bytes]:
 def test_a_peer_that_starts_anew_is_heard_again_and_hears(opened: Open) -> None:
     peers = addresses_at(["127.0.0.1"] * 2)
     link, other = opened(peers, peers[0]), opened(peers, peers[1], "other")
-    for life in range(3):
-        body = str(life).encode()
-        said, answered = Heard(1, body), Heard(0, body)
-        until(partial(contains, said), link, other, again=partial(other.send, 0, body))
-        until(partial(contains, answered), other, link, again=partial(link.send, 1, body))
+    for life in (b"first", b"second", b"third"):
+        other_is_heard, link_is_heard = Heard(1, life), Heard(0, life)
+        take_until(partial(contains, other_is_heard), link, other, again=partial(other.send, 0, life))
+        take_until(partial(contains, link_is_heard), other, link, again=partial(link.send, 1, life))
         other.close()
         other = opened(peers, peers[1], "other")
 
@@ -425,7 +401,7 @@ def test_behind_a_translated_address_it_listens_where_bind_says(opened: Open, ke
     other = sealer(link)
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as raw:
         host, _, port = place.partition(":")
-        until(
+        take_until(
             lambda _: link.counts.get("refused.stale", 0) > 0,
             link,
             again=lambda: raw.sendto(other.seal(0, b"x"), (host, int(port))),
@@ -525,21 +501,21 @@ def test_what_fails_at_the_start_lets_go_of_the_memory_and_is_told(opened: Open)
     opened(peers, peers[0])
 
 
-def test_a_first_start_is_told_as_one_that_may_be_a_loss(opened: Open) -> None:
-    peers = addresses_at(["127.0.0.1"] * 2)
-    link = opened(peers, peers[0])
+def test_a_first_start_is_told_as_one_that_may_be_a_loss_and_a_folder_that_others_may_write_is_a_doubt(
+    opened: Open, tmp_path: Path
+) -> None:
+    (me,) = addresses_at(["127.0.0.1"])
+    link = opened([me], me)
     (doubt,) = [one for one in link.doubts if "no votes were found in" in one]
     assert "fine at a first start, but if this member ran before, they are lost" in doubt
+    assert "every user of this host" in "\n".join(link.doubts)
+    assert "others may write" not in "\n".join(link.doubts)
     link.keep(b"a vote")
     link.close()
-    assert "no votes" not in "\n".join(opened(peers, peers[0]).doubts)
-
-
-def test_a_folder_of_votes_that_others_may_write_is_a_doubt(opened: Open, tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
     (tmp_path / "state").chmod(0o777)
-    peers = addresses_at(["127.0.0.1"] * 2)
-    assert "others may write into its folder" in "\n".join(opened(peers, peers[0]).doubts)
+    doubts = "\n".join(opened([me], me).doubts)
+    assert "no votes" not in doubts
+    assert "others may write into its folder" in doubts
 
 
 # The key
@@ -564,7 +540,7 @@ def test_without_a_key_nothing_leaves_loopback_when_names_change_and_it_is_told(
         clock=lambda: seconds[0],
         resolve=lambda _, port: [(host, port) for host in hosts],
     )
-    until(lambda _: bool(link._names.addresses(0) and link._names.addresses(1)), link)
+    take_until(lambda _: bool(link._names.addresses(0) and link._names.addresses(1)), link)
     hosts[:] = ["0.0.0.0"]  # noqa: S104 - an address off loopback that each host has.
     for place in (0, 1):
         link._names._ask(place)
@@ -583,6 +559,7 @@ def test_without_a_key_nothing_leaves_loopback_when_names_change_and_it_is_told(
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
+        (None, 0, "no such file"),
         (b"", 0o600, "0 bytes"),
         (b"fifteen bytes..\n", 0o600, "15 bytes, and a key has 16"),
         (b"x" * 5000, 0o600, "larger than"),
@@ -591,21 +568,16 @@ def test_without_a_key_nothing_leaves_loopback_when_names_change_and_it_is_told(
     ],
 )
 def test_a_key_that_is_short_or_open_to_others_is_refused_without_being_shown(
-    opened: Open, tmp_path: Path, content: bytes, mode: int, said: str
+    opened: Open, tmp_path: Path, content: bytes | None, mode: int, said: str
 ) -> None:
     path = tmp_path / "key"
-    path.write_bytes(content)
-    path.chmod(mode)
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
     (me,) = addresses_at(["127.0.0.1"])
     with pytest.raises(ConfigError, match=said) as raised:
         opened([me], me, options=f"&key_file={path}")
     assert SECRET.decode() not in str(raised.value)
-
-
-def test_a_key_that_is_not_there_is_an_error(opened: Open) -> None:
-    (me,) = addresses_at(["127.0.0.1"])
-    with pytest.raises(ConfigError, match="no such file"):
-        opened([me], me, options="&key_file=/nowhere/key")
 
 
 def test_off_loopback_nothing_runs_without_a_key(tmp_path: Path) -> None:
@@ -615,8 +587,3 @@ def test_off_loopback_nothing_runs_without_a_key(tmp_path: Path) -> None:
     without = type(address)(address.peers, address.group, state=address.state)
     with pytest.raises(ConfigError, match="need a key"):
         open_link(without, mark=b"", clock=host_clock, resolve=lambda _, port: resolve("127.0.0.1", port))
-
-
-def test_on_loopback_without_a_key_it_runs_and_says_what_that_means(opened: Open) -> None:
-    (me,) = addresses_at(["127.0.0.1"])
-    assert "every user of this host" in "\n".join(opened([me], me).doubts)
