@@ -6,7 +6,6 @@ A loss must be found before anything new is handed over, whatever stands in its 
 each waits for the event that must come.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from neli_router.config import Config
 from neli_router.errors import (
     ConfigError,
     LedgerRewound,
-    LedgerTrimmed,
     LedgerUnavailable,
     LedgerUnusable,
 )
@@ -249,12 +247,6 @@ def test_offsets_are_the_second_part_of_places_and_any_client_can_read_the_recor
     write(ledger, *(b"%d" % number for number in range(3, 11)))
     ledger.trim(7)
     assert (7, 11) == (ledger.start(), ledger.tip())
-    late = opened(server.url("jobs"))
-    late.seek(3)
-    with pytest.raises(LedgerTrimmed, match=r"offset 3 was wanted.* starts at 7"):
-        late.read(1.0)
-    late.seek(7)
-    assert [b"7", b"8", b"9", b"10"] == take(late, 4)
 
 
 @on_servers
@@ -634,24 +626,3 @@ def test_members_on_a_server_that_lost_records_stop_and_say_why(server: Redis) -
         with pytest.raises(LedgerRewound, match="a restart without AOF, a failover, FLUSHALL"):
             member.await_closed(timeout=PATIENCE)
         assert {} == dict(member._membership.standing.terms)
-
-
-@on_servers
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_is_refused_and_the_parent_goes_on(server: Redis, opened: Open) -> None:
-    ledger = opened(server.url("jobs"))
-    write(ledger, b"one")
-    child = os.fork()
-    if not child:  # pragma: no cover - counted in another process.
-        refused = 0
-        for act in (lambda: ledger.read(0), lambda: ledger.append([b"x"]), ledger.tip, ledger.start):
-            try:
-                act()
-            except LedgerUnusable:
-                refused += 1
-        ledger.wake()
-        ledger.close()
-        os._exit(refused)
-    assert 4 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    write(ledger, b"two")
-    assert [b"one", b"two"] == take(ledger, 2)
