@@ -140,7 +140,12 @@ def settle(ledger: Ledger, count: int) -> list[int]:
 def take(ledger: Ledger, count: int) -> list[Entry]:
     """The next `count` entries, however many reads that takes."""
     entries: list[Entry] = []
-    until(lambda: len(entries) >= count or entries.extend(ledger.read(1.0)) or len(entries) >= count)
+
+    def has_all() -> bool:
+        entries.extend(ledger.read(1.0))
+        return len(entries) >= count
+
+    until(has_all)
     assert count == len(entries)
     return entries
 
