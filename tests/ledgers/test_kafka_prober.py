@@ -101,15 +101,11 @@ def failing() -> tuple[Prober, Brokers, Reader]:
     return prober, brokers, reader
 
 
-def test_in_calm_it_asks_for_the_tip_alone() -> None:
+def test_in_calm_it_asks_for_the_tip_alone_and_sooner_while_something_is_to_move() -> None:
     prober, brokers, reader = scene()
     assert PROBE_EVERY == prober._turn(urgent=False)
     assert ["tip"] == brokers.asked
     assert [7, "look"] == reader.heard
-
-
-def test_it_asks_sooner_while_something_is_to_move() -> None:
-    prober, _, reader = scene()
     reader.waiting = True
     assert LOOK_EVERY == prober._turn(urgent=False)
 
@@ -135,17 +131,13 @@ def test_as_soon_as_another_leads_it_asks_that_one_and_all_followers_look_for_it
     assert [9, "look anew", 9, "look"] == reader.heard
 
 
-def test_a_leader_that_says_no_at_once_is_asked_again_soon() -> None:
+def test_a_leader_that_says_no_at_once_is_asked_again_soon_and_anyone_if_it_is_urgent() -> None:
     prober, brokers, _ = failing()
     brokers.leads = 2
     for _ in range(2):
         assert LOOK_EVERY == prober._turn(urgent=False)
     assert ["leader", "tip", "leader", "tip"] == brokers.asked
-
-
-def test_an_urgent_question_is_asked_at_once() -> None:
     prober, brokers, _ = failing()
-    brokers.high = 9
     prober._turn(urgent=True)
     assert "tip" in brokers.asked
 

@@ -1,6 +1,5 @@
 """The queue between a reading thread and the pump: one read at a time, by a reader that asks no server."""
 
-import threading
 import time
 from math import inf
 
@@ -83,13 +82,6 @@ def test_the_age_counts_from_the_question_and_is_endless_while_more_is_there(rea
     assert 7 <= reader.age() < inf
     reader.extend(1, 1)
     assert inf == reader.age()
-
-
-def test_a_wake_up_ends_one_read_and_is_kept_for_the_next_if_none_waits(reader: Reader) -> None:
-    reader.wake()
-    assert [] == reader.read(60)
-    threading.Timer(0.01, reader.wake).start()
-    assert [] == reader.read(60)
 
 
 def test_an_error_of_the_reading_thread_is_raised_at_each_read_as_one_of_its_own(reader: Reader) -> None:

@@ -17,11 +17,8 @@ def problems_of(rest: str) -> list[str]:
     return problems
 
 
-def test_the_group_names_its_topic_as_goneli_does() -> None:
+def test_the_group_names_its_topic_as_goneli_does_unless_another_is_said() -> None:
     assert ("jobs", "jobs.neli") == (read("//h:9092/jobs").at.group, read("//h:9092/jobs").at.topic)
-
-
-def test_the_topic_and_its_partitions_may_be_said() -> None:
     address = read("//h:9092/jobs?topic=shared&partitions=12&replication=2")
     assert ("shared", 12, 2) == (address.at.topic, address.partitions, address.at.replication)
     assert {"bootstrap.servers": "h:9092"} == address.at.client
@@ -64,8 +61,7 @@ def test_a_wrong_option_is_named(query: str, expected: str) -> None:
 
 
 def test_all_problems_are_named_at_once() -> None:
-    found = problems_of("//h:9092/jobs?partitions=0&topic=&group.protocol=x")
-    assert 3 == len(found)
+    assert 3 == len(problems_of("//h:9092/jobs?partitions=0&topic=&group.protocol=x"))
 
 
 def test_no_secret_is_shown() -> None:

@@ -60,7 +60,6 @@ def simulated(
 
 WAYS: dict[str, Callable[[Server, float], Join]] = {
     "range": in_kafka("partition.assignment.strategy=range"),
-    "roundrobin": in_kafka("partition.assignment.strategy=roundrobin"),
     "cooperative-sticky": in_kafka("partition.assignment.strategy=cooperative-sticky"),
     "consumer": in_kafka("group.protocol=consumer"),
     "simulated eager": simulated("eager", deaf=True, sparse=False),
@@ -74,8 +73,8 @@ def marked(ways: Iterable[str]) -> list[ParameterSet]:
     return [pytest.param(way, marks=() if way.startswith("simulated") else pytest.mark.kafka) for way in ways]
 
 
-BRIEF = [way for way in WAYS if way not in {"range", "roundrobin"}]
-"""For tests that wait until a patience is over: Kafka's eager ways end it as the third classic one does."""
+BRIEF = [way for way in WAYS if way != "range"]
+"""For tests that wait until a patience is over: Kafka's eager ways end it as the other classic one does."""
 
 
 class Group:
@@ -120,16 +119,40 @@ def impatient(request: pytest.FixtureRequest) -> Iterator[Group]:
         yield Group(join, stack)
 
 
-def test_a_member_alone_is_given_everything_once(group: Group) -> None:
+def test_a_member_alone_is_given_everything_once_hears_itself_and_is_confirmed(group: Group) -> None:
     (member,) = group.joined(1)
-    assert ALL == member.has
-    assert [] == member.of(AskedBack)
+    assert member.subscription.broker_times
     assert PARTITIONS == member.subscription.partitions
 
+    def both_heard() -> bool:
+        member.subscription.publish({0: b"body", 3: None})
+        return {(0, b"body"), (3, None)} <= {(it.partition, it.body) for it in member.messages}
 
-def test_members_of_one_process_share_the_partitions_out(group: Group) -> None:
-    one, other = group.joined(2)
-    assert set() == one.has & other.has
+    until(both_heard, member)
+    received = [(batch.wall, it.appended_at or 0.0) for batch in member.of(Received) for it in batch.messages]
+    assert [] == [(wall, appended_at) for wall, appended_at in received if abs(wall - appended_at) > PATIENCE]
+    offsets = [it.offset for it in member.messages if it.partition == 0]
+    assert sorted(set(offsets)) == offsets
+    member.subscription.confirm({0: 17, 2: 5})
+    until(lambda: member.of(Confirmed), member)
+    assert [Confirmed({0: 17, 2: 5})] == member.of(Confirmed)
+    assert (ALL, []) == (member.has, member.of(AskedBack))
+
+
+def test_members_share_the_partitions_out_and_who_leaves_or_closes_leaves_them_to_the_others_at_once(
+    group: Group,
+) -> None:
+    one, two, three = group.joined(3)
+    one.subscription.leave()
+    until(lambda: two.has | three.has == ALL, two, three)
+
+    def all_heard() -> bool:
+        one.subscription.publish(dict.fromkeys(ALL, b"still here"))  # Who left the group can still do that.
+        return {message.partition for message in (*two.messages, *three.messages)} == ALL
+
+    until(all_heard, two, three)
+    two.subscription.close()
+    until(lambda: three.has == ALL, three)
 
 
 def test_a_member_is_asked_before_another_is_given(group: Group) -> None:
@@ -165,58 +188,8 @@ def test_a_member_that_takes_nothing_leaves_the_group(impatient: Group) -> None:
     until(lambda: hung.of(Lost) or hung.of(AskedBack), hung, other)
 
 
-def test_a_member_that_closes_leaves_everything_to_others_at_once(group: Group) -> None:
-    one, other = group.joined(2)
-    one.subscription.close()
-    until(lambda: other.has == ALL, other)
-
-
-def test_a_member_that_leaves_the_group_can_still_publish(group: Group) -> None:
-    one, other = group.joined(2)
-    one.subscription.leave()
-    until(lambda: other.has == ALL, other)
-
-    def all_heard() -> bool:
-        one.subscription.publish(dict.fromkeys(ALL, b"still here"))
-        return {message.partition for message in other.messages} == ALL
-
-    until(all_heard, other)
-
-
-def test_messages_arrive_with_the_time_of_the_broker(group: Group) -> None:
-    (member,) = group.joined(1)
-    assert member.subscription.broker_times
-
-    def both_heard() -> bool:
-        member.subscription.publish({0: b"body", 3: None})
-        return {(0, b"body"), (3, None)} <= {(it.partition, it.body) for it in member.messages}
-
-    until(both_heard, member)
-    received = [(batch.wall, it.appended_at or 0.0) for batch in member.of(Received) for it in batch.messages]
-    assert [] == [(wall, appended_at) for wall, appended_at in received if abs(wall - appended_at) > PATIENCE]
-    offsets = [it.offset for it in member.messages if it.partition == 0]
-    assert sorted(set(offsets)) == offsets
-
-
-def test_reading_begins_at_the_end(group: Group) -> None:
+def test_reading_begins_at_the_end_and_not_where_an_offset_was_confirmed(group: Group) -> None:
     """By offsets, not by bodies: what was under way when its publisher closed may be appended later than that."""
-    (first,) = group.joined(1)
-    until(lambda: heard(b"old", first), first)
-    highest = max(message.offset for message in first.messages)
-    first.subscription.close()
-    second = group.join()
-    until(lambda: second.has == ALL and heard(b"new", second), second)
-    assert highest < min(message.offset for message in second.messages)
-
-
-def test_the_group_confirms_a_member_with_the_offsets_of_the_question(group: Group) -> None:
-    (member,) = group.joined(1)
-    member.subscription.confirm({0: 17, 2: 5})
-    until(lambda: member.of(Confirmed), member)
-    assert [Confirmed({0: 17, 2: 5})] == member.of(Confirmed)
-
-
-def test_an_offset_that_was_confirmed_is_no_place_to_begin(group: Group) -> None:
     (first,) = group.joined(1)
     until(lambda: heard(b"old", first), first)
     first.subscription.confirm(dict.fromkeys(ALL, 0))
@@ -228,18 +201,14 @@ def test_an_offset_that_was_confirmed_is_no_place_to_begin(group: Group) -> None
     assert highest < min(message.offset for message in second.messages)
 
 
-def test_a_wait_ends_when_it_is_woken(group: Group) -> None:
-    member = group.join()
-    waker = threading.Timer(0.1, member.subscription.wake)
-    waker.start()
-    member.subscription.wait(PATIENCE)
-    member.subscription.wake()
-    member.subscription.wait(PATIENCE)  # Woken before it began.
-    waker.join()
-
-
-def test_a_handle_that_was_closed_says_so(group: Group) -> None:
+def test_a_wait_ends_when_it_is_woken_and_a_handle_that_was_closed_says_so(group: Group) -> None:
     subscription = group.join().subscription
+    waker = threading.Timer(0.1, subscription.wake)
+    waker.start()
+    subscription.wait(PATIENCE)
+    subscription.wake()
+    subscription.wait(PATIENCE)  # Woken before it began.
+    waker.join()
     subscription.close()
     subscription.close()
     subscription.wake()

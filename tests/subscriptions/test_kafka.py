@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from typing import Self
 from uuid import uuid4
 
@@ -84,20 +84,6 @@ def join(kafka: str) -> Iterator[Join]:
         yield make_one
 
 
-@contextmanager
-def one_node() -> Iterator[Kafka]:
-    require(missing())
-    with Kafka.started(settings=SHORT_GROUPS) as brokers:
-        yield brokers
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[Kafka]:
-    """A broker that tests may freeze and kill."""
-    with one_node() as brokers:
-        yield brokers
-
-
 # How it is set up
 
 
@@ -116,17 +102,12 @@ def test_a_topic_is_made_with_the_times_of_the_broker_and_a_short_memory(kafka: 
     assert ("LogAppendTime", "600000") == (said["message.timestamp.type"], said["retention.ms"])
 
 
-def test_a_topic_that_is_there_is_taken_as_it_is(kafka: str) -> None:
+def test_a_topic_that_is_there_is_taken_as_it_is_unless_another_number_of_partitions_was_said(kafka: str) -> None:
     group = fresh()
     make(kafka, f"{group}.neli", partitions=7)
     with closing(opened(kafka, group)) as subscription:
         assert (7, False) == (subscription.partitions, subscription.broker_times)
         assert any("keeps the writers' times" in doubt for doubt in subscription.doubts)
-
-
-def test_another_number_of_partitions_than_said_is_refused(kafka: str) -> None:
-    group = fresh()
-    make(kafka, f"{group}.neli", partitions=7)
     with pytest.raises(GroupMismatch, match=r"with 3 partitions was wanted, but it has 7: say layout.partitions=7"):
         opened(kafka, group, "partitions=3")
 
@@ -189,8 +170,7 @@ def test_an_eager_assignor_is_a_doubt(join: Join) -> None:
 
 def test_members_with_two_ways_to_share_are_told_so(join: Join) -> None:
     group = fresh()
-    first = join(group, COOPERATIVE)
-    until(lambda: first.has == ALL, first)
+    first = settled(join, group)
     second = join(group, EAGER)
     until(lambda: second.error, first, second)
     assert isinstance(second.error, GroupMismatch)
@@ -201,8 +181,8 @@ def test_members_with_two_ways_to_share_are_told_so(join: Join) -> None:
 # Changes of the group
 
 
-@pytest.mark.parametrize("way", [COOPERATIVE, BY_BROKER])
-def test_a_change_touches_no_member_that_it_does_not_concern(join: Join, way: str) -> None:
+@pytest.mark.parametrize("way", [COOPERATIVE, BY_BROKER, EAGER])
+def test_a_change_touches_no_member_that_it_does_not_concern_unless_the_assignor_is_eager(join: Join, way: str) -> None:
     group = fresh()
     members = [join(group, way) for _ in range(3)]
     until(lambda: all(it.has for it in members) and set.union(*(it.has for it in members)) == ALL, *members)
@@ -213,21 +193,12 @@ def test_a_change_touches_no_member_that_it_does_not_concern(join: Join, way: st
         it.news.clear()
     leaver.subscription.close()
     until(lambda: set.union(*(it.has for it in stayers)) == ALL, *stayers)
-    assert [[], []] == [it.of(AskedBack) for it in stayers]
-    assert [True, True] == [before <= it.has for before, it in zip(had, stayers, strict=True)]
-
-
-def test_an_eager_assignor_takes_everything_from_everybody(join: Join) -> None:
-    group = fresh()
-    members = [join(group, EAGER) for _ in range(3)]
-    until(lambda: all(it.has for it in members) and set.union(*(it.has for it in members)) == ALL, *members)
-    *stayers, leaver = members
-    had = [set(it.has) for it in stayers]
-    for it in stayers:
-        it.news.clear()
-    leaver.subscription.close()
-    until(lambda: set.union(*(it.has for it in stayers)) == ALL, *stayers)
-    assert had == [set(it.of(AskedBack)[0].partitions) for it in stayers]
+    asked = [[set(one.partitions) for one in it.of(AskedBack)] for it in stayers]
+    if way == EAGER:
+        assert had == [each[0] for each in asked]
+    else:
+        assert [[], []] == asked
+        assert [True, True] == [before <= it.has for before, it in zip(had, stayers, strict=True)]
 
 
 PAUSED = """
@@ -301,11 +272,14 @@ def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join
         assert [] == [offsets for offsets in confirmed if not offsets <= asked]
 
 
-def test_a_topic_that_grows_breaks_the_subscription(kafka: str, join: Join) -> None:
-    group = fresh()
+def settled(join: Join, group: str) -> Taking:
     member = join(group)
     until(lambda: member.has == ALL, member)
-    topic = f"{group}.neli"
+    return member
+
+
+def test_a_topic_that_grows_breaks_the_subscription(kafka: str, join: Join) -> None:
+    member, topic = settled(join, group := fresh()), f"{group}.neli"
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.create_partitions([NewPartitions(topic, 6)])[topic].result(PATIENCE)
     until(lambda: member.error, member)
@@ -315,11 +289,8 @@ def test_a_topic_that_grows_breaks_the_subscription(kafka: str, join: Join) -> N
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_a_topic_that_is_deleted_breaks_the_subscription(kafka: str, join: Join, anew: bool) -> None:
-    group = fresh()
-    member = join(group)
-    until(lambda: member.has == ALL, member)
-    topic = f"{group}.neli"
+def test_a_topic_that_is_deleted_breaks_the_subscription(kafka: str, join: Join, *, anew: bool) -> None:
+    member, topic = settled(join, group := fresh()), f"{group}.neli"
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic])[topic].result(PATIENCE)
     if anew:
@@ -344,38 +315,34 @@ def made(kafka: str, topic: str) -> None:
     until(done)
 
 
-def test_a_broker_that_goes_away_and_comes_back_is_told(node: Kafka) -> None:
-    with closing(opened(node.bootstrap, fresh(), "partitions=4")) as subscription:
+def test_a_broker_that_goes_away_and_comes_back_is_told_and_nobody_waits_for_it_to_close() -> None:
+    require(missing())
+    with Kafka.started(settings=SHORT_GROUPS) as node:
+        subscription = opened(node.bootstrap, fresh(), "partitions=4")
         member = Taking(subscription)
         until(lambda: member.has == ALL, member)
         node.nodes[0].freeze()
         try:
             until(lambda: member.of(Away), member)
-            member.subscription.confirm({0: 1})
+            subscription.confirm({0: 1})
             assert [] == member.of(Confirmed)
         finally:
             node.nodes[0].thaw()
         until(lambda: member.of(Back), member)
 
         def heard() -> bool:
-            member.subscription.publish({0: b"back"})
+            subscription.publish({0: b"back"})
             return member.has == ALL and any(it.body == b"back" for it in member.messages)
 
         until(heard, member)
-
-
-def test_a_subscription_closes_although_no_broker_answers(node: Kafka) -> None:
-    subscription = opened(node.bootstrap, fresh(), "partitions=4")
-    member = Taking(subscription)
-    until(lambda: member.has == ALL, member)
-    node.nodes[0].freeze()
-    try:
-        closer = threading.Thread(target=subscription.close)
-        closer.start()
-        closer.join(PATIENCE)
-        assert not closer.is_alive()
-    finally:
-        node.nodes[0].thaw()
+        node.nodes[0].freeze()
+        try:
+            closer = threading.Thread(target=subscription.close)
+            closer.start()
+            closer.join(PATIENCE)
+            assert not closer.is_alive()
+        finally:
+            node.nodes[0].thaw()
 
 
 def test_no_broker_is_an_error_with_the_reason() -> None:
