@@ -90,11 +90,6 @@ def test_what_a_peer_says_of_itself_the_others_come_to_know_and_it_may_say_anoth
     assert {} == three[1].words
 
 
-def test_take_returns_at_once_when_nothing_came(three: Three) -> None:
-    for _ in range(3):
-        assert [] == [event for event in three[0].take() if isinstance(event, Heard)]
-
-
 @pytest.mark.parametrize("before", [True, False])
 def test_a_wake_ends_one_wait_also_one_that_comes_later(three: Three, *, before: bool) -> None:
     waiting = threading.Thread(target=three[0].wait, args=(PATIENCE,))
@@ -122,12 +117,11 @@ def test_sending_to_a_peer_that_is_gone_is_no_error(three: Three) -> None:
     heard(three[1], three[0], b"still here")
 
 
-def test_no_address_for_people_has_a_path_in_it(three: Three, tmp_path: Path) -> None:
-    assert all(str(tmp_path) not in link.address and link.address.startswith("peers://") for link in three)
-
-
-def test_after_close_every_call_but_wake_raises_closed(three: Three) -> None:
+def test_after_close_every_call_but_wake_raises_closed(three: Three, tmp_path: Path) -> None:
     link = three[0]
+    assert [] == [event for event in link.take() if isinstance(event, Heard)]  # At once, where nothing came.
+    assert link.address.startswith("peers://")
+    assert str(tmp_path) not in link.address  # For people.
     link.close()
     link.close()
     link.wake()

@@ -45,15 +45,12 @@ def told(before: Outlook, after: Outlook) -> list[tuple[str, object]]:
     ]
 
 
-def test_a_peer_that_falls_silent_and_comes_back_is_told_of_once_each() -> None:
+def test_a_peer_that_falls_silent_and_comes_back_is_told_of_once_each_and_so_is_a_majority() -> None:
     gone = replace(START, at=110.0, silent=frozenset({1}))
     assert [("peers.silent", "b:1")] == told(START, gone)
     assert [] == told(gone, replace(gone, at=111.0))
     assert [("peers.alive", "b:1")] == told(gone, START)
-
-
-def test_the_loss_of_a_majority_is_told_and_so_is_its_return() -> None:
-    gone = replace(START, at=110.0, silent=frozenset({1, 2}))
+    gone = replace(gone, silent=frozenset({1, 2}))
     assert ("peers.majority_missed", 1) == told(START, gone)[-1]
     assert ("peers.majority_heard", 3) == told(gone, START)[-1]
 
@@ -97,7 +94,4 @@ def test_of_two_classes_only_those_who_vote_are_missed() -> None:
 def test_a_majority_cannot_be_told_while_enough_were_not_asked_for_long() -> None:
     fresh = replace(FIVE, electorates={(0, 1, 2)}, heard_at={})
     assert (None, False) == (fresh.hears_majority, replace(fresh, silent=frozenset({1, 2})).hears_majority)
-
-
-def test_all_of_a_list_elect_unless_it_says_otherwise() -> None:
-    assert (5, 3, True) == (FIVE.alive, FIVE.quorum, FIVE.votes(4))
+    assert (5, 3, True) == (FIVE.alive, FIVE.quorum, FIVE.votes(4)), "all of a list elect unless it says otherwise"
