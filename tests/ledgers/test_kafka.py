@@ -78,7 +78,8 @@ def take(ledger: KafkaLedger, count: int) -> list[Entry]:
             entries.extend(ledger.read(1.0))
         return len(entries) >= count
 
-    until(has_all)
+    if count:
+        until(has_all)
     assert count == len(entries)
     return entries
 

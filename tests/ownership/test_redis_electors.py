@@ -4,17 +4,13 @@ m1, m2, m3 ---what each leads---> a real Redis ---messages---> Router.from_redis
  '---'---'-- datagrams, which are cut; the way to Redis is not
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from neli_router.cli import main
 from neli_router.ownership.base import Holding
 from neli_router.processes.group import MemberProcess
 from neli_router.processes.referee import LifePhase
@@ -22,12 +18,10 @@ from neli_router.router.router import Router
 from neli_router.router.table import Owner
 from neli_router.router.watch import Change, Watch
 from tests.conftest import require
-from tests.support.processes.host_agent import HostAgent
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers import network as networks
 from tests.support.servers.network import Network
 from tests.support.servers.redis import Redis, missing
-from tests.support.waiting import until
 
 pytest.importorskip("redis")
 
@@ -62,9 +56,6 @@ class Told:
         self._store.table()  # From now on it hears each message.
         self._watch: Watch | None = None
         self._stack = stack
-
-    def start(self, name: str) -> MemberProcess:
-        return self.group.start(name)
 
     def led(self) -> Holders:
         """What the processes say themselves. One that is stopped cannot note what it has lost."""
@@ -158,7 +149,7 @@ def _told(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Told]:
         group = PeerProcesses(tmp_path, loopback_places(NAMES), partitions=PARTITIONS, pause=0.02, **options)
         told = Told(stack.enter_context(group), url, stack)
         for name in NAMES:
-            told.start(name)
+            group.start(name)
         yield told
 
 
@@ -167,7 +158,7 @@ def test_readers_see_the_new_owner_of_what_a_killed_leader_led_and_no_term_ever_
     killed = told.leader(before)
     killed.kill()
     told.await_takeover(killed, before)
-    told.start(killed.life.name)
+    told.group.start(killed.life.name)
     before = told.settle()
 
     sleeper = told.leader(before)
@@ -228,57 +219,3 @@ def test_a_leader_without_a_majority_goes_on_reaching_redis_and_says_no_more_tha
     after = told.settle()
     assert all(after[partition][1] > term for partition, (_, term) in before.items() if after[partition][0] != name)
     require_no_fall(told)
-
-
-def test_any_agent_tells_who_owns_a_key_before_and_after_another_was_killed(tmp_path: Path) -> None:
-    require(missing())
-    places = loopback_places(NAMES)
-    with ExitStack() as stack:
-        url = stack.enter_context(Redis.started()).url("jobs")
-        agents = {}
-        for name, place in places.items():
-            (state := tmp_path / name).mkdir(mode=0o700)
-            config = {
-                "ledger": f"peers://{','.join(places.values())}/jobs?me={place}&state={state}",
-                "protocol": "term",
-                "layout": {"partitions": PARTITIONS},
-                "lease": LEASE,
-                "ownership": url,
-                "name": name,
-                "weight": 1,
-            }
-            agents[name] = stack.enter_context(HostAgent(config))
-            agents[name].start()
-        for agent in agents.values():
-            agent.await_ready()
-
-        def told_by(name: str) -> list[dict[str, Any]]:
-            """The lines of `neli table`, if each partition has an owner."""
-            lines = [json.loads(line) for line in neli(agents[name], "table", "--output", "json").splitlines()]
-            return lines if len(lines) == PARTITIONS and all(line["owner"] for line in lines) else []
-
-        before = until(lambda: told_by("m1"))
-        killed = before[0]["owner"]
-        others = [name for name in NAMES if name != killed]
-        agents[killed].kill()
-
-        def told_after() -> list[dict[str, Any]]:
-            lines = told_by(others[0])
-            return [] if killed in [line["owner"] for line in lines] else lines
-
-        after = until(told_after)
-        lost = [line for line in before if line["owner"] == killed]
-        assert all(after[line["partition"]]["term"] > line["term"] for line in lost)
-        owned = json.loads(neli(agents[others[1]], "owner", "--output", "json", "customer-7"))
-        assert owned["name"] in others
-
-        def members() -> set[str]:
-            return {
-                json.loads(line)["name"] for line in neli(agents[others[1]], "members", "--output", "json").splitlines()
-            }
-
-        until(lambda: set(others) == members())  # When the killed one's time in the store is over.
-
-
-def neli(agent: HostAgent, *words: str) -> str:
-    return CliRunner().invoke(main, [*words, "--agent", agent.socket], env={"NELI_CONFIG": "", "NELI_AGENT": ""}).output
