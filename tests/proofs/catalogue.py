@@ -23,6 +23,7 @@ CAUGHT_BY = re.compile(r"^caught-by: (?P<command>(?:neli|pytest) .+)$", re.MULTI
 EXPLORATIONS = (
     "--slots 2 --apart 2 --lease 2",
     "--slots 2 --apart 2 --lease 1",
+    "--slots 2 --apart 1 --lease 1 --no-certify",
     "--slots 3 --births 3 --apart 1 --lease 1 --no-leave",
     "--protocol neli --no-leave --no-crash",
     "--protocol neli --error 0 --no-leave --no-crash",
@@ -31,6 +32,7 @@ EXPLORATIONS = (
     "--protocol fast-neli --no-leave --no-crash --states 12000",
     "--protocol fast-neli --zombies --no-leave --no-crash --states 4000",
     "--protocol term --terms 1 --lease 2 --restarts 1",
+    "--protocol term --terms 1 --restarts 2",
     "--protocol term --terms 2",
     "--protocol term --terms 2 --restarts 1",
     "--protocol term --terms 2 --no-cede --restarts 1 --states 40000",
@@ -56,10 +58,16 @@ SEEDS = (
     "--protocol neli --guarantee exclusive --weather foul --seeds 100",
     "--protocol neli --guarantee exclusive --weather beyond --seeds 100",
     "--protocol neli --guarantee available --weather fair --seeds 100",
+    "--protocol neli --guarantee available --weather foul --seeds 20",
+    "--protocol neli --guarantee available --weather beyond --seeds 20",
     "--protocol fast-neli --weather fair --seeds 100",
-    "--protocol term --seeds 60",
-    "--protocol priority --seeds 60",
-    "--protocol gossip --seeds 40",
+    "--protocol fast-neli --weather foul --seeds 20",
+    "--protocol fast-neli --weather beyond --seeds 20",
+    *(
+        f"--protocol {protocol} --weather {weather} --seeds 30"
+        for protocol in ("term", "priority", "gossip")
+        for weather in ("fair", "foul")
+    ),
 )
 """Options of `neli simulate`."""
 
