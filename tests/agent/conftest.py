@@ -1,25 +1,47 @@
-"""Fixtures that the tests of the agent share: an agent that is a member, alone in its group, and leads all of it."""
+"""Fixtures that the tests of the agent share: agents that run once for all, since each owes the wait of a lease."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from neli_router.agent import Client
+from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
-from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, configured, running
-from tests.support.waiting import until
+from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, configured, paired, running
+from tests.support.agents.stand_in import StandIn, standing_in
+from tests.support.waiting import PATIENCE, until
+
+Pair = tuple[Running, Member]
 
 
-@pytest.fixture(name="socket")
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "agent.sock")
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Iterator[tuple[StandIn, Client]]:
+    with standing_in(tmp_path) as (agent, address), Client(address, timeout=PATIENCE) as client:
+        yield agent, client
 
 
-@pytest.fixture(name="agent", scope="module")
+@pytest.fixture(name="agent", scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """On both kinds of socket. Shared by a module's tests, which leave it as they found it."""
+    """On both kinds of socket, alone in its group. Tests leave it as they found it."""
     folder = tmp_path_factory.mktemp("agent")
     options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     with running(configured(folder, lease=STEADY), options) as agent:
         until(lambda: PARTITIONS == len(agent.agent.member.led), "the lead of all partitions")
         yield agent
+
+
+@pytest.fixture(name="one_pair", scope="session")
+def _one_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with paired(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
+
+
+@pytest.fixture(name="pair")
+def with_another_member(one_pair: Pair) -> Iterator[Pair]:
+    """An agent that leads nothing, and a member that leads all. What a test pins is given back after it."""
+    agent, other = one_pair
+    yield agent, other
+    for partition in other.state.pins:
+        other.unpin(partition)
+    until(lambda: PARTITIONS == len(other.led) and not agent.agent.traffic.streams, "the rest of the pair")

@@ -26,8 +26,8 @@ from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.keyspace import Layout
 from neli_router.ownership.base import Card, Claim
 from neli_router.settings.agent_options import AgentOptions
-from tests.support.agents.running import PATIENCE, running
-from tests.support.waiting import until
+from tests.support.agents.running import over_unix, running
+from tests.support.waiting import PATIENCE, until
 
 PARTITIONS = 4
 LEASES = {"neli": 3.0, "fast-neli": 5.0}
@@ -61,13 +61,11 @@ class AgentProcess:
             self.process = subprocess.Popen([*COMMAND, *given], env=environment(), stderr=log)
 
     def get(self, path: str) -> httpx.Response:
-        transport = httpx.HTTPTransport(uds=self.socket)
-        with httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE) as client:
+        with over_unix(self.socket) as client:
             return client.get(path)
 
     def post(self, path: str, body: Any) -> httpx.Response:
-        transport = httpx.HTTPTransport(uds=self.socket)
-        with httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE) as client:
+        with over_unix(self.socket) as client:
             return client.post(path, json=body)
 
     @property
@@ -221,8 +219,5 @@ def test_an_agent_without_a_store_of_owners_says_which_option_is_missing(tmp_pat
     with pytest.raises(ConfigError, match="give all members the same --ownership redis://host:6379/group"):
         Agent(config, AgentOptions(socket=f"{tmp_path}/agent.sock"))
     options = ["--ledger", "kafka://127.0.0.1:1/jobs", "--protocol", "fast-neli", "--socket", f"{tmp_path}/agent.sock"]
-    ended = subprocess.run(
-        [*COMMAND, *options], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert EXIT_USAGE == ended.returncode
-    assert "knows only what it leads itself" in ended.stderr
+    result = CliRunner().invoke(main, ["agent", *options], env={name: None for name in os.environ if "NELI_" in name})
+    assert (EXIT_USAGE, True) == (result.exit_code, "knows only what it leads itself" in result.stderr)

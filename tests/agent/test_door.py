@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -22,9 +21,9 @@ from neli_router.agent.server.connections import HEADERS_MAX, Connection
 from neli_router.agent.server.door import STRANGERS_MAX
 from neli_router.settings.agent_options import AgentOptions
 from tests.agent.test_server import is_ready, process
-from tests.support.agents.running import PATIENCE, TOKEN, Events, Running, configured, running
+from tests.support.agents.running import TOKEN, Events, Running, configured, rest, running
 from tests.support.agents.strangers import ATTACKS, attack
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 LEASE = 10.0
 SHORT_LEASE = 2.0
@@ -63,30 +62,8 @@ def door(agent: Running) -> int:
     return agent.agent.door.pid or 0
 
 
-def place(agent: Running) -> tuple[str, int]:
-    host, _, port = (agent.agent.tcp_address or "").rpartition(":")
-    return host, int(port)
-
-
-@contextmanager
-def connected(agent: Running, kind: str = "tcp") -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as client:
-        client.settimeout(PATIENCE)
-        client.connect(agent.options.socket if kind == "unix" else place(agent))
-        yield client
-
-
-def rest(client: socket.socket) -> bytes:
-    """All that comes until the connection ends, in either way."""
-    found = b""
-    with suppress(ConnectionError):
-        while more := client.recv(65536):
-            found += more
-    return found
-
-
 def asked(agent: Running, path: str, *, kind: str = "tcp") -> bytes:
-    with connected(agent, kind) as client:
+    with agent.connected(kind) as client:
         client.sendall(LAST % path.encode())
         return rest(client)
 
@@ -97,19 +74,12 @@ def metric(agent: Running, name: str) -> float:
 
 
 @contextmanager
-def client(agent: Running, **options: Any) -> Iterator[httpx.Client]:
-    """One that comes over TCP."""
-    with httpx.Client(base_url=f"http://{agent.agent.tcp_address}", timeout=PATIENCE, **options) as one:
-        yield one
-
-
-@contextmanager
 def attacked(agent: Running, name: str, strangers: int) -> Iterator[None]:
     begun, loops = threading.Event(), []
 
     async def main() -> None:
         loops.append((asyncio.get_running_loop(), asyncio.Event()))
-        attacking = asyncio.create_task(attack(name, *place(agent), strangers=strangers))
+        attacking = asyncio.create_task(attack(name, *agent.place, strangers=strangers))
         begun.set()
         await loops[0][1].wait()
         attacking.cancel()
@@ -143,17 +113,17 @@ def test_an_attack_costs_neither_the_lease_nor_the_owner_nor_memory(unfenced: Ru
 
 def test_idle_strangers_keep_no_one_out(unfenced: Running) -> None:
     with ExitStack() as stack:
-        idle = [stack.enter_context(connected(unfenced)) for _ in range(STRANGERS_MAX + 20)]
+        idle = [stack.enter_context(unfenced.connected("tcp")) for _ in range(STRANGERS_MAX + 20)]
         assert b" 200 OK" in asked(unfenced, "/health")
         assert metric(unfenced, "neli_door_strangers") <= STRANGERS_MAX
         assert b"" == rest(idle[0])  # The one that rested longest made way.
-        with client(unfenced, headers=BEARER) as known:
+        with unfenced.stranger(headers=BEARER) as known:
             assert 200 == known.get("/v1/owner?key=a").status_code
 
 
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 def test_a_third_request_at_once_ends_the_connection_before_it_is_parsed(unfenced: Running, kind: str) -> None:
-    with connected(unfenced, kind) as one:
+    with unfenced.connected(kind) as one:
         one.sendall(ASK % b"/health" * 3)
         assert rest(one).count(b"HTTP/1.1 200 ") < 3
     if kind == "unix":
@@ -164,13 +134,13 @@ def test_a_third_request_at_once_ends_the_connection_before_it_is_parsed(unfence
 
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 def test_a_head_of_very_many_lines_is_refused(unfenced: Running, kind: str) -> None:
-    with connected(unfenced, kind) as one:
+    with unfenced.connected(kind) as one:
         one.sendall(b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * (HEADERS_MAX + 1) + b"\r\n")
         assert rest(one).startswith(b"HTTP/1.1 431 ")
 
 
 def test_the_end_of_a_body_has_as_few_lines(unfenced: Running) -> None:
-    with connected(unfenced, "unix") as one:
+    with unfenced.connected() as one:
         one.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n")
         one.sendall(b"a: b\r\n" * (HEADERS_MAX + 1) + b"\r\n")
         assert b" 200 OK" not in rest(one)
@@ -181,7 +151,7 @@ def test_many_strangers_who_ask_the_same_are_one_to_the_agent(unfenced: Running)
     before = answers["200"]
     with ExitStack() as stack:
         unfenced.loop.call_soon_threadsafe(blocked.wait, PATIENCE)
-        clients = [stack.enter_context(connected(unfenced)) for _ in range(strangers)]
+        clients = [stack.enter_context(unfenced.connected("tcp")) for _ in range(strangers)]
         for one in clients:
             one.sendall(LAST % b"/v1/status")
         for _ in range(3):  # The door has read what came before these.
@@ -192,18 +162,18 @@ def test_many_strangers_who_ask_the_same_are_one_to_the_agent(unfenced: Running)
 
 
 def test_an_answer_to_a_stranger_is_never_older_than_its_question(unfenced: Running) -> None:
-    with client(unfenced) as one:
+    with unfenced.stranger() as one:
         for weight in (2, 3, 4):
             assert 200 == one.post("/v1/weigh", json={"name": "a", "weight": weight}, headers=BEARER).status_code
             assert [weight] == [member["weight"] for member in one.get("/v1/members").json()["members"]]
         one.post("/v1/weigh", json={"name": "a", "weight": None}, headers=BEARER)
 
 
-@pytest.mark.parametrize("path", ["/v1/moves?limit=0", "/v1/moves?limit=-1", "/v1/status?x=1", "/ready?", "/%68ealth"])
-def test_a_stranger_is_answered_as_the_own_user_is(unfenced: Running, path: str) -> None:
-    own, strange = (asked(unfenced, path, kind=kind).partition(b"\r\n\r\n") for kind in ("unix", "tcp"))
-    assert own[2] == strange[2]
-    assert own[0].split(b"\r\n")[0] == strange[0].split(b"\r\n")[0]
+def test_a_stranger_is_answered_as_the_own_user_is(unfenced: Running) -> None:
+    for path in ("/v1/moves?limit=0", "/v1/moves?limit=-1", "/v1/status?x=1", "/ready?", "/%68ealth"):
+        own, strange = (asked(unfenced, path, kind=kind).partition(b"\r\n\r\n") for kind in ("unix", "tcp"))
+        assert own[2] == strange[2]
+        assert own[0].split(b"\r\n")[0] == strange[0].split(b"\r\n")[0]
 
 
 # Those who go away
@@ -224,7 +194,7 @@ def test_a_client_of_the_own_socket_that_goes_in_mid_answer_leaves_nothing(unfen
     gc.disable()  # It would tidy up, sooner or later.
     try:
         for number in range(60):
-            with connected(unfenced, "unix") as one:
+            with unfenced.connected() as one:
                 one.sendall(ASK % (b"/v1/status" if number % 2 else b"/v1/leadership/events?role=3"))
                 if number % 3:
                     one.recv(10)
@@ -241,7 +211,7 @@ def test_one_that_makes_way_with_two_requests_on_the_way_is_no_defect(
     blocked = threading.Event()
     with ExitStack() as stack:
         unfenced.loop.call_soon_threadsafe(blocked.wait, PATIENCE)  # There is no answer before some are cut off.
-        clients = [stack.enter_context(connected(unfenced)) for _ in range(STRANGERS_MAX)]
+        clients = [stack.enter_context(unfenced.connected("tcp")) for _ in range(STRANGERS_MAX)]
         for one in clients:
             one.sendall(ASK % b"/v1/status" * 2)
         for _ in range(3):
@@ -259,7 +229,7 @@ def test_strangers_that_go_in_mid_answer_leave_nothing_at_the_door(unfenced: Run
     until(lambda: metric(unfenced, "neli_door_connections") == 1)
     before = len(list(listing.iterdir()))
     for number in range(100):
-        with connected(unfenced) as one:
+        with unfenced.connected("tcp") as one:
             one.sendall(ASK % (b"/v1/status" if number % 2 else b"/v1/events"))
             if number % 3:
                 one.recv(10)
@@ -273,7 +243,7 @@ def test_strangers_that_go_in_mid_answer_leave_nothing_at_the_door(unfenced: Run
 
 
 def test_a_hold_over_the_port_ends_with_its_connection(unfenced: Running) -> None:
-    with client(unfenced, headers=BEARER) as one:
+    with unfenced.stranger(headers=BEARER) as one:
         with one.stream("GET", "/v1/leadership/events?role=3") as stream:
             events = Events(stream)  # Kept, or its end would be the stream's.
             events.next_called("acquired")
@@ -282,7 +252,7 @@ def test_a_hold_over_the_port_ends_with_its_connection(unfenced: Running) -> Non
 
 
 def test_an_answer_that_the_agent_breaks_off_has_no_proper_end(unfenced: Running) -> None:
-    with connected(unfenced) as one:
+    with unfenced.connected("tcp") as one:
         one.sendall(b"GET /v1/watch HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %b\r\n\r\n" % TOKEN.encode())
         said = b""
         while b"event: owner" not in said:
@@ -292,20 +262,30 @@ def test_an_answer_that_the_agent_breaks_off_has_no_proper_end(unfenced: Running
         assert not rest(one).endswith(b"0\r\n\r\n")
 
 
-def test_clients_with_the_token_take_no_room_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_with_the_token_take_no_room_from_others_and_are_told_of_the_agents_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "KNOWN_MAX", 2)
     with running(configured(tmp_path, lease=SHORT_LEASE), guarded(tmp_path)) as agent, ExitStack() as stack:
         agent.await_ready()
-        known = [stack.enter_context(client(agent, headers=BEARER)) for _ in range(2)]
+        was = door(agent)
+        known = [stack.enter_context(agent.stranger(headers=BEARER)) for _ in range(2)]
         streams = [Events(stack.enter_context(one.stream("GET", "/v1/leadership/events?role=3"))) for one in known]
         for stream in streams:
             stream.next_called("acquired")
-        with client(agent) as other:
+        with agent.stranger() as other:
             refused = other.get("/v1/owner?key=a", headers=BEARER)
             assert (503, "Crowded") == (refused.status_code, refused.json()["kind"])
             assert 200 == other.get("/v1/status").status_code
         with agent.client() as own:
             assert 200 == own.get("/v1/owner?key=a").status_code
+        agent.stop()
+        streams[0].next_called("revoked")
+        agent.stop()
+        streams[0].next_called("ended")
+        agent.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(was, 0)
 
 
 # Streams of the status
@@ -313,7 +293,7 @@ def test_clients_with_the_token_take_no_room_from_others(tmp_path: Path, monkeyp
 
 def test_everybody_may_follow_the_status_and_one_too_many_ends_the_oldest(unfenced: Running) -> None:
     with ExitStack() as stack:
-        streams = [stack.enter_context(connected(unfenced)) for _ in range(STREAMS_MAX + 1)]
+        streams = [stack.enter_context(unfenced.connected("tcp")) for _ in range(STREAMS_MAX + 1)]
         for one in streams:
             one.sendall(ASK % b"/v1/events")
             said = b""
@@ -334,7 +314,7 @@ def test_a_door_that_dies_is_started_again_and_the_lease_is_kept(
     agent: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     fenced = agent.agent.snapshot().fenced
-    with client(agent, headers=BEARER) as one, one.stream("GET", "/v1/leadership/events?role=3") as stream:
+    with agent.stranger(headers=BEARER) as one, one.stream("GET", "/v1/leadership/events?role=3") as stream:
         events, was = Events(stream), door(agent)
         events.next_called("acquired")
         os.kill(was, signal.SIGKILL)
@@ -370,21 +350,6 @@ def test_signals_that_go_to_every_process_are_the_agents(unfenced: Running) -> N
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(door(unfenced), number)
     assert b" 200 OK" in asked(unfenced, "/health")
-
-
-def test_the_end_of_an_agent_is_told_over_the_port_and_ends_the_door(tmp_path: Path) -> None:
-    with running(configured(tmp_path, lease=SHORT_LEASE), guarded(tmp_path)) as agent:
-        agent.await_ready()
-        with client(agent, headers=BEARER) as one, one.stream("GET", "/v1/leadership/events?role=3") as stream:
-            events, was = Events(stream), door(agent)
-            events.next_called("acquired")
-            agent.stop()
-            events.next_called("revoked")
-            agent.stop()
-            events.next_called("ended")
-        agent.join()
-    with pytest.raises(ProcessLookupError):
-        os.kill(was, 0)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not list children")

@@ -13,7 +13,7 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal
-from tests.support.agents.running import PATIENCE, TOKEN, Running
+from tests.support.agents.running import TOKEN, Running
 
 LAW = settings(
     deadline=None, max_examples=250, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -137,18 +137,6 @@ def watched(agent: Running, caplog: pytest.LogCaptureFixture) -> Iterator[Runnin
     assert agent.is_ready()
 
 
-@contextmanager
-def connected(agent: Running, kind: str) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as client:
-        client.settimeout(PATIENCE)
-        if kind == "unix":
-            client.connect(agent.options.socket or "")
-        else:
-            host, _, port = (agent.agent.tcp_address or "").rpartition(":")
-            client.connect((host, int(port)))
-        yield client
-
-
 def answer(client: socket.socket, *, has_body: bool) -> tuple[int, bytes | None]:
     """The status and the body of the next answer; None for a stream, of which nothing but its head is read.
 
@@ -182,7 +170,7 @@ def answer(client: socket.socket, *, has_body: bool) -> tuple[int, bytes | None]
 
 def is_served(agent: Running) -> bool:
     """Whether a good client is."""
-    with connected(agent, "unix") as client:
+    with agent.connected() as client:
         client.sendall(b"GET /v1/owner?key=7 HTTP/1.1\r\nhost: a\r\n\r\n")
         status, body = answer(client, has_body=True)
     return status == 200 and json.loads(body or b"{}").get("name") == "a"
@@ -202,7 +190,7 @@ def require_sense(status: int, body: bytes | None) -> None:
 @LAW
 @given(request=requests())
 def test_every_whole_request_has_an_answer_that_makes_sense(unharmed: Running, kind: str, request: bytes) -> None:
-    with connected(unharmed, kind) as client:
+    with unharmed.connected(kind) as client:
         with suppress(ConnectionError):  # It may have been refused before all of its body was sent.
             client.sendall(request)
         is_head = request.startswith(b"HEAD ")
@@ -215,7 +203,7 @@ def test_every_whole_request_has_an_answer_that_makes_sense(unharmed: Running, k
 @LAW
 @given(said=damaged() | st.binary(max_size=200))
 def test_bytes_that_are_no_request_harm_nobody(unharmed: Running, said: bytes) -> None:
-    with connected(unharmed, "unix") as client, suppress(ConnectionError, EOFError):
+    with unharmed.connected() as client, suppress(ConnectionError, EOFError):
         client.sendall(said)
         client.shutdown(socket.SHUT_WR)
         status, body = answer(client, has_body=b"HEAD " not in said)
@@ -227,6 +215,6 @@ def test_bytes_that_are_no_request_harm_nobody(unharmed: Running, said: bytes) -
 def test_requests_that_stop_halfway_leave_no_trace(unharmed: Running) -> None:
     whole = b'POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 13\r\n\r\n{"keys": []}\n'
     for size in range(len(whole)):
-        with connected(unharmed, "unix") as client:
+        with unharmed.connected() as client:
             client.sendall(whole[:size])
         assert is_served(unharmed)

@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,15 @@ from neli_router.agent.server.hub import HANGS_AFTER
 from neli_router.agent.server.server import Agent, run
 from neli_router.cli import main
 from neli_router.config import Config
-from neli_router.errors import ConfigError, LedgerUnusable, NeliError, Replaced
+from neli_router.errors import ConfigError, LedgerUnusable, NeliError
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reloaded
 from tests.agent.test_sockets import held
-from tests.support.agents.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running
+from tests.support.agents.running import PARTITIONS, TOKEN, Events, Running, configured, over_unix, running
 from tests.support.servers.process import free_port
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 MAIN = """
 import json, sys
@@ -59,8 +59,7 @@ def process(
 
 
 def client(folder: Path) -> httpx.Client:
-    transport = httpx.HTTPTransport(uds=f"{folder}/agent.sock")
-    return httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE)
+    return over_unix(f"{folder}/agent.sock")
 
 
 def is_ready(folder: Path) -> bool:
@@ -90,15 +89,12 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, str], problem
         AgentOptions(**options)  # type: ignore[arg-type]
 
 
-def test_an_agent_that_would_listen_nowhere_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="would listen nowhere"):
-        Agent(configured(tmp_path), AgentOptions())
-
-
-def test_all_problems_of_the_options_are_told_at_once() -> None:
+def test_all_problems_are_told_at_once_and_an_agent_that_would_listen_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         AgentOptions(listen="0.0.0.0:0")
     assert 2 == len(caught.value.problems)
+    with pytest.raises(ConfigError, match="would listen nowhere"):
+        Agent(configured(tmp_path), AgentOptions())
 
 
 def test_a_token_is_in_no_repr() -> None:
@@ -195,9 +191,18 @@ def test_an_agent_whose_members_thread_hangs_is_not_well(tmp_path: Path) -> None
 def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None:
     # A lease that is kept while other tests take all cores: an agent that is fenced revokes nothing.
     patient = {"lease": 4.0, "drain_timeout": 60.0}
-    with Member(configured(tmp_path, "b", **patient)) as other, process(tmp_path, patient) as agent:
+    with (
+        Member(configured(tmp_path, "b", **patient)) as other,
+        process(tmp_path, patient) as agent,
+        ExitStack() as stack,  # Of a client that has sent half a request, which holds nothing up.
+    ):
         other.drain("b")
         until(lambda: is_ready(tmp_path))
+        agent.send_signal(signal.SIGHUP)  # Without a configuration to read, it is no end.
+        assert is_ready(tmp_path)
+        broken = stack.enter_context(socket.socket(socket.AF_UNIX))
+        broken.connect(f"{tmp_path}/agent.sock")
+        broken.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
         with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
             lines = answer.iter_lines()
             while "event: acquired" != next(lines):
@@ -209,8 +214,8 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
             while "event: revoked" != next(lines):
                 pass
             with client(tmp_path) as second:
-                ready = second.get("/ready")
-                assert (503, "this agent is being stopped") == (ready.status_code, ready.json()["found"])
+                until(lambda: "this agent is being stopped" == second.get("/ready").json().get("found"))
+                assert 503 == second.get("/ready").status_code
                 assert 200 == second.get("/health").status_code
                 assert 503 == second.get("/v1/leadership?role=3").status_code
             assert 3 not in other.led
@@ -238,36 +243,26 @@ def test_a_second_signal_does_not_wait_for_the_programs(tmp_path: Path) -> None:
         assert EXIT_DONE == agent.wait(PATIENCE)
 
 
-def test_half_a_request_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    with process(tmp_path) as agent, socket.socket(socket.AF_UNIX) as broken:
-        until(lambda: is_ready(tmp_path))
-        broken.connect(f"{tmp_path}/agent.sock")
-        broken.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
-        agent.send_signal(signal.SIGTERM)
-        assert EXIT_DONE == agent.wait(PATIENCE)
+def test_a_member_that_is_replaced_tells_clients_and_ends_its_agent_with_that_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[dict[str, Any]] = []
 
-
-def test_a_member_that_is_replaced_ends_its_agent_with_that_error(tmp_path: Path) -> None:
-    with process(tmp_path) as agent:
+    def replace() -> None:
         until(lambda: is_ready(tmp_path))
-        with Member(configured(tmp_path, replace=True)):
-            assert EXIT_REFUSED == agent.wait(PATIENCE)
-        assert agent.stderr is not None
-        assert "Error: Replaced: " in agent.stderr.read()
+        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
+            events = Events(answer)
+            events.next_called("acquired")
+            with Member(configured(tmp_path, replace=True)):
+                told.append(events.next_called("ended"))
+
+    replacing = threading.Thread(target=replace)
+    replacing.start()
+    assert EXIT_REFUSED == run(configured(tmp_path), AgentOptions(socket=f"{tmp_path}/agent.sock"))
+    replacing.join()
+    assert "was to be the only one called 'a'" in told[0]["why"]
+    assert "Error: Replaced: " in capfd.readouterr().err
     assert not (tmp_path / "agent.sock").exists()
-
-
-def test_clients_are_told_when_the_member_ends_by_itself(tmp_path: Path) -> None:
-    one = Running(configured(tmp_path), AgentOptions(socket=str(tmp_path / "agent.sock")))
-    one.start()
-    one.await_ready()
-    with one.events("/v1/leadership/events", role="3") as events:
-        events.next_called("acquired")
-        with Member(configured(tmp_path, replace=True)):
-            ended = events.next_called("ended")
-            one.join()
-    assert "was to be the only one called 'a'" in ended["why"]
-    assert isinstance(one.error, Replaced)
 
 
 def test_a_socket_that_was_removed_is_made_again_and_the_agent_leads_on(tmp_path: Path) -> None:
@@ -324,16 +319,13 @@ def test_an_agent_that_may_open_too_few_files_does_not_start(tmp_path: Path) -> 
     assert not (tmp_path / "agent.sock").exists()
 
 
-def test_a_port_in_use_is_an_exit_code_and_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_listened_on_is_an_exit_code_and_a_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         assert EXIT_REFUSED == run(configured(tmp_path), AgentOptions(listen=address, token=TOKEN))
     assert "another process holds that port" in capfd.readouterr().err
-
-
-def test_a_socket_that_cannot_be_is_an_exit_code_and_a_sentence(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
     assert EXIT_USAGE == run(configured(tmp_path), AgentOptions(socket="relative.sock"))
     assert "must be an absolute path" in capfd.readouterr().err
 
@@ -341,38 +333,48 @@ def test_a_socket_that_cannot_be_is_an_exit_code_and_a_sentence(
 # Reading the configuration again
 
 
-def test_a_configuration_is_read_again_while_the_agent_runs(tmp_path: Path) -> None:
-    level = logging.getLogger("neli_router").level
+def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused() -> Reloaded:
+        raise ConfigError(["leese is no known option"])
+
+    def reload() -> Reloaded:
+        return next(readings)()
+
     found = Reloaded(token="another-token-of-ours", weight=7, log_level="error")  # noqa: S106 - it opens nothing.
+    slips: list[Callable[[], Reloaded]] = [
+        refused,
+        lambda: Reloaded(token="Secret"),  # noqa: S106 - the same.
+        lambda: Reloaded(log_level="lowd"),
+        lambda: Reloaded(weight=-3),
+    ]
+    later: list[Callable[[], Reloaded]] = [lambda: found, lambda: Reloaded(weight=1)]
+    readings = iter([*slips, *later])
     options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
+    level = logging.getLogger("neli_router").level
     try:
-        with running(configured(tmp_path), options, reload=lambda: found) as agent:
+        with running(configured(tmp_path), options, reload=reload) as agent:
             agent.await_ready()
+            for _ in slips:
+                caplog.clear()
+                agent.on_loop(agent.agent.reload)
+                until(lambda: "agent.reload_refused" in caplog.text)
+                assert "Secret" not in caplog.text
+            assert agent.is_ready()
             agent.on_loop(agent.agent.reload)
             until(lambda: {"a": 7} == agent.agent.member.state.weights)
-            codes = [
-                httpx.get(
-                    f"http://{agent.agent.tcp_address}/v1/owner?key=a", headers={"authorization": f"Bearer {token}"}
-                ).status_code
-                for token in (TOKEN, found.token)
-            ]
+            with agent.stranger() as asker:
+                codes = [
+                    asker.get("/v1/owner?key=a", headers={"authorization": f"Bearer {token}"}).status_code
+                    for token in (TOKEN, found.token)
+                ]
             assert [401, 200] == codes
             assert logging.ERROR == logging.getLogger("neli_router").level
+            agent.on_loop(agent.agent.reload)  # The weight that it joined with needs no wish.
+            until(lambda: {} == agent.agent.member.state.weights)
     finally:
         logging.getLogger("neli_router").setLevel(level)
-
-
-def test_the_weight_that_it_joined_with_needs_no_wish(tmp_path: Path) -> None:
-    weights = iter([7, 1])
-    socket_path = str(tmp_path / "agent.sock")
-    with running(
-        configured(tmp_path), AgentOptions(socket=socket_path), reload=lambda: Reloaded(weight=next(weights))
-    ) as agent:
-        agent.await_ready()
-        agent.on_loop(agent.agent.reload)
-        until(lambda: {"a": 7} == agent.agent.member.state.weights)
-        agent.on_loop(agent.agent.reload)
-        until(lambda: {} == agent.agent.member.state.weights)
 
 
 def test_a_weight_that_a_wish_overrules_is_told_of_at_the_start(
@@ -388,33 +390,6 @@ def test_a_weight_that_a_wish_overrules_is_told_of_at_the_start(
         with running(configured(tmp_path, weight=7), options) as agent:
             agent.await_ready()
         assert "agent.weight_overruled" not in caplog.text
-
-
-@pytest.mark.parametrize("slip", ["configuration", "token", "level", "weight"])
-def test_a_slip_in_the_configuration_changes_nothing(
-    tmp_path: Path, slip: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def reload() -> Reloaded:
-        if slip == "configuration":
-            raise ConfigError(["leese is no known option"])
-        slips = {"token": {"token": "Secret"}, "level": {"log_level": "lowd"}, "weight": {"weight": -3}}
-        return Reloaded(**slips[slip])  # type: ignore[arg-type]
-
-    with running(configured(tmp_path), AgentOptions(socket=str(tmp_path / "agent.sock")), reload=reload) as agent:
-        agent.await_ready()
-        agent.on_loop(agent.agent.reload)
-        until(lambda: "agent.reload_refused" in caplog.text)
-        assert agent.is_ready()
-    assert "Secret" not in caplog.text
-
-
-def test_sighup_without_a_configuration_to_read_is_no_end(tmp_path: Path) -> None:
-    with process(tmp_path) as agent:
-        until(lambda: is_ready(tmp_path))
-        agent.send_signal(signal.SIGHUP)
-        assert is_ready(tmp_path)
-        agent.send_signal(signal.SIGTERM)
-        assert EXIT_DONE == agent.wait(PATIENCE)
 
 
 # Secrets

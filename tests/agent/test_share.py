@@ -9,49 +9,27 @@ import pytest
 
 from neli_router.agent import AsyncClient, Client
 from neli_router.agent.wire import ShareView
+from neli_router.clock import host_clock
 from neli_router.errors import ConfigError, Forked, LeaseLost, NotLeading
-from neli_router.leases import BaseRight
 from neli_router.member.member import Member
-from neli_router.settings.agent_options import AgentOptions
-from tests.support.agents.running import (
-    LEASE,
-    PARTITIONS,
-    PATIENCE,
-    STEADY,
-    Running,
-    configured,
-    over_once_told,
-    running,
-)
+from tests.support.agents.running import PARTITIONS, STEADY, Running, over_once_told, paired
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until, until_in_loop
 
 
-@pytest.fixture(name="place")
-def _place(tmp_path: Path) -> Iterator[tuple[StandIn, Client]]:
-    with standing_in(tmp_path) as (agent, address), Client(address, timeout=PATIENCE) as client:
-        yield agent, client
+@pytest.fixture(name="host")
+def with_partitions(pair: tuple[Running, Member]) -> Iterator[tuple[Running, Member, Client]]:
+    """An agent that leads partitions 3 and 5, a member that leads the others and can move them, and a client."""
+    agent, other = pair
+    give(agent, other)
+    with Client(agent.options.socket or "", timeout=PATIENCE) as client:
+        yield agent, other, client
 
 
-steady = pytest.mark.parametrize("pair", [STEADY], indirect=True)
-
-
-@pytest.fixture(name="pair")
-def with_another_member(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Running, Member, Client]]:
-    """An agent that leads partitions 3 and 5, its client, and a member that leads the others and can move them."""
-    socket, lease = str(tmp_path / "agent.sock"), getattr(request, "param", LEASE)
-    with Member(configured(tmp_path, "b", lease=lease)) as other:
-        until(lambda: len(other.led) == PARTITIONS)
-        other.drain("a")
-        with (
-            running(configured(tmp_path, lease=lease), AgentOptions(socket=socket)) as agent,
-            Client(socket, timeout=PATIENCE) as client,
-        ):
-            agent.await_ready()
-            for partition in (3, 5):
-                other.pin(partition, "a")
-            until(lambda: {3, 5} == set(agent.agent.member.led))
-            yield agent, other, client
+def give(agent: Running, other: Member) -> None:
+    for partition in (3, 5):
+        other.pin(partition, "a")
+    until(lambda: {3, 5} == set(agent.agent.member.led))
 
 
 # What the client makes of the news: with a stand-in
@@ -81,27 +59,15 @@ def test_a_share_waits_is_renewed_and_gives_all_of_it_back(place: tuple[StandIn,
     assert [0.0, False, False] == [share.remaining(), share.holds(), share.holds(3)]
 
 
-def test_the_rest_of_an_event_is_not_believed(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    shares(agent, {3: 7}, remaining=20)
-    with client.share() as share:
-        asked = agent.requests.count("/v1/share")
-        agent.share = ShareView("alpha")
-        agent.say("renewed", ShareView("alpha", {3: 7}, 500.0))
-        until(lambda: agent.requests.count("/v1/share") > asked)
-        assert share.remaining() < 20
-
-
-def test_an_answer_that_lacks_a_partition_renews_none(place: tuple[StandIn, Client]) -> None:
-    """Its loss was not told yet. Until it is, the end of the share stands."""
+def test_only_an_answer_that_has_all_partitions_renews_and_no_event_does(place: tuple[StandIn, Client]) -> None:
+    """Where an answer lacks one, its loss was not told yet. Until it is, the end of the share stands."""
     agent, client = place
     shares(agent, {3: 7, 5: 7}, remaining=20)
     with client.share() as share:
-        for asked, terms in enumerate(({3: 7}, {3: 7, 5: 8}), 1):
+        for asked, terms in enumerate(({}, {3: 7}, {3: 7, 5: 8}), 1):
             agent.share = ShareView("alpha", terms, 500.0)
-            agent.say("renewed", agent.share)
-            while agent.requests.count("/v1/share") == asked:
-                share.ending.wait(0.01)
+            agent.say("renewed", ShareView("alpha", {3: 7, 5: 7}, 500.0))
+            until(lambda asked=asked: agent.requests.count("/v1/share") > asked)  # type: ignore[misc]
             assert share.remaining() < 20
 
 
@@ -145,20 +111,15 @@ def test_a_share_is_lost_with_its_first_partition_and_the_others_hold_on(place: 
         share.check(3)
 
 
-def test_a_partition_that_is_not_in_a_share_is_not_held(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    shares(agent, {3: 7})
-    with client.share() as share, pytest.raises(LeaseLost, match="it was not led here when this share began"):
-        share.check(4)
-
-
-def test_a_partition_that_comes_along_is_told_and_not_held(place: tuple[StandIn, Client]) -> None:
+def test_a_partition_that_comes_along_later_is_told_and_not_held(place: tuple[StandIn, Client]) -> None:
     agent, client = place
     shares(agent, {3: 7})
     with client.share() as share:
         agent.say("more", ShareView("alpha", {4: 8}))
         until(lambda: share.more)
         assert ({4: 8}, {3: 7}, False, False) == (share.more, share.terms, share.holds(4), bool(share.ending))
+        with pytest.raises(LeaseLost, match="it was not led here when this share began"):
+            share.check(4)
 
 
 def test_after_a_broken_stream_a_share_is_what_the_agent_still_holds(place: tuple[StandIn, Client]) -> None:
@@ -261,74 +222,14 @@ def test_an_async_share_is_cancelled_when_a_partition_is_lost(tmp_path: Path) ->
 # With the real agent
 
 
-@steady
-def test_a_share_has_all_that_the_host_leads_under_its_terms(pair: tuple[Running, Member, Client]) -> None:
-    agent, _, client = pair
-    led = agent.agent.member.led
+def test_a_share_has_all_that_the_host_leads_under_its_terms_and_the_next_one_what_came_along(
+    host: tuple[Running, Member, Client],
+) -> None:
+    agent, other, client = host
+    led = dict(agent.agent.member.led)
     with client.share(timeout=PATIENCE) as share, client.share([0, 1, 2, 3]) as part:
-        assert ({3, 5}, {3: led[3]}) == (set(led), part.terms)
-        assert led == share.terms
+        assert ({3, 5}, {3: led[3]}, led) == (set(led), part.terms, share.terms)
         assert 0 < share.remaining() <= STEADY
-
-
-@steady
-def test_a_share_is_renewed_for_longer_than_a_lease(pair: tuple[Running, Member, Client]) -> None:
-    _, _, client = pair
-    with client.share(timeout=PATIENCE) as share:
-        until_after(share, 1.25 * STEADY)
-        share.check()
-
-
-@steady
-def test_a_revoked_partition_waits_for_the_share_and_is_renewed_meanwhile(
-    pair: tuple[Running, Member, Client],
-) -> None:
-    """A batch takes longer than a lease; the successor waits for it all the same."""
-    _, other, client = pair
-    with client.share(timeout=PATIENCE) as share:
-        other.unpin(5)  # The agent is drained, so it goes back.
-        assert share.ending.wait(PATIENCE)
-        until_after(share, 1.25 * STEADY)
-        share.check()
-        assert (frozenset({5}), False) == (share.revoked, 5 in other.led)
-    until(lambda: 5 in other.led)
-    assert 3 not in other.led
-
-
-@steady
-def test_a_revoked_role_is_renewed_while_it_finishes(pair: tuple[Running, Member, Client]) -> None:
-    """It once was not: its holder had what was left of a lease instead of the drain timeout."""
-    _, other, client = pair
-    with client.leading(5, timeout=PATIENCE) as lease:
-        other.unpin(5)
-        assert lease.revoked.wait(PATIENCE)
-        until_after(lease, 1.25 * STEADY)
-        lease.check()
-        assert 5 not in other.led
-
-
-def test_a_share_that_is_not_closed_in_time_is_fenced_for_that_partition_alone(tmp_path: Path) -> None:
-    socket = str(tmp_path / "agent.sock")
-    config, its = (configured(tmp_path, name, lease=STEADY, drain_timeout=0.3) for name in ("a", "b"))
-    with Member(its) as other:
-        until(lambda: len(other.led) == PARTITIONS)
-        with running(config, AgentOptions(socket=socket)) as agent, Client(socket, timeout=PATIENCE) as client:
-            until(lambda: len(agent.agent.member.led) == PARTITIONS // 2)
-            with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
-                lost, *kept = sorted(share.terms)
-                other.pin(lost, "b")
-                until(lambda: lost in share.fenced)
-                until(lambda: lost in other.led)
-                assert [True] * len(kept) == [share.holds(partition) for partition in kept]
-                share.check()
-
-
-@steady
-def test_a_partition_that_the_host_comes_to_lead_is_told_and_held_by_the_next_share(
-    pair: tuple[Running, Member, Client],
-) -> None:
-    _, other, client = pair
-    with client.share(timeout=PATIENCE) as share:
         other.pin(6, "a")
         until(lambda: 6 in share.more)
         assert {3, 5} == set(share.terms)
@@ -336,9 +237,62 @@ def test_a_partition_that_the_host_comes_to_lead_is_told_and_held_by_the_next_sh
             assert {**share.terms, **share.more} == later.terms
 
 
-@steady
-def test_a_share_of_what_is_led_elsewhere_waits_and_says_why(pair: tuple[Running, Member, Client]) -> None:
-    _, other, client = pair
+def test_leases_are_renewed_for_longer_than_they_are_also_while_a_revoked_partition_is_finished(
+    host: tuple[Running, Member, Client],
+) -> None:
+    """A batch takes longer than a lease; the successor waits for it all the same.
+
+    A revoked role once was not renewed: its holder had what was left of a lease instead of the drain timeout.
+    """
+    agent, other, client = host
+
+    async def story() -> None:
+        with client.share(timeout=PATIENCE) as share, client.leading(5, timeout=PATIENCE) as lease:
+            async with AsyncClient(agent.options.socket or "", timeout=PATIENCE) as one, one.leading(3) as kept:
+                other.unpin(5)  # The agent is drained, so the partition goes back.
+                assert share.ending.wait(PATIENCE)
+                assert lease.revoked.wait(PATIENCE)
+                end = host_clock() + 1.25 * STEADY
+                await until_in_loop(lambda: host_clock() > end)
+                share.check()
+                lease.check()
+                kept.check()
+                assert (frozenset({5}), False) == (share.revoked, 5 in other.led)
+
+    asyncio.run(story())
+    until(lambda: 5 in other.led)
+    assert 3 not in other.led
+
+
+def test_a_client_that_does_not_finish_in_time_is_fenced_for_that_partition_alone(tmp_path: Path) -> None:
+    with paired(tmp_path, drain_timeout=0.3) as (agent, other):
+        give(agent, other)
+        with (
+            Client(agent.options.socket or "", timeout=PATIENCE) as client,
+            agent.events("/v1/leadership/events", role=5) as events,
+        ):
+            term = events.next_called("acquired")["term"]
+            with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
+                other.unpin(5)
+                rests = []
+                while (news := events.next())[0] != "fenced":
+                    rests.append(news[1]["remaining"])
+                fenced = news[1]
+                assert (False, term) == (fenced["leads"], fenced["term"])
+                # A client that hears of the loss late goes by the last end that it was told.
+                assert rests[-1] <= 0.3 < STEADY
+                assert "the program did not finish within drain_timeout=0.3 s" == fenced["why"]
+                while "b owns it" not in events.next_called("waiting")["why"]:
+                    pass
+                until(lambda: 5 in share.fenced)
+                until(lambda: 5 in other.led)
+                assert share.holds(3)
+                agent.stop()
+                until(lambda: 3 in share.fenced)
+
+
+def test_a_share_of_what_is_led_elsewhere_waits_and_says_why(host: tuple[Running, Member, Client]) -> None:
+    _, other, client = host
     with (
         pytest.raises(NotLeading, match="none of 2 partitions is led here; partition 0: b owns it under term"),
         over_once_told(client.share([0, 1], timeout=PATIENCE)),
@@ -348,8 +302,8 @@ def test_a_share_of_what_is_led_elsewhere_waits_and_says_why(pair: tuple[Running
         assert {1} == set(share.terms)
 
 
-def test_partitions_that_there_are_not_are_refused(pair: tuple[Running, Member, Client]) -> None:
-    agent, _, client = pair
+def test_partitions_that_there_are_not_are_refused(host: tuple[Running, Member, Client]) -> None:
+    agent, _, client = host
     with pytest.raises(ConfigError, match="they count from 0 to 7"), client.share([PARTITIONS]):
         raise AssertionError("there is none")
     with agent.client() as bare:
@@ -357,21 +311,8 @@ def test_partitions_that_there_are_not_are_refused(pair: tuple[Running, Member, 
             assert 400 == bare.get("/v1/share", params={"partitions": spelled}).status_code
 
 
-@steady
-def test_an_agent_that_ends_revokes_its_shares_and_waits_for_them(pair: tuple[Running, Member, Client]) -> None:
-    agent, other, client = pair
-    with client.share(timeout=PATIENCE) as share:
-        agent.stop()
-        assert share.ending.wait(PATIENCE)
-        until_after(share, 1.25 * STEADY)
-        assert (frozenset({3, 5}), False) == (share.revoked, bool({3, 5} & other.led.keys()))
-    agent.join()
-    until(lambda: len(other.led) == PARTITIONS)
-
-
-@steady
-def test_shares_leave_nothing_behind_in_the_agent(pair: tuple[Running, Member, Client]) -> None:
-    agent, _, client = pair
+def test_shares_leave_nothing_behind_in_the_agent(host: tuple[Running, Member, Client]) -> None:
+    agent, _, client = host
     for _ in range(5):
         with client.share(timeout=PATIENCE):
             pass
@@ -382,7 +323,16 @@ def test_shares_leave_nothing_behind_in_the_agent(pair: tuple[Running, Member, C
     assert [0, 0] == [grant.working for grant in grants if grant is not None]
 
 
-def until_after(held: BaseRight, seconds: float) -> None:
-    """Let time pass: a lease is renewed or not by nothing else."""
-    end = held._clock() + seconds
-    until(lambda: held._clock() > end)
+def test_an_agent_that_ends_revokes_what_is_held_and_waits_for_it(tmp_path: Path) -> None:
+    with paired(tmp_path) as (agent, other), Client(agent.options.socket or "", timeout=PATIENCE) as client:
+        give(agent, other)
+        with client.share(timeout=PATIENCE) as share, client.leading(3) as lease:
+            agent.stop()
+            assert share.ending.wait(PATIENCE)
+            assert lease.revoked.wait(PATIENCE)
+            end = host_clock() + 1.25 * STEADY
+            until(lambda: host_clock() > end)
+            lease.check()
+            assert (frozenset({3, 5}), False) == (share.revoked, bool({3, 5} & other.led.keys()))
+        agent.join()
+        until(lambda: len(other.led) == PARTITIONS)

@@ -7,7 +7,6 @@ another one:  a member "b" of the same group, which is killed
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,40 +34,80 @@ member.close()
 """
 
 
-@pytest.fixture(name="agent")
-def real_agent(tmp_path: Path) -> Iterator[Running]:
-    options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
-    with running(configured(tmp_path, lease=STEADY), options) as agent:
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(name="agent", scope="module")
+def real_agent(folder: Path) -> Iterator[Running]:
+    options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
+    with running(configured(folder, lease=STEADY), options) as agent:
         agent.await_ready()
         yield agent
-
-
-@contextmanager
-def other(folder: Path, name: str) -> Iterator["subprocess.Popen[bytes]"]:
-    program = [sys.executable, "-c", OTHER, str(folder), name]
-    with subprocess.Popen(program, cwd=ROOT, stdin=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def address(agent: Running) -> str:
-    return f"http://{agent.agent.tcp_address}"
 
 
 def owned(page: Page, name: str) -> int:
     return page.owners().count(name)
 
 
-def test_the_page_follows_a_takeover_after_a_kill(agent: Running, page: Page, tmp_path: Path) -> None:
+def test_wishes_are_made_with_the_right_token_and_refused_in_the_agents_words(agent: Running, page: Page) -> None:
+    page.open(agent.address)
+    page.give_token("another-token-than-this-one")
+    page.await_text("#token-error", "Found another one was given")
+    assert not page.is_shown("td.acts")
+    page.press(TOKEN, Keys.ENTER)
+    page.await_text("#unlock", "Forget token")
+
+    page.click_cell(3)
+    page.click(".pinning button")
+    page.await_text("#wish-summary", "This will move nothing now.")
+    page.click("#wish-confirm")
+    until(lambda: "pinned to a" in page.label(3), "the pin")
+    page.click(".pinning button + button")
+    page.await_text("#wish-title", "Unpin partition 3")
+    page.await_text("#wish-summary", "This will move nothing now.")
+    page.click("#wish-confirm")
+    until(lambda: "pinned" not in page.label(3), "the end of the pin")
+    page.await_hidden("#wish")
+
+    page.click('tr[data-member="a"] .acts button + button')
+    page.press("000000000")
+    page.await_text("#wish-error", "Wanted", "Found", "Remedy", "a whole number from 0 to 1000000")
+    assert "1000000000" == page.element("#wish-weight").get_property("value")
+    page.press(Keys.BACKSPACE, Keys.BACKSPACE, Keys.BACKSPACE)
+    page.await_text("#wish-summary", "This will move nothing now.")
+    page.click("#wish-confirm")
+    page.await_text('tr[data-member="a"] td:nth-child(4)', "1\u202f000\u202f000".replace("\u202f", " "))
+    with agent.client() as client:
+        client.post("/v1/weigh", json={"name": "a", "weight": None})
+
+
+def test_a_drain_moves_what_its_preview_said_and_a_takeover_after_a_kill_is_followed(
+    agent: Running, folder: Path, page: Page
+) -> None:
     """Right is what the agent's own list of moves says, of which the page was told by its stream alone."""
-    page.open(address(agent))
+    page.open(agent.address)
+    page.unlock(TOKEN)
     assert PARTITIONS == owned(page, "a")
-    with other(tmp_path, "b") as process:
-        until(lambda: PARTITIONS // 2 == owned(page, "b"), "a fair share of b")
-        assert ["a", "b"] == page.members()
-        process.kill()
+    with subprocess.Popen([sys.executable, "-c", OTHER, str(folder), "b"], cwd=ROOT, stdin=subprocess.PIPE) as process:
+        try:
+            until(lambda: PARTITIONS // 2 == owned(page, "b"), "a fair share of b")
+            assert ["a", "b"] == page.members()
+            page.click('tr[data-member="b"] .drain')
+            page.await_text("#wish-summary", "This will move 4 partitions:")
+            page.await_text("#wish-moves", "b \u2192 a 4 partitions:")
+            assert PARTITIONS // 2 == owned(page, "b")
+            page.click("#wish-confirm")
+            page.await_hidden("#wish")
+            until(lambda: PARTITIONS == owned(page, "a"), "what was announced")
+            page.await_text('tr[data-member="b"]', "drained", "Undrain\u2026")
+            page.click('tr[data-member="b"] .drain')
+            page.await_text("#wish-summary", "This will move 4 partitions:")
+            page.click("#wish-confirm")
+            until(lambda: PARTITIONS // 2 == owned(page, "b"), "its share again")
+        finally:
+            process.kill()
         until(lambda: PARTITIONS == owned(page, "a"), "the takeover")
     with agent.client() as client:
         moves = client.get("/v1/moves").json()["moves"]
@@ -83,66 +122,12 @@ def test_the_page_follows_a_takeover_after_a_kill(agent: Running, page: Page, tm
     assert page.was_never_reloaded
 
 
-def test_a_drain_moves_what_its_preview_said(agent: Running, page: Page, tmp_path: Path) -> None:
-    with other(tmp_path, "b"):
-        page.open(address(agent))
-        page.unlock(TOKEN)
-        until(lambda: PARTITIONS // 2 == owned(page, "b"), "a fair share of b")
-        page.click('tr[data-member="b"] .drain')
-        page.await_text("#wish-summary", "This will move 4 partitions:")
-        page.await_text("#wish-moves", "b \u2192 a 4 partitions:")
-        assert PARTITIONS // 2 == owned(page, "b")
-        page.click("#wish-confirm")
-        page.await_hidden("#wish")
-        until(lambda: PARTITIONS == owned(page, "a"), "what was announced")
-        page.await_text('tr[data-member="b"]', "drained", "Undrain\u2026")
-        page.click('tr[data-member="b"] .drain')
-        page.await_text("#wish-summary", "This will move 4 partitions:")
-        page.click("#wish-confirm")
-        until(lambda: PARTITIONS // 2 == owned(page, "b"), "its share again")
-
-
-def test_a_partition_is_pinned_and_unpinned(agent: Running, page: Page) -> None:
-    page.open(address(agent))
-    page.unlock(TOKEN)
-    page.click_cell(3)
-    page.click(".pinning button")
-    page.await_text("#wish-summary", "This will move nothing now.")
-    page.click("#wish-confirm")
-    until(lambda: "pinned to a" in page.label(3), "the pin")
-    page.click(".pinning button + button")
-    page.await_text("#wish-title", "Unpin partition 3")
-    page.await_text("#wish-summary", "This will move nothing now.")
-    page.click("#wish-confirm")
-    until(lambda: "pinned" not in page.label(3), "the end of the pin")
-
-
-def test_a_weight_that_makes_no_sense_is_refused_in_the_agents_words(agent: Running, page: Page) -> None:
-    page.open(address(agent))
-    page.unlock(TOKEN)
-    page.click('tr[data-member="a"] .acts button + button')
-    page.press("000000000")
-    page.await_text("#wish-error", "Wanted", "Found", "Remedy", "a whole number from 0 to 1000000")
-    assert "1000000000" == page.element("#wish-weight").get_property("value")
-    page.press(Keys.BACKSPACE, Keys.BACKSPACE, Keys.BACKSPACE)
-    page.await_text("#wish-summary", "This will move nothing now.")
-    page.click("#wish-confirm")
-    page.await_text('tr[data-member="a"] td:nth-child(4)', "1\u202f000\u202f000".replace("\u202f", " "))
-
-
-def test_a_wrong_token_opens_nothing(agent: Running, page: Page) -> None:
-    page.open(address(agent))
-    page.give_token("another-token-than-this-one")
-    page.await_text("#token-error", "Found another one was given")
-    assert not page.is_shown("td.acts")
-
-
 def test_the_page_comes_back_when_its_agent_was_started_again(page: Page, tmp_path: Path) -> None:
     config: Config = configured(tmp_path)
     options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen=f"127.0.0.1:{free_port()}", token=TOKEN)
     with running(config, options) as agent:
         agent.await_ready()
-        page.open(address(agent))
+        page.open(agent.address)
     page.await_word("not connected")
     with running(config, options):
         page.await_word("live")

@@ -80,7 +80,8 @@ class Page:
         until(lambda: self.count("#fact-partitions"), "a first status")
 
     def close(self) -> None:
-        """Leave, so that streams end."""
+        """Leave, so that streams end, and forget: the next test may open the same agent."""
+        self.run("try { sessionStorage.clear(); localStorage.clear() } catch { /* a page that has none */ }")
         self.driver.get("about:blank")
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
         self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +18,10 @@ from neli_router.agent.server.server import Agent
 from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.keyspace import Layout
+from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reload
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 __all__ = [
     "DRAIN",
@@ -32,11 +34,11 @@ __all__ = [
     "Running",
     "configured",
     "over_once_told",
+    "over_unix",
+    "paired",
+    "rest",
     "running",
 ]
-
-PATIENCE = 180.0
-"""Seconds for what comes at once, and after minutes where other programs have all cores."""
 
 LEASE = 0.4
 STEADY = 5.0
@@ -55,6 +57,21 @@ def configured(folder: Path, name: str = "a", **options: Any) -> Config:
     ledger = f"sqlite://{folder}/ledger.db"
     chosen: dict[str, Any] = {"lease": LEASE, "layout": Layout(partitions=PARTITIONS), "drain_timeout": DRAIN}
     return Config(ledger, name=name, **{**chosen, **options})
+
+
+def over_unix(path: str | None, **options: Any) -> httpx.Client:
+    """A client of the agent at `path`. Loading certificates would take longer than most requests, so it has none."""
+    transport = httpx.HTTPTransport(uds=path, verify=False)
+    return httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE, **options)
+
+
+def rest(client: socket.socket) -> bytes:
+    """All that comes until the connection ends, in either way."""
+    found = b""
+    with suppress(ConnectionError):
+        while more := client.recv(65536):
+            found += more
+    return found
 
 
 class Events:
@@ -111,11 +128,30 @@ class Running:
 
         return asyncio.run_coroutine_threadsafe(asked(), self.loop).result(PATIENCE)
 
-    @contextmanager
-    def client(self, **options: Any) -> Iterator[httpx.Client]:
+    @property
+    def address(self) -> str:
+        """Of its port."""
+        return f"http://{self.agent.tcp_address}"
+
+    @property
+    def place(self) -> tuple[str, int]:
+        host, _, port = (self.agent.tcp_address or "").rpartition(":")
+        return host, int(port)
+
+    def client(self, **options: Any) -> httpx.Client:
         """One that comes over the Unix socket."""
-        transport = httpx.HTTPTransport(uds=self.options.socket)
-        with httpx.Client(transport=transport, base_url="http://agent", timeout=PATIENCE, **options) as client:
+        return over_unix(self.options.socket, **options)
+
+    def stranger(self, **options: Any) -> httpx.Client:
+        """One that comes over TCP."""
+        transport = httpx.HTTPTransport(verify=False)
+        return httpx.Client(transport=transport, base_url=self.address, timeout=PATIENCE, **options)
+
+    @contextmanager
+    def connected(self, kind: str = "unix") -> Iterator[socket.socket]:
+        with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as client:
+            client.settimeout(PATIENCE)
+            client.connect(self.options.socket or "" if kind == "unix" else self.place)
             yield client
 
     @contextmanager
@@ -164,6 +200,18 @@ def running(config: Config, options: AgentOptions, *, reload: Reload | None = No
             one.stop()
             one.stop()  # Not to wait for what a failed test has left open.
         one.join()
+
+
+@contextmanager
+def paired(folder: Path, **options: Any) -> Iterator[tuple[Running, Member]]:
+    """The agent of a drained member "a", which leads nothing, and a member "b" that leads all and can give it away."""
+    config, its = (configured(folder, name, **{"lease": STEADY, **options}) for name in ("a", "b"))
+    with Member(its) as other:
+        until(lambda: PARTITIONS == len(other.led), "the lead of all partitions")
+        other.drain("a")
+        with running(config, AgentOptions(socket=f"{folder}/agent.sock")) as agent:
+            agent.await_ready()
+            yield agent, other
 
 
 def over_once_told(block: Block) -> Block:

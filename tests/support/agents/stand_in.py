@@ -45,11 +45,9 @@ from neli_router.agent.wire import (
     WishAsked,
     WishView,
 )
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 __all__ = ["FOUNDED", "PATIENCE", "StandIn", "standing_in", "whenever"]
-
-PATIENCE = 180.0
 
 
 class StandIn:
