@@ -4,7 +4,6 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,9 @@ from neli_router.agent.client.streams import EVENT_MAX, Events
 from neli_router.agent.wire import LeaseView, LoadAsked, Refusal, WishAsked
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
 from neli_router.keyspace import Layout
-from tests.support.agents.running import PATIENCE, over_once_told
+from tests.support.agents.running import over_once_told
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
-from tests.support.waiting import until
-
-
-@pytest.fixture(name="place")
-def _place(tmp_path: Path) -> Iterator[tuple[StandIn, Client]]:
-    with standing_in(tmp_path) as (agent, address), Client(address, timeout=60) as client:
-        yield agent, client
-
+from tests.support.waiting import PATIENCE, until
 
 # Questions
 
@@ -38,7 +30,9 @@ def test_an_owner_is_named_by_key_or_by_role(place: tuple[StandIn, Client]) -> N
     ]
 
 
-def test_owners_come_in_the_order_of_their_keys_and_one_without_says_why(place: tuple[StandIn, Client]) -> None:
+def test_owners_come_in_the_order_of_their_keys_and_a_key_without_one_says_why_and_is_not_shown(
+    place: tuple[StandIn, Client],
+) -> None:
     agent, client = place
     views = client.owners(["a", "nobody", b"\xff"])
     assert ["alpha", None, "alpha"] == [view.name for view in views]
@@ -46,27 +40,22 @@ def test_owners_come_in_the_order_of_their_keys_and_one_without_says_why(place: 
     # More than one request may carry.
     assert 30_000 == len(client.owners(f"customer-{number:030}" for number in range(30_000)))
     assert agent.requests.count("/v1/owners") > 2
-
-
-def test_a_key_without_an_owner_raises_why_and_not_the_key(place: tuple[StandIn, Client]) -> None:
-    _, client = place
     with pytest.raises(NoOwner, match="no member is left") as caught:
         client.owner("nobody-known")
     assert "nobody-known" not in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["\ud800", 7, None])
-def test_what_is_no_key_is_refused_before_it_is_asked(place: tuple[StandIn, Client], key: object) -> None:
+def test_what_is_no_key_and_a_role_that_would_be_taken_for_another_are_refused_before_they_are_asked(
+    place: tuple[StandIn, Client],
+) -> None:
     agent, client = place
-    with pytest.raises(BadKey):
-        client.owner(key)  # type: ignore[arg-type]
+    for key in ("\ud800", 7, None):
+        with pytest.raises(BadKey):
+            client.owner(key)  # type: ignore[arg-type]
+    for role in ("7", " 7", "-1", True, "", b"\xff"):
+        with pytest.raises(BadKey):
+            client.lease(role)
     assert [] == agent.requests
-
-
-@pytest.mark.parametrize("role", ["7", " 7", "-1", True, "", b"\xff"])
-def test_a_role_that_the_wire_would_take_for_another_is_refused(place: tuple[StandIn, Client], role: str) -> None:
-    with pytest.raises(BadKey):
-        place[1].lease(role)
 
 
 def test_a_refusal_is_raised_as_the_agent_raised_it(place: tuple[StandIn, Client]) -> None:
@@ -77,7 +66,7 @@ def test_a_refusal_is_raised_as_the_agent_raised_it(place: tuple[StandIn, Client
     assert ("w", "f", "r") == (caught.value.wanted, caught.value.found, caught.value.remedy)
 
 
-def test_wishes_and_previews_are_told_apart(place: tuple[StandIn, Client]) -> None:
+def test_wishes_previews_and_loads_are_told_apart(place: tuple[StandIn, Client]) -> None:
     agent, client = place
     done = [client.drain("a", preview=True).done, client.pin(3, "b").done, client.weigh("c", None).done]
     assert [False, True, True] == done
@@ -86,10 +75,6 @@ def test_wishes_and_previews_are_told_apart(place: tuple[StandIn, Client]) -> No
         ("pin", WishAsked(name="b", partition=3)),
         ("weigh", WishAsked(name="c")),
     ] == agent.wishes
-
-
-def test_loads_are_told_with_their_layout(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
     view = client.load({3: 2.5, 4: 1.0}, layout=Layout(), preview=True)
     client.load({3: 0.0})
     assert [LoadAsked({3: 2.5, 4: 1.0}, Layout(), preview=True), LoadAsked({3: 0.0})] == agent.loads
@@ -122,29 +107,22 @@ def test_keys_and_tokens_stay_out_of_logs_and_representations(
 # No agent there
 
 
-def test_no_agent_says_how_to_start_one(tmp_path: Path) -> None:
+def test_where_no_agent_is_the_error_says_what_is_there_instead(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
     with pytest.raises(NoAgent, match=r"agent.sock, but there is no socket: start one with `neli agent`"):
-        Client(f"{tmp_path}/agent.sock").members()
-
-
-def test_a_stale_socket_is_told_from_none(tmp_path: Path) -> None:
+        Client(str(path)).members()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{tmp_path}/agent.sock")
+        listener.bind(str(path))
     with pytest.raises(NoAgent, match="its socket is stale"):
-        Client(f"{tmp_path}/agent.sock").members()
-
-
-def test_a_port_where_nothing_listens_is_told() -> None:
+        Client(str(path)).members()
+    path.unlink()
+    path.write_text("")
+    with pytest.raises(NoAgent, match=r"stale|no socket that takes"):
+        Client(str(path)).members()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(NoAgent, match="nothing listens there"):
             Client(f"http://127.0.0.1:{taken.getsockname()[1]}").members()
-
-
-def test_what_is_no_socket_is_told(tmp_path: Path) -> None:
-    (tmp_path / "agent.sock").write_text("")
-    with pytest.raises(NoAgent, match=r"stale|no socket that takes"):
-        Client(f"{tmp_path}/agent.sock").members()
 
 
 def test_a_socket_of_another_user_is_told(tmp_path: Path) -> None:
@@ -171,19 +149,15 @@ def test_a_socket_of_another_user_is_told(tmp_path: Path) -> None:
         assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_an_agent_that_hangs_is_given_up(place: tuple[StandIn, Client]) -> None:
+def test_an_agent_that_hangs_is_given_up_and_whatever_else_listens_there_is_none(place: tuple[StandIn, Client]) -> None:
     agent, client = place
+    for body in (b"<html>", b"[]", b"\xff", b""):
+        agent.body = body
+        with pytest.raises(NoAgent, match="is of no agent of this version"):
+            client.members()
     agent.hangs = True
     with Client(str(client.address), timeout=0.1) as hasty, pytest.raises(NoAgent, match="did not answer in time"):
         hasty.members()
-
-
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b"\xff", b""])
-def test_whatever_else_listens_there_is_no_agent(place: tuple[StandIn, Client], body: bytes) -> None:
-    agent, client = place
-    agent.body = body
-    with pytest.raises(NoAgent, match="is of no agent of this version"):
-        client.members()
 
 
 def test_over_tcp_a_missing_or_wrong_token_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,22 +248,16 @@ def test_leading_waits_is_renewed_and_gives_the_role_back(place: tuple[StandIn, 
     assert not lease.holds()
 
 
-def test_an_event_that_lay_around_renews_nothing(place: tuple[StandIn, Client]) -> None:
-    """Its rest was true when it was written. Only the answer to a question that is asked now counts."""
+def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(place: tuple[StandIn, Client]) -> None:
     agent, client = place
     agent.leads(remaining=20)
     with client.leading("nightly") as lease:
+        # The rest in an event was true when it was written. Only the answer to a question that is asked now counts.
         agent.lease = LeaseView(0, False, "alpha", 7)
         asked = agent.requests.count("/v1/lease")
         agent.say("renewed", LeaseView(0, True, "alpha", 7, 500.0))
         until(lambda: agent.requests.count("/v1/lease") > asked)
         assert lease.remaining() < 20
-
-
-def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    agent.leads()
-    with client.leading("nightly") as lease:
         assert not lease.revoked.wait(0.01)
         agent.say("revoked", why="beta is to have it")
         assert (True, True) == (lease.revoked.wait(60), lease.holds())
@@ -312,19 +280,13 @@ def test_a_fenced_lease_is_lost_at_once_and_its_block_raises(place: tuple[StandI
     assert 0.0 == lease.remaining()
 
 
-def test_a_broken_stream_is_asked_for_again_and_the_lease_lives_on(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    agent.leads()
-    with client.leading("nightly") as lease:
-        agent.hang_up()
-        until(lambda: agent.requests.count("/v1/leadership/events") == 2)
-        lease.check()
-
-
-def test_a_stream_that_comes_back_under_another_term_has_lost_the_lease(place: tuple[StandIn, Client]) -> None:
+def test_a_lease_outlives_its_stream_until_it_comes_back_under_another_term(place: tuple[StandIn, Client]) -> None:
     agent, client = place
     agent.leads()
     with pytest.raises(LeaseLost, match="under term 8"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
+        agent.hang_up()
+        until(lambda: agent.requests.count("/v1/leadership/events") == 2)
+        lease.check()
         agent.lease = LeaseView(0, True, "alpha", 8, 30.0)
         agent.hang_up()
         assert lease.revoked.wait(60)
@@ -342,24 +304,16 @@ def test_a_lease_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> Non
             block.__exit__(None, None, None)
 
 
-def test_an_agent_that_ends_while_it_is_waited_for_raises(place: tuple[StandIn, Client]) -> None:
+def test_an_agent_that_ends_or_is_killed_while_it_is_waited_for_raises(place: tuple[StandIn, Client]) -> None:
     agent, client = place
-    with (
-        whenever(lambda: agent.held == 1, lambda: agent.say("ended", why="stopped")),
-        pytest.raises(NoAgent, match="stopped"),
-        client.leading("nightly"),
-    ):
-        raise AssertionError("nobody leads")
-
-
-def test_an_agent_that_is_killed_while_it_is_waited_for_raises(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    with (
-        whenever(lambda: agent.held == 1, agent.hang_up),
-        pytest.raises(NoAgent, match="ended the con"),
-        client.leading("nightly"),
-    ):
-        raise AssertionError("nobody leads")
+    for end, why in ((lambda: agent.say("ended", why="stopped"), "stopped"), (agent.hang_up, "ended the con")):
+        with (
+            whenever(lambda: agent.held == 1, end),
+            pytest.raises(NoAgent, match=why),
+            client.leading("nightly"),
+        ):
+            raise AssertionError("nobody leads")
+        until(lambda: agent.held == 0)
 
 
 def test_closing_the_client_loses_its_blocks(place: tuple[StandIn, Client]) -> None:

@@ -42,6 +42,11 @@ def test_it_asks_what_the_other_form_asks(tmp_path: Path) -> None:
         lease = await client.lease("nightly")
         assert lease is not None
         assert 7 == lease.term
+        async with client.watch("k") as watch:
+            async for view in watch:
+                assert "alpha" == view.name
+                await watch.close()
+        await until_in_loop(lambda: agent.held == 0)
 
     play(tmp_path, story)
 
@@ -55,17 +60,6 @@ def test_without_an_agent_it_says_how_to_start_one(tmp_path: Path) -> None:
             await client.owner("k")
 
     asyncio.run(story())
-
-
-def test_a_watch_is_iterated_and_closed(tmp_path: Path) -> None:
-    async def story(agent: StandIn, client: AsyncClient) -> None:
-        async with client.watch("k") as watch:
-            async for view in watch:
-                assert "alpha" == view.name
-                await watch.close()
-        await until_in_loop(lambda: agent.held == 0)
-
-    play(tmp_path, story)
 
 
 def test_leading_waits_is_renewed_and_gives_the_role_back(tmp_path: Path) -> None:

@@ -17,15 +17,22 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.browser
 
+GROUP = group(3, 16)
 NOBODY = PartitionView(None, 0, None)
 REFUSAL = Refusal("ConfigError", "a drain was wanted", "the ledger is full", "make room")
 
 
-@pytest.fixture(name="agent")
-def stand_in() -> Iterator[StandIn]:
-    """Three members, worker-0 to worker-2; partition n belongs to worker-(n mod 3)."""
-    with StandIn(group(3, 16)) as agent:
+@pytest.fixture(name="stand_in", scope="module")
+def _stand_in() -> Iterator[StandIn]:
+    with StandIn(GROUP) as agent:
         yield agent
+
+
+@pytest.fixture(name="agent")
+def as_new(stand_in: StandIn) -> StandIn:
+    """Three members, worker-0 to worker-2; partition n belongs to worker-(n mod 3)."""
+    stand_in.begin(GROUP)
+    return stand_in
 
 
 @pytest.fixture(name="view")
@@ -46,60 +53,60 @@ def changed(view: StatusView, partition: int, cell: PartitionView) -> StatusView
     return replace(view, table=replace(view.table, partitions=cells, at=view.table.at + 1))
 
 
-def named(view: StatusView, place: int, name: str) -> StatusView:
+def with_member(view: StatusView, place: int, **different: Any) -> StatusView:
     members = list(view.members)
-    members[place] = replace(members[place], name=name)
+    members[place] = replace(members[place], **different)
     return replace(view, members=members)
 
 
 # Contents
 
 
-def test_a_large_group_is_shown_whole(page: Page) -> None:
-    large = group()
-    with StandIn(large) as agent:
-        page.open(agent.address)
-        expected = [large.members[cell.owner].name for cell in large.table.partitions if cell.owner is not None]
-        assert expected == page.owners()
-        assert [member.name for member in large.members] == page.members()
-        assert "4\u202f096 of 4\u202f096" == page.run(
-            "return document.querySelector('#fact-partitions dd').textContent"
-        )
+def test_a_large_group_is_shown_whole(page: Page, agent: StandIn) -> None:
+    agent.view = large = group()
+    page.open(agent.address)
+    expected = [large.members[cell.owner].name for cell in large.table.partitions if cell.owner is not None]
+    assert expected == page.owners()
+    assert [member.name for member in large.members] == page.members()
+    assert "4\u202f096 of 4\u202f096" == page.run("return document.querySelector('#fact-partitions dd').textContent")
 
 
-def test_a_member_is_shown_with_its_lease_weight_load_and_lag(view: Page) -> None:
+def test_a_member_is_shown_with_its_lease_weight_load_lag_and_witness(view: Page, agent: StandIn) -> None:
     cells = view.texts('tr[data-member="worker-1"] > *')
     assert "worker-1" == cells[0]
     assert cells[1].endswith("s")  # The rest runs down meanwhile.
     assert ["5", "1", "4", "1 record", "child", "eu-west-1b", "10.0.0.2:7400"] == cells[2:9]
     assert view.run("return /^([0-9]+ [A-Z][a-z]+ )?[0-9:]{8}$/.test(arguments[0])", cells[9])  # A time to people.
     assert "before this agent" == view.texts('tr[data-member="worker-0"] > *')[9]
+    place = view.texts("#members thead th").index("Witness") + 1
+    assert ["agent", "child", "\u2013"] == view.texts(f"#members tbody tr > :nth-child({place})")
+    agent.tell(with_member(with_member(agent.view, 1, lease_left=0.0), 2, lease_left=None))
+    view.await_text('tr[data-member="worker-1"] .lease', "ran out")
+    view.await_text('tr[data-member="worker-2"] .lease', "not heard yet")
 
 
-def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page) -> None:
-    view = group(3, 16)
+def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page, agent: StandIn) -> None:
     claim = EventView(7, 60.0, "claim", "worker-0", "worker-0", [MovedView(None, "worker-0", 2, [0, 3])], last=8)
-    members = [replace(member, lag=None) for member in view.members]
-    told = replace(view, protocol="fast-neli", store="redis://h:6379/orders", members=members, history=[claim])
-    with StandIn(told) as agent:
-        page.open(agent.address)
-        page.await_text("#borrowed", "as told in redis://h:6379/orders", "takes no drains, pins or weights")
-        hidden = ("#unlock", "#fact-moving", "#fact-at", "th.acts", "th.of-wishes", "td.of-wishes")
-        assert not any(map(page.is_shown, hidden))
-        assert ["Weight", "Load", "Lag", "Witness"] == page.texts("th.of-wishes")
-        assert "fast-neli" == page.text("#fact-protocol dd")
-        expected = "worker-0 leads more nobody → worker-0 2 partitions 0, 3"
-        assert page.texts("#moves li")[0].endswith(expected)
-        agent.tell(replace(told, members=[replace(member, lease_left=None) for member in members]))
-        page.await_text('tr[data-member="worker-1"] .left', "not known")
-        page.click_cell(3)
-        assert "Pinned to" not in page.text("#detail")
+    members = [replace(member, lag=None) for member in GROUP.members]
+    told = replace(GROUP, protocol="fast-neli", store="redis://h:6379/orders", members=members, history=[claim])
+    agent.view = told
+    page.open(agent.address)
+    page.await_text("#borrowed", "as told in redis://h:6379/orders", "takes no drains, pins or weights")
+    hidden = ("#unlock", "#fact-moving", "#fact-at", "th.acts", "th.of-wishes", "td.of-wishes")
+    assert not any(map(page.is_shown, hidden))
+    assert ["Weight", "Load", "Lag", "Witness"] == page.texts("th.of-wishes")
+    assert "fast-neli" == page.text("#fact-protocol dd")
+    assert page.texts("#moves li")[0].endswith("worker-0 leads more nobody → worker-0 2 partitions 0, 3")
+    agent.tell(replace(told, members=[replace(member, lease_left=None) for member in members]))
+    page.await_text('tr[data-member="worker-1"] .left', "not known")
+    page.click_cell(3)
+    assert "Pinned to" not in page.text("#detail")
 
 
-def test_one_drain_of_many_partitions_is_one_entry_and_a_death_stays_in_sight(page: Page) -> None:
-    with StandIn(group(8, 256)) as agent:
-        page.open(agent.address)
-        entries, count = page.texts("#moves li"), page.text("#moves-count")
+def test_one_drain_of_many_partitions_is_one_entry_and_a_death_stays_in_sight(page: Page, agent: StandIn) -> None:
+    agent.view = group(8, 256)
+    page.open(agent.address)
+    entries = page.texts("#moves li")
     drained = next(entry for entry in entries if "was drained by ops" in entry)
     assert "\u2192 worker-0 24 partitions" in drained
     assert "\u2192 worker-2 24 partitions" in drained
@@ -107,10 +114,12 @@ def test_one_drain_of_many_partitions_is_one_entry_and_a_death_stays_in_sight(pa
     assert any("worker-gone was expired by worker-2" in entry for entry in entries)
     assert any("worker-killed was certified dead by worker-1" in entry for entry in entries)
     assert any("worker-gone was heard again: it had lived on, and was fenced" in entry for entry in entries)
-    assert count.startswith(f"{len(entries)} events since ")
+    assert page.text("#moves-count").startswith(f"{len(entries)} events since ")
 
 
-def test_colours_stay_with_names_after_a_death_and_a_reload(view: Page, agent: StandIn) -> None:
+def test_a_takeover_is_followed_without_a_reload_and_colours_stay_with_names_after_one(
+    view: Page, agent: StandIn
+) -> None:
     def looks() -> dict[str, str]:
         found = view.run(
             "return [...document.querySelectorAll('#members tbody tr')]"
@@ -119,32 +128,6 @@ def test_colours_stay_with_names_after_a_death_and_a_reload(view: Page, agent: S
         return dict(found)
 
     before = looks()
-    agent.tell(after_takeover(agent.view, dead=0, heir=2))
-    until(lambda: "worker-0" not in view.members(), "the takeover")
-    view.open(agent.address)
-    after = looks()
-    assert {name: before[name] for name in ("worker-1", "worker-2")} == after
-    dead = view.run(
-        "return document.querySelector('#moves li[data-member=\"worker-0\"] .what .sample').className",
-    )
-    assert before["worker-0"] == dead
-
-
-def test_a_lease_that_ran_out_is_said_to_have(view: Page, agent: StandIn) -> None:
-    members = list(agent.view.members)
-    members[1] = replace(members[1], lease_left=0.0)
-    members[2] = replace(members[2], lease_left=None)
-    agent.tell(replace(agent.view, members=members))
-    view.await_text('tr[data-member="worker-1"] .lease', "ran out")
-    view.await_text('tr[data-member="worker-2"] .lease', "not heard yet")
-
-
-def test_the_witness_of_each_member_is_shown(view: Page) -> None:
-    place = view.texts("#members thead th").index("Witness") + 1
-    assert ["agent", "child", "\u2013"] == view.texts(f"#members tbody tr > :nth-child({place})")
-
-
-def test_a_takeover_is_followed_without_a_reload(view: Page, agent: StandIn) -> None:
     agent.tell(after_takeover(agent.view, dead=1, heir=2))
     until(lambda: "worker-1" not in view.owners(), "the takeover")
     assert ["worker-0", "worker-2", "worker-2"] * 5 + ["worker-0"] == view.owners()
@@ -153,6 +136,11 @@ def test_a_takeover_is_followed_without_a_reload(view: Page, agent: StandIn) -> 
     assert "term 1760000000009413" in view.text("#moves li")
     assert "worker-1 was expired by worker-2, 5 partitions from worker-1 to worker-2" == view.text("#news")
     assert view.was_never_reloaded
+
+    view.open(agent.address)
+    assert {name: before[name] for name in ("worker-0", "worker-2")} == looks()
+    dead = "return document.querySelector('#moves li[data-member=\"worker-1\"] .what .sample').className"
+    assert before["worker-1"] == view.run(dead)
 
 
 def test_why_a_partition_is_nobodys_is_said_above_and_beside_it(view: Page, agent: StandIn) -> None:
@@ -173,77 +161,70 @@ def test_a_member_that_can_expire_no_other_says_so_and_the_remedy(view: Page, ag
     view.await_hidden("#powerless")
 
 
-def test_a_handover_under_way_and_a_pin_are_shown(view: Page, agent: StandIn) -> None:
+def test_a_handover_under_way_a_pin_and_a_drain_are_shown(view: Page, agent: StandIn) -> None:
     agent.tell(changed(agent.view, 4, PartitionView(1, 9, 2, "worker-2")))
     until(lambda: "being handed to worker-2, pinned to worker-2" in view.label(4), "the handover")
     assert "1" == view.text("#fact-moving dd")
     view.click_cell(4)
     assert "Going to worker-2 Pinned to worker-2" in view.text("#detail")
+    drained = with_member(GROUP, 1, drained=True)
+    agent.tell(changed(drained, 1, PartitionView(1, 9, 2)))
+    view.await_text('tr[data-member="worker-1"]', "draining")
+    agent.tell(changed(drained, 1, PartitionView(2, 10, 2)))
+    view.await_text('tr[data-member="worker-1"]', "drained")
+    assert "3 members, 1 drained" == view.text("#members-count")
 
 
-def test_a_group_without_members_or_table_says_so(page: Page) -> None:
+def test_a_group_without_members_or_table_says_so(page: Page, agent: StandIn) -> None:
     bare = group(3, 16, moves=False)
-    bare = replace(bare, members=[], member="reading", table=replace(bare.table, partitions=[]), why="nothing was read")
-    with StandIn(bare) as agent:
-        page.open(agent.address)
-        page.await_text("#map", "No group was read from the ledger yet.")
-        assert "The table cannot be believed: nothing was read" == page.text("#why")
-        assert "Nobody is a member yet." == page.text("#members-none")
-        assert "Nothing has happened since this agent began to read." == page.text("#moves")
+    table = replace(bare.table, partitions=[])
+    agent.view = replace(bare, members=[], member="reading", table=table, why="nothing was read")
+    page.open(agent.address)
+    page.await_text("#map", "No group was read from the ledger yet.")
+    assert "The table cannot be believed: nothing was read" == page.text("#why")
+    assert "Nobody is a member yet." == page.text("#members-none")
+    assert "Nothing has happened since this agent began to read." == page.text("#moves")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["<img src=x onerror='window.isHurt=1'>", "<script>window.isHurt=1</script>", '"><b>bold</b>', "a\u202eb&lt;"],
-)
-def test_a_hostile_name_is_shown_as_text(view: Page, agent: StandIn, name: str) -> None:
-    hostile = named(agent.view, 1, name)
-    event = EventView(9999, 0.0, "drain", name, name, [MovedView(name, name, 1, [1])], last=9999)
-    agent.tell(replace(changed(hostile, 0, NOBODY), agent=name, why=name, history=[event]))
-    until(lambda: name == view.run("return document.querySelector('#agent').textContent"), "the name")
-    shown = view.run("return [...document.querySelectorAll('#members .name')].map((one) => one.textContent)")
-    assert ["worker-0", name, "worker-2"] == shown
-    assert name in str(view.run("return document.querySelector('#moves').textContent"))
-    view.click_cell(4)
-    assert name in str(view.run("return document.querySelector('#detail').textContent"))
-    assert 0 == view.count("main img, main b, main script")
-    assert view.run("return window.isHurt === undefined")
+def test_a_hostile_name_is_shown_as_text(view: Page, agent: StandIn) -> None:
+    names = ("<img src=x onerror='window.isHurt=1'>", "<script>window.isHurt=1</script>", '"><b>bold</b>')
+    for name in (*names, "a\u202eb&lt;"):
+        event = EventView(9999, 0.0, "drain", name, name, [MovedView(name, name, 1, [1])], last=9999)
+        hostile = changed(with_member(GROUP, 1, name=name), 0, NOBODY)
+        agent.tell(replace(hostile, agent=name, why=name, history=[event]))
+        until(lambda name=name: name == view.run("return document.querySelector('#agent').textContent"), "the name")  # type: ignore[misc]
+        shown = view.run("return [...document.querySelectorAll('#members .name')].map((one) => one.textContent)")
+        assert ["worker-0", name, "worker-2"] == shown
+        assert name in str(view.run("return document.querySelector('#moves').textContent"))
+        view.click_cell(4)
+        assert name in str(view.run("return document.querySelector('#detail').textContent"))
+        assert 0 == view.count("main img, main b, main script")
+        assert view.run("return window.isHurt === undefined")
 
 
-def test_nothing_inline_is_in_the_page_and_the_browser_holds_it_to_that(view: Page) -> None:
+def test_nothing_inline_is_in_the_page_and_a_narrow_window_is_not_scrolled_sideways(view: Page) -> None:
     assert 0 == view.count("script:not([src]), style, [style*='url'], [onclick]")
     headers = dict(files.load()["/"].headers)
     assert b"default-src 'self'" in headers[b"content-security-policy"]
-
-
-def test_a_narrow_window_is_not_scrolled_sideways(view: Page) -> None:
     view.resize(420, 900)
     until(lambda: view.run("return document.documentElement.scrollWidth <= innerWidth"), "a page that fits")
     assert [str(place) for place in (0, 4, 8, 12)] == view.texts(".row-label")
 
 
 def test_it_is_dark_where_the_system_is_and_as_somebody_chose_elsewhere(view: Page) -> None:
-    light = view.style("body", "backgroundColor"), view.style(":root", "backgroundColor")
+    def colours() -> tuple[str, str]:
+        return view.style("body", "backgroundColor"), view.style(":root", "backgroundColor")
+
+    light = colours()
     view.prefer("dark")
-    dark = view.style("body", "backgroundColor"), view.style(":root", "backgroundColor")
+    dark = colours()
     assert light != dark
     view.click("#theme")
-    assert light == (view.style("body", "backgroundColor"), view.style(":root", "backgroundColor"))
+    assert light == colours()
     view.prefer("light")
     view.click("#theme")
-    assert dark == (view.style("body", "backgroundColor"), view.style(":root", "backgroundColor"))
+    assert dark == colours()
     assert "Theme: dark" == view.element("#theme").get_attribute("aria-label")
-
-
-def test_who_is_drained_is_draining_until_it_has_given_all(view: Page, agent: StandIn) -> None:
-    members = list(agent.view.members)
-    members[1] = replace(members[1], drained=True)
-    drained = replace(agent.view, members=members)
-    agent.tell(changed(drained, 1, PartitionView(1, 9, 2)))
-    view.await_text('tr[data-member="worker-1"]', "draining")
-    agent.tell(changed(drained, 1, PartitionView(2, 10, 2)))
-    view.await_text('tr[data-member="worker-1"]', "drained")
-    assert "3 members, 1 drained" == view.text("#members-count")
 
 
 # By keyboard
@@ -273,7 +254,7 @@ def test_what_has_the_focus_is_seen_to(view: Page) -> None:
         assert "none" != view.style(":focus", "outlineStyle"), selector
 
 
-def test_enter_keeps_a_partition_and_escape_lets_it_go(view: Page) -> None:
+def test_enter_keeps_a_partition_or_a_member_and_escape_lets_it_go(view: Page) -> None:
     view.focus('[data-partition="0"]')
     view.press(Keys.ARROW_RIGHT, Keys.ENTER, Keys.ARROW_RIGHT)
     assert "Partition 2" in view.text("#detail")
@@ -283,9 +264,6 @@ def test_enter_keeps_a_partition_and_escape_lets_it_go(view: Page) -> None:
     view.press(Keys.ESCAPE)
     view.focus("#theme")
     assert "Point at a cell" in view.text("#detail")
-
-
-def test_members_are_walked_by_arrows_and_one_is_kept(view: Page) -> None:
     view.focus('tr[data-member="worker-0"] .name')
     view.press(Keys.ARROW_DOWN, Keys.ENTER)
     assert "worker-1" == view.focused()
@@ -313,13 +291,16 @@ def test_members_are_sorted_by_what_is_pressed_and_keep_the_focus(view: Page, ag
 # Wishes
 
 
-def test_without_a_token_there_is_nothing_to_change(view: Page) -> None:
+def test_only_the_right_token_opens_the_page_until_it_is_forgotten(view: Page) -> None:
     view.click_cell(1)
     assert not view.is_shown("td.acts")
     assert 0 == view.count("#pin-to")
+    view.click("#unlock")
+    assert "token" == view.focused()
+    view.press(Keys.ESCAPE)
+    assert not view.is_shown("#token-form")
+    assert "unlock" == view.focused()
 
-
-def test_a_wrong_token_is_refused_and_stays_to_be_mended(view: Page) -> None:
     view.give_token("not-this-one")
     view.await_text("#token-error", "Found another one was given", "Remedy give the right one")
     assert "not-this-one" == view.element("#token").get_property("value")
@@ -328,44 +309,31 @@ def test_a_wrong_token_is_refused_and_stays_to_be_mended(view: Page) -> None:
     view.await_text("#unlock", "Forget token")
     assert view.is_shown("td.acts")
 
-
-def test_escape_closes_the_form_of_the_token(view: Page) -> None:
     view.click("#unlock")
-    assert "token" == view.focused()
-    view.press(Keys.ESCAPE)
-    assert not view.is_shown("#token-form")
-    assert "unlock" == view.focused()
+    assert "Read-only" == view.text("#unlock")
+    assert not view.is_shown("td.acts")
+    assert 0 == view.run("return sessionStorage.length")
 
 
-def test_a_token_is_forgotten_when_asked_to(allowed: Page) -> None:
-    allowed.click("#unlock")
-    assert "Read-only" == allowed.text("#unlock")
-    assert not allowed.is_shown("td.acts")
-    assert 0 == allowed.run("return sessionStorage.length")
-
-
-@pytest.mark.parametrize(
-    ("steps", "wish", "expected"),
-    [
+def test_each_wish_shows_its_moves_before_it_is_made(allowed: Page, agent: StandIn) -> None:
+    wishes: list[tuple[list[str], str, dict[str, Any]]] = [
         (['tr[data-member="worker-1"] .drain'], "drain", {"name": "worker-1"}),
         (['tr[data-member="worker-1"] .acts button + button'], "weigh", {"name": "worker-1", "weight": 1}),
         (['[data-partition="3"]', ".pinning button"], "pin", {"name": "worker-0", "partition": 3}),
         (['[data-partition="5"]', ".pinning button + button"], "unpin", {"partition": 5}),
-    ],
-)
-def test_each_wish_shows_its_moves_before_it_is_made(
-    allowed: Page, agent: StandIn, steps: list[str], wish: str, expected: dict[str, Any]
-) -> None:
+    ]
     agent.moved = [MoveView(1, 0.0, [1, 4, 5, 6], "worker-1", "worker-2", "drain", "x")]
-    for step in steps:
-        allowed.click(step)
-    allowed.await_text("#wish-summary", "This will move 4 partitions:")
-    assert "worker-1 \u2192 worker-2 4 partitions: 1, 4\u20136" == allowed.text("#wish-moves")
-    assert [(f"/v1/{wish}", WishAsked(**expected, preview=True))] == agent.asked
-    allowed.click("#wish-confirm")
-    allowed.await_hidden("#wish")
-    assert (f"/v1/{wish}", WishAsked(**expected)) == agent.asked[-1]
-    assert allowed.text("#toast").endswith(": done")
+    for steps, wish, expected in wishes:
+        agent.asked.clear()
+        for step in steps:
+            allowed.click(step)
+        allowed.await_text("#wish-summary", "This will move 4 partitions:")
+        assert "worker-1 \u2192 worker-2 4 partitions: 1, 4\u20136" == allowed.text("#wish-moves")
+        assert [(f"/v1/{wish}", WishAsked(**expected, preview=True))] == agent.asked
+        allowed.click("#wish-confirm")
+        allowed.await_hidden("#wish")
+        assert (f"/v1/{wish}", WishAsked(**expected)) == agent.asked[-1]
+        assert allowed.text("#toast").endswith(": done")
 
 
 def test_what_was_chosen_survives_the_next_status(allowed: Page, agent: StandIn) -> None:
@@ -379,24 +347,16 @@ def test_what_was_chosen_survives_the_next_status(allowed: Page, agent: StandIn)
     assert "pin-to" == allowed.focused()
 
 
-def test_who_is_drained_can_be_undrained(allowed: Page, agent: StandIn) -> None:
-    members = list(agent.view.members)
-    members[1] = replace(members[1], drained=True)
-    agent.tell(replace(agent.view, members=members))
+def test_who_is_drained_can_be_undrained_and_escape_leaves_a_wish_unmade(allowed: Page, agent: StandIn) -> None:
+    agent.tell(with_member(GROUP, 1, drained=True))
     allowed.await_text('tr[data-member="worker-1"]', "drained", "Undrain\u2026")
-    allowed.click('tr[data-member="worker-1"] .drain')
-    allowed.await_text("#wish-summary", "This will move nothing now.")
-    assert "/v1/undrain" == agent.asked[-1][0]
-
-
-def test_escape_leaves_a_wish_unmade(allowed: Page, agent: StandIn) -> None:
     allowed.focus('tr[data-member="worker-1"] .drain')
     allowed.press(Keys.ENTER)
     allowed.await_text("#wish-summary", "This will move nothing now.")
     allowed.press(Keys.ESCAPE)
     assert not allowed.is_shown("#wish")
-    assert "Drain worker-1" == allowed.focused()
-    assert [True] == [asked.preview for _, asked in agent.asked]
+    assert "Undrain worker-1" == allowed.focused()
+    assert [("/v1/undrain", True)] == [(path, asked.preview) for path, asked in agent.asked]
 
 
 def test_a_weight_is_typed_and_confirmed_by_keys_alone(allowed: Page, agent: StandIn) -> None:
@@ -411,7 +371,9 @@ def test_a_weight_is_typed_and_confirmed_by_keys_alone(allowed: Page, agent: Sta
     assert ("/v1/weigh", WishAsked(name="worker-2", weight=7)) == agent.asked[-1]
 
 
-def test_a_refused_preview_says_why_and_keeps_what_was_typed(allowed: Page, agent: StandIn) -> None:
+def test_a_refused_preview_or_wish_says_why_keeps_what_was_said_and_can_be_made_again(
+    allowed: Page, agent: StandIn
+) -> None:
     allowed.click('tr[data-member="worker-2"] .acts button + button')
     agent.refusal = REFUSAL
     allowed.press(Keys.BACKSPACE, "9")
@@ -422,9 +384,8 @@ def test_a_refused_preview_says_why_and_keeps_what_was_typed(allowed: Page, agen
     allowed.press("9")
     allowed.await_hidden("#wish-error")
     until(lambda: agent.asked[-1][1].weight == 99, "the next preview")
+    allowed.press(Keys.ESCAPE)
 
-
-def test_a_refused_wish_stays_with_its_preview_and_can_be_made_again(allowed: Page, agent: StandIn) -> None:
     agent.moved = [MoveView(1, 0.0, [1], "worker-1", "worker-2", "drain", "x")]
     allowed.click('tr[data-member="worker-1"] .drain')
     allowed.await_text("#wish-summary", "This will move 1 partition:")
@@ -452,7 +413,15 @@ def test_a_token_that_no_longer_opens_is_replaced_where_the_wish_is(view: Page, 
 # The stream
 
 
-def test_a_stream_that_ended_is_said_to_have_and_comes_back_by_itself(view: Page, agent: StandIn) -> None:
+def test_a_stream_that_says_nothing_or_ended_is_said_to_have_and_comes_back_by_itself(
+    view: Page, agent: StandIn
+) -> None:
+    agent.is_mute = True
+    view.await_word("silent")
+    view.await_text('tr[data-member="worker-0"] .lease', "not known")
+    agent.is_mute = False
+    agent.tell(agent.view)
+    view.await_word("live")
     agent.cut()
     view.await_word("not connected")
     view.await_text('tr[data-member="worker-0"] .lease', "not known")
@@ -462,11 +431,3 @@ def test_a_stream_that_ended_is_said_to_have_and_comes_back_by_itself(view: Page
     view.await_word("live")
     until(lambda: view.members() == ["worker-0", "worker-2"], "what happened meanwhile")
     assert view.was_never_reloaded
-
-
-def test_a_stream_that_says_nothing_is_said_to_be_silent(view: Page, agent: StandIn) -> None:
-    agent.is_mute = True
-    view.await_word("silent")
-    view.await_text('tr[data-member="worker-0"] .lease', "not known")
-    agent.tell(agent.view)
-    view.await_word("live")

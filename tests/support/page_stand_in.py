@@ -162,14 +162,8 @@ class StandIn:
     """Serves on a loopback port of its own, on a thread of its own, from `with` to its end."""
 
     def __init__(self, view: StatusView) -> None:
-        self.view = view
-        self.moved: list[MoveView] = []
-        self.refusal: Refusal | None = None
-        self.asked: list[tuple[str, WishAsked]] = []
-        self.is_mute = False
-        """Whether it says nothing of itself, as one that hangs."""
+        self.begin(view)
         self._streams: set[asyncio.Queue[bytes | None]] = set()
-        self._is_cut = False
         self._assets = page.load()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -185,6 +179,16 @@ class StandIn:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="stand-in")
         self._loop = asyncio.new_event_loop()
+
+    def begin(self, view: StatusView) -> None:
+        """As if it were new."""
+        self.view = view
+        self.moved: list[MoveView] = []
+        self.refusal: Refusal | None = None
+        self.asked: list[tuple[str, WishAsked]] = []
+        self.is_mute = False
+        """Whether it says nothing of itself, as one that hangs."""
+        self._is_cut = False
 
     def __enter__(self) -> Self:
         self._thread.start()
