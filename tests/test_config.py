@@ -26,22 +26,14 @@ def problems_of(**options: object) -> list[str]:
     return list(raised.value.problems)
 
 
-def test_a_pipe_in_place_of_a_file_of_settings_is_refused_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    address = f"kafka://localhost/jobs?config={tmp_path / 'pipe'}"
-    remedy = "cannot be read (OSError): name a file that this user may read"
-    assert remedy in addresses.problems_of(address)[0]
-
-
-def test_a_ledger_is_all_that_must_be_said() -> None:
+def test_a_ledger_is_all_that_must_be_said_and_a_mapping_may_hold_the_layout_as_a_mapping() -> None:
     made = Config("memory://jobs")
     assert (Layout(), 1.0, "exclusive", "induction") == (made.layout, made.lease, made.guarantee, made.protocol)
     assert made == Config.of({"ledger": "memory://jobs"})
-
-
-def test_a_mapping_may_hold_the_layout_as_a_mapping() -> None:
     made = Config.of({"ledger": "memory://jobs", "layout": {"partitions": 8, "tags": True}, "lease": 2})
     assert (Layout(partitions=8, tags=True), 2) == (made.layout, made.lease)
+    with pytest.raises(ConfigError, match="no ledger is named: say where it is, such as ledger='sqlite:"):
+        Config.of({"lease": 1.0})
 
 
 def test_all_problems_are_named_at_once() -> None:
@@ -127,59 +119,35 @@ def test_one_problem_is_told_in_words_that_help(options: dict[str, object], expe
     assert expected == found[0][: len(expected)]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"protocol": "neli", "ledger": "kafka://h:1/jobs"},
-        {"protocol": "neli", "guarantee": "available", "ledger": "kafka://h:1/jobs"},
-        {"protocol": "fast-neli", "ledger": "kafka://h:1/jobs"},
-    ],
-)
-def test_a_lease_that_is_no_number_is_one_problem_in_each_protocol(options: dict[str, object]) -> None:
-    assert ["lease='long' must be a number of seconds, at least 0"] == problems_of(lease="long", **options)
+def test_a_lease_that_is_no_number_is_one_problem_in_each_protocol() -> None:
+    borrowed = {"protocol": "neli", "ledger": "kafka://h:1/jobs"}
+    for options in ({}, borrowed, {**borrowed, "guarantee": "available"}, {**borrowed, "protocol": "fast-neli"}):
+        assert ["lease='long' must be a number of seconds, at least 0"] == problems_of(lease="long", **options)
 
 
-def test_a_mapping_without_a_ledger_is_told_how_to_name_one() -> None:
-    with pytest.raises(ConfigError, match="no ledger is named: say where it is, such as ledger='sqlite:"):
-        Config.of({"lease": 1.0})
+def test_a_pipe_in_place_of_a_file_of_settings_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    address = f"kafka://localhost/jobs?config={tmp_path / 'pipe'}"
+    remedy = "cannot be read (OSError): name a file that this user may read"
+    assert remedy in addresses.problems_of(address)[0]
 
 
-def test_a_password_in_an_address_is_never_shown() -> None:
+SECRETS = """
+secret@host  secret@host:9092  http://host:secret  //user:secret@host/jobs  redis:secret@host  nonsense:secret
+kafka://host/jobs?sasl.password=a&secret  kafka://host/jobs?sasl.password=a&secret=  sqlite://u:secret@h/x
+kafka://host/jobs?sasl_pwd=secret  kafka://host/jobs?sasl.p%61ssword=secret  redis://host:secret/jobs
+redis://host/jobs?password=a&secret  redis+sentinel://host/jobs?service=main&sentinel_pasword=secret
+redis://user:secret@host:6379/jobs?db=x  redis+unix:///run/redis.sock?group=jobs&secret  memory://a?secret
+redis://user:a/secret@host/jobs
+"""
+
+
+def test_nothing_that_may_be_a_secret_is_shown_of_an_address() -> None:
+    for address in SECRETS.split():
+        assert "secret" not in " ".join((public_address(address), *addresses.problems_of(address))), address
+        assert "secret" not in "".join(problems_of(ledger=address, lease=0)), address
     made = Config("memory://user:secret@jobs")
-    assert "secret" not in repr(made)
-    assert "memory://***" in repr(made)
-    assert "secret" not in "".join(problems_of(ledger="//user:secret@host/jobs"))
-    assert "secret" not in "".join(problems_of(ledger="redis://user:a/secret@host/jobs"))
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        *(
-            "secret@host",
-            "secret@host:9092",
-            "http://host:secret",
-            "//user:secret@host/jobs",
-            "redis:secret@host",
-            "nonsense:secret",
-        ),
-        *(
-            "kafka://host/jobs?sasl.password=a&secret",
-            "kafka://host/jobs?sasl.password=a&secret=",
-            "sqlite://u:secret@h/x",
-        ),
-        *("kafka://host/jobs?sasl_pwd=secret", "kafka://host/jobs?sasl.p%61ssword=secret", "redis://host:secret/jobs"),
-        *("redis://host/jobs?password=a&secret", "redis+sentinel://host/jobs?service=main&sentinel_pasword=secret"),
-        *(
-            "redis://user:secret@host:6379/jobs?db=x",
-            "redis+unix:///run/redis.sock?group=jobs&secret",
-            "memory://a?secret",
-        ),
-    ],
-)
-def test_nothing_that_may_be_a_secret_is_shown_of_an_address_that_cannot_be_read(address: str) -> None:
-    assert "secret" not in " ".join((public_address(address), *addresses.problems_of(address)))
+    assert (False, True) == ("secret" in repr(made), "memory://***" in repr(made))
 
 
 @pytest.mark.parametrize(
@@ -195,9 +163,13 @@ def test_what_is_no_secret_is_shown_of_an_address_that_can_be_read(address: str,
     assert shown == public_address(address)
 
 
-def test_a_configuration_is_a_value() -> None:
+def test_a_configuration_is_a_value_with_all_that_the_protocol_needs() -> None:
     made = Config("memory://jobs", name="a")
     assert {made} == {pickle.loads(pickle.dumps(made)), Config("memory://jobs", name="a")}  # noqa: S301 - our own.
+    found = Config("memory://jobs", name="a", address="host:1", weight=3, zone="z", lease=2.0, beat=0.1).settings()
+    assert ("a", "host:1", 3, "z", 2.0, 0.1) == (
+        *(found.name, found.address, found.weight, found.zone, found.lease, found.beat_every),
+    )
 
 
 def test_a_member_without_a_name_gets_a_fresh_one_each_time() -> None:
@@ -205,12 +177,6 @@ def test_a_member_without_a_name_gets_a_fresh_one_each_time() -> None:
     first, second = made.settings().name, made.settings().name
     assert first != second
     assert f"-{os.getpid()}-" in first
-    assert "a" == Config("memory://jobs", name="a").settings().name
-
-
-def test_settings_take_over_all_that_the_protocol_needs() -> None:
-    made = Config("memory://jobs", name="a", address="host:1", weight=3, zone="z", lease=2.0, beat=0.1).settings()
-    assert ("host:1", 3, "z", 2.0, 0.1) == (made.address, made.weight, made.zone, made.lease, made.beat_every)
 
 
 def test_members_that_name_the_same_memory_share_its_log() -> None:
@@ -220,7 +186,13 @@ def test_members_that_name_the_same_memory_share_its_log() -> None:
     assert ([1], 0) == ([entry.offset for entry in second.read(0)], len(other.read(0)))
 
 
-def test_sqlite_is_opened_by_absolute_and_by_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_is_opened_by_absolute_and_by_relative_path_and_made_for_members_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LedgerUnusable, match="there is no such file"):
+        config.open(Config(f"sqlite://{tmp_path}/jobs.db"), create=False)
+    with pytest.raises(LedgerUnusable, match="there is no folder"):
+        config.open(Config(f"sqlite://{tmp_path}/nowhere/jobs.db"))
     monkeypatch.chdir(tmp_path)
     first = config.open(Config(f"sqlite://{tmp_path}/jobs.db"))
     second = config.open(Config("sqlite:jobs.db"), create=False)
@@ -229,13 +201,6 @@ def test_sqlite_is_opened_by_absolute_and_by_relative_path(tmp_path: Path, monke
     assert [1] == [entry.offset for entry in second.read(0)]
     first.close()
     second.close()
-
-
-def test_a_file_that_is_not_there_is_only_made_for_members(tmp_path: Path) -> None:
-    with pytest.raises(LedgerUnusable, match="there is no such file"):
-        config.open(Config(f"sqlite://{tmp_path}/jobs.db"), create=False)
-    with pytest.raises(LedgerUnusable, match="there is no folder"):
-        config.open(Config(f"sqlite://{tmp_path}/nowhere/jobs.db"))
 
 
 class Forgetful(MemoryLedger):
@@ -324,25 +289,17 @@ def test_all_problems_of_a_group_of_peers_are_told_at_once() -> None:
     assert 5 == len(caught.value.problems)
 
 
-def test_the_defaults_of_peers_leave_room_for_two_lost_heartbeats() -> None:
+def test_peers_have_defaults_that_leave_room_for_two_lost_heartbeats_and_classes_if_they_are_told_so() -> None:
     term = Config(PEERS, protocol="term").peer_settings(1)
     assert isinstance(term, TermSettings)
     assert (1.5, 0.5, "priority", 1) == (term.lease, term.beat, term.policy, term.me)
     gossip = Config(PEERS, protocol="gossip", name="a").peer_settings(2)
-    assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)
-
-
-def test_gossip_has_classes_and_relays_if_it_is_told_so() -> None:
-    plain, told = (
-        Config(PEERS, protocol="gossip", **options).peer_settings(0)  # type: ignore[arg-type]
-        for options in ({}, {"first_class": 1, "relay": True})
-    )
-    assert isinstance(plain, GossipSettings)
+    told = Config(PEERS, protocol="gossip", first_class=1, relay=True).peer_settings(0)
+    assert isinstance(gossip, GossipSettings)
     assert isinstance(told, GossipSettings)
-    assert ((None, False, 3), (1, True, 1)) == (
-        (plain.first_class, plain.relay, plain.voters),
-        (told.first_class, told.relay, told.voters),
-    )
+    assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)
+    assert (None, False, 3) == (gossip.first_class, gossip.relay, gossip.voters)
+    assert (1, True, 1) == (told.first_class, told.relay, told.voters)
 
 
 def test_an_even_number_of_voters_is_a_doubt_that_says_what_it_costs() -> None:

@@ -118,15 +118,10 @@ log_format = "json"
     assert source(made, "agent.listen").endswith("neli.toml line 11")
 
 
-def test_an_empty_variable_counts_as_none() -> None:
+def test_a_switch_in_the_environment_is_said_in_any_usual_word_and_an_empty_variable_counts_as_none() -> None:
+    for text, expected in (("true", True), ("YES", True), ("1", True), ("no", False), ("0", False)):
+        assert expected == resolved({"NELI_ACCEPT_REWINDS": text}).config.accept_rewinds
     assert 1.0 == resolved({"NELI_LEASE": ""}).config.lease
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("true", True), ("YES", True), ("1", True), ("no", False), ("0", False)]
-)
-def test_a_switch_in_the_environment_is_said_in_any_usual_word(text: str, expected: bool) -> None:
-    assert expected == resolved({"NELI_ACCEPT_REWINDS": text}).config.accept_rewinds
 
 
 @pytest.mark.parametrize(
@@ -208,24 +203,26 @@ def test_all_problems_of_all_layers_are_told_at_once_even_where_a_higher_layer_o
     assert expected == found
 
 
-def test_variables_of_other_parts_and_of_kubernetes_are_no_mistake() -> None:
+def test_variables_of_other_parts_are_no_mistake_and_a_hundred_unknown_ones_are_told_in_brief() -> None:
     names = ("NELI_ROLE", "NELI_TERM", "NELI_PARTITION", "NELI_MEMBER", "NELI_AGENT", "NELI_CONFIG_MAP_SERVICE_HOST")
     kubernetes = (
         *("NELI_SERVICE_HOST", "NELI_SERVICE_PORT", "NELI_SERVICE_PORT_HTTP", "NELI_PORT", "NELI_PORT_7635_TCP"),
         *("NELI_AGENT_PORT", "NELI_AGENT_PORT_7635_TCP_ADDR", "NELI_AGENT_SERVICE_HOST"),
     )
     assert resolved().config == resolved(dict.fromkeys((*names, *kubernetes), "x")).config
-
-
-def test_a_hundred_unknown_variables_are_told_in_brief() -> None:
     found = problems({**LEDGER, **{f"NELI_X{number}": "1" for number in range(100)}})
     assert (21, "80 more variables with NELI_ are unknown") == (len(found), found[-1])
 
 
-def test_every_setting_of_a_member_is_an_option() -> None:
+def test_every_setting_is_an_option_with_a_flag_and_a_variable_of_its_own() -> None:
     """Those of borrowed groups were none for a while, and no agent could be given them."""
     settings = [field.name for field in fields(Config) if field.name != "layout"]
     assert sorted(settings) == sorted(option.name for option in OPTIONS.values() if not option.section)
+    assert len(OPTIONS) == len({option.flag for option in OPTIONS.values()})
+    assert len(OPTIONS) == len({option.variable for option in OPTIONS.values()})
+    layout, socket = OPTIONS["layout.partitions"], OPTIONS["agent.socket"]
+    assert ("--layout-partitions", "NELI_LAYOUT_PARTITIONS") == (layout.flag, layout.variable)
+    assert ("--socket", "NELI_AGENT_SOCKET") == (socket.flag, socket.variable)
 
 
 def test_the_options_of_a_borrowed_group_reach_its_settings() -> None:
@@ -233,16 +230,6 @@ def test_the_options_of_a_borrowed_group_reach_its_settings() -> None:
     config = resolve({**told, "layout.partitions": "1"}, {"NELI_CLOCK_ERROR": "0.2"}, places=()).config
     assert (15, 7, True, 0.2) == (config.session, config.term_base, config.goneli, config.clock_error)
     assert 15 == config.group_settings().session_timeout
-
-
-def test_every_option_has_a_flag_and_a_variable_of_its_own() -> None:
-    assert len(OPTIONS) == len({option.flag for option in OPTIONS.values()})
-    assert len(OPTIONS) == len({option.variable for option in OPTIONS.values()})
-    assert ("--layout-partitions", "NELI_LAYOUT_PARTITIONS") == (
-        OPTIONS["layout.partitions"].flag,
-        OPTIONS["layout.partitions"].variable,
-    )
-    assert ("--socket", "NELI_AGENT_SOCKET") == (OPTIONS["agent.socket"].flag, OPTIONS["agent.socket"].variable)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +254,13 @@ def test_without_a_pod_the_name_is_the_hosts_and_the_same_after_a_restart() -> N
     assert "the host's name" == source(first, "name")
 
 
-def test_an_address_that_other_hosts_reach_must_be_allowed_by_name() -> None:
+def test_a_port_wants_a_token_and_one_that_other_hosts_reach_must_be_allowed_by_name() -> None:
+    (found,) = problems({**LEDGER, "NELI_AGENT_LISTEN": "127.0.0.1:7635"})
+    expected = (
+        "agent.listen='127.0.0.1:7635' needs a token, because every user of this host reaches a port: set token_file "
+        "or NELI_TOKEN, or use the socket alone (agent.listen: environment NELI_AGENT_LISTEN)"
+    )
+    assert expected == found
     (found,) = problems({**LEDGER, **TOKEN, "NELI_AGENT_LISTEN": "0.0.0.0:7635"})
     assert "agent.listen='0.0.0.0:7635' is an address that other hosts may reach" in found
     made = resolved({"NELI_AGENT_LISTEN": "0.0.0.0:7635", "NELI_AGENT_ALLOW_REMOTE": "true"})
@@ -275,34 +268,25 @@ def test_an_address_that_other_hosts_reach_must_be_allowed_by_name() -> None:
     assert not made.config.address.startswith("0.0.0.0")  # noqa: S104 - that it is not advertised.
 
 
-def test_a_port_wants_a_token() -> None:
-    (found,) = problems({**LEDGER, "NELI_AGENT_LISTEN": "127.0.0.1:7635"})
-    expected = (
-        "agent.listen='127.0.0.1:7635' needs a token, because every user of this host reaches a port: set token_file "
-        "or NELI_TOKEN, or use the socket alone (agent.listen: environment NELI_AGENT_LISTEN)"
-    )
-    assert expected == found
-
-
 def test_a_socket_may_be_written_as_clients_write_it() -> None:
     assert "/run/a.sock" == resolve({"agent.socket": "unix:/run/a.sock"}, LEDGER, places=()).agent.socket
     assert "/run/d.sock" == resolve({}, LEDGER, places=(), default_socket="/run/d.sock").agent.socket
 
 
-@pytest.mark.parametrize(
-    "ledger",
-    [
-        "memory://user:hunter2@jobs",
-        "memory://user:hun/hunter2@jobs",
-        "memory:user:hunter2@@jobs",
-        "kafka://user:hunter2@broker/jobs",
-        "user:hunter2@host",
-        "hunter2@host:9092",
-        "kafka://broker/jobs?sasl_password=hunter2&x=1",
-        "sqlite://user:hunter2@host/jobs.db",
-    ],
-)
-def test_a_password_in_a_ledgers_address_is_never_shown(ledger: str) -> None:
+PASSWORDS = """
+memory://user:hunter2@jobs  memory://user:hun/hunter2@jobs  memory:user:hunter2@@jobs  kafka://user:hunter2@broker/jobs
+user:hunter2@host  hunter2@host:9092  kafka://broker/jobs?sasl_password=hunter2&x=1  sqlite://user:hunter2@host/jobs.db
+"""
+MISPLACED = [
+    "redis://:hunter2@host/jobs",
+    "http://host/?key=hunter2",
+    "redis:hunter2@x://",
+    "redis:%2F%2Fu%3Ahunter2%40x://",
+]
+
+
+@pytest.mark.parametrize("ledger", [*PASSWORDS.split(), *MISPLACED])
+def test_a_password_in_an_address_is_never_shown_and_refused_in_other_options(ledger: str) -> None:
     try:
         made = resolve({}, {"NELI_LEDGER": ledger}, places=())
     except ConfigError as error:
@@ -311,24 +295,15 @@ def test_a_password_in_a_ledgers_address_is_never_shown(ledger: str) -> None:
         assert ledger == made.config.ledger
         told = f"{made!r} {made.settings} {made.agent!r}"
     assert "hunter2" not in told
+    if ledger in MISPLACED:
+        for option in ("name", "zone", "address", "guarantee", "agent.listen", "agent.socket", "lease"):
+            with pytest.raises(ConfigError) as caught:
+                resolve({option: ledger}, {**LEDGER, **TOKEN}, places=())
+            assert "hunter2" not in f"{caught.value} {caught.value!r}"
 
 
-def test_an_at_in_a_files_name_is_no_password() -> None:
+def test_an_at_in_an_address_is_no_password_where_it_separates_none() -> None:
     made = resolve({"ledger": "sqlite:///srv/a@b.db"}, {}, places=())
     assert "sqlite:///srv/a@b.db" == made.settings[0].value
-
-
-@pytest.mark.parametrize("option", ["name", "zone", "address", "guarantee", "agent.listen", "agent.socket", "lease"])
-@pytest.mark.parametrize(
-    "text",
-    ["redis://:hunter2@host/jobs", "http://host/?key=hunter2", "redis:hunter2@x://", "redis:%2F%2Fu%3Ahunter2%40x://"],
-)
-def test_an_address_with_a_password_is_refused_and_not_shown_in_any_option(option: str, text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        resolve({option: text}, {**LEDGER, **TOKEN}, places=())
-    assert "hunter2" not in f"{caught.value} {caught.value!r}"
-
-
-def test_the_address_of_a_member_may_be_one_of_any_kind() -> None:
     for text in ("http://10.0.0.7:8080/jobs", "grpc://[::1]:50051", "worker@host", "10.0.0.7:8080"):
         assert text == resolve({"address": text}, LEDGER, places=()).config.address

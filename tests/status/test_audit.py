@@ -62,13 +62,10 @@ def test_a_takeover_lasts_from_the_death_until_the_successor_has_waited() -> Non
     assert takeover.error == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_successor_that_expires_sooner_still_owes_the_wait() -> None:
+def test_a_successor_that_expires_sooner_still_owes_the_wait_unless_all_is_only_available() -> None:
     history = written(*ALICE_DIES[:12], ("b", 4.5), expire("b", "a", 10), ("b", 5.5), ("b", 10.5))
     (takeover,) = audited(entries(history)).takeovers
     assert takeover.led == pytest.approx(3.0 + WAIT)
-
-
-def test_under_available_it_owes_none() -> None:
     history = written(genesis(guarantee="available"), *ALICE_DIES[1:12], ("b", 4.5), expire("b", "a", 10), ("b", 5.5))
     (takeover,) = audited(entries(history)).takeovers
     assert 5.0 == takeover.led
@@ -81,14 +78,12 @@ def test_a_time_without_a_leader_is_a_gap() -> None:
     assert (1 - (2 * 1.5 + 2 * 10.0) / (4 * 10.5), 1.0) == pytest.approx((found.led, found.owned))
 
 
-def test_a_founder_owes_a_wait_before_it_leads_at_all() -> None:
-    found = audited(entries(written(genesis(), join("a", at=1), *beats("a", *map(float, range(10))))))
+def test_a_founder_owes_a_wait_and_a_member_that_does_not_beat_for_a_lease_does_not_lead_meanwhile() -> None:
+    begun: list[Record | tuple[str, float]] = [genesis(), join("a", at=1), *beats("a", *map(float, range(10)))]
+    found = audited(entries(written(*begun)))
     assert [LeadingGap(0.0, WAIT, (0, 1, 2, 3))] == found.gaps
     assert 1.0 == found.owned
-
-
-def test_a_member_that_does_not_beat_for_a_lease_does_not_lead_meanwhile() -> None:
-    found = audited(entries(written(genesis(), join("a", at=1), *beats("a", *map(float, range(10)), 20.0, 21.0))))
+    found = audited(entries(written(*begun, *beats("a", 20.0, 21.0))))
     assert [(0.0, WAIT), (15.0, 20.0)] == [(gap.since, gap.until) for gap in found.gaps]
     assert ["notes", "silence"] == kinds(found, "note")
 
@@ -103,18 +98,13 @@ def test_moves_are_counted_by_name_beside_the_least() -> None:
     found = audited(entries(written(*ALICE_DIES)))
     assert [(0, 0, 0), (2, 2, 2), (2, 2, 2)] == [(plan.moved, plan.planned, plan.least) for plan in found.plans]
     assert (4, 0) == (found.moved, found.needless)
-
-
-def test_a_process_that_comes_back_under_its_name_moves_nothing() -> None:
-    history = written(genesis(), join("a", "alice", at=1), ("a", 0.0), join("b", "alice", at=3), ("b", 1.0))
-    found = audited(entries(history))
+    # Under its own name a process comes back to what it had, and load may ask for more than the least.
+    back = written(genesis(), join("a", "alice", at=1), ("a", 0.0), join("b", "alice", at=3), ("b", 1.0))
+    found = audited(entries(back))
     assert (0, ["replaced", ""]) == (found.moved, [life.ending for life in found.lives])
-
-
-def test_moves_for_the_sake_of_load_are_beyond_the_least() -> None:
-    records = written(*ALICE_DIES[:12], Load(by="x", loads={0: 90.0, 2: 70.0, 1: 1.0, 3: 1.0}), ("a", 4.0))
-    found = audited(entries(records))
-    assert (0, 2) == (found.plans[-1].least, found.plans[-1].planned)
+    hot = written(*ALICE_DIES[:12], Load(by="x", loads={0: 90.0, 2: 70.0, 1: 1.0, 3: 1.0}), ("a", 4.0))
+    plan = audited(entries(hot)).plans[-1]
+    assert (0, 2) == (plan.least, plan.planned)
 
 
 def test_a_handover_took_from_its_plan_until_its_record() -> None:
@@ -123,16 +113,11 @@ def test_a_handover_took_from_its_plan_until_its_record() -> None:
     assert all(0 <= seconds <= 1.0 for seconds in found.handovers)
 
 
-def test_the_balance_is_the_largest_share_over_the_fair_one() -> None:
+def test_the_balance_is_the_largest_share_over_the_fair_one_of_those_that_are_not_drained() -> None:
     found = audited(entries(written(*ALICE_DIES)))
     assert [1.0, 2.0, 1.5, 1.0, 1.0] == [ratio for _, ratio in found.balance]
-
-
-def test_who_is_drained_counts_for_nothing_in_the_balance() -> None:
-    history = written(
-        *ALICE_DIES[:12], Drain(by="x", name="alice"), Handover(by="a", partition=0, term=1001), ("a", 4.0)
-    )
-    assert 0.75 == audited(entries(history)).balance[-1][1]
+    drained = (Drain(by="x", name="alice"), Handover(by="a", partition=0, term=1001), ("a", 4.0))
+    assert 0.75 == audited(entries(written(*ALICE_DIES[:12], *drained))).balance[-1][1]
 
 
 def test_a_member_that_joins_again_and_again_flaps() -> None:
@@ -161,30 +146,20 @@ def test_a_certificate_owes_no_wait_and_tells_when_it_died() -> None:
     assert ("alice", 2, 4.0, 4.0) == (takeover.member, takeover.partitions, takeover.died, takeover.led)
     # It may have died right after its last Beat, had its witness waited; and the record stands somewhere in a second.
     assert takeover.error == pytest.approx(1.5, abs=0.01)
-
-
-def test_a_certificate_that_came_late_says_no_more_than_the_silence_before_it() -> None:
+    # One that came late says no more than the silence before it.
     late = [*ALICE_DIES[:12], ("b", 4.5), ("b", 5.5), Certify(by="b", incarnation="a"), ("b", 6.5)]
     (takeover,) = audited(entries(written(*late))).takeovers
     assert (3.5, 6.0) == (takeover.died, takeover.led)
 
 
-def test_a_beat_on_its_way_at_the_death_is_no_sign_that_the_certified_lived() -> None:
-    late = Beat(by="a", sent_at=4.2, at=10, digest="0" * 16)
-    found = audited(entries([*written(*ALICE_IS_KILLED), late]))
+def test_only_a_beat_that_was_sent_after_the_certificate_was_read_proves_it_false() -> None:
+    on_its_way, later = (Beat(by="a", sent_at=sent_at, at=10, digest="0" * 16) for sent_at in (4.2, 5.0))
+    found = audited(entries([*written(*ALICE_IS_KILLED), on_its_way]))
     assert ([], {"beat": 1}) == (kinds(found), found.void)
-
-
-def test_a_beat_that_was_sent_after_the_certificate_proves_it_false() -> None:
-    late = Beat(by="a", sent_at=5.0, at=10, digest="0" * 16)
-    found = audited(entries([*written(*ALICE_IS_KILLED), late]))
+    assert [] == kinds(audited(entries([*written(*ALICE_IS_KILLED[:13]), later])))
+    found = audited(entries([*written(*ALICE_IS_KILLED), later]))
     assert ("broken", ["certificate"]) == (found.verdict, kinds(found))
     assert "alice was certified dead at offset 12 and wrote a Beat 499 ms later" in found.findings[0].text
-
-
-def test_while_no_member_has_read_the_certificate_a_late_beat_proves_nothing() -> None:
-    late = Beat(by="a", sent_at=5.0, at=10, digest="0" * 16)
-    assert [] == kinds(audited(entries([*written(*ALICE_IS_KILLED[:13]), late])))
 
 
 def test_void_records_and_unreadable_bytes_are_counted() -> None:
@@ -196,27 +171,23 @@ def test_void_records_and_unreadable_bytes_are_counted() -> None:
 # Signs that something is not sound
 
 
-def test_a_second_genesis_by_one_that_had_read_past_the_first_is_proof_of_lost_records() -> None:
-    found = audited(entries([*written(*ALICE_DIES), genesis("x", at=15)]))
-    assert (["genesis"], "broken") == (kinds(found), found.verdict)
+def test_records_that_no_sound_ledger_holds_are_proof_of_what_went_wrong() -> None:
+    def found(*more: Record) -> Audit:
+        return audited(entries([*written(*ALICE_DIES), *more]))
 
+    def bob(at: int) -> Beat:
+        return Beat(by="b", sent_at=11.0, at=at, digest="0" * 16)
 
-def test_a_second_genesis_in_the_race_to_found_the_group_is_none() -> None:
-    found = audited(entries(written(genesis(), genesis("b"), *ALICE_DIES[1:2], ("a", 1.0))))
-    assert [] == kinds(found)
-
-
-def test_a_beat_whose_writer_had_read_further_than_its_own_place_is_proof_too() -> None:
-    records = written(*ALICE_DIES)
-    found = audited(entries([*records, Beat(by="b", sent_at=11.0, at=500, digest="0" * 16)]))
-    assert ["rewound"] == kinds(found)
-
-
-def test_a_member_that_computed_another_table_is_named() -> None:
-    records = written(*ALICE_DIES)
-    found = audited(entries([*records, Beat(by="b", sent_at=11.0, at=len(records), digest="0" * 16)]))
-    assert ["digest"] == kinds(found)
-    assert "bob computed another table" in found.findings[0].text
+    # Its writer had read past the first Genesis, or further than the place of its Beat: records were lost.
+    refounded = found(genesis("x", at=15))
+    assert (["genesis"], "broken") == (kinds(refounded), refounded.verdict)
+    assert ["rewound"] == kinds(found(bob(500)))
+    race = written(genesis(), genesis("b"), *ALICE_DIES[1:2], ("a", 1.0))
+    assert [] == kinds(audited(entries(race)))  # A second Genesis in the race to found the group proves nothing.
+    other = found(bob(len(ALICE_DIES)))
+    assert (["digest"], True) == (kinds(other), "bob computed another table" in other.findings[0].text)
+    many = found(*[Beat(by="b", sent_at=11.0 + it, at=9000, digest="0" * 16) for it in range(20)])
+    assert (6, "and 15 more of this kind") == (len(kinds(many)), many.findings[5].text)
 
 
 def test_a_copy_that_lacks_a_record_is_found_by_the_digests() -> None:
@@ -234,22 +205,14 @@ def test_a_term_that_goes_down_is_a_broken_promise() -> None:
     assert "term" in kinds(audited(entries(later, first=6)))
 
 
-def test_of_many_findings_of_one_kind_some_are_told_and_how_many_more() -> None:
-    records: list[Record] = written(*ALICE_DIES)
-    records += [Beat(by="b", sent_at=11.0 + it, at=9000, digest="0" * 16) for it in range(20)]
-    found = audited(entries(records))
-    assert (6, "and 15 more of this kind") == (len(kinds(found)), found.findings[5].text)
-
-
-def test_a_copy_that_is_out_of_order_is_refused() -> None:
+def test_a_copy_that_is_out_of_order_or_without_a_group_or_a_snapshot_is_refused() -> None:
     history = entries(written(*ALICE_DIES))
     with pytest.raises(LedgerUnusable, match="sort the copy by offset"):
         audited([*history, history[3]])
-
-
-def test_a_ledger_without_a_group_is_refused() -> None:
     with pytest.raises(LedgerUnusable, match="there is no Genesis"):
         audited([Entry(1, b"junk")])
+    with pytest.raises(LedgerUnusable, match="it begins at offset 8"):
+        audited(entries(written(*ALICE_DIES)[8:], first=8))
 
 
 # A ledger whose beginning is gone
@@ -265,11 +228,6 @@ def test_a_trimmed_ledger_is_audited_from_its_first_whole_snapshot_on() -> None:
         (it.partition, it.term, it.member) for it in trimmed.tenures
     }
     assert (2, None) == (trimmed.moved, trimmed.to_wall)
-
-
-def test_a_trimmed_ledger_without_a_snapshot_is_refused() -> None:
-    with pytest.raises(LedgerUnusable, match="it begins at offset 8"):
-        audited(entries(written(*ALICE_DIES)[8:], first=8))
 
 
 def test_times_are_taken_to_the_wall_clock_by_the_founders_or_by_kafkas() -> None:
@@ -316,15 +274,10 @@ def test_an_overlap_in_the_notes_is_a_broken_promise() -> None:
     assert (["overlap"], "broken") == (kinds(found), found.verdict)
 
 
-CERTIFIED = [*SOUND[:4], acted("bob.1", 1, 1006, 1.6, 14.0), acted("bob.1", 0, 1012, 4.5, 14.0)]
-
-
-def test_a_note_that_outlasts_the_certificate_of_its_writer_allows_what_it_had_no_more_use_of() -> None:
-    assert [] == audited(entries(written(*ALICE_IS_KILLED)), CERTIFIED).overlaps
-
-
-def test_one_that_began_to_act_after_its_certificate_overlaps_its_successor() -> None:
-    found = audited(entries(written(*ALICE_IS_KILLED)), [*CERTIFIED, acted("alice.1", 0, 1001, 9.5, 11.0)])
+def test_a_note_that_outlasts_the_certificate_of_its_writer_allows_only_what_had_begun_before() -> None:
+    certified = [*SOUND[:4], acted("bob.1", 1, 1006, 1.6, 14.0), acted("bob.1", 0, 1012, 4.5, 14.0)]
+    assert [] == audited(entries(written(*ALICE_IS_KILLED)), certified).overlaps
+    found = audited(entries(written(*ALICE_IS_KILLED)), [*certified, acted("alice.1", 0, 1001, 9.5, 11.0)])
     assert [(0, "bob.1", "alice.1")] == [(it.partition, it.first.process, it.second.process) for it in found.overlaps]
     assert "broken" == found.verdict
 
@@ -352,36 +305,28 @@ def test_on_several_clocks_an_overlap_that_their_error_explains_is_none() -> Non
     assert ([], 1) == (audited(entries(history), short).overlaps, len(audited(entries(history), long).overlaps))
 
 
-def test_to_act_under_a_term_that_no_member_was_given_is_a_broken_promise() -> None:
-    found = audited(entries(written(*ALICE_DIES)), [*SOUND, acted("bob.1", 1, 1017, 15.0, 16.0)])
-    assert ["unowned"] == kinds(found)
-
-
-def test_a_term_from_before_the_annals_is_not_judged() -> None:
-    found = audited(entries(written(*ALICE_DIES)), [*SOUND, acted("old.1", 1, 12, -9.0, -8.0)])
-    assert [] == kinds(found)
-
-
-def test_notes_from_before_the_oldest_snapshot_are_not_judged_by_it() -> None:
-    records = written(*ALICE_DIES)
-    state = folded(*records[:12])
-    found = audited(entries([*records[12:], snapshot("b", state)], first=12), SOUND)
-    assert ([], True) == (kinds(found), found.noted_whole)
-
-
-def test_one_term_is_not_for_two_processes_and_one_process_is_not_two_members() -> None:
-    found = audited(entries(written(*ALICE_DIES)), [*SOUND, acted("bob.1", 0, 1001, 0.0, 0.05)])
-    assert ["unowned", "unowned"] == kinds(found)
-
-
-def test_to_act_again_after_being_done_is_a_broken_promise() -> None:
-    found = audited(entries(written(*ALICE_DIES)), [*SOUND, acted("alice.1", 1, 1001, 1.4, 1.5, again=True)])
-    assert ["again"] == kinds(found)
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        pytest.param([acted("bob.1", 1, 1017, 15.0, 16.0)], ["unowned"], id="a term that no member was given"),
+        pytest.param([acted("old.1", 1, 12, -9.0, -8.0)], [], id="a term from before the annals"),
+        pytest.param([acted("bob.1", 0, 1001, 0.0, 0.05)], ["unowned", "unowned"], id="one term of two processes"),
+        pytest.param([acted("alice.1", 1, 1001, 1.4, 1.5, again=True)], ["again"], id="to act again after the end"),
+    ],
+)
+def test_notes_are_judged_by_the_terms_that_members_were_given(more: list[ActedSpan], expected: list[str]) -> None:
+    assert expected == kinds(audited(entries(written(*ALICE_DIES)), [*SOUND, *more]))
 
 
 def test_to_begin_under_a_lower_term_after_a_higher_one_is_a_broken_promise() -> None:
     found = audited(entries(written(*ALICE_DIES)), [*SOUND[:2], *SOUND[3:], acted("alice.1", 1, 1001, 14.5, 15.0)])
     assert ["term"] == kinds(found)
+
+
+def test_notes_from_before_the_oldest_snapshot_are_not_judged_by_it() -> None:
+    records = written(*ALICE_DIES)
+    found = audited(entries([*records[12:], snapshot("b", folded(*records[:12]))], first=12), SOUND)
+    assert ([], True) == (kinds(found), found.noted_whole)
 
 
 def test_notes_of_some_members_only_leave_leading_to_the_rules() -> None:
@@ -392,7 +337,7 @@ def test_notes_of_some_members_only_leave_leading_to_the_rules() -> None:
 # Groups of the simulator
 
 
-@pytest.mark.parametrize("seed", range(1, 13))
+@pytest.mark.parametrize("seed", range(1, 7))
 def test_members_terms_tenures_and_moves_are_the_referees(seed: int) -> None:
     run = simulated(seed, weather="fair" if seed % 2 else "foul")
     found, history = audited(run.entries, drift=run.options.drift), history_of(run.entries)
@@ -410,7 +355,7 @@ def test_members_terms_tenures_and_moves_are_the_referees(seed: int) -> None:
     assert not any(isnan(it.since) or isnan(it.until) for it in found.tenures)
 
 
-@pytest.mark.parametrize("seed", range(20, 28))
+@pytest.mark.parametrize("seed", range(20, 24))
 def test_takeovers_of_one_host_are_timed_to_within_a_beat(seed: int) -> None:
     """The simulator knows when a process was killed. On its own, a member that died is expired, or replaced."""
     run = simulated(seed, weather="fair", one_clock=True)

@@ -39,43 +39,23 @@ def settled(state: State) -> State:
     return state
 
 
-def test_a_drain_moves_all_that_its_member_owns() -> None:
+def test_wishes_move_what_they_must_and_what_keeps_the_balance() -> None:
+    before = PAIR.digest
     assert [(0, "alice", "bob"), (2, "alice", "bob")] == moves_of(PAIR, Drain(by="x", name="alice"))
-
-
-def test_a_pin_moves_its_partition_and_what_keeps_the_balance() -> None:
     moves = moves_of(PAIR, Pin(by="x", partition=0, name="bob"))
     assert (0, "alice", "bob") == moves[0]
     assert [("bob", "alice")] == [(source, target) for _, source, target in moves[1:]]
+    assert before == PAIR.digest  # A preview changes nothing.
 
 
-def test_a_pin_to_who_owns_it_moves_nothing() -> None:
-    assert [] == moves_of(PAIR, Pin(by="x", partition=0, name="alice"))
-
-
-def test_a_pin_to_who_is_not_there_moves_nothing_yet() -> None:
-    assert [] == moves_of(PAIR, Pin(by="x", partition=0, name="carol"))
-
-
-def test_what_stays_because_of_the_wish_is_no_move() -> None:
-    """alice was to give 0 and 2 away; once the drain is taken back she keeps them."""
+def test_a_wish_that_comes_true_already_or_cannot_yet_or_is_under_way_moves_nothing() -> None:
+    for name in ("alice", "carol"):  # Who owns it, and who is not there.
+        assert [] == moves_of(PAIR, Pin(by="x", partition=0, name=name))
+    assert [] == moves_of(founded(), Pin(by="x", partition=0, name="alice"))
+    # alice was to give 0 and 2 away; once the drain is taken back she keeps them.
     drained = folded(Drain(by="x", name="alice"), state=PAIR)
     assert [] == moves_of(drained, Undrain(by="x", name="alice"))
-
-
-def test_what_is_under_way_is_not_told_again() -> None:
-    drained = folded(Drain(by="x", name="alice"), state=PAIR)
     assert [] == moves_of(drained, Weigh(by="x", name="alice", weight=0))
-
-
-def test_without_members_there_is_nobody_to_move_anything_to() -> None:
-    assert [] == moves_of(founded(), Pin(by="x", partition=0, name="alice"))
-
-
-def test_a_preview_changes_nothing() -> None:
-    before = PAIR.digest
-    moves_of(PAIR, Drain(by="x", name="alice"))
-    assert before == PAIR.digest
 
 
 # Balance
@@ -93,25 +73,19 @@ def test_the_busiest_member_is_told_as_a_multiple_of_what_is_fair() -> None:
     assert (1.5, 1.5, 0.5) == balance_of(loads={0: 8.0, 1: 2.0, 2: 1.0, 3: 1.0})  # The hot one is too hot for any.
 
 
-def test_what_is_fair_goes_by_weight() -> None:
+def test_what_is_fair_goes_by_weight_and_who_is_drained_counts_for_nothing_unless_all_are() -> None:
     heavy = Weigh(by="x", name="alice", weight=3)
     assert (2.0, 1.0, 0.75) == balance_of(heavy)  # bob still has half of all, and a quarter would be fair.
     assert (1.0, 1.0, 0.5) == balance_of(*[Weigh(by="x", name=name, weight=0) for name in ("alice", "bob")])
-
-
-def test_a_drained_member_counts_for_nothing_unless_all_are_drained() -> None:
     drained = Drain(by="x", name="bob")
     assert (0.5, 1.0, 1.0) == balance_of(drained)
     assert (1.0, 1.0, 0.5) == balance_of(drained, Drain(by="x", name="alice"))
+    assert (1.0, 1.0, 1.0) == GroupView(founded()).balance_by(Load(by="x", loads={0: 1.0}))  # Nobody is there.
 
 
 def test_a_partition_without_a_load_weighs_as_much_as_the_mean() -> None:
     assert (1.25, 1.0, 0.5) == balance_of(loads={0: 3.0, 1: 1.0})  # The others count as 2.
     assert (1.0, 1.0, 0.5) == balance_of(loads={0: 3.0, 2: 1.0})
-
-
-def test_a_group_without_members_is_even() -> None:
-    assert (1.0, 1.0, 1.0) == GroupView(founded()).balance_by(Load(by="x", loads={0: 1.0}))
 
 
 @LAW
