@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 LEASE = 0.5
 NAMES = ["m1", "m2", "m3"]
 PARTITIONS = 16
-SECONDS = 6.0
+SECONDS = 3.0
 
 
 class Audited(NamedTuple):

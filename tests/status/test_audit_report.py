@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -46,14 +47,11 @@ def test_one_file_holds_all_and_asks_for_no_other() -> None:
     assert [] == re.findall(r"(?:src|href)=|url\(|@import|https?://", document)
 
 
-def test_a_name_is_text_wherever_it_stands() -> None:
+def test_a_name_and_the_address_are_text_wherever_they_stand() -> None:
     document = html_of(audit_of(ATTACK), ADDRESS)
     assert (2, 2) == (document.count("<script"), document.count("</script>"))
     assert [] == re.findall("<img|\u202e", document)
     assert "&lt;/script&gt;&lt;script&gt;window.attacked=1" in document
-
-
-def test_so_is_the_address() -> None:
     assert "<h1>Audit of sqlite:/a&lt;b&gt;&amp;c</h1>" in html_of(audit_of(), "sqlite:/a<b>&c")
 
 
@@ -77,19 +75,21 @@ def test_a_colour_belongs_to_a_name_in_every_picture() -> None:
     assert 2 == document.count('data-name="0" d="') == document.count('data-name="1" d="')
 
 
-def test_the_script_is_told_every_tenure() -> None:
-    document = html_of(audit_of(), ADDRESS)
-    told = json.loads(document.partition('id="told">')[2].partition("</script>")[0])
-    assert (["alice", "bob"], 1000, 4) == (told["names"], told["base"], len(told["tenures"]))
-    assert [[0, 1], [1, 19]] == [[name, term] for _, _, name, term, *_ in told["tenures"][0]]
+def told(document: str) -> Any:
+    """The facts that the script reads."""
+    return json.loads(document.partition('id="told">')[2].partition("</script>")[0])
 
 
-def test_of_tenures_that_begin_in_one_column_the_longest_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_is_told_every_tenure_or_the_longest_of_those_that_begin_in_one_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A screen has some two thousand columns, and a history may have millions of tenures."""
+    found = told(html_of(audit_of(), ADDRESS))
+    assert (["alice", "bob"], 1000, 4) == (found["names"], found["base"], len(found["tenures"]))
+    assert [[0, 1], [1, 19]] == [[name, term] for _, _, name, term, *_ in found["tenures"][0]]
     monkeypatch.setattr(audit_report, "COLUMNS_MAX", 1)
-    document = html_of(audit_of(), ADDRESS)
-    told = json.loads(document.partition('id="told">')[2].partition("</script>")[0])
-    assert [[0]] * 4 == [[name for _, _, name, *_ in row] for row in told["tenures"]]
+    found = told(html_of(audit_of(), ADDRESS))
+    assert [[0]] * 4 == [[name for _, _, name, *_ in row] for row in found["tenures"]]
 
 
 def test_of_very_many_names_those_are_listed_that_were_members_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,13 +117,8 @@ def shown(browser: webdriver.Chrome, tmp_path: Path) -> webdriver.Chrome:
 
 
 @pytest.mark.browser
-def test_nothing_in_it_runs_but_its_script(shown: webdriver.Chrome) -> None:
+def test_in_a_report_only_its_script_runs_which_tells_owners_zooms_and_lights_members(shown: webdriver.Chrome) -> None:
     assert shown.execute_script("return window.attacked === undefined")
-    assert [] == shown.get_log("browser")  # type: ignore[no-untyped-call]
-
-
-@pytest.mark.browser
-def test_pointing_at_the_map_tells_owner_partition_and_term(shown: webdriver.Chrome) -> None:
     picture = shown.find_element(By.CSS_SELECTOR, ".owners")
     right = int(picture.size["width"] * 0.48)
     webdriver.ActionChains(shown).move_to_element_with_offset(picture, right, 2).perform()
@@ -131,14 +126,10 @@ def test_pointing_at_the_map_tells_owner_partition_and_term(shown: webdriver.Chr
     assert ["bob", "partition 2, term 1019"] == tip[:2]
     assert "began by expire" in tip
 
-
-@pytest.mark.browser
-def test_dragging_zooms_all_pictures_and_a_button_takes_it_back(shown: webdriver.Chrome) -> None:
     def boxes() -> set[str]:
         pictures = shown.find_elements(By.CSS_SELECTOR, ".times svg")
         return {str(picture.get_dom_attribute("viewBox")).split()[2] for picture in pictures}
 
-    picture = shown.find_element(By.CSS_SELECTOR, ".owners")
     whole = boxes()
     chain = webdriver.ActionChains(shown).move_to_element_with_offset(picture, 0, 0).click_and_hold()
     chain.move_by_offset(picture.size["width"] // 4, 0).release().perform()
@@ -147,9 +138,7 @@ def test_dragging_zooms_all_pictures_and_a_button_takes_it_back(shown: webdriver
     shown.find_element(By.ID, "whole").click()
     assert whole == boxes()
 
-
-@pytest.mark.browser
-def test_a_name_in_the_legend_lights_its_member_alone(shown: webdriver.Chrome) -> None:
     shown.find_elements(By.CSS_SELECTOR, ".names button")[1].click()
     lit = shown.find_elements(By.CSS_SELECTOR, ".owners .lit")
     assert ["1"] == [path.get_dom_attribute("data-name") for path in lit]
+    assert [] == shown.get_log("browser")  # type: ignore[no-untyped-call]

@@ -110,37 +110,22 @@ def test_a_record_that_passes_partitions_on_names_them_and_their_term() -> None:
     assert ("alice", "a") == (rows[5].name, rows[5].incarnation)
 
 
-def test_a_certificate_names_the_member_that_died() -> None:
+def test_a_certificate_names_the_member_that_died_and_a_snapshot_changes_nothing() -> None:
     row = rows_of(ledger_of(*PAIR, Certify(by="b", incarnation="a")))[-1]
     assert ("certify", "bob", "alice", "a", [0, 2]) == (row.kind, row.member, row.name, row.incarnation, row.moved)
+    row = rows_of(ledger_of(*PAIR, snapshot("a", state_of(*PAIR))))[-1]
+    assert ("snapshot", "alice", False) == (row.kind, row.member, row.counted)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        b"no record",
-        b'{"kind":"beat","by":"\xff"}',
-        beat("stranger"),
-        genesis("b"),
-        join("c", "alice", at=2),
-        expire("b", "a", 1),
-        Handover(by="a", partition=1, term=1002),
-        Weigh(by="ops", name="bob", weight=None),
-    ],
-)
-def test_a_record_without_effect_has_a_row_that_says_so(record: Record | bytes) -> None:
-    row = rows_of(ledger_of(*PAIR, record))[-1]
-    assert (6, False, []) == (row.offset, row.counted, row.moved)
-
-
-def test_a_record_with_effect_counts() -> None:
+def test_a_record_without_effect_has_a_row_that_says_so() -> None:
+    for record in (
+        *(b"no record", b'{"kind":"beat","by":"\xff"}', beat("stranger"), genesis("b"), join("c", "alice", at=2)),
+        *(expire("b", "a", 1), Handover(by="a", partition=1, term=1002), Weigh(by="ops", name="bob", weight=None)),
+    ):
+        row = rows_of(ledger_of(*PAIR, record))[-1]
+        assert (6, False, []) == (row.offset, row.counted, row.moved), record
     counted = [row.counted for row in rows_of(ledger_of(*PAIR, beat("a"), Drain(by="ops", name="alice")))]
     assert [True] * 7 == counted
-
-
-def test_a_snapshot_changes_nothing() -> None:
-    rows = rows_of(ledger_of(*PAIR, snapshot("a", state_of(*PAIR))))
-    assert ("snapshot", "alice", False) == (rows[-1].kind, rows[-1].member, rows[-1].counted)
 
 
 def test_bytes_that_are_no_record_are_shown_so_that_no_reader_takes_them_for_one() -> None:
@@ -160,27 +145,16 @@ def test_a_row_has_the_time_that_the_ledger_keeps_and_none_where_it_keeps_none()
 
 
 def test_each_partition_that_changes_hands_has_a_row() -> None:
+    rows = tenures_of(ledger_of(*PAIR))
     assert [
-        "2: 0 None@None -> alice@1002 by join",
-        "2: 1 None@None -> alice@1002 by join",
-        "2: 2 None@None -> alice@1002 by join",
-        "2: 3 None@None -> alice@1002 by join",
+        *(f"2: {partition} None@None -> alice@1002 by join" for partition in range(4)),
         "4: 1 alice@1002 -> bob@1004 by handover",
         "5: 3 alice@1002 -> bob@1005 by handover",
-    ] == spelled(tenures_of(ledger_of(*PAIR)))
-
-
-def test_a_tenure_names_the_process_and_its_address() -> None:
-    row = tenures_of(ledger_of(*PAIR))[0]
-    assert ("a", "alice:1", None) == (row.incarnation, row.address, row.former_incarnation)
-
-
-def test_a_partition_without_an_owner_has_a_row_of_no_member() -> None:
+    ] == spelled(rows)
+    assert ("a", "alice:1", None) == (rows[0].incarnation, rows[0].address, rows[0].former_incarnation)
     rows = tenures_of(ledger_of(genesis(), ALICE, Leave(by="a")))
     assert [f"3: {partition} alice@1002 -> None@None by leave" for partition in range(4)] == spelled(rows[4:])
-
-
-def test_a_process_that_comes_back_under_its_name_has_new_tenures() -> None:
+    # A process that comes back under its name has new tenures.
     rows = tenures_of(ledger_of(genesis(), ALICE, join("c", "alice", at=3)))
     assert [f"3: {partition} alice@1002 -> alice@1003 by join" for partition in range(4)] == spelled(rows[4:])
     assert {("a", "c")} == {(row.former_incarnation, row.incarnation) for row in rows[4:]}
@@ -194,10 +168,7 @@ def test_tenures_that_had_begun_before_are_told_with_the_offset_where_they_began
         "2: 2 None@None -> alice@1002 by None",
         "5: 3 None@None -> bob@1005 by None",
     ] == spelled(rows)
-
-
-def test_without_a_group_no_tenure_stands() -> None:
-    assert [] == tenures_of(ledger_of(b"no record"))
+    assert [] == tenures_of(ledger_of(b"no record"))  # Without a group none stands.
 
 
 # Any range by itself
@@ -285,21 +256,14 @@ def test_without_a_snapshot_nothing_of_the_fold_is_known() -> None:
     assert [] == tenures_of(ledger)
 
 
-def test_a_range_that_was_trimmed_is_refused() -> None:
+def test_a_range_that_was_trimmed_or_is_not_there_is_refused_and_an_empty_one_has_no_entries() -> None:
     ledger = ledger_of(*PAIR)
+    assert [] == list(between(ledger, 4, 4))
+    with pytest.raises(LedgerRewound, match="up to offset 9 were wanted, but it ends at 6: ask for what is there"):
+        list(between(ledger, 2, 9, patience=0.0))
     ledger.trim(3)
     with pytest.raises(LedgerTrimmed, match="offset 2 was wanted, but the ledger in memory starts at 3"):
         list(between(ledger, 2, 4))
-
-
-def test_a_range_that_is_not_there_is_refused() -> None:
-    ledger = ledger_of(*PAIR)
-    with pytest.raises(LedgerRewound, match="up to offset 9 were wanted, but it ends at 6: ask for what is there"):
-        list(between(ledger, 2, 9, patience=0.0))
-
-
-def test_an_empty_range_has_no_entries() -> None:
-    assert [] == list(between(ledger_of(*PAIR), 4, 4))
 
 
 def test_a_fold_that_this_release_does_not_know_is_refused() -> None:
@@ -328,19 +292,18 @@ def away() -> list[Entry]:
     raise LedgerUnavailable("a read was wanted", "nothing answers", "wait")
 
 
-def test_a_short_outage_leaves_nothing_out() -> None:
+def log_of_pair() -> MemoryLog:
     log = MemoryLog()
     MemoryLedger(log).append([encode(record) for record in PAIR])
-    ledger = Faltering(log, [away, list, away])
+    return log
+
+
+def test_a_short_outage_leaves_nothing_out_and_a_long_one_is_an_error() -> None:
+    ledger = Faltering(log_of_pair(), [away, list, away])
     assert [1, 2, 3, 4, 5] == [entry.offset for entry in between(ledger, 1, 6)]
-
-
-@pytest.mark.parametrize("trouble", [away, list])
-def test_a_long_outage_is_an_error(trouble: Callable[[], list[Entry]]) -> None:
-    log = MemoryLog()
-    MemoryLedger(log).append([encode(record) for record in PAIR])
-    with pytest.raises(LedgerUnavailable):
-        list(between(Faltering(log, [trouble] * 10), 1, 6, patience=0.0))
+    for trouble in (away, list):
+        with pytest.raises(LedgerUnavailable):
+            list(between(Faltering(log_of_pair(), [trouble] * 10), 1, 6, patience=0.0))
 
 
 class Holed(MemoryLedger):
@@ -351,6 +314,4 @@ class Holed(MemoryLedger):
 
 
 def test_a_place_without_a_record_at_the_end_is_not_waited_for() -> None:
-    log = MemoryLog()
-    MemoryLedger(log).append([encode(record) for record in PAIR])
-    assert [4, 5] == [entry.offset for entry in between(Holed(log), 4, 7)]
+    assert [4, 5] == [entry.offset for entry in between(Holed(log_of_pair()), 4, 7)]

@@ -82,22 +82,27 @@ def test_owners_terms_and_members_are_those_that_the_store_names(store: Store) -
     assert 64 == group.slots
 
 
-def test_a_group_that_no_member_ever_told_of_is_not_founded(store: Store) -> None:
+def test_a_group_that_no_member_ever_told_of_is_not_founded_and_what_the_store_says_at_first_is_no_news(
+    store: Store,
+) -> None:
+    first = Store(OwnersChronicle(LAYOUT, lease=LEASE, guarantee="exclusive"))
+    first.say(a={0: 11})
+    assert [] == first.told
     store.chronicle.listed(Listing(Version("", 0), None, THERE, {}, {}), HERE, HERE)
     assert not store.chronicle.group.is_founded
     store.say(a={0: 11})
     assert ["a joined: 1 partition to a"] == store.told
 
 
-def test_what_the_store_says_at_first_is_no_news(store: Store) -> None:
-    store.say(a={0: 11})
-    assert [] == store.told
-
-
-def test_a_lease_runs_out_by_the_stores_clock_on_this_hosts_time(store: Store) -> None:
+def test_a_lease_runs_out_by_the_stores_clock_on_this_hosts_time_and_is_not_known_while_the_store_is_away(
+    store: Store,
+) -> None:
     store.say(0.0, a={0: 11})
     assert {"a": pytest.approx(3.0)} == store.left(2.0)
     assert {"a": 0.0} == store.left(9.0)
+    store.chronicle.away()
+    assert {"a": None} == store.left(60.0)
+    assert ("a", 11) == store.shown[0]
 
 
 def test_a_member_that_was_killed_is_gone_when_its_card_expires_and_its_heir_has_a_higher_term(store: Store) -> None:
@@ -116,11 +121,15 @@ def test_a_member_that_was_killed_is_gone_when_its_card_expires_and_its_heir_has
     assert (1, 4) == (store.chronicle.group.counts["expired"], store.chronicle.group.counts["moves"])
 
 
-def test_a_member_that_took_itself_back_has_left(store: Store) -> None:
-    store.say(a={0: 11}, b={1: 12})
+def test_a_member_that_took_itself_back_has_left_and_one_that_lost_a_lease_leads_less(store: Store) -> None:
+    store.say(a={0: 11}, b={1: 12, 2: 13})
     store.say(1.0, a=None)
     assert ["a left: 1 partition to nobody"] == store.told
     assert ["b"] == store.chronicle.group.names
+    store.holdings[1] = Holding(12, "")
+    store.say(2.0, b={})
+    assert "b leads less: 1 partition to nobody" == store.told[-1]
+    assert (None, 12) == store.shown[1]
 
 
 def test_a_newcomer_is_told_with_the_partitions_that_it_is_given_soon(store: Store) -> None:
@@ -137,14 +146,6 @@ def test_a_newcomer_is_told_with_the_partitions_that_it_is_given_soon(store: Sto
     offsets = [(event.offset, event.last) for event in store.chronicle.group.events]
     assert sorted(offsets) == offsets
     assert len(offsets) == len({offset for offset, _ in offsets})
-
-
-def test_a_member_that_lost_a_lease_and_lives_leads_less(store: Store) -> None:
-    store.say(a={0: 11, 1: 12})
-    store.holdings[0] = Holding(11, "")
-    store.say(1.0, a={})
-    assert ["a leads less: 1 partition to nobody"] == store.told
-    assert (None, 11) == store.shown[0]
 
 
 def knowing(*leaders: Led) -> Outlook:
@@ -201,13 +202,6 @@ def test_nobody_waits_for_ever_for_a_reason(store: Store) -> None:
     assert ["b leads more: 1 partition from a to b"] == store.told
 
 
-def test_while_the_store_is_away_no_member_expires_and_no_lease_is_known(store: Store) -> None:
-    store.say(a={0: 11})
-    store.chronicle.away()
-    assert {"a": None} == store.left(60.0)
-    assert ("a", 11) == store.shown[0]
-
-
 def test_a_table_that_was_made_anew_is_no_departure(store: Store) -> None:
     store.say(a={0: 11}, b={1: 12})
     store.chronicle.listed(Listing(Version("", 0), None, THERE, {}, {}), HERE, HERE)
@@ -219,20 +213,16 @@ def test_a_table_that_was_made_anew_is_no_departure(store: Store) -> None:
     assert 1 == store.chronicle.group.counts["restarts"]
 
 
-def test_another_groups_table_is_not_shown(store: Store) -> None:
-    store.say(a={0: 11})
-    store.layout = Layout(slots=64, partitions=8)
-    store.say(b={5: 11})
-    assert ["a"] == store.chronicle.group.names
-
-
-def test_renewals_alone_change_nothing_that_people_see(store: Store) -> None:
+def test_renewals_alone_change_nothing_that_people_see_and_another_groups_table_is_not_shown(store: Store) -> None:
     store.say(0.0, a={0: 11})
     before = store.chronicle.group
     store.say(1.0, a={})
     assert store.chronicle.group.looks_like(before)
     store.say(2.0, a={1: 12})
     assert not store.chronicle.group.looks_like(before)
+    store.layout = Layout(slots=64, partitions=8)
+    store.say(b={5: 11})
+    assert ["a"] == store.chronicle.group.names
 
 
 # From a real store

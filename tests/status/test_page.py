@@ -188,8 +188,8 @@ def test_a_group_without_members_or_table_says_so(page: Page, agent: StandIn) ->
 
 def test_a_hostile_name_is_shown_as_text(view: Page, agent: StandIn) -> None:
     names = ("<img src=x onerror='window.isHurt=1'>", "<script>window.isHurt=1</script>", '"><b>bold</b>')
-    for name in (*names, "a\u202eb&lt;"):
-        event = EventView(9999, 0.0, "drain", name, name, [MovedView(name, name, 1, [1])], last=9999)
+    for offset, name in enumerate((*names, "a\u202eb&lt;"), 9999):
+        event = EventView(offset, 0.0, "drain", name, name, [MovedView(name, name, 1, [1])], last=offset)
         hostile = changed(with_member(GROUP, 1, name=name), 0, NOBODY)
         agent.tell(replace(hostile, agent=name, why=name, history=[event]))
         until(lambda name=name: name == view.run("return document.querySelector('#agent').textContent"), "the name")  # type: ignore[misc]

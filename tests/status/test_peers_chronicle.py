@@ -105,13 +105,10 @@ def test_a_refusal_is_told_with_its_reason_once() -> None:
     assert ["c:1 is silent (what comes from it is refused: key)"] == told[2:]
 
 
-def test_leaders_that_come_within_a_lease_are_one_event() -> None:
+def test_leaders_that_come_within_a_lease_are_one_event_and_the_same_outlook_is_none() -> None:
     later = replace(START, at=102.0, leaders=(Led(1, 9, ""), *START.leaders[1:]))
     assert ["b:1 leads: 3 partitions from nobody, a:1 to b:1"] == said(shown(START, later))[1:]
     assert 3 == len(said(shown(START, replace(later, at=100.0 + 2 * LEASE))))
-
-
-def test_the_same_outlook_changes_nothing_that_people_would_see() -> None:
     chronicle = shown(START)
     before = chronicle.group
     chronicle.look(replace(START, at=101.0))
