@@ -46,14 +46,11 @@ def test_what_is_no_address_is_refused_with_what_would_be_one(text: str, complai
     assert "secret" not in str(caught.value)
 
 
-def test_the_environment_says_where_the_agent_is() -> None:
+def test_the_agent_is_where_the_environment_says_or_in_a_folder_of_the_system_or_of_the_user() -> None:
     told = {"NELI_AGENT": "unix:/x.sock", "XDG_RUNTIME_DIR": "/run/user/7"}
     assert "unix:/x.sock" == default_address(told)
     del told["NELI_AGENT"]
     assert "/run/user/7/neli/agent.sock" == default_address(told)
-
-
-def test_without_a_word_it_is_in_a_folder_of_the_system_or_of_the_user() -> None:
     assert default_address({}, uid=7) in {"/run/neli/agent.sock", "/tmp/neli-7/agent.sock"}  # noqa: S108 - it is that.
 
 
@@ -79,23 +76,17 @@ def test_a_folder_that_another_user_made_is_not_trusted(tmp_path: Path, monkeypa
     assert "others may write into its folder" in distrust(address)
 
 
-def test_a_socket_of_another_user_is_not_trusted(tmp_path: Path) -> None:
-    address = Address(path=str(tmp_path / "agent.sock"))
-    (tmp_path / "agent.sock").touch()
-    owner = tmp_path.stat().st_uid
+def test_a_socket_of_another_user_is_trusted_by_root_alone_and_where_not_any_user_could_have_made_it(
+    tmp_path: Path,
+) -> None:
+    """Root asks a service that runs as another user; a test that runs as root makes its socket so."""
+    path = tmp_path / "agent.sock"
+    path.touch()
+    address, owner = Address(path=str(path)), path.stat().st_uid
     assert "" == distrust(address, uid=owner)
     if owner == 0:
-        os.chown(address.path, 1234, -1)
-    stranger = (tmp_path / "agent.sock").stat().st_uid + 1
-    assert "agent.sock belongs to another user" in distrust(address, uid=stranger)
-
-
-def test_root_trusts_the_socket_of_a_service_but_not_one_that_any_user_could_have_made(tmp_path: Path) -> None:
-    """As one that a service of another user made; a test that runs as root makes it so."""
-    socket = tmp_path / "agent.sock"
-    socket.touch()
-    if socket.stat().st_uid == 0:
-        os.chown(socket, 1234, -1)
-    assert "" == distrust(Address(path=str(socket)), uid=0)
+        os.chown(path, 1234, -1)
+    assert "agent.sock belongs to another user" in distrust(address, uid=path.stat().st_uid + 1)
+    assert "" == distrust(address, uid=0)
     tmp_path.chmod(0o1777)
-    assert "agent.sock belongs to another user" in distrust(Address(path=str(socket)), uid=0)
+    assert "agent.sock belongs to another user" in distrust(address, uid=0)

@@ -30,11 +30,8 @@ def test_the_flag_names_the_file_before_the_environment_and_both_before_the_usua
     assert ["flag", "variable", "near", "far"] == found
 
 
-def test_without_any_file_the_other_layers_are_enough() -> None:
+def test_without_any_file_the_other_layers_are_enough_but_one_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     assert "" == resolve({"ledger": "memory://jobs"}, {}, places=()).path
-
-
-def test_a_usual_place_that_cannot_be_read_is_a_problem_and_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "neli.toml").mkdir()
     with pytest.raises(ConfigError, match="is a folder: name a file"):
         resolve({"ledger": "memory://jobs"}, {}, places=(f"{tmp_path}/neli.toml",))
@@ -86,13 +83,9 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
     assert problems(path)[0].endswith("this user may not read it; change its mode or its owner")
 
 
-def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_mistake_and_lines_are_not_guessed_below_a_text_of_several(tmp_path: Path) -> None:
     path = tmp_path / "neli.toml"
     path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     assert "memory://jobs" == resolve({}, {}, str(path), places=()).config.ledger
-
-
-def test_a_line_is_not_guessed_in_a_file_with_texts_of_several_lines(tmp_path: Path) -> None:
-    path = tmp_path / "neli.toml"
     path.write_text(f'zone = """\nlease = 9"""\n{GOOD}lease = "x"\n', encoding="utf-8")
     assert f"lease='x' must be a number of seconds, at least 0 ({path})" in problems(path)

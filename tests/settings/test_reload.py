@@ -43,31 +43,22 @@ def test_weight_token_and_the_logs_level_change_at_once(site: Site) -> None:
     assert SECOND not in repr(found)
 
 
-def test_what_others_rely_on_waits_for_a_restart_and_is_named(site: Site) -> None:
+def test_what_others_rely_on_waits_for_a_restart_and_is_named_each_time(site: Site) -> None:
     reload = Reloader(site.resolved, site.resolved())
     site.write('lease = 9\nname = "other"\nlayout.partitions = 8', agent='socket = "/run/other.sock"')
-    found = reload()
-    assert Reloaded(waiting=("agent.socket", "layout.partitions", "lease", "name")) == found
-
-
-def test_what_waits_is_named_again_and_what_changed_is_not(site: Site) -> None:
-    reload = Reloader(site.resolved, site.resolved())
+    assert Reloaded(waiting=("agent.socket", "layout.partitions", "lease", "name")) == reload()
     site.write("weight = 5\nlease = 9")
     assert (("weight",), ("lease",)) == (reload().changed, reload().waiting)
     assert () == reload().changed
 
 
-def test_a_borrowed_group_takes_no_other_weight_while_it_runs() -> None:
+def test_a_borrowed_group_takes_no_other_weight_and_no_member_another_password_for_the_ledger() -> None:
     flags = {"ledger": "kafka://127.0.0.1:1/jobs", "protocol": "neli"}
     made = [resolve({**flags, "weight": weight}, {}, places=()) for weight in ("1", "2")]
     found = Reloader(lambda: made[1], made[0])()
     assert (None, (), ("weight",)) == (found.weight, found.changed, found.waiting)
-
-
-def test_another_password_for_the_ledger_waits_although_it_is_not_shown(tmp_path: Path) -> None:
-    ledgers = ["memory://u:one@jobs", "memory://u:two@jobs"]
-    made = [resolve({"ledger": ledger}, {}, places=()) for ledger in ledgers]
-    assert ("ledger",) == Reloader(lambda: made[1], made[0])().waiting
+    made = [resolve({"ledger": f"memory://u:{word}@jobs"}, {}, places=()) for word in ("one", "two")]
+    assert ("ledger",) == Reloader(lambda: made[1], made[0])().waiting  # Although it is not shown.
 
 
 def test_a_mistake_changes_nothing(site: Site) -> None:

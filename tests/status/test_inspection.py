@@ -1,9 +1,7 @@
 """The inspection: what a reader that takes no part in a group learns of it."""
 
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-
-import pytest
 
 from neli_router import Config, Layout, Member
 from neli_router.induction.records import Beat, Record, encode
@@ -16,41 +14,25 @@ from tests.support.records import genesis, join
 LEASE = 0.2
 
 
-@pytest.fixture(name="ledger")
-def _ledger(tmp_path: Path) -> Iterator[SqliteLedger]:
-    ledger = SqliteLedger(tmp_path / "jobs.db")
-    yield ledger
-    ledger.close()
-
-
 def config(path: Path, *, lease: float = LEASE) -> Config:
     return Config(f"sqlite://{path}/jobs.db", name="alice", lease=lease, layout=Layout(partitions=4))
 
 
-def test_an_empty_ledger_has_no_group(ledger: SqliteLedger, tmp_path: Path) -> None:
-    found = Inspection(ledger)
-    assert (False, None, [], 0) == (found.is_founded, found.lease, found.members, found.records)
-    assert found.mismatch(config(tmp_path).settings()) is None
-
-
-def test_a_group_is_told_with_its_members_and_compared_with_a_configuration(
-    ledger: SqliteLedger, tmp_path: Path
-) -> None:
-    with Member(config(tmp_path)) as member:
-        assert member.pulse(60.0)
+def test_a_group_is_told_with_its_members_and_compared_with_a_configuration(tmp_path: Path) -> None:
+    with closing(SqliteLedger(tmp_path / "jobs.db")) as ledger:
         found = Inspection(ledger)
-        assert (True, LEASE, ["alice"], 4, 0) == (
-            found.is_founded,
-            found.lease,
-            found.members,
-            found.partitions,
-            found.unowned,
-        )
+        assert (False, None, [], 0) == (found.is_founded, found.lease, found.members, found.records)
         assert found.mismatch(config(tmp_path).settings()) is None
-        assert "lease 9 s here and 0.2 s there" in str(found.mismatch(config(tmp_path, lease=9.0).settings()))
-        assert ("alice", None) == (found.living(10.0), found.living(LEASE, name="bob"))
-    after = Inspection(ledger)
-    assert ([], 4, None) == (after.members, after.unowned, after.living(2 * LEASE))
+        with Member(config(tmp_path)) as member:
+            assert member.pulse(60.0)
+            found = Inspection(ledger)
+            expected = (found.is_founded, found.lease, found.members, found.partitions, found.unowned)
+            assert (True, LEASE, ["alice"], 4, 0) == expected
+            assert found.mismatch(config(tmp_path).settings()) is None
+            assert "lease 9 s here and 0.2 s there" in str(found.mismatch(config(tmp_path, lease=9.0).settings()))
+            assert ("alice", None) == (found.living(10.0), found.living(LEASE, name="bob"))
+        after = Inspection(ledger)
+        assert ([], 4, None) == (after.members, after.unowned, after.living(2 * LEASE))
 
 
 def beating(round_trips: dict[str, float], *, leases: int = 20) -> MemoryLedger:
@@ -77,17 +59,11 @@ def beating(round_trips: dict[str, float], *, leases: int = 20) -> MemoryLedger:
     return ledger
 
 
-@pytest.mark.parametrize("round_trip", [0.02, 0.3, 0.5, 0.8])
-def test_members_whose_beats_come_back_in_time_are_not_powerless(round_trip: float) -> None:
-    assert {} == Inspection(beating({"alice": round_trip, "bob": round_trip})).powerless
-
-
-@pytest.mark.parametrize("round_trip", [0.9, 0.95, 1.0, 1.7])
-def test_members_whose_beats_come_back_too_late_are_told_with_how_late(round_trip: float) -> None:
-    found = Inspection(beating({"alice": 0.1, "bob": round_trip})).powerless
-    assert ["bob"] == list(found)
-    assert round_trip <= found["bob"] <= round_trip + 1 / 6 + 1e-9
-
-
-def test_a_history_of_few_leases_says_nothing_of_power() -> None:
-    assert {} == Inspection(beating({"alice": 0.95}, leases=8)).powerless
+def test_members_whose_beats_come_back_too_late_are_powerless_and_told_with_how_late() -> None:
+    for round_trip in (0.02, 0.3, 0.5, 0.8):
+        assert {} == Inspection(beating({"alice": round_trip, "bob": round_trip})).powerless
+    for round_trip in (0.9, 0.95, 1.0, 1.7):
+        found = Inspection(beating({"alice": 0.1, "bob": round_trip})).powerless
+        assert ["bob"] == list(found)
+        assert round_trip <= found["bob"] <= round_trip + 1 / 6 + 1e-9
+    assert {} == Inspection(beating({"alice": 0.95}, leases=8)).powerless  # Few leases say nothing of it.

@@ -160,9 +160,6 @@ class Page:
     def click_cell(self, partition: int) -> None:
         self.click(_cell(partition))
 
-    def hover(self, selector: str) -> None:
-        ActionChains(self.driver).move_to_element(self.element(selector)).perform()
-
     def press(self, *keys: str) -> None:
         for key in keys:
             ActionChains(self.driver).send_keys(key).perform()

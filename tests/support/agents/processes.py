@@ -75,7 +75,7 @@ class AgentProcess(Closing):
                 process_group=0,
             )
         try:
-            until(self._is_member, f"the membership of {name_of(self)}")
+            until(self._is_member, f"the membership of the agent {self.name}")
         except BaseException:
             self.close()  # Else it would live on after the test, and the tests after it would have one core less.
             raise
@@ -100,10 +100,6 @@ class AgentProcess(Closing):
                 return client.status().member == "member"
         except NeliError:
             return False
-
-
-def name_of(agent: AgentProcess) -> str:
-    return f"the agent {agent.name}"
 
 
 @contextmanager
