@@ -16,9 +16,21 @@ Pair = tuple[Running, Member]
 
 
 @pytest.fixture(name="place")
-def _place(tmp_path: Path) -> Iterator[tuple[StandIn, Client]]:
-    with standing_in(tmp_path) as (agent, address), Client(address, timeout=PATIENCE) as client:
-        yield agent, client
+def _place(tmp_path: Path) -> Iterator[tuple[StandIn, str]]:
+    with standing_in(tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+def stand_in(place: tuple[StandIn, str]) -> StandIn:
+    return place[0]
+
+
+@pytest.fixture
+def client(place: tuple[StandIn, str]) -> Iterator[Client]:
+    """Of the stand-in."""
+    with Client(place[1], timeout=PATIENCE) as client:
+        yield client
 
 
 @pytest.fixture(name="agent", scope="session")
@@ -45,3 +57,13 @@ def with_another_member(one_pair: Pair) -> Iterator[Pair]:
     for partition in other.state.pins:
         other.unpin(partition)
     until(lambda: PARTITIONS == len(other.led) and not agent.agent.traffic.streams, "the rest of the pair")
+
+
+@pytest.fixture
+def follower(pair: Pair) -> Running:
+    return pair[0]
+
+
+@pytest.fixture
+def other(pair: Pair) -> Member:
+    return pair[1]

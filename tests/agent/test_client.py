@@ -20,8 +20,7 @@ from tests.support.waiting import PATIENCE, until
 # Questions
 
 
-def test_an_owner_is_named_by_key_or_by_role(place: tuple[StandIn, Client]) -> None:
-    _, client = place
+def test_an_owner_is_named_by_key_or_by_role(client: Client) -> None:
     assert ["alpha"] * 4 == [
         client.owner("customer 7&x=\n").name,
         client.owner(b"\xff").name,
@@ -31,58 +30,55 @@ def test_an_owner_is_named_by_key_or_by_role(place: tuple[StandIn, Client]) -> N
 
 
 def test_owners_come_in_the_order_of_their_keys_and_a_key_without_one_says_why_and_is_not_shown(
-    place: tuple[StandIn, Client],
+    stand_in: StandIn,
+    client: Client,
 ) -> None:
-    agent, client = place
     views = client.owners(["a", "nobody", b"\xff"])
     assert ["alpha", None, "alpha"] == [view.name for view in views]
     assert "no member is left" == views[1].why
     # More than one request may carry.
     assert 30_000 == len(client.owners(f"customer-{number:030}" for number in range(30_000)))
-    assert agent.requests.count("/v1/owners") > 2
+    assert stand_in.requests.count("/v1/owners") > 2
     with pytest.raises(NoOwner, match="no member is left") as caught:
         client.owner("nobody-known")
     assert "nobody-known" not in str(caught.value)
 
 
 def test_what_is_no_key_and_a_role_that_would_be_taken_for_another_are_refused_before_they_are_asked(
-    place: tuple[StandIn, Client],
+    stand_in: StandIn,
+    client: Client,
 ) -> None:
-    agent, client = place
     for key in ("\ud800", 7, None):
         with pytest.raises(BadKey):
             client.owner(key)  # type: ignore[arg-type]
     for role in ("7", " 7", "-1", True, "", b"\xff"):
         with pytest.raises(BadKey):
             client.lease(role)
-    assert [] == agent.requests
+    assert [] == stand_in.requests
 
 
-def test_a_refusal_is_raised_as_the_agent_raised_it(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    agent.refusal = Refusal("LedgerUnavailable", "w", "f", "r")
+def test_a_refusal_is_raised_as_the_agent_raised_it(stand_in: StandIn, client: Client) -> None:
+    stand_in.refusal = Refusal("LedgerUnavailable", "w", "f", "r")
     with pytest.raises(LedgerUnavailable) as caught:
         client.members()
     assert ("w", "f", "r") == (caught.value.wanted, caught.value.found, caught.value.remedy)
 
 
-def test_wishes_previews_and_loads_are_told_apart(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
+def test_wishes_previews_and_loads_are_told_apart(stand_in: StandIn, client: Client) -> None:
     done = [client.drain("a", preview=True).done, client.pin(3, "b").done, client.weigh("c", None).done]
     assert [False, True, True] == done
     assert [
         ("drain", WishAsked(name="a", preview=True)),
         ("pin", WishAsked(name="b", partition=3)),
         ("weigh", WishAsked(name="c")),
-    ] == agent.wishes
+    ] == stand_in.wishes
     view = client.load({3: 2.5, 4: 1.0}, layout=Layout(), preview=True)
     client.load({3: 0.0})
-    assert [LoadAsked({3: 2.5, 4: 1.0}, Layout(), preview=True), LoadAsked({3: 0.0})] == agent.loads
+    assert [LoadAsked({3: 2.5, 4: 1.0}, Layout(), preview=True), LoadAsked({3: 0.0})] == stand_in.loads
     assert (False, (1.5, 1.02, 0.5)) == (view.done, (view.before, view.after, view.share))
 
 
-def test_a_watch_tells_each_change_until_it_is_closed_from_another_thread(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
+def test_a_watch_tells_each_change_until_it_is_closed_from_another_thread(stand_in: StandIn, client: Client) -> None:
     with client.watch("k") as watch:
         views = iter(watch)
         assert "alpha" == next(views).name
@@ -90,13 +86,10 @@ def test_a_watch_tells_each_change_until_it_is_closed_from_another_thread(place:
         closer.start()
         assert [] == list(views)
         closer.join()
-    until(lambda: agent.held == 0)
+    until(lambda: stand_in.held == 0)
 
 
-def test_keys_and_tokens_stay_out_of_logs_and_representations(
-    place: tuple[StandIn, Client], caplog: pytest.LogCaptureFixture
-) -> None:
-    _, client = place
+def test_keys_and_tokens_stay_out_of_logs_and_representations(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("DEBUG"):
         client.owner("Jane-Doe")
         other = Client(str(client.address), token="hush-hush-hush-hush")  # noqa: S106 - of a test.
@@ -149,13 +142,14 @@ def test_a_socket_of_another_user_is_told(tmp_path: Path) -> None:
         assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_an_agent_that_hangs_is_given_up_and_whatever_else_listens_there_is_none(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
+def test_an_agent_that_hangs_is_given_up_and_whatever_else_listens_there_is_none(
+    stand_in: StandIn, client: Client
+) -> None:
     for body in (b"<html>", b"[]", b"\xff", b""):
-        agent.body = body
+        stand_in.body = body
         with pytest.raises(NoAgent, match="is of no agent of this version"):
             client.members()
-    agent.hangs = True
+    stand_in.hangs = True
     with Client(str(client.address), timeout=0.1) as hasty, pytest.raises(NoAgent, match="did not answer in time"):
         hasty.members()
 
@@ -180,8 +174,7 @@ def test_a_token_that_would_leave_the_host_or_break_a_header_is_refused() -> Non
             Client(address, token=token)
 
 
-def test_a_closed_client_says_so(place: tuple[StandIn, Client]) -> None:
-    _, client = place
+def test_a_closed_client_says_so(client: Client) -> None:
     client.members()
     client.close()
     client.close()
@@ -196,8 +189,7 @@ def test_an_agent_that_was_restarted_is_asked_again_over_a_new_connection(tmp_pa
                 assert 1 == len(client.members().members)
 
 
-def test_after_a_fork_the_child_connects_anew(place: tuple[StandIn, Client]) -> None:
-    _, client = place
+def test_after_a_fork_the_child_connects_anew(client: Client) -> None:
     client.members()
     child = os.fork()
     if child == 0:
@@ -213,10 +205,9 @@ def test_after_a_fork_the_child_connects_anew(place: tuple[StandIn, Client]) -> 
 # Leases
 
 
-def test_a_lease_is_counted_from_before_it_was_asked_for(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
+def test_a_lease_is_counted_from_before_it_was_asked_for(stand_in: StandIn, client: Client) -> None:
     assert None is client.lease("nightly")
-    agent.leads(remaining=30.0)
+    stand_in.leads(remaining=30.0)
     lease = client.lease("nightly")
     assert lease is not None
     assert (7, 0, "alpha", True, True) == (
@@ -229,66 +220,62 @@ def test_a_lease_is_counted_from_before_it_was_asked_for(place: tuple[StandIn, C
     assert ("nightly", False) == (lease.role, "nightly" in repr(lease))
 
 
-def test_leading_waits_is_renewed_and_gives_the_role_back(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
+def test_leading_waits_is_renewed_and_gives_the_role_back(stand_in: StandIn, client: Client) -> None:
     with pytest.raises(NotLeading, match="beta leads it"), over_once_told(client.leading("nightly", timeout=PATIENCE)):
         raise AssertionError("nobody leads yet")
-    until(lambda: agent.held == 0)
+    until(lambda: stand_in.held == 0)
     with (
-        whenever(lambda: agent.held == 1, lambda: agent.leads(remaining=20)),
+        whenever(lambda: stand_in.held == 1, lambda: stand_in.leads(remaining=20)),
         client.leading("nightly", timeout=60) as lease,
     ):
         before = lease.remaining()
-        agent.lease = LeaseView(0, True, "alpha", 7, 50.0, 10.0)
-        agent.say("renewed", agent.lease)
+        stand_in.lease = LeaseView(0, True, "alpha", 7, 50.0, 10.0)
+        stand_in.say("renewed", stand_in.lease)
         until(lambda: lease.remaining() > before + 10)
         assert not lease.revoked
-        assert 1 == agent.held
-    until(lambda: agent.held == 0)
+        assert 1 == stand_in.held
+    until(lambda: stand_in.held == 0)
     assert not lease.holds()
 
 
-def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    agent.leads(remaining=20)
+def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(stand_in: StandIn, client: Client) -> None:
+    stand_in.leads(remaining=20)
     with client.leading("nightly") as lease:
         # The rest in an event was true when it was written. Only the answer to a question that is asked now counts.
-        agent.lease = LeaseView(0, False, "alpha", 7)
-        asked = agent.requests.count("/v1/lease")
-        agent.say("renewed", LeaseView(0, True, "alpha", 7, 500.0))
-        until(lambda: agent.requests.count("/v1/lease") > asked)
+        stand_in.lease = LeaseView(0, False, "alpha", 7)
+        asked = stand_in.requests.count("/v1/lease")
+        stand_in.say("renewed", LeaseView(0, True, "alpha", 7, 500.0))
+        until(lambda: stand_in.requests.count("/v1/lease") > asked)
         assert lease.remaining() < 20
         assert not lease.revoked.wait(0.01)
-        agent.say("revoked", why="beta is to have it")
+        stand_in.say("revoked", why="beta is to have it")
         assert (True, True) == (lease.revoked.wait(60), lease.holds())
         # It is renewed while it finishes, although it does not lead any more in the sense that work may begin.
-        agent.lease = LeaseView(0, False, "alpha", 7, 90.0)
-        agent.say("renewed")
+        stand_in.lease = LeaseView(0, False, "alpha", 7, 90.0)
+        stand_in.say("renewed")
         until(lambda: lease.remaining() > 60)
 
 
-def test_a_fenced_lease_is_lost_at_once_and_its_block_raises(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    agent.leads()
+def test_a_fenced_lease_is_lost_at_once_and_its_block_raises(stand_in: StandIn, client: Client) -> None:
+    stand_in.leads()
     heard = threading.Event()
     with pytest.raises(LeaseLost, match="was expired by beta"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
         lease.on_news(heard.set)
-        agent.say("fenced", why="it was expired by beta")
+        stand_in.say("fenced", why="it was expired by beta")
         assert (True, True) == (lease.revoked.wait(60), heard.wait(60))
         with pytest.raises(LeaseLost):
             lease.check()
     assert 0.0 == lease.remaining()
 
 
-def test_a_lease_outlives_its_stream_until_it_comes_back_under_another_term(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    agent.leads()
+def test_a_lease_outlives_its_stream_until_it_comes_back_under_another_term(stand_in: StandIn, client: Client) -> None:
+    stand_in.leads()
     with pytest.raises(LeaseLost, match="under term 8"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
-        agent.hang_up()
-        until(lambda: agent.requests.count("/v1/leadership/events") == 2)
+        stand_in.hang_up()
+        until(lambda: stand_in.requests.count("/v1/leadership/events") == 2)
         lease.check()
-        agent.lease = LeaseView(0, True, "alpha", 8, 30.0)
-        agent.hang_up()
+        stand_in.lease = LeaseView(0, True, "alpha", 8, 30.0)
+        stand_in.hang_up()
         assert lease.revoked.wait(60)
 
 
@@ -304,31 +291,28 @@ def test_a_lease_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> Non
             block.__exit__(None, None, None)
 
 
-def test_an_agent_that_ends_or_is_killed_while_it_is_waited_for_raises(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    for end, why in ((lambda: agent.say("ended", why="stopped"), "stopped"), (agent.hang_up, "ended the con")):
+def test_an_agent_that_ends_or_is_killed_while_it_is_waited_for_raises(stand_in: StandIn, client: Client) -> None:
+    for end, why in ((lambda: stand_in.say("ended", why="stopped"), "stopped"), (stand_in.hang_up, "ended the con")):
         with (
-            whenever(lambda: agent.held == 1, end),
+            whenever(lambda: stand_in.held == 1, end),
             pytest.raises(NoAgent, match=why),
             client.leading("nightly"),
         ):
             raise AssertionError("nobody leads")
-        until(lambda: agent.held == 0)
+        until(lambda: stand_in.held == 0)
 
 
-def test_closing_the_client_loses_its_blocks(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    agent.leads()
+def test_closing_the_client_loses_its_blocks(stand_in: StandIn, client: Client) -> None:
+    stand_in.leads()
     with pytest.raises(LeaseLost, match="client was closed"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
         client.close()
         assert lease.revoked.wait(60)
-    until(lambda: agent.held == 0)
+    until(lambda: stand_in.held == 0)
 
 
-def test_a_forked_child_has_no_lease_and_does_not_keep_the_stream(place: tuple[StandIn, Client]) -> None:
+def test_a_forked_child_has_no_lease_and_does_not_keep_the_stream(stand_in: StandIn, client: Client) -> None:
     """The agent would count the child as a holder for as long as it has the parent's connection."""
-    agent, client = place
-    agent.leads()
+    stand_in.leads()
     reading, writing = os.pipe()
     with client.leading("nightly") as lease:
         child = os.fork()
@@ -339,7 +323,7 @@ def test_a_forked_child_has_no_lease_and_does_not_keep_the_stream(place: tuple[S
             os._exit(1 if held else 0)
         os.close(reading)
         lease.check()
-    until(lambda: agent.held == 0)
+    until(lambda: stand_in.held == 0)
     os.close(writing)
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

@@ -41,9 +41,8 @@ def test_it_is_asked_over_both_doors(agent: Running, client: Client) -> None:
         client.owner("\ud800")
 
 
-def test_a_role_is_waited_for_until_a_pin_brings_it(pair: tuple[Running, Member]) -> None:
-    agent, other = pair
-    with Client(agent.options.socket or "", timeout=PATIENCE) as client:
+def test_a_role_is_waited_for_until_a_pin_brings_it(follower: Running, other: Member) -> None:
+    with Client(follower.options.socket or "", timeout=PATIENCE) as client:
         assert not client.pin(2, "a", preview=True).done
         assert None is client.lease(2, within=0.1)
         with pytest.raises(NotLeading), client.leading(2, timeout=0.1):
@@ -58,9 +57,8 @@ def test_a_role_is_waited_for_until_a_pin_brings_it(pair: tuple[Running, Member]
             assert (waited_for.term, "a", True) == (lease.term, lease.member, lease.remaining() <= STEADY)
 
 
-def test_loads_exchange_hot_partitions_for_cold_ones(pair: tuple[Running, Member]) -> None:
-    agent, other = pair
-    with Client(agent.options.socket or "", timeout=PATIENCE) as client:
+def test_loads_exchange_hot_partitions_for_cold_ones(follower: Running, other: Member) -> None:
+    with Client(follower.options.socket or "", timeout=PATIENCE) as client:
 
         def is_even() -> bool:
             shares = {member.partitions for member in client.members().members}

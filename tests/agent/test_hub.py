@@ -33,46 +33,42 @@ def await_event(client: socket.socket, name: bytes) -> None:
 # Leadership
 
 
-def test_a_long_poll_ends_when_the_role_is_led_here(pair: tuple[Running, Member]) -> None:
-    agent, other = pair
-    with agent.client() as client:
+def test_a_long_poll_ends_when_the_role_is_led_here(follower: Running, other: Member) -> None:
+    with follower.client() as client:
         answers = []
         poll = threading.Thread(
             target=lambda: answers.append(client.get("/v1/leadership", params={"role": ROLE, "timeout": PATIENCE}))
         )
         poll.start()
-        until(lambda: agent.agent.traffic.waiting == 1)
+        until(lambda: follower.agent.traffic.waiting == 1)
         other.pin(3, "a")
         poll.join(PATIENCE)
     (answer,) = answers
     assert (200, True, "a") == (answer.status_code, answer.json()["leads"], answer.json()["member"])
 
 
-def test_every_long_poll_ends_when_its_time_is_over_and_says_who_leads_instead(pair: tuple[Running, Member]) -> None:
+def test_every_long_poll_ends_when_its_time_is_over_and_says_who_leads_instead(follower: Running) -> None:
     """The loop's timers follow another clock than leases do, and one that rang early was once waited for again."""
-    agent, _ = pair
     with ExitStack() as stack:
-        clients = [stack.enter_context(agent.connected()) for _ in range(200)]
+        clients = [stack.enter_context(follower.connected()) for _ in range(200)]
         for number, client in enumerate(clients):
             ask(client, b"/v1/leadership?role=3&timeout=0.0%02d" % (number % 100))
         assert {b"HTTP/1.1 409"} == {client.recv(12) for client in clients}
-    with agent.client() as asker:
+    with follower.client() as asker:
         answer = asker.get("/v1/leadership", params={"role": ROLE, "timeout": "0.05"})
     assert (409, "NotLeading") == (answer.status_code, answer.json()["kind"])
     assert answer.json()["found"].startswith("b owns it under term ")
 
 
-def test_a_client_that_goes_away_is_not_waited_for(pair: tuple[Running, Member]) -> None:
-    agent, _ = pair
-    with agent.connected() as client:
+def test_a_client_that_goes_away_is_not_waited_for(follower: Running) -> None:
+    with follower.connected() as client:
         ask(client, b"/v1/leadership?role=3&timeout=3600")
-        until(lambda: agent.agent.traffic.waiting == 1)
-    until(lambda: agent.agent.traffic.waiting == 0)
+        until(lambda: follower.agent.traffic.waiting == 1)
+    until(lambda: follower.agent.traffic.waiting == 0)
 
 
-def test_a_stream_of_leadership_tells_its_whole_life(pair: tuple[Running, Member]) -> None:
-    agent, other = pair
-    with agent.events("/v1/leadership/events", role=ROLE) as events:
+def test_a_stream_of_leadership_tells_its_whole_life(follower: Running, other: Member) -> None:
+    with follower.events("/v1/leadership/events", role=ROLE) as events:
         name, waiting = events.next()
         assert ("waiting", False) == (name, waiting["leads"])
         assert waiting["why"].startswith("b owns it under term ")
@@ -91,26 +87,24 @@ def test_a_stream_of_leadership_tells_its_whole_life(pair: tuple[Running, Member
     until(lambda: 3 in other.led)
 
 
-def test_a_stream_that_breaks_gives_the_role_back_at_once(pair: tuple[Running, Member]) -> None:
-    agent, other = pair
+def test_a_stream_that_breaks_gives_the_role_back_at_once(follower: Running, other: Member) -> None:
     other.pin(3, "a")
-    with agent.connected() as client:
+    with follower.connected() as client:
         ask(client, LEADING)
         await_event(client, b"acquired")
         other.unpin(3)
         await_event(client, b"revoked")
         assert 3 not in other.led
     until(lambda: 3 in other.led)
-    assert 0 == agent.agent.traffic.streams
+    assert 0 == follower.agent.traffic.streams
 
 
-def test_all_that_wait_are_told_of_one_takeover(pair: tuple[Running, Member]) -> None:
-    agent, other = pair
+def test_all_that_wait_are_told_of_one_takeover(follower: Running, other: Member) -> None:
     with ExitStack() as stack:
-        clients = [stack.enter_context(agent.connected()) for _ in range(100)]
+        clients = [stack.enter_context(follower.connected()) for _ in range(100)]
         for client in clients:
             ask(client, LEADING)
-        until(lambda: agent.agent.traffic.streams == 100)
+        until(lambda: follower.agent.traffic.streams == 100)
         other.pin(3, "a")
         for client in clients:
             await_event(client, b"acquired")
@@ -139,9 +133,12 @@ def test_streams_are_told_another_reason_to_wait_and_the_agents_end(tmp_path: Pa
 # Owners
 
 
-def test_a_watch_begins_with_what_is_and_goes_on_with_what_changes(pair: tuple[Running, Member]) -> None:
-    agent, other = pair
-    with agent.events("/v1/watch") as events, agent.events("/v1/watch", key="k") as one, agent.client() as client:
+def test_a_watch_begins_with_what_is_and_goes_on_with_what_changes(follower: Running, other: Member) -> None:
+    with (
+        follower.events("/v1/watch") as events,
+        follower.events("/v1/watch", key="k") as one,
+        follower.client() as client,
+    ):
         assert [("b", i) for i in range(PARTITIONS)] == [
             (view["name"], view["partition"]) for _, view in (events.next() for _ in range(PARTITIONS))
         ]
@@ -160,9 +157,8 @@ def test_a_watch_begins_with_what_is_and_goes_on_with_what_changes(pair: tuple[R
 # The status
 
 
-def test_the_status_is_shown_again_when_something_changes_and_as_leases_run(pair: tuple[Running, Member]) -> None:
-    agent, other = pair
-    with agent.events("/v1/events") as events:
+def test_the_status_is_shown_again_when_something_changes_and_as_leases_run(follower: Running, other: Member) -> None:
+    with follower.events("/v1/events") as events:
         name, status = events.next()
         assert ("status", ["b", "a"]) == (name, [member["name"] for member in status["members"]])
         assert 2 == len([events.next_called("changed")["members"] for _ in range(2)])  # Nothing but time has passed.
@@ -171,9 +167,8 @@ def test_the_status_is_shown_again_when_something_changes_and_as_leases_run(pair
             pass
 
 
-def test_changes_that_come_together_are_shown_together(pair: tuple[Running, Member]) -> None:
-    agent, _ = pair
-    ticker = agent.agent.hub.status
+def test_changes_that_come_together_are_shown_together(follower: Running) -> None:
+    ticker = follower.agent.hub.status
 
     def change() -> int:
         for _ in range(3):
@@ -181,62 +176,57 @@ def test_changes_that_come_together_are_shown_together(pair: tuple[Running, Memb
         ticker.tick()
         return ticker.version
 
-    with agent.events("/v1/events") as events:
+    with follower.events("/v1/events") as events:
         assert "status" == events.next()[0]
-        before = agent.on_loop(change)
+        before = follower.on_loop(change)
         assert "changed" == events.next()[0]
-        assert before + 1 == agent.on_loop(lambda: ticker.version)
+        assert before + 1 == follower.on_loop(lambda: ticker.version)
 
 
 # Streams as such
 
 
-def test_a_stream_that_is_silent_gets_a_comment(pair: tuple[Running, Member], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_silent_gets_a_comment(follower: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "COMMENT_EVERY", 1)
-    agent, _ = pair
-    with agent.client() as client, client.stream("GET", "/v1/watch", params={"role": ROLE}) as answer:
+    with follower.client() as client, client.stream("GET", "/v1/watch", params={"role": ROLE}) as answer:
         assert "text/event-stream; charset=utf-8" == answer.headers["content-type"]
         lines = answer.iter_lines()
         while ":" != next(lines):
             pass
 
 
-def test_more_streams_than_there_may_be_are_refused(
-    pair: tuple[Running, Member], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_streams_than_there_may_be_are_refused(follower: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "STREAMS_MAX", 1)
-    agent, _ = pair
-    with agent.events("/v1/watch") as events:
+    with follower.events("/v1/watch") as events:
         events.next()
-        with agent.client() as client:
+        with follower.client() as client:
             for path in ("/v1/watch", "/v1/events", "/v1/leadership/events?role=1", "/v1/leadership?role=1"):
                 answer = client.get(path)
                 assert (503, "Crowded") == (answer.status_code, answer.json()["kind"])
             assert 200 == client.get("/v1/owner?key=a").status_code
-    until(lambda: agent.agent.traffic.streams == 0)
-    with agent.events("/v1/watch") as events:
+    until(lambda: follower.agent.traffic.streams == 0)
+    with follower.events("/v1/watch") as events:
         assert "owner" == events.next()[0]
 
 
 @pytest.mark.parametrize("limit", ["queue", "time"])
 def test_a_watcher_that_does_not_read_is_cut_off_and_the_others_hear_it_all(
-    pair: tuple[Running, Member], monkeypatch: pytest.MonkeyPatch, limit: str
+    follower: Running, other: Member, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(channels, "QUEUE_MAX", 100_000 if limit == "queue" else 2**30)
     monkeypatch.setattr(connections, "STALL_MAX", 3600.0 if limit == "queue" else 0.0)
-    agent, other = pair
-    before = agent.agent.traffic.slow
-    with socket.socket(socket.AF_UNIX) as sleeper, agent.events("/v1/watch", role=ROLE) as events:
+    before = follower.agent.traffic.slow
+    with socket.socket(socket.AF_UNIX) as sleeper, follower.events("/v1/watch", role=ROLE) as events:
         sleeper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sleeper.connect(agent.options.socket or "")
+        sleeper.connect(follower.options.socket or "")
         ask(sleeper, b"/v1/watch")
-        until(lambda: agent.agent.traffic.streams == 2)
-        sleeping = agent.on_loop(lambda: next(iter(agent.agent.hub._watching[None])))
+        until(lambda: follower.agent.traffic.streams == 2)
+        sleeping = follower.on_loop(lambda: next(iter(follower.agent.hub._watching[None])))
         filler = b": " + b"x" * 10_000 + b"\n\n"
 
         def fill() -> bool:
-            agent.on_loop(lambda: sleeping.put(filler))
-            return agent.agent.traffic.slow == before + 1
+            follower.on_loop(lambda: sleeping.put(filler))
+            return follower.agent.traffic.slow == before + 1
 
         until(fill, "the cut")
         assert "b" == events.next_called("owner")["name"]
@@ -244,14 +234,13 @@ def test_a_watcher_that_does_not_read_is_cut_off_and_the_others_hear_it_all(
         assert "a" == events.next_called("owner")["name"]
 
 
-def test_clients_that_come_and_go_leave_nothing_behind(pair: tuple[Running, Member]) -> None:
-    agent, _ = pair
+def test_clients_that_come_and_go_leave_nothing_behind(follower: Running) -> None:
     paths = ("/v1/watch", "/v1/watch?role=1", "/v1/events", "/v1/leadership/events?role=1")
     for path in paths * 5:
-        with agent.events(path) as events:
+        with follower.events(path) as events:
             assert events.next()[0]
-    until(lambda: agent.agent.traffic.streams == 0 and not agent.agent.traffic.connections)
-    one = agent.agent.hub
-    left = agent.on_loop(lambda: [len(one._waiting), len(one._watching), len(one.status._streams), len(one._all)])
+    until(lambda: follower.agent.traffic.streams == 0 and not follower.agent.traffic.connections)
+    one = follower.agent.hub
+    left = follower.on_loop(lambda: [len(one._waiting), len(one._watching), len(one.status._streams), len(one._all)])
     assert [0, 0, 0, 0] == left
-    assert not any(agent.on_loop(lambda: [len(slot) for slot in one._wheel]))
+    assert not any(follower.on_loop(lambda: [len(slot) for slot in one._wheel]))

@@ -17,13 +17,17 @@ from tests.support.agents.stand_in import StandIn, standing_in, whenever
 from tests.support.waiting import PATIENCE, until, until_in_loop
 
 
-@pytest.fixture(name="host")
-def with_partitions(pair: tuple[Running, Member]) -> Iterator[tuple[Running, Member, Client]]:
-    """An agent that leads partitions 3 and 5, a member that leads the others and can move them, and a client."""
-    agent, other = pair
-    give(agent, other)
-    with Client(agent.options.socket or "", timeout=PATIENCE) as client:
-        yield agent, other, client
+@pytest.fixture
+def host(follower: Running, other: Member) -> Running:
+    """An agent that leads partitions 3 and 5; the other member leads the others and can move them."""
+    give(follower, other)
+    return follower
+
+
+@pytest.fixture
+def host_client(host: Running) -> Iterator[Client]:
+    with Client(host.options.socket or "", timeout=PATIENCE) as client:
+        yield client
 
 
 def give(agent: Running, other: Member) -> None:
@@ -41,66 +45,62 @@ def shares(agent: StandIn, terms: dict[int, int], *, remaining: float = 30.0) ->
     agent.say("acquired", agent.share)
 
 
-def test_a_share_waits_is_renewed_and_gives_all_of_it_back(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
+def test_a_share_waits_is_renewed_and_gives_all_of_it_back(stand_in: StandIn, client: Client) -> None:
     with pytest.raises(NotLeading, match=r"within 0\.2 s"), client.share(timeout=0.2):
         raise AssertionError("nothing is led yet")
-    until(lambda: agent.held == 0)
+    until(lambda: stand_in.held == 0)
     with (
-        whenever(lambda: agent.held == 1, lambda: shares(agent, {3: 7, 0: 9}, remaining=20)),
+        whenever(lambda: stand_in.held == 1, lambda: shares(stand_in, {3: 7, 0: 9}, remaining=20)),
         client.share(timeout=60) as share,
     ):
         assert ({0: 9, 3: 7}, "alpha", 10.0, True) == (share.terms, share.member, share.drain_timeout, share.holds())
         assert not share.ending
-        agent.share = ShareView("alpha", {0: 9, 3: 7}, 50.0, 10.0)
-        agent.say("renewed", agent.share)
+        stand_in.share = ShareView("alpha", {0: 9, 3: 7}, 50.0, 10.0)
+        stand_in.say("renewed", stand_in.share)
         until(lambda: share.remaining() > 30)
-    until(lambda: agent.held == 0)
+    until(lambda: stand_in.held == 0)
     assert [0.0, False, False] == [share.remaining(), share.holds(), share.holds(3)]
 
 
-def test_only_an_answer_that_has_all_partitions_renews_and_no_event_does(place: tuple[StandIn, Client]) -> None:
+def test_only_an_answer_that_has_all_partitions_renews_and_no_event_does(stand_in: StandIn, client: Client) -> None:
     """Where an answer lacks one, its loss was not told yet. Until it is, the end of the share stands."""
-    agent, client = place
-    shares(agent, {3: 7, 5: 7}, remaining=20)
+    shares(stand_in, {3: 7, 5: 7}, remaining=20)
     with client.share() as share:
         for asked, terms in enumerate(({}, {3: 7}, {3: 7, 5: 8}), 1):
-            agent.share = ShareView("alpha", terms, 500.0)
-            agent.say("renewed", ShareView("alpha", {3: 7, 5: 7}, 500.0))
-            until(lambda asked=asked: agent.requests.count("/v1/share") > asked)  # type: ignore[misc]
+            stand_in.share = ShareView("alpha", terms, 500.0)
+            stand_in.say("renewed", ShareView("alpha", {3: 7, 5: 7}, 500.0))
+            until(lambda asked=asked: stand_in.requests.count("/v1/share") > asked)  # type: ignore[misc]
             assert share.remaining() < 20
 
 
-def test_a_revoked_share_holds_on_and_says_which_partitions_are_waited_for(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    shares(agent, {3: 7, 5: 7})
+def test_a_revoked_share_holds_on_and_says_which_partitions_are_waited_for(stand_in: StandIn, client: Client) -> None:
+    shares(stand_in, {3: 7, 5: 7})
     with client.share() as share:
         assert not share.ending.wait(0.01)
-        agent.say("revoked", ShareView("alpha", {5: 7}, why="beta is to have it"))
+        stand_in.say("revoked", ShareView("alpha", {5: 7}, why="beta is to have it"))
         assert (True, frozenset({5}), True) == (share.ending.wait(60), share.revoked, share.holds(5))
         share.check()
 
 
 def test_a_partition_that_is_taken_away_sooner_ends_sooner_and_the_others_do_not(
-    place: tuple[StandIn, Client],
+    stand_in: StandIn,
+    client: Client,
 ) -> None:
     """Its drain is nearly over. Whoever has the share is not told so if the process stands still just then."""
-    agent, client = place
-    agent.share = ShareView("alpha", {3: 7, 5: 7}, 30.0, 10.0, rests={5: 0.0})
-    agent.say("acquired", agent.share)
+    stand_in.share = ShareView("alpha", {3: 7, 5: 7}, 30.0, 10.0, rests={5: 0.0})
+    stand_in.say("acquired", stand_in.share)
     with pytest.raises(LeaseLost, match="without being renewed"), client.share() as share:  # noqa: PT012 - its end raises.
         assert (True, False, False) == (share.holds(3), share.holds(5), share.holds())
         share.check(3)
 
 
-def test_a_share_is_lost_with_its_first_partition_and_the_others_hold_on(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    shares(agent, {3: 7, 5: 7})
+def test_a_share_is_lost_with_its_first_partition_and_the_others_hold_on(stand_in: StandIn, client: Client) -> None:
+    shares(stand_in, {3: 7, 5: 7})
     heard = threading.Event()
     with pytest.raises(LeaseLost, match="partition 5 was lost: expired by beta"), client.share() as share:  # noqa: PT012 - its end raises.
         share.on_news(heard.set)
-        agent.share = ShareView("alpha", {3: 7}, 500.0)
-        agent.say("fenced", ShareView("alpha", {5: 7}, why="expired by beta"))
+        stand_in.share = ShareView("alpha", {3: 7}, 500.0)
+        stand_in.say("fenced", ShareView("alpha", {5: 7}, why="expired by beta"))
         assert (True, True) == (share.ending.wait(60), heard.wait(60))
         share.check(3)
         for partition in (5, None):
@@ -111,26 +111,24 @@ def test_a_share_is_lost_with_its_first_partition_and_the_others_hold_on(place: 
         share.check(3)
 
 
-def test_a_partition_that_comes_along_later_is_told_and_not_held(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    shares(agent, {3: 7})
+def test_a_partition_that_comes_along_later_is_told_and_not_held(stand_in: StandIn, client: Client) -> None:
+    shares(stand_in, {3: 7})
     with client.share() as share:
-        agent.say("more", ShareView("alpha", {4: 8}))
+        stand_in.say("more", ShareView("alpha", {4: 8}))
         until(lambda: share.more)
         assert ({4: 8}, {3: 7}, False, False) == (share.more, share.terms, share.holds(4), bool(share.ending))
         with pytest.raises(LeaseLost, match="it was not led here when this share began"):
             share.check(4)
 
 
-def test_after_a_broken_stream_a_share_is_what_the_agent_still_holds(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    shares(agent, {3: 7, 5: 7, 6: 7})
+def test_after_a_broken_stream_a_share_is_what_the_agent_still_holds(stand_in: StandIn, client: Client) -> None:
+    shares(stand_in, {3: 7, 5: 7, 6: 7})
     with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
-        agent.hang_up()
-        until(lambda: agent.requests.count("/v1/share/events") == 2)
+        stand_in.hang_up()
+        until(lambda: stand_in.requests.count("/v1/share/events") == 2)
         share.check()
-        agent.share = ShareView("alpha", {3: 7, 5: 8, 9: 9}, 30.0)
-        agent.hang_up()
+        stand_in.share = ShareView("alpha", {3: 7, 5: 8, 9: 9}, 30.0)
+        stand_in.hang_up()
         assert share.ending.wait(60)
         until(lambda: share.more)
         assert [True, False, False] == [share.holds(partition) for partition in (3, 5, 6)]
@@ -138,21 +136,20 @@ def test_after_a_broken_stream_a_share_is_what_the_agent_still_holds(place: tupl
         assert {5: 8, 9: 9} == share.more
 
 
-def test_news_before_a_share_is_confirmed_is_not_lost(place: tuple[StandIn, Client]) -> None:
+def test_news_before_a_share_is_confirmed_is_not_lost(stand_in: StandIn, client: Client) -> None:
     """A busy agent answers late, and tells each of these once: else work on a partition would not begin, or not end."""
-    agent, client = place
 
     def begin() -> None:
-        agent.share = ShareView("alpha")
-        agent.say("acquired", ShareView("alpha", {3: 7, 5: 7, 6: 7}, 30.0))
-        agent.say("more", ShareView("alpha", {4: 8}))
-        agent.say("revoked", ShareView("alpha", {5: 7}))
-        agent.say("fenced", ShareView("alpha", {6: 7}))
-        until(lambda: agent.requests.count("/v1/share") >= 3)
-        agent.share = ShareView("alpha", {3: 7, 5: 7}, 30.0)
-        agent.say("renewed", agent.share)
+        stand_in.share = ShareView("alpha")
+        stand_in.say("acquired", ShareView("alpha", {3: 7, 5: 7, 6: 7}, 30.0))
+        stand_in.say("more", ShareView("alpha", {4: 8}))
+        stand_in.say("revoked", ShareView("alpha", {5: 7}))
+        stand_in.say("fenced", ShareView("alpha", {6: 7}))
+        until(lambda: stand_in.requests.count("/v1/share") >= 3)
+        stand_in.share = ShareView("alpha", {3: 7, 5: 7}, 30.0)
+        stand_in.say("renewed", stand_in.share)
 
-    with whenever(lambda: agent.held == 1, begin), client.share(timeout=60) as share:
+    with whenever(lambda: stand_in.held == 1, begin), client.share(timeout=60) as share:
         assert ({3: 7, 5: 7}, {4: 8}, frozenset({5})) == (share.terms, share.more, share.revoked)
         assert share.ending
 
@@ -169,9 +166,8 @@ def test_a_share_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> Non
             block.__exit__(None, None, None)
 
 
-def test_a_forked_child_has_no_share(place: tuple[StandIn, Client]) -> None:
-    agent, client = place
-    shares(agent, {3: 7})
+def test_a_forked_child_has_no_share(stand_in: StandIn, client: Client) -> None:
+    shares(stand_in, {3: 7})
     with client.share() as share:
         share._hold.pid += 1
         with pytest.raises(Forked):
@@ -183,12 +179,11 @@ def test_a_forked_child_has_no_share(place: tuple[StandIn, Client]) -> None:
 
 @pytest.mark.parametrize("partitions", [[], [-1], [True], ["3"], [2.0], range(0, 100_000, 2)])
 def test_partitions_that_cannot_be_asked_for_are_refused_at_once(
-    place: tuple[StandIn, Client], partitions: list[int]
+    stand_in: StandIn, client: Client, partitions: list[int]
 ) -> None:
-    agent, client = place
     with pytest.raises(ConfigError):
         client.share(partitions)
-    assert [] == agent.requests
+    assert [] == stand_in.requests
 
 
 def test_an_async_share_is_cancelled_when_a_partition_is_lost(tmp_path: Path) -> None:
@@ -211,32 +206,34 @@ def test_an_async_share_is_cancelled_when_a_partition_is_lost(tmp_path: Path) ->
 
 
 def test_a_share_has_all_that_the_host_leads_under_its_terms_and_the_next_one_what_came_along(
-    host: tuple[Running, Member, Client],
+    host: Running,
+    other: Member,
+    host_client: Client,
 ) -> None:
-    agent, other, client = host
-    led = dict(agent.agent.member.led)
-    with client.share(timeout=PATIENCE) as share, client.share([0, 1, 2, 3]) as part:
+    led = dict(host.agent.member.led)
+    with host_client.share(timeout=PATIENCE) as share, host_client.share([0, 1, 2, 3]) as part:
         assert ({3, 5}, {3: led[3]}, led) == (set(led), part.terms, share.terms)
         assert 0 < share.remaining() <= STEADY
         other.pin(6, "a")
         until(lambda: 6 in share.more)
         assert {3, 5} == set(share.terms)
-        with client.share() as later:
+        with host_client.share() as later:
             assert {**share.terms, **share.more} == later.terms
 
 
 def test_leases_are_renewed_for_longer_than_they_are_also_while_a_revoked_partition_is_finished(
-    host: tuple[Running, Member, Client],
+    host: Running,
+    other: Member,
+    host_client: Client,
 ) -> None:
     """A batch takes longer than a lease; the successor waits for it all the same.
 
     A revoked role once was not renewed: its holder had what was left of a lease instead of the drain timeout.
     """
-    agent, other, client = host
 
     async def story() -> None:
-        with client.share(timeout=PATIENCE) as share, client.leading(5, timeout=PATIENCE) as lease:
-            async with AsyncClient(agent.options.socket or "", timeout=PATIENCE) as one, one.leading(3) as kept:
+        with host_client.share(timeout=PATIENCE) as share, host_client.leading(5, timeout=PATIENCE) as lease:
+            async with AsyncClient(host.options.socket or "", timeout=PATIENCE) as one, one.leading(3) as kept:
                 other.unpin(5)  # The agent is drained, so the partition goes back.
                 assert share.ending.wait(PATIENCE)
                 assert lease.revoked.wait(PATIENCE)
@@ -279,35 +276,32 @@ def test_a_client_that_does_not_finish_in_time_is_fenced_for_that_partition_alon
                 until(lambda: 3 in share.fenced)
 
 
-def test_a_share_of_what_is_led_elsewhere_waits_and_says_why(host: tuple[Running, Member, Client]) -> None:
-    _, other, client = host
+def test_a_share_of_what_is_led_elsewhere_waits_and_says_why(other: Member, host_client: Client) -> None:
     with (
         pytest.raises(NotLeading, match="none of 2 partitions is led here; partition 0: b owns it under term"),
-        over_once_told(client.share([0, 1], timeout=PATIENCE)),
+        over_once_told(host_client.share([0, 1], timeout=PATIENCE)),
     ):
         raise AssertionError("b leads them")
-    with whenever(lambda: True, lambda: other.pin(1, "a")), client.share([0, 1], timeout=PATIENCE) as share:
+    with whenever(lambda: True, lambda: other.pin(1, "a")), host_client.share([0, 1], timeout=PATIENCE) as share:
         assert {1} == set(share.terms)
 
 
-def test_partitions_that_there_are_not_are_refused(host: tuple[Running, Member, Client]) -> None:
-    agent, _, client = host
-    with pytest.raises(ConfigError, match="they count from 0 to 7"), client.share([PARTITIONS]):
+def test_partitions_that_there_are_not_are_refused(host: Running, host_client: Client) -> None:
+    with pytest.raises(ConfigError, match="they count from 0 to 7"), host_client.share([PARTITIONS]):
         raise AssertionError("there is none")
-    with agent.client() as bare:
+    with host.client() as bare:
         for spelled in ("", "3-", "5-3", "a", "1,,2", "-1", "9" * 40):
             assert 400 == bare.get("/v1/share", params={"partitions": spelled}).status_code
 
 
-def test_shares_leave_nothing_behind_in_the_agent(host: tuple[Running, Member, Client]) -> None:
-    agent, _, client = host
+def test_shares_leave_nothing_behind_in_the_agent(host: Running, host_client: Client) -> None:
     for _ in range(5):
-        with client.share(timeout=PATIENCE):
+        with host_client.share(timeout=PATIENCE):
             pass
-    one = agent.agent.hub
-    until(lambda: agent.agent.traffic.streams == 0)
-    assert [0, 0] == agent.on_loop(lambda: [len(one._waiting), len(one._leading)])
-    grants = [agent.agent.member.engine.barrier.grant(partition) for partition in (3, 5)]
+    one = host.agent.hub
+    until(lambda: host.agent.traffic.streams == 0)
+    assert [0, 0] == host.on_loop(lambda: [len(one._waiting), len(one._leading)])
+    grants = [host.agent.member.engine.barrier.grant(partition) for partition in (3, 5)]
     assert [0, 0] == [grant.working for grant in grants if grant is not None]
 
 
