@@ -20,35 +20,21 @@ HISTORY = written(
 )
 
 
-def test_each_tenure_is_a_row_with_its_times() -> None:
-    rows = tables_of(audited(entries(HISTORY), one_clock=True))["tenures"].to_pylist()
+def test_tenures_moves_members_takeovers_and_findings_are_rows() -> None:
+    tables = {name: table.to_pylist() for name, table in tables_of(audited(entries(HISTORY), one_clock=True)).items()}
+    rows = tables["tenures"]
     assert 8 == len(rows)
-    first = rows[0]
-    assert (0, 1001, "alice", 1, 19, "join", "expire") == tuple(
-        first[name] for name in ("partition", "term", "member", "first_offset", "last_offset", "began_by", "ended_by")
-    )
-    assert (0.0, 15.0) == (first["since"], first["until"])
-    assert datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC) == first["since_at"]
-
-
-def test_what_is_not_known_yet_is_missing() -> None:
-    last = tables_of(audited(entries(HISTORY), one_clock=True))["tenures"].to_pylist()[-1]
-    assert ("bob", None, None) == (last["member"], last["last_offset"], last["ended_by"])
-
-
-def test_moves_members_takeovers_and_findings_are_rows_too() -> None:
-    tables = tables_of(audited(entries(HISTORY), one_clock=True))
-    moves = tables["moves"].to_pylist()
-    assert [("alice", "bob", "expire", "bob")] * 4 == [
-        (it["source"], it["target"], it["cause"], it["by"]) for it in moves
-    ]
-    assert [("alice", "expire", 8), ("bob", None, 10)] == [
-        (it["member"], it["ended_by"], it["beats"]) for it in tables["members"].to_pylist()
-    ]
-    assert [("alice", 4, 7.5)] == [
-        (it["member"], it["partitions"], it["seconds"]) for it in tables["takeovers"].to_pylist()
-    ]
-    assert ["note"] == tables["findings"]["severity"].to_pylist()
+    names = ("partition", "term", "member", "first_offset", "last_offset", "began_by", "ended_by", "since", "until")
+    assert (0, 1001, "alice", 1, 19, "join", "expire", 0.0, 15.0) == tuple(rows[0][name] for name in names)
+    assert datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC) == rows[0]["since_at"]
+    # What is not known yet is missing.
+    assert ("bob", None, None) == tuple(rows[-1][name] for name in ("member", "last_offset", "ended_by"))
+    moves = [(it["source"], it["target"], it["cause"], it["by"]) for it in tables["moves"]]
+    assert [("alice", "bob", "expire", "bob")] * 4 == moves
+    members = [(it["member"], it["ended_by"], it["beats"]) for it in tables["members"]]
+    assert [("alice", "expire", 8), ("bob", None, 10)] == members
+    takeovers = [(it["member"], it["partitions"], it["seconds"]) for it in tables["takeovers"]]
+    assert ([("alice", 4, 7.5)], ["note"]) == (takeovers, [it["severity"] for it in tables["findings"]])
 
 
 def test_delta_keeps_them_and_a_later_audit_replaces_them(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def _stand_in() -> Iterator[StandIn]:
 @pytest.fixture(name="agent")
 def as_new(stand_in: StandIn) -> StandIn:
     """Three members, worker-0 to worker-2; partition n belongs to worker-(n mod 3)."""
+    stand_in.cut()  # A browser keeps six connections to one address, and streams of pages that it left fill them.
     stand_in.begin(GROUP)
     return stand_in
 
