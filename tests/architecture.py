@@ -15,6 +15,7 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 __all__ = [
@@ -277,12 +278,11 @@ def misfits(texts: Mapping[str, str], *, rooms: tuple[Room, ...] = ROOMS) -> lis
                 "tests/architecture.py that allows what it should import, or make one"
             )
             continue
-        tree = ast.parse(text)
-        for target, line, lazy in _imports(tree, texts):
+        for target, line, lazy in _imports(text, texts):
             if why := _refusal(room, module, target, lazy=lazy):
                 found.append(f"{_path(module)}:{line} imports {target}: {why}")
         if room.pure:
-            found += [f"{_path(module)}:{line} {what}" for line, what in _impurities(tree)]
+            found += [f"{_path(module)}:{line} {what}" for line, what in _impurities(_parsed(text))]
     return found
 
 
@@ -315,7 +315,7 @@ def namesakes(texts: Mapping[str, str]) -> dict[str, list[str]]:
     """Each name that classes of several modules have, with the modules."""
     homes: dict[str, list[str]] = {}
     for module, text in texts.items():
-        for node in ast.parse(text).body:
+        for node in _parsed(text).body:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(module)
     return {name: modules for name, modules in homes.items() if len(modules) > 1}
@@ -334,8 +334,7 @@ def arrows_between_rooms(texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _arrows(texts: Mapping[str, str]) -> dict[str, list[str]]:
     return {
-        module: sorted({_named(target) for target, _, _ in _imports(ast.parse(text), texts)})
-        for module, text in texts.items()
+        module: sorted({_named(target) for target, _, _ in _imports(text, texts)}) for module, text in texts.items()
     }
 
 
@@ -368,11 +367,11 @@ def _child(folder: str, module: str) -> str:
 
 def unoffered(texts: Mapping[str, str]) -> list[str]:
     """Each name that one module takes from another although it is not in the other's `__all__`."""
-    offers = {module: _names(ast.parse(text))[2] or set() for module, text in texts.items()}
+    offers = {module: _names(_parsed(text))[2] or set() for module, text in texts.items()}
     return [
         f"{_path(module)}:{node.lineno} takes {alias.name} from {node.module}, which does not list it in `__all__`"
         for module, text in texts.items()
-        for node in ast.walk(ast.parse(text))
+        for node, _ in _statements(text)
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in {PROJECT, PROVIDER}
         for alias in node.names
         if _named(f"{node.module}.{alias.name}") not in texts
@@ -385,7 +384,7 @@ def shape(module: str, text: str) -> list[str]:
 
     Constants and names of types may stay off the list while no other module takes them (see `unoffered`).
     """
-    tree = ast.parse(text)
+    tree = _parsed(text)
     if not tree.body:
         return []  # The empty mark of a package has nothing to explain.
     lacks = []
@@ -419,26 +418,41 @@ def _refusal(room: Room, module: str, target: str, *, lazy: bool) -> str:
     )
 
 
-def _imports(tree: ast.Module, texts: Mapping[str, str]) -> Iterator[tuple[str, int, bool]]:
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@cache
+def _statements(text: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Each import, and whether it waits inside a function."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
+
+    def walk(node: ast.AST, *, lazy: bool) -> None:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, lazy))
+        elif not isinstance(node, ast.expr):
+            for inner in ast.iter_child_nodes(node):
+                walk(inner, lazy=lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    walk(_parsed(text), lazy=False)
+    return found
+
+
+def _imports(text: str, texts: Mapping[str, str]) -> Iterator[tuple[str, int, bool]]:
     """Each import's full target, its line, and whether it waits inside a function."""
-    inside = {
-        id(inner)
-        for outer in ast.walk(tree)
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(outer)
-    }
-    for node in ast.walk(tree):
+    for node, lazy in _statements(text):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, node.lineno, id(node) in inside
-        elif isinstance(node, ast.ImportFrom):
+                yield alias.name, node.lineno, lazy
+        else:
             assert node.level == 0, "ruff's TID252 keeps relative imports out"
             base = node.module or ""
             targets = {f"{base}.{alias.name}" for alias in node.names}
             modules = {target for target in targets if _named(target) in texts}
             # `from package import module` means the module; any other name is the business of the package.
             for target in sorted(modules | ({base} if targets - modules else set())):
-                yield target, node.lineno, id(node) in inside
+                yield target, node.lineno, lazy
 
 
 def _impurities(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -8,6 +8,7 @@ import pytest
 from neli_router.member.barrier import Barrier, Grant, GrantState
 from neli_router.member.runtime import Changed
 from neli_router.protocol import Acquired, Event, Fenced, Handler, Revoked, Stopped
+from tests.support.waiting import PATIENCE
 
 
 class Stand:
@@ -75,18 +76,14 @@ def replay(stand: Stand, script: str) -> str:
     return "\n".join(f"{command:<15} -> {stand.do(command)}" for command in commands)
 
 
-def test_a_partition_is_led_once_its_handler_has_returned() -> None:
-    script = """
+SCRIPTS = {
+    "a partition is led once its handler has returned": """
 acquired 0@5 1@5 -> .
 led             -> nothing
 events          -> Acquired 0@5 1@5
 led             -> 0@5 1@5
-"""
-    assert script.strip() == replay(Stand(), script)
-
-
-def test_it_is_handed_over_when_its_handler_has_returned_and_its_blocks_have_ended() -> None:
-    script = """
+""",
+    "it is handed over when its handler has returned and its blocks have ended": """
 acquired 0@5    -> .
 events          -> Acquired 0@5
 enter 0         -> .
@@ -96,56 +93,36 @@ led             -> nothing
 leave           -> .
 events          -> Revoked 0@5
 leave           -> release 0@5
-"""
-    assert script.strip() == replay(Stand(), script)
-
-
-def test_blocks_that_ended_before_the_handler_returned_wait_for_it() -> None:
-    script = """
+""",
+    "blocks that ended before the handler returned wait for it": """
 acquired 0@5    -> .
 events          -> Acquired 0@5
 enter 0         -> .
 revoked 0@5     -> .
 leave           -> .
 events          -> Revoked 0@5, release 0@5
-"""
-    assert script.strip() == replay(Stand(), script)
-
-
-def test_what_was_revoked_before_the_program_could_be_told_is_not_told_and_not_waited_for() -> None:
-    script = """
+""",
+    "what was revoked before the program could be told is not told and not waited for": """
 acquired 0@5    -> .
 revoked 0@5     -> release 0@5
 events          -> .
 led             -> nothing
-"""
-    assert script.strip() == replay(Stand(), script)
-
-
-def test_what_was_fenced_before_the_program_could_be_told_is_not_told() -> None:
-    script = """
+""",
+    "what was fenced before the program could be told is not told": """
 acquired 0@5    -> .
 fenced 0@5      -> .
 events          -> .
 urgent          -> .
-"""
-    assert script.strip() == replay(Stand(), script)
-
-
-def test_a_fence_takes_the_place_of_a_revocation_that_still_waits() -> None:
-    script = """
+""",
+    "a fence takes the place of a revocation that still waits": """
 acquired 0@5    -> .
 events          -> Acquired 0@5
 revoked 0@5     -> .
 fenced 0@5      -> .
 events          -> .
 urgent          -> Fenced 0@5
-"""
-    assert script.strip() == replay(Stand(), script)
-
-
-def test_a_fenced_block_holds_up_no_handover() -> None:
-    script = """
+""",
+    "a fenced block holds up no handover": """
 acquired 0@5    -> .
 events          -> Acquired 0@5
 enter 0         -> .
@@ -153,13 +130,9 @@ revoked 0@5     -> .
 events          -> Revoked 0@5
 fenced 0@5      -> .
 leave           -> .
-"""
-    assert script.strip() == replay(Stand(), script)
-
-
-def test_the_same_term_after_an_outage_is_another_grant() -> None:
-    """A block from before the outage must not hold up, or be taken for, one from after it."""
-    script = """
+""",
+    # A block from before the outage must not hold up, or be taken for, one from after it.
+    "the same term after an outage is another grant": """
 acquired 0@5    -> .
 events          -> Acquired 0@5
 enter 0         -> .
@@ -169,7 +142,20 @@ events          -> Acquired 0@5
 revoked 0@5     -> .
 events          -> Revoked 0@5, release 0@5
 leave           -> .
-"""
+""",
+    "an echo of an older term changes nothing": """
+acquired 0@9    -> .
+events          -> Acquired 0@9
+revoked 0@5     -> .
+fenced 0@5      -> .
+events          -> .
+led             -> 0@9
+""",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_the_barrier_answers_as_its_transcript(script: str) -> None:
     assert script.strip() == replay(Stand(), script)
 
 
@@ -187,18 +173,6 @@ led             -> 0@9
 """
     assert script.strip() == replay(stand, script)
     assert (GrantState.LOST, "it was acquired again under term 9") == (stand.entered[0].state, stand.entered[0].reason)
-
-
-def test_an_echo_of_an_older_term_changes_nothing() -> None:
-    script = """
-acquired 0@9    -> .
-events          -> Acquired 0@9
-revoked 0@5     -> .
-fenced 0@5      -> .
-events          -> .
-led             -> 0@9
-"""
-    assert script.strip() == replay(Stand(), script)
 
 
 def test_a_fence_reaches_the_program_while_its_handler_prepares() -> None:
@@ -292,26 +266,19 @@ def test_a_member_that_ends_fences_all_it_has() -> None:
     assert ["Fenced 0@5", ".", "nothing"] == [stand.do("urgent"), stand.do("events"), stand.do("led")]
 
 
-def test_a_loss_is_explained_before_it_is_told() -> None:
+def test_a_loss_is_explained_before_it_is_told_and_remembered_with_its_time() -> None:
     """The standing is published between the two, and a lease may be asked then."""
     stand = Stand(silent=True)
     stand.do("acquired 0@5")
     grant = stand.barrier.grant(0)
     assert grant is not None
     stand.barrier.enter(grant)
+    stand.now = 12.5
     stand.do("revoked 0@5")
     stand.barrier.explain([Revoked({0: 5}), Fenced({0: 4}, "an echo"), Stopped(None)])
     assert (GrantState.FINISHING, "it was revoked, and its successor acts") == (grant.state, grant.reason)
     stand.barrier.explain([Fenced({0: 5}, "silence")])
     assert (GrantState.FINISHING, "silence") == (grant.state, grant.reason)
-
-
-def test_a_loss_is_remembered_with_its_time_and_reason() -> None:
-    stand = Stand(silent=True)
-    stand.do("acquired 0@5")
-    grant = stand.barrier.grant(0)
-    assert grant is not None
-    stand.now = 12.5
     stand.do("fenced 0@5")
     assert (GrantState.LOST, 12.5, "silence") == (grant.state, grant.lost_at, grant.reason)
 
@@ -332,7 +299,7 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
 
     def during(event: Event) -> None:
         if isinstance(event, Revoked):
-            assert fenced.wait(60)
+            assert fenced.wait(PATIENCE)
         order.append(type(event).__name__)
         if isinstance(event, Fenced):
             fenced.set()
@@ -344,14 +311,14 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
         thread.start()
     stand.barrier.tell(Acquired({0: 5, 1: 5}))
     with stand.barrier._changed:
-        assert stand.barrier._changed.wait_for(lambda: order == ["Acquired"], 60)
+        assert stand.barrier._changed.wait_for(lambda: order == ["Acquired"], PATIENCE)
     stand.barrier.tell(Revoked({0: 5}))
     stand.barrier.tell(Acquired({2: 6}))
     stand.barrier.tell(Fenced({1: 5}, "silence"))
     for lane in stand.barrier.lanes:
         lane.end()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert ["Acquired", "Fenced", "Revoked", "Acquired"] == order
 
 

@@ -20,10 +20,9 @@ from neli_router.member.member import Member
 from neli_router.protocol import Acquired, Event, Revoked
 from neli_router.router.router import Router
 from neli_router.testing import group as group_in_memory
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 LAYOUT = Layout(slots=64, partitions=4)
-PATIENCE = 60.0
 
 Open = Callable[..., Member]
 

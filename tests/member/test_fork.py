@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +19,22 @@ from neli_router.errors import Forked, LeaseLost, NotLeading
 from neli_router.keyspace import Layout
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Newer Pythons warn of what we test here.
-
-PATIENCE = 180.0
 
 LEASE = 5.0
 """Forks hold up the parent's threads, and for longer on a busy machine: a shorter lease is lost by that."""
 
 
-@pytest.fixture(name="config", params=["memory", "sqlite"])
-def configured(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
-    address = f"memory://{request.node.name}" if request.param == "memory" else f"sqlite://{tmp_path}/ledger.db"
-    return Config(address, name="parent", lease=LEASE, layout=Layout(partitions=8))
+@pytest.fixture(name="member", scope="module", params=["memory", "sqlite"])
+def parent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
+    """A member that all tests fork beside; each leaves it as it was."""
+    is_memory = request.param == "memory"
+    address = "memory://fork" if is_memory else f"sqlite://{tmp_path_factory.mktemp('fork')}/ledger.db"
+    with Member(Config(address, name="parent", lease=LEASE, layout=Layout(partitions=8))) as member:
+        assert member.pulse(PATIENCE)
+        yield member
 
 
 def fork() -> int:
@@ -72,8 +74,8 @@ def raised_by(call: Callable[[], object]) -> str:
     return "nothing"
 
 
-def test_leases_are_void_in_the_child_and_every_call_says_so(config: Config) -> None:
-    with Member(config) as member, member.leading(0, timeout=PATIENCE) as lease:
+def test_leases_are_void_in_the_child_and_every_call_says_so(member: Member) -> None:
+    with member.leading(0, timeout=PATIENCE) as lease:
 
         def act() -> list[object]:
             calls: list[Callable[[], object]] = [
@@ -95,67 +97,62 @@ def test_leases_are_void_in_the_child_and_every_call_says_so(config: Config) -> 
         lease.check()
 
 
-def test_the_error_says_what_to_do(config: Config) -> None:
-    with Member(config) as member:
+def test_the_error_says_what_to_do(member: Member) -> None:
+    def act() -> str:
+        try:
+            member.lease(0)
+        except Forked as error:
+            return str(error).replace(str(os.getpid()), "CHILD").replace(str(os.getppid()), "PARENT")
+        return ""
 
-        def act() -> str:
-            try:
-                member.lease(0)
-            except Forked as error:
-                return str(error).replace(str(os.getpid()), "CHILD").replace(str(os.getppid()), "PARENT")
-            return ""
-
-        assert (
-            "member parent was needed, but process PARENT opened it and this is process CHILD, forked from it: "
-            "open a Member in this process, after the fork; the parent's goes on unharmed"
-        ) == in_child(act)
+    assert (
+        "member parent was needed, but process PARENT opened it and this is process CHILD, forked from it: "
+        "open a Member in this process, after the fork; the parent's goes on unharmed"
+    ) == in_child(act)
 
 
-def test_the_childs_end_is_not_the_parents(config: Config) -> None:
+def test_the_childs_end_is_not_the_parents(member: Member) -> None:
     """The child leaves blocks and members by an error, by `close` and by its exit: the parent stays a member."""
-    with Member(config) as member:
-        with member.leading(0, timeout=PATIENCE) as lease:
+    with member.leading(0, timeout=PATIENCE) as lease:
 
-            def act() -> list[str]:
-                def leave_all() -> None:
-                    with member:
-                        raise ZeroDivisionError
+        def act() -> list[str]:
+            def leave_all() -> None:
+                with member:
+                    raise ZeroDivisionError
 
-                member.close()
-                member.__exit__(None, None, None)
-                return [raised_by(leave_all)]
+            member.close()
+            member.__exit__(None, None, None)
+            return [raised_by(leave_all)]
 
-            assert ["ZeroDivisionError"] == in_child(act)
-        incarnation = member.incarnation
-        renewed = host_clock() + lease.remaining() + LEASE
-        until(lambda: host_clock() + lease.remaining() > renewed, "beats for longer than a lease")
-        assert not member.closed
-        assert (incarnation, True) == (member.incarnation, incarnation in member.state.seats)
-        assert lease.holds()
+        assert ["ZeroDivisionError"] == in_child(act)
+    incarnation = member.incarnation
+    renewed = host_clock() + lease.remaining() + LEASE
+    until(lambda: host_clock() + lease.remaining() > renewed, "beats for longer than a lease")
+    assert not member.closed
+    assert (incarnation, True) == (member.incarnation, incarnation in member.state.seats)
+    assert lease.holds()
 
 
-def test_a_block_that_is_left_in_the_child_says_so(config: Config) -> None:
-    with Member(config) as member:
+def test_a_block_that_is_left_in_the_child_says_so(member: Member) -> None:
+    def work() -> None:
+        with member.leading(0, timeout=PATIENCE):
+            child = fork()
+            if not child:  # pragma: no cover - counted in another process.
+                inside.append(True)
+                return
+            children.append(child)
 
-        def work() -> None:
-            with member.leading(0, timeout=PATIENCE):
-                child = fork()
-                if not child:  # pragma: no cover - counted in another process.
-                    inside.append(True)
-                    return
-                children.append(child)
-
-        inside: list[bool] = []
-        children: list[int] = []
-        parent = os.getpid()
-        what = raised_by(work)
-        if os.getpid() != parent:  # pragma: no cover - as above.
-            os._exit(0 if (what, inside) == ("Forked", [True]) else 1)
-        assert ("nothing", 0) == (what, os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+    inside: list[bool] = []
+    children: list[int] = []
+    parent = os.getpid()
+    what = raised_by(work)
+    if os.getpid() != parent:  # pragma: no cover - as above.
+        os._exit(0 if (what, inside) == ("Forked", [True]) else 1)
+    assert ("nothing", 0) == (what, os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
 
 
 def test_a_child_may_open_a_member_of_its_own(tmp_path: Path) -> None:
-    config = Config(f"sqlite://{tmp_path}/ledger.db", lease=LEASE, layout=Layout(partitions=8))
+    config = Config(f"sqlite://{tmp_path}/ledger.db", lease=0.5, layout=Layout(partitions=8))
     with Member(config) as parent:
         assert parent.pulse(PATIENCE)
 
@@ -169,7 +166,7 @@ def test_a_child_may_open_a_member_of_its_own(tmp_path: Path) -> None:
         assert not parent.closed
 
 
-def test_a_fork_while_other_threads_hold_the_members_locks_does_not_hang_the_child(config: Config) -> None:
+def test_a_fork_while_other_threads_hold_the_members_locks_does_not_hang_the_child(member: Member) -> None:
     """The locks that a thread held at the fork are held for ever in the child, where that thread does not exist."""
     over = threading.Event()
 
@@ -181,29 +178,25 @@ def test_a_fork_while_other_threads_hold_the_members_locks_does_not_hang_the_chi
             with contextlib.suppress(LeaseLost, NotLeading), member.leading(0, timeout=PATIENCE):
                 pass
 
-    with Member(config) as member:
-        assert member.pulse(PATIENCE)
-        threads = [threading.Thread(target=busy) for _ in range(3)]
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            assert ["Forked", "nothing"] == in_child(lambda: [raised_by(lambda: member.led), raised_by(member.close)])
+    finally:
+        over.set()
         for thread in threads:
-            thread.start()
-        try:
-            for _ in range(20):
-                assert ["Forked", "nothing"] == in_child(
-                    lambda: [raised_by(lambda: member.led), raised_by(member.close)]
-                )
-        finally:
-            over.set()
-            for thread in threads:
-                thread.join(PATIENCE)
+            thread.join(PATIENCE)
 
 
 def _report(pipe: "multiprocessing.connection.Connection", lease: Lease, member: Member) -> None:  # pragma: no cover
     pipe.send([lease.holds(), raised_by(lambda: member.pulse(0.1)), raised_by(member.close)])
 
 
-def test_a_multiprocessing_child_that_was_forked_is_no_member(config: Config) -> None:
+def test_a_multiprocessing_child_that_was_forked_is_no_member(member: Member) -> None:
     context = multiprocessing.get_context("fork")
-    with Member(config) as member, member.leading(0, timeout=PATIENCE) as lease:
+    with member.leading(0, timeout=PATIENCE) as lease:
         here, there = context.Pipe()
         child = context.Process(target=_report, args=(there, lease, member))
         tracer = sys.gettrace()

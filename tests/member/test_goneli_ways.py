@@ -24,12 +24,11 @@ from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess
 from neli_router.processes.referee import judged
-from neli_router.protocol import Acquired, Event, Fenced, Revoked
-from tests.support.waiting import until
+from neli_router.protocol import Acquired, Event, Revoked
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.kafka
 
-PATIENCE = 180.0
 LEASE = 2.0
 """Seconds, and three times as long a session, which is Kafka's shortest by default."""
 
@@ -71,21 +70,6 @@ def ranked(options: dict[str, Any], client: str) -> dict[str, str]:
     return {"ledger": f"{options['ledger']}&client.id={client}"}
 
 
-def test_pulse_waits_to_lead_and_answers_a_leader_at_once(opened: Open) -> None:
-    member = opened("first")
-    assert member.pulse(PATIENCE)
-    assert member.pulse(0.0)
-
-
-def test_pulse_is_false_where_another_leads_until_that_one_closes(opened: Open, options: dict[str, Any]) -> None:
-    first = opened("first", **ranked(options, "a"), lease=LONG_LEASE)
-    assert first.pulse(PATIENCE)
-    second = opened("second", **ranked(options, "b"), lease=LONG_LEASE)
-    assert not second.pulse(MOMENT)
-    first.close()
-    assert second.pulse(PATIENCE)
-
-
 def test_pulse_is_false_and_raises_nothing_while_no_broker_answers() -> None:
     config = Config("kafka://127.0.0.1:1/prices", protocol="fast-neli", goneli=True, layout=Layout(partitions=1))
     with Member(config, timeout=MOMENT) as member:
@@ -108,39 +92,20 @@ def test_pulse_raises_a_fatal_error_and_so_does_every_later_call(
             call()
 
 
-def test_is_leader_is_a_lease_which_ends_by_itself(opened: Open) -> None:
-    member = opened("first")
-    assert member.pulse(PATIENCE)
-    lease = member.lease(0)
-    assert lease is not None
-    assert 0 < lease.remaining() <= LEASE
-    member.close()
-    assert member.closed
-    assert not lease.holds()
-
-
-def test_background_runs_its_task_again_and_again_while_it_leads(opened: Open) -> None:
-    member, terms = opened("first"), list[int]()
-
+def test_background_runs_its_task_while_it_leads_and_ends_by_its_error(opened: Open) -> None:
     def task(lease: Lease) -> None:
         terms.append(lease.term)
+        if len(terms) == 3:
+            raise ValueError("no such price")
 
-    background = member.background(task, interval=0.01)
-    until(lambda: len(terms) >= 3)
-    background.stop()
-    assert background.wait(PATIENCE)
-
-
-def test_background_ends_by_the_error_of_its_task(opened: Open) -> None:
-    def task(_: Lease) -> None:
-        raise ValueError("no such price")
-
-    background = opened("first").background(task)
+    terms: list[int] = []
     with pytest.raises(ValueError, match="no such price"):
-        background.wait(PATIENCE)
+        opened("first").background(task, interval=0.01).wait(PATIENCE)
+    assert 3 == len(terms)
 
 
-def test_barrier_hears_acquired_before_the_program_leads(opened: Open) -> None:
+def test_barrier_hears_acquired_before_the_program_leads_and_revoked_before_await_returns(opened: Open) -> None:
+    """Pulse answers a leader at once, and is-leader is a lease that ends by itself."""
     heard, may_go_on = list[Event](), threading.Event()
 
     def barrier(event: Event) -> None:
@@ -152,7 +117,19 @@ def test_barrier_hears_acquired_before_the_program_leads(opened: Open) -> None:
     assert not member.pulse(MOMENT)
     may_go_on.set()
     assert member.pulse(PATIENCE)
+    assert member.pulse(0.0)
     assert isinstance(heard[0], Acquired)
+    lease = member.lease(0)
+    assert lease is not None
+    assert 0 < lease.remaining() <= LEASE
+    waiter = threading.Thread(target=member.await_closed)
+    waiter.start()
+    member.close()
+    waiter.join(PATIENCE)
+    assert not waiter.is_alive()
+    assert member.await_closed(timeout=0.0)
+    assert (True, False) == (member.closed, lease.holds())
+    assert [Revoked] == [type(event) for event in heard if not isinstance(event, Acquired)]
 
 
 def test_barrier_that_blocks_in_revoked_keeps_the_next_leader_waiting(opened: Open, options: dict[str, Any]) -> None:
@@ -199,21 +176,9 @@ def test_barrier_hears_fenced_after_a_pause_and_acquired_when_a_heartbeat_return
         process.end(0.0)
 
 
-def test_close_revokes_and_await_returns_when_it_is_done(opened: Open) -> None:
-    heard: list[Event] = []
-    member = opened("first", heard.append)
-    assert member.pulse(PATIENCE)
-    waiter = threading.Thread(target=member.await_closed)
-    waiter.start()
-    member.close()
-    waiter.join(PATIENCE)
-    assert not waiter.is_alive()
-    assert member.await_closed(timeout=0.0)
-    assert [Revoked] == [type(event) for event in heard if not isinstance(event, Acquired)]
-    assert not [event for event in heard if isinstance(event, Fenced)]
-
-
-def test_members_in_its_manner_and_others_are_one_group(opened: Open, options: dict[str, Any]) -> None:
+def test_pulse_is_false_where_another_leads_until_that_one_closes_though_not_all_work_in_its_manner(
+    opened: Open, options: dict[str, Any]
+) -> None:
     """docs/protocols.md, step 3: processes leave the manner of goNELI one by one."""
     first = opened("first", **ranked(options, "a"), lease=LONG_LEASE)
     assert first.pulse(PATIENCE)

@@ -52,6 +52,20 @@ def test_a_program_that_configured_structlog_gets_events_its_way(captured: list[
     )
 
 
+def test_the_log_has_a_members_life_in_constant_names_and_no_key(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "neli_router"), testing.group("a", partitions=8) as group:
+        with group["a"].leading("customer-7"):
+            pass
+        group["a"].close()
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert ["member.joined", "leader.acquired", "leader.revoked", "member.stopped"] == events
+    acquired = caplog.records[1]
+    assert "leader.acquired member=a partitions=0-7 count=8 term=" == acquired.getMessage()[:53]
+    fields = vars(acquired)["fields"]
+    assert ("a", "0-7", 8) == (fields["member"], fields["partitions"], fields["count"])
+    assert "customer-7" not in caplog.text
+
+
 def test_a_program_that_configured_logging_gets_lines_and_their_parts(caplog: pytest.LogCaptureFixture) -> None:
     logs.logger().bind(member="a").warning("leader.fenced", name="x y", term=7, args=None)
     (record,) = caplog.records

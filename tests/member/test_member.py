@@ -353,27 +353,6 @@ def test_closing_in_a_block_takes_effect_when_the_block_has_ended(group: Group) 
     assert group["a"].await_closed()
 
 
-@pytest.mark.parametrize("when", [Acquired, Revoked, Fenced])
-def test_closing_in_a_handler_takes_effect_when_it_has_returned(when: type[Event]) -> None:
-    def handler(event: Event) -> None:
-        if isinstance(event, when):
-            group["a"].close()
-            group["a"].close(timeout=0.0)
-
-    with testing.group("a", "b", partitions=2, on_event={"a": handler}) as group:
-        if when is not Acquired:
-            group.settle()
-        if when is Revoked:
-            group["b"].drain("a")
-        if when is Fenced:
-            group.cut("a")
-            group.advance(1.5)
-            group.heal("a")
-        group.settle()
-        assert group["a"].await_closed(timeout=5.0)
-        assert {0, 1} == set(group["b"].led)
-
-
 def test_a_member_that_was_never_admitted_just_stops() -> None:
     with testing.group("a", partitions=2) as group:
         group.settle()
@@ -526,6 +505,11 @@ def test_a_newcomer_takes_a_name_from_a_living_member_if_it_is_told_to(
         group.settle()
     with pytest.raises(Replaced, match="a newer process joined under that name from host:2"):
         group["a"].await_closed()
+    for call in (lambda: group["a"].lease(0), lambda: group["a"].pulse(0.0), lambda: group["a"].drain("a")):
+        with pytest.raises(Replaced):
+            call()
+    assert "Fenced" in names(group.told["a"])
+    assert {"a", "b"} == {peer.name for peer in group["twin"].router.members}
     assert (None, 4) == (group["twin"].error, len(group["twin"].led))
     assert any("member.replaces member=a name=a" in record.getMessage() for record in caplog.records)
 

@@ -1,9 +1,8 @@
-"""Members whose group has neither ledger nor broker: real processes, or members of this one, on loopback."""
+"""Members whose group has neither ledger nor broker: real processes, members on loopback, and by a turned clock."""
 
 import logging
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,15 @@ from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.router.router import Router
+from neli_router.testing import Group
 from tests.support.servers.process import free_udp_ports
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 LEASE = 6.0
 """Long enough that a busy machine does not interrupt the course that a test waits for."""
 
 BEATS = {"term": 0.4, "gossip": 0.2}
 PARTITIONS = 6
-PATIENCE = 180.0
 
 Open = Callable[..., Member]
 
@@ -117,111 +116,69 @@ class Processes:
         self.group.wait_until(is_taken, "others were to lead what was lost")
         return self.led()
 
+    def leader(self, before: dict[int, tuple[str, int]]) -> MemberProcess:
+        return next(one for one in self.group.processes if one.life.label == before[0][0])
 
-@pytest.fixture(name="processes", params=["term", "gossip"])
-def _processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processes]:
-    found = Processes(tmp_path, request.param)
-    with found.group:
-        yield found
-        found.group.read_notes()
-        assert [] == found.group.verdict().faults
-
-
-def leader(processes: Processes, before: dict[int, tuple[str, int]]) -> MemberProcess:
-    return next(one for one in processes.group.processes if one.life.label == before[0][0])
+    def restart(self, one: MemberProcess) -> None:
+        self.start(int(one.life.label[1]))
 
 
 @pytest.mark.process
-def test_a_member_that_is_killed_is_taken_over_under_higher_terms(processes: Processes) -> None:
-    before = processes.settle()
-    victim = leader(processes, before)
-    victim.kill()
-    processes.await_takeover(victim, before)
+@pytest.mark.parametrize("protocol", ["term", "gossip"])
+def test_processes_that_are_stopped_or_killed_or_leave_are_replaced_under_higher_terms(
+    protocol: str, tmp_path: Path
+) -> None:
+    processes = Processes(tmp_path, protocol)
+    with processes.group as group:
+        before = processes.settle()
+        sleeper = processes.leader(before)
+        sleeper.stop()
+        processes.await_takeover(sleeper, before)
+        sleeper.resume()
+        group.wait_until(lambda: bool(sleeper.life.halted), "the sleeper was to be fenced")
+        assert all(note.refusal for note in sleeper.life.woke)
+
+        before = processes.settle()
+        victim = processes.leader(before)
+        victim.kill()
+        processes.await_takeover(victim, before)
+        processes.restart(victim)
+
+        before = processes.settle()
+        leaver = processes.leader(before)
+        halted, handovers = len(leaver.life.halted), group.verdict().handovers
+        leaver.ask_to_leave()
+        assert 0 == leaver.exit_code()
+        processes.await_takeover(leaver, before)
+        assert halted == len(leaver.life.halted)
+        assert group.verdict().handovers > handovers
+        processes.restart(leaver)
+
+        before = processes.settle()
+        for one in group.running.values():
+            one.kill()
+        for i in range(3):
+            processes.start(i)
+        after = processes.settle()
+        assert all(after[i][1] > term for i, (_, term) in before.items())
+
+        group.read_notes()
+        assert [] == group.verdict().faults
 
 
-@pytest.mark.process
-def test_a_member_that_leaves_hands_over_and_is_not_fenced(processes: Processes) -> None:
-    before = processes.settle()
-    leaver = leader(processes, before)
-    leaver.ask_to_leave()
-    assert 0 == leaver.exit_code()
-    processes.await_takeover(leaver, before)
-    assert [] == leaver.life.halted
-    assert processes.group.verdict().handovers > 0
+# Members of this process, on loopback
 
 
-@pytest.mark.process
-def test_a_leader_that_was_stopped_wakes_up_fenced(processes: Processes) -> None:
-    before = processes.settle()
-    sleeper = leader(processes, before)
-    sleeper.stop()
-    processes.await_takeover(sleeper, before)
-    sleeper.resume()
-    processes.group.wait_until(lambda: bool(sleeper.life.halted), "the sleeper was to be fenced")
-    assert all(note.refusal for note in sleeper.life.woke)
-
-
-@pytest.mark.process
-def test_a_group_that_is_killed_as_a_whole_goes_on_with_higher_terms(processes: Processes) -> None:
-    before = processes.settle()
-    for one in processes.group.processes:
-        one.kill()
-    for i in range(3):
-        processes.start(i)
-    after = processes.settle()
-    assert all(after[i][1] > term for i, (_, term) in before.items())
-
-
-# Members of this process
-
-
-def test_a_leader_works_under_a_lease_and_others_say_who_leads(opened: Open, listed: Listed) -> None:
-    members = [opened(i) for i in range(3)]
+def test_members_lead_under_leases_say_who_leads_and_keep_a_drain_over_a_restart(opened: Open, listed: Listed) -> None:
+    told: list[Event] = []
+    members = [opened(i, on_event=told.append if i == 0 else None) for i in range(3)]
     until(lambda: [2, 2, 2] == shares(*members))
     mine = next(iter(members[0].led))
     with members[0].leading(mine, timeout=PATIENCE) as lease:
         assert 0 < lease.remaining() <= LEASE
     until(lambda: f"{listed.places[0]} leads it under term " in members[1].why_not(mine))
-
-
-def test_a_lone_member_of_three_leads_nothing(opened: Open) -> None:
-    told: list[Event] = []
-    lone = opened(0, on_event=told.append, lease=0.3, beat=0.1)
-    time.sleep(3.0)
-    assert ({}, []) == (lone.led, told)
-    few = "nobody leads it: 1 of 3 peers answer, this one included, and it takes 2 to elect a leader"
-    until(lambda: lone.why_not(0) == few)  # It asks for some seconds before it takes a peer for silent.
-
-
-def test_a_group_of_one_leads_everything(tmp_path: Path) -> None:
-    layout = Layout(slots=64, partitions=PARTITIONS)
-    with Member(Config(Listed(tmp_path, 1).address(0), protocol="term", lease=0.3, layout=layout)) as lone:
-        until(lambda: [PARTITIONS] == shares(lone))
-
-
-def test_a_group_can_be_rebalanced_by_hand(opened: Open, listed: Listed) -> None:
-    told: list[Event] = []
-    members = [opened(i, on_event=told.append if i == 0 else None) for i in range(3)]
-    until(lambda: [2, 2, 2] == shares(*members))
-    for member in members:
-        member.nominate(listed.places[2])
-    until(lambda: [0, 0, 6] == shares(*members))
-    members[2].nominate(listed.places[0], [1])
-    until(lambda: [1, 0, 5] == shares(*members))
-    assert 1 in members[0].led
-    for member in members:
-        member.rebalance()
-    until(lambda: [2, 2, 2] == shares(*members))
-    assert [Revoked] == [type(event) for event in told if not isinstance(event, Acquired) and 0 in event.partitions]
-    assert not any(isinstance(event, Fenced) for event in told)
-
-
-def test_a_drained_member_leads_nothing_also_after_a_restart_until_it_is_undrained(
-    opened: Open, listed: Listed
-) -> None:
-    told: list[Event] = []
-    members = [opened(i, on_event=told.append if i == 0 else None) for i in range(3)]
-    until(lambda: [2, 2, 2] == shares(*members))
+    with pytest.raises(PeersUnusable):
+        opened(0)
     members[0].drain("m0")
     until(lambda: [0, 3, 3] == shares(*members))
     assert frozenset(range(PARTITIONS)) == members[0].shedding
@@ -229,72 +186,112 @@ def test_a_drained_member_leads_nothing_also_after_a_restart_until_it_is_undrain
     members[0].close()
     members[0] = opened(0)
     assert frozenset(range(PARTITIONS)) == members[0].shedding
-    members[1].shed([1])
-    members[2].shed([2])
-    until(lambda: 1 in members[2].led and 2 in members[1].led)
     members[0].undrain(listed.places[0])
-    until(lambda: 2 == len(members[0].led) or {1, 2} & set(members[0].led))
-    for member in members[1:]:
-        member.shed(())
     until(lambda: [2, 2, 2] == shares(*members))
 
 
-def test_a_member_drains_itself_alone(opened: Open, listed: Listed) -> None:
-    member = opened(0)
-    with pytest.raises(ConfigError, match=f"'m1' is not this member, which is m0 at {listed.places[0]}: among peers"):
-        member.drain("m1")
-    with pytest.raises(ConfigError, match="partition 6 is none of the 6"):
-        member.shed([6])
+# By a clock that the tests turn
 
 
-def test_of_members_with_preferences_each_leads_what_it_is_preferred_for(opened: Open, listed: Listed) -> None:
-    a, _, c = listed.places
-    members = [opened(i, preferences=f"0-3: {a}; others,{c}") for i in range(3)]
-    until(lambda: {0, 1, 2, 3} <= set(members[0].led) and 6 == sum(shares(*members[:2])))
-    members[0].close()
-    until(lambda: {4, 5} <= set(members[1].led) and 6 == sum(shares(*members[1:])))
+@contextmanager
+def trio(protocol: str = "term", **options: Any) -> Iterator[tuple[Group, list[Member], Sequence[str]]]:
+    """Three members, and the places of their list."""
+    with testing.group("a", "b", "c", protocol=protocol, partitions=PARTITIONS, **options) as group:
+        yield group, [group[name] for name in "abc"], [f"127.0.0.1:{testing.FIRST_PORT + i}" for i in range(3)]
 
 
-def test_a_nomination_that_makes_no_sense_is_refused_with_what_there_is(opened: Open, listed: Listed) -> None:
-    member = opened(0, policy="random")
-    with pytest.raises(ConfigError, match=f"'elsewhere:1' is none of the peers: there is {listed.places[0]}"):
-        member.nominate("elsewhere:1")
-    with pytest.raises(ConfigError, match="partition 6 is none of the 6"):
-        member.nominate(listed.places[0], [0, 6])
-    with pytest.raises(BeyondProtocol, match="policy='random' prefers nobody"):
-        member.rebalance()
+def test_a_lone_member_of_three_leads_nothing_and_of_one_everything() -> None:
+    with trio() as (group, (lone, *_), _):
+        for name in "bc":
+            group.kill(name)
+        group.advance(30.0)  # It asks for some seconds before it takes a peer for silent.
+        assert ({}, []) == (lone.led, group.told["a"])
+        few = "nobody leads it: 1 of 3 peers answer, this one included, and it takes 2 to elect a leader"
+        assert few == lone.why_not(0)
+    with testing.group("a", protocol="term", partitions=PARTITIONS) as group:
+        group.settle()
+        assert [PARTITIONS] == shares(group["a"])
 
 
-def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named(opened: Open, listed: Listed) -> None:
-    members = [opened(i, protocol="gossip") for i in range(3)]
-    until(lambda: [0, 0, PARTITIONS] == sorted(shares(*members)))
-    follower = shares(*members).index(0)
-
-    def leads_when_named() -> bool:
-        members[follower].nominate(listed.places[follower])
-        return shares(*members)[follower] == PARTITIONS
-
-    until(leads_when_named)
-    with pytest.raises(BeyondProtocol, match="one member leads all partitions: leave the partitions out"):
-        members[0].nominate(listed.places[1], [0])
-    with pytest.raises(BeyondProtocol, match="gossip prefers nobody: name the peer"):
-        members[0].rebalance()
-    with pytest.raises(BeyondProtocol, match="one member leads all partitions: shed all of them, or none"):
-        members[0].shed([0])
-
-
-def test_a_protocol_in_which_nobody_can_be_named_says_so(listed: Listed) -> None:
-    with Member(Config("memory://x")) as member:
-        for ask in (member.rebalance, partial(member.nominate, listed.places[0])):
-            with pytest.raises(BeyondProtocol, match="choose the protocol 'term'"):
-                ask()
+def test_a_group_can_be_rebalanced_by_hand() -> None:
+    with trio() as (group, members, places):
+        group.settle()
+        assert [2, 2, 2] == shares(*members)
+        for member in members:
+            member.nominate(places[2])
+        assert group.wait(lambda: [0, 0, 6] == shares(*members), PATIENCE)
+        members[2].nominate(places[0], [1])
+        assert group.wait(lambda: [1, 0, 5] == shares(*members), PATIENCE)
+        assert 1 in members[0].led
+        for member in members:
+            member.rebalance()
+        assert group.wait(lambda: [2, 2, 2] == shares(*members), PATIENCE)
+        told = group.told["a"]
+        assert [Revoked] == [type(event) for event in told if not isinstance(event, Acquired) and 0 in event.partitions]
+        assert not any(isinstance(event, Fenced) for event in told)
 
 
-def test_a_member_says_what_its_protocol_cannot_know_or_do(opened: Open) -> None:
-    member = opened(0)
-    for wish in (partial(member.weigh, "m0", 2), partial(member.pin, 0, "m0"), partial(member.load, {0: 1.0})):
-        with pytest.raises(BeyondProtocol, match="its members elect who leads, and nobody writes down such a wish"):
-            wish()
+def test_what_a_drained_member_gave_away_can_be_shed_by_others_who_keep_what_it_cannot_take() -> None:
+    with trio() as (group, members, _):
+        group.settle()
+        members[0].drain("a")
+        assert group.wait(lambda: [0, 3, 3] == shares(*members), PATIENCE)
+        members[1].shed([1])
+        members[2].shed([2])
+        assert group.wait(lambda: 1 in members[2].led and 2 in members[1].led, PATIENCE)
+        members[0].undrain("a")
+        assert group.wait(lambda: 2 == len(members[0].led) or bool({1, 2} & set(members[0].led)), PATIENCE)
+        for member in members[1:]:
+            member.shed(())
+        assert group.wait(lambda: [2, 2, 2] == shares(*members), PATIENCE)
+
+
+def test_of_members_with_preferences_each_leads_what_it_is_preferred_for() -> None:
+    preferences = f"0-3: 127.0.0.1:{testing.FIRST_PORT}; others,127.0.0.1:{testing.FIRST_PORT + 2}"
+    with trio(preferences=preferences) as (group, members, _):
+        group.settle()
+        assert {0, 1, 2, 3} <= set(members[0].led)
+        assert 6 == sum(shares(*members[:2]))
+        members[0].close()
+        group.settle()
+        assert {4, 5} <= set(members[1].led)
+        assert 6 == sum(shares(*members[1:]))
+
+
+def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
+    with trio("gossip") as (group, members, places):
+        group.settle()
+        assert [0, 0, PARTITIONS] == sorted(shares(*members))
+        follower = shares(*members).index(0)
+        members[follower].nominate(places[follower])
+        assert group.wait(lambda: shares(*members)[follower] == PARTITIONS, PATIENCE)
+        with pytest.raises(BeyondProtocol, match="one member leads all partitions: leave the partitions out"):
+            members[0].nominate(places[1], [0])
+        with pytest.raises(BeyondProtocol, match="gossip prefers nobody: name the peer"):
+            members[0].rebalance()
+        with pytest.raises(BeyondProtocol, match="one member leads all partitions: shed all of them, or none"):
+            members[0].shed([0])
+
+
+def test_a_wish_that_makes_no_sense_or_is_beyond_the_protocol_is_refused_with_what_there_is() -> None:
+    with trio(policy="random") as (_, (member, *_), places):
+        with pytest.raises(ConfigError, match=f"'b' is not this member, which is a at {places[0]}: among peers"):
+            member.drain("b")
+        with pytest.raises(ConfigError, match="partition 6 is none of the 6"):
+            member.shed([6])
+        with pytest.raises(ConfigError, match=f"'elsewhere:1' is none of the peers: there is {places[0]}"):
+            member.nominate("elsewhere:1")
+        with pytest.raises(ConfigError, match="partition 6 is none of the 6"):
+            member.nominate(places[0], [0, 6])
+        with pytest.raises(BeyondProtocol, match="policy='random' prefers nobody"):
+            member.rebalance()
+        for wish in (partial(member.weigh, "a", 2), partial(member.pin, 0, "a"), partial(member.load, {0: 1.0})):
+            with pytest.raises(BeyondProtocol, match="its members elect who leads, and nobody writes down such a wish"):
+                wish()
+        with testing.group("x") as group:
+            for ask in (group["x"].rebalance, partial(group["x"].nominate, places[0])):
+                with pytest.raises(BeyondProtocol, match="choose the protocol 'term'"):
+                    ask()
 
 
 def test_a_router_that_is_no_members_says_whom_to_ask(listed: Listed) -> None:
@@ -303,7 +300,7 @@ def test_a_router_that_is_no_members_says_whom_to_ask(listed: Listed) -> None:
     assert "ask the router of a member, or its agent (`neli owner`)" in raised.value.remedy
 
 
-def test_of_a_peer_with_other_settings_the_link_s_reason_is_told_and_none_once_it_is_silent() -> None:
+def test_a_member_reports_why_its_link_refuses_a_peer_and_no_reason_once_the_peer_is_silent() -> None:
     with testing.group("a", "b", "c", "d", protocol="term", partitions=PARTITIONS) as group:
         group.settle()
         for name in "bcd":
@@ -322,10 +319,7 @@ def test_of_a_peer_with_other_settings_the_link_s_reason_is_told_and_none_once_i
 def test_a_member_that_stood_still_says_so_before_it_tells_of_others(
     protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        caplog.at_level(logging.INFO),
-        testing.group("a", "b", "c", protocol=protocol, partitions=PARTITIONS) as group,
-    ):
+    with caplog.at_level(logging.INFO), trio(protocol) as (group, _, _):
         group.settle()
         group.advance(10.0)
         assert "stood_still" not in caplog.text
@@ -340,9 +334,3 @@ def test_a_member_that_stood_still_says_so_before_it_tells_of_others(
         others = [i for i, line in enumerate(told) if "leader.missed" in line or "peers." in line]
         assert [True, True] == [len(still) == 1, still[0] < min(others, default=len(told))], told
         assert "seconds=3" in told[still[0]]
-
-
-def test_a_second_member_at_one_place_is_refused(opened: Open) -> None:
-    opened(0)
-    with pytest.raises(PeersUnusable):
-        opened(0)
