@@ -10,15 +10,14 @@ import pytest
 
 import neli_router
 from neli_router.errors import Closed, ConfigError, LedgerUnavailable, NoOwner, StaleTable
-from neli_router.induction.records import Leave, encode
+from neli_router.induction.records import Leave
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.router.async_groups import AsyncGroups
 from neli_router.router.groups import Groups, SharedHost
 from neli_router.router.watch import Change
-from tests.support.groups import log_of, named, static
-
-PATIENCE = 180.0
+from tests.support.groups import log_of, named, static, write
+from tests.support.waiting import PATIENCE, until_in_loop
 
 
 def run(act: Coroutine[None, None, None]) -> None:
@@ -41,6 +40,13 @@ def test_it_answers_as_groups_do() -> None:
             assert (["blue", "green"], 2, {}) == (list(groups), len(groups), groups.errors)
             assert "gerd" == groups["green"].owner("key").name
             assert repr(groups).startswith("<AsyncGroups blue: <Router of ")
+            assert Groups.owners is groups.owners.__func__  # type: ignore[attr-defined]
+            await groups.reopen()
+            assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
+            watch = groups["blue"].watch()
+            write(MemoryLedger(logs["blue"]), Leave(by="anna"))
+            changes = [cast("Change", await anext(watch)) for _ in range(4)]
+            assert {(0, None), (1, None), (2, None), (3, None)} == {(it.partition, it.after) for it in changes}
         with pytest.raises(Closed):
             groups.owners("key")
 
@@ -52,16 +58,6 @@ def test_hosts_that_serve_a_role_twice_are_told() -> None:
         async with AsyncGroups({"blue": static("one:1", "two:1"), "green": static("one:2", "one:3")}) as groups:
             assert [SharedHost("one", ("blue", "green"), (0,))] == groups.shared_hosts()
             assert ["blue"] == groups.groups_on("two")
-
-    run(act())
-
-
-def test_its_look_ups_are_those_of_groups() -> None:
-    async def act() -> None:
-        groups = AsyncGroups({"blue": static("a")})
-        await groups.open()
-        assert Groups.owners is groups.owners.__func__  # type: ignore[attr-defined]
-        await groups.close()
 
     run(act())
 
@@ -90,8 +86,7 @@ def test_opening_fails_as_groups_do(tmp_path: Path) -> None:
             await groups.open(0.2)
         with pytest.raises(Closed):
             groups.owners("key")
-        while "neli-router" in {thread.name for thread in threading.enumerate()}:  # noqa: ASYNC110 - it tells of no event.
-            await asyncio.sleep(0.005)  # It ends by itself: nothing waits for that.
+        await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
 
     run(act())
 
@@ -141,31 +136,6 @@ def test_waiting_does_not_hold_up_the_loop_and_can_be_given_up() -> None:
         with pytest.raises(asyncio.CancelledError):
             await opening
         assert before == asyncio.all_tasks()
-        while "neli-router" in {thread.name for thread in threading.enumerate()}:  # noqa: ASYNC110 - it tells of no event.
-            await asyncio.sleep(0.005)  # It ends by itself: nothing waits for that.
-
-    run(act())
-
-
-def test_changes_come_to_the_task_that_watches_one_group() -> None:
-    log = log_of("anna")
-
-    async def act() -> None:
-        async with AsyncGroups({"blue": lambda: MemoryLedger(log), "green": static("a")}) as groups:
-            watch = groups["blue"].watch()
-            MemoryLedger(log).append([encode(Leave(by="anna"))])
-            changes = [cast("Change", await anext(watch)) for _ in range(4)]
-            assert {(0, None), (1, None), (2, None), (3, None)} == {(it.partition, it.after) for it in changes}
-
-    run(act())
-
-
-def test_it_can_be_reopened() -> None:
-    log: MemoryLog = log_of("anna")
-
-    async def act() -> None:
-        async with AsyncGroups({"blue": lambda: MemoryLedger(log)}) as groups:
-            await groups.reopen()
-            assert {"blue": "anna"} == named(groups.owners("key"))
+        await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
 
     run(act())

@@ -4,40 +4,28 @@ import asyncio
 import re
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from neli_router.config import Config
-from neli_router.errors import Closed, LedgerUnavailable, LedgerUnusable, NeliError, StaleTable
-from neli_router.induction.records import Genesis, Join, Leave, Record, encode
-from neli_router.keyspace import Layout
+from neli_router.errors import Closed, LedgerMissing, LedgerUnavailable, LedgerUnusable, NeliError, StaleTable
+from neli_router.induction.records import Leave
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.router.async_router import AsyncRouter, AsyncWatch
 from neli_router.router.router import Router
 from neli_router.router.watch import Change
-
-LAYOUT = Layout(slots=64, partitions=4)
-GENESIS = Genesis(by="x", layout=LAYOUT, lease=3600.0, guarantee="exclusive", base=1_000, version=1)
-PATIENCE = 180.0
-
-
-def join(name: str) -> Join:
-    return Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0)
-
-
-def write(log: MemoryLog, *records: Record) -> None:
-    MemoryLedger(log).append([encode(record) for record in records])
+from tests.support.groups import LAYOUT, genesis, join, log_of, write
+from tests.support.waiting import PATIENCE, until_in_loop
 
 
 @pytest.fixture
 def log() -> MemoryLog:
-    log = MemoryLog()
-    write(log, GENESIS, join("a"))
-    return log
+    return log_of("a")
 
 
 def run(act: Callable[[], Awaitable[None]]) -> None:
@@ -52,10 +40,11 @@ def test_it_answers_as_a_router_does(tmp_path: Path) -> None:
     async def act() -> None:
         path = tmp_path / "ledger.db"
         ledger = SqliteLedger(path)
-        ledger.append([encode(GENESIS), encode(join("a"))])
+        write(ledger, genesis(), join("a"))
         config = Config(f"sqlite:{path}", name="a", layout=LAYOUT)
         async with AsyncRouter(config) as router, AsyncRouter(f"sqlite:{path}") as other:
             with Router(config) as plain:
+                assert plain.owner == AsyncRouter(plain).owner  # Or a look-up would cost one more call.
                 assert plain.owner("key") == router.owner("key") == other.owner("key")
                 assert plain.owners(["key"]) == router.owners(["key"])
                 assert plain.owner_of_role(7) == router.owner_of_role(7)
@@ -74,16 +63,6 @@ def test_it_answers_as_a_router_does(tmp_path: Path) -> None:
     run(act)
 
 
-def test_its_look_ups_are_the_routers_own(log: MemoryLog) -> None:
-    """Or a look-up would cost one more call."""
-
-    async def act() -> None:
-        with Router(lambda: MemoryLedger(log)) as plain:
-            assert plain.owner == AsyncRouter(plain).owner
-
-    run(act)
-
-
 def test_before_it_is_opened_it_says_so(log: MemoryLog) -> None:
     async def act() -> None:
         router = AsyncRouter(lambda: MemoryLedger(log))
@@ -98,31 +77,29 @@ def test_before_it_is_opened_it_says_so(log: MemoryLog) -> None:
     run(act)
 
 
-def test_opening_fails_as_a_router_does(tmp_path: Path) -> None:
-    async def act() -> None:
-        with pytest.raises(LedgerUnusable):
-            await AsyncRouter(f"sqlite:{tmp_path}/missing.db").open()
-
-    run(act)
+def was_refused(router: Router, words: str) -> bool:
+    return words in str(router.feed.late(0.01))
 
 
-def test_opening_gives_up_when_the_time_is_up_and_leaves_nothing_open() -> None:
-    def open_ledger() -> Ledger:
+def test_opening_fails_as_a_router_does_and_leaves_nothing_open(tmp_path: Path) -> None:
+    def locked() -> Ledger:
         raise LedgerUnavailable("the ledger was wanted", "it is locked", "wait")
 
     async def act() -> None:
-        said = ""
-        for timeout in (0.05, 5.0, PATIENCE):  # On a busy machine, the time may be up before the first try has failed.
-            router = AsyncRouter(open_ledger)
-            with pytest.raises(StaleTable, match=f"within {timeout:g} s") as caught:
-                await router.open(timeout)
+        for source, kind, found in (
+            (f"sqlite:{tmp_path}/missing.db", LedgerMissing, "there is no such file"),
+            (locked, StaleTable, "it is locked"),
+        ):
+            plain = Router(source, wait=False)
+            await until_in_loop(partial(was_refused, plain, found))  # The first try has failed.
+            router = AsyncRouter(plain)
+            with pytest.raises(kind, match="within 0.01 s" if kind is StaleTable else found):
+                await router.open(0.01)
             with pytest.raises(Closed):
                 router.owner("key")
-            if "it is locked" in (said := str(caught.value)):
-                break
-        assert "it is locked" in said
-        while "neli-router" in {thread.name for thread in threading.enumerate()}:  # noqa: ASYNC110 - it tells of no event.
-            await asyncio.sleep(0.005)  # It ends by itself: nothing waits for that.
+        with pytest.raises(StaleTable):
+            await AsyncRouter(locked).open(0.01)
+        await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
 
     run(act)
 
@@ -153,32 +130,25 @@ def test_waiting_does_not_hold_up_the_loop_and_ends_with_what_was_awaited(log: M
     run(act)
 
 
-def test_changes_come_to_the_task_that_iterates(log: MemoryLog) -> None:
+def test_changes_come_to_the_task_that_iterates_and_each_to_one_of_those_that_wait(log: MemoryLog) -> None:
     async def act() -> None:
         async with AsyncRouter(lambda: MemoryLedger(log)) as router:
             watch = router.watch()
             assert watch.table is router.table
             assert await watch.take(0.01) is None
-            write(log, join("b"), Leave(by="a"))
-            partitions = {cast("Change", await anext(watch)).partition for _ in range(4)}
-            assert ({0, 1, 2, 3}, "b") == (partitions, router.owner("key").name)
+            async with router.watch() as shared:
+                tasks = [asyncio.create_task(shared.take()) for _ in range(4)]
+                await asyncio.sleep(0)
+                write(MemoryLedger(log), join("b"), Leave(by="a"))
+                partitions = {cast("Change", await anext(watch)).partition for _ in range(4)}
+                assert ({0, 1, 2, 3}, "b") == (partitions, router.owner("key").name)
+                taken = await asyncio.gather(*tasks)
+                assert {0, 1, 2, 3} == {cast("Change", change).partition for change in taken}
+                waiting = asyncio.create_task(shared.take())
+                await asyncio.sleep(0)
+                await shared.close()
+                assert await waiting is None
         assert [] == [change async for change in watch]
-
-    run(act)
-
-
-def test_a_watch_wakes_every_task_and_each_change_goes_to_one(log: MemoryLog) -> None:
-    async def act() -> None:
-        async with AsyncRouter(lambda: MemoryLedger(log)) as router, router.watch() as watch:
-            tasks = [asyncio.create_task(watch.take()) for _ in range(4)]
-            await asyncio.sleep(0)
-            write(log, join("b"), Leave(by="a"))
-            taken = await asyncio.gather(*tasks)
-            assert {0, 1, 2, 3} == {cast("Change", change).partition for change in taken}
-            waiting = asyncio.create_task(watch.take())
-            await asyncio.sleep(0)
-            await watch.close()
-            assert await waiting is None
 
     run(act)
 
@@ -209,6 +179,6 @@ def test_a_loop_that_has_ended_does_not_disturb_the_reading(log: MemoryLog) -> N
 
         run(act)
         with router.watch() as watch:
-            write(log, join("b"), Leave(by="a"))
+            write(MemoryLedger(log), join("b"), Leave(by="a"))
             assert watch.take(PATIENCE) is not None
         assert "b" == router.owner("key").name

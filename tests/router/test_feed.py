@@ -13,7 +13,7 @@ import pytest
 
 from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable, NeliError, StaleTable
 from neli_router.induction.fold import State, fold
-from neli_router.induction.records import Beat, Genesis, Join, Leave, Record
+from neli_router.induction.records import Beat, Leave, Record
 from neli_router.keyspace import Layout
 from neli_router.protocol import Notice
 from neli_router.router.feed import Feed, FixedFeed, Watchdog
@@ -22,8 +22,9 @@ from neli_router.router.refusal import NoTable
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Table
 from neli_router.router.watch import CHANGES_MAX, Change, Gap
+from tests.support.groups import LAYOUT, genesis, join
+from tests.support.waiting import PATIENCE
 
-LAYOUT = Layout(slots=64, partitions=4)
 KEY = "somebody's name"
 
 
@@ -56,7 +57,7 @@ class Story:
     def act(self, verb: str, *words: str) -> None:
         match verb, *words:
             case "begin", size:
-                self.read(genesis(Layout(slots=64, partitions=int(size))))
+                self.read(genesis(Layout(slots=64, partitions=int(size)), lease=1.0))
             case "join", name:
                 self.read(join(name))
             case "leave", name:
@@ -97,14 +98,6 @@ class Story:
             return "the key itself" if KEY in str(error) else type(error).__name__
 
 
-def genesis(layout: Layout = LAYOUT) -> Genesis:
-    return Genesis(by="x", layout=layout, lease=1.0, guarantee="exclusive", base=1_000, version=1)
-
-
-def join(name: str) -> Join:
-    return Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0)
-
-
 def refused_by(act: Callable[[], object]) -> NeliError:
     with pytest.raises(NeliError) as caught:
         act()
@@ -115,8 +108,8 @@ def plight_of(feed: Feed) -> str:
     return feed.view.plight.name.lower() if isinstance(feed.view, NoTable) else "none"
 
 
-def test_a_table_is_shown_as_soon_as_there_is_one_and_follows_the_ledger() -> None:
-    script = """
+SCRIPTS = {
+    "a table is shown as soon as there is one and follows the ledger": """
 0.0 wait         -> StaleTable
 0.1 read         -> NoOwner
 0.2 begin 4      -> NoOwner
@@ -127,12 +120,8 @@ def test_a_table_is_shown_as_soon_as_there_is_one_and_follows_the_ledger() -> No
 0.7 join c       -> c
 0.8 close        -> Closed
 0.9 read         -> Closed
-"""
-    assert script.strip() == Story().replay(script)
-
-
-def test_a_table_older_than_max_age_is_taken_away_until_the_ledger_is_read_again() -> None:
-    script = """
+""",
+    "a table older than max age is taken away until the ledger is read again": """
 0.0 begin 4      -> NoOwner
 0.1 join a       -> a
 5.0 beat a       -> a
@@ -142,7 +131,41 @@ def test_a_table_older_than_max_age_is_taken_away_until_the_ledger_is_read_again
 17.0 beat a      -> a, router.recovered
 28.0 lag         -> StaleTable, router.stale
 29.0 beat a      -> a, router.recovered
-"""
+""",
+    "a group is dead while no member was heard of for three leases": """
+0.0 begin 4      -> NoOwner
+0.1 join a       -> a
+1.0 beat a       -> a
+4.0 read         -> a
+4.1 read         -> NoOwner, router.silent
+4.2 read         -> NoOwner
+4.3 beat a       -> a, router.recovered
+""",
+    # Three leases without a read, and three leases after an outage, are none without a sign of a member.
+    "a reader that cannot read does not take that for the others silence": """
+0.0 begin 4      -> NoOwner
+0.1 join a       -> a
+4.0 wait         -> a
+4.5 away         -> a
+8.0 read         -> a
+10.9 read        -> a
+11.1 read        -> NoOwner, router.silent
+""",
+    "a source that failed is final until another begins": """
+0.0 begin 4      -> NoOwner
+0.1 join a       -> a
+0.2 fail         -> LedgerUnusable, router.stopped
+0.3 read         -> LedgerUnusable
+0.4 reopen       -> StaleTable
+0.5 read         -> a
+0.6 close        -> Closed
+0.7 fail         -> Closed
+""",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_look_ups_answer_as_their_transcript(script: str) -> None:
     assert script.strip() == Story().replay(script)
 
 
@@ -153,47 +176,6 @@ def test_without_max_age_the_last_table_stays() -> None:
 9999.0 wait      -> a
 """
     assert script.strip() == Story(max_age=None).replay(script)
-
-
-def test_a_group_is_dead_while_no_member_was_heard_of_for_three_leases() -> None:
-    script = """
-0.0 begin 4      -> NoOwner
-0.1 join a       -> a
-1.0 beat a       -> a
-4.0 read         -> a
-4.1 read         -> NoOwner, router.silent
-4.2 read         -> NoOwner
-4.3 beat a       -> a, router.recovered
-"""
-    assert script.strip() == Story().replay(script)
-
-
-def test_a_reader_that_cannot_read_does_not_take_that_for_the_others_silence() -> None:
-    """Three leases without a read, and three leases after an outage, are none without a sign of a member."""
-    script = """
-0.0 begin 4      -> NoOwner
-0.1 join a       -> a
-4.0 wait         -> a
-4.5 away         -> a
-8.0 read         -> a
-10.9 read        -> a
-11.1 read        -> NoOwner, router.silent
-"""
-    assert script.strip() == Story().replay(script)
-
-
-def test_a_source_that_failed_is_final_until_another_begins() -> None:
-    script = """
-0.0 begin 4      -> NoOwner
-0.1 join a       -> a
-0.2 fail         -> LedgerUnusable, router.stopped
-0.3 read         -> LedgerUnusable
-0.4 reopen       -> StaleTable
-0.5 read         -> a
-0.6 close        -> Closed
-0.7 fail         -> Closed
-"""
-    assert script.strip() == Story().replay(script)
 
 
 def test_a_ledger_with_another_layout_is_refused_with_both_spelled_out() -> None:
@@ -209,10 +191,7 @@ def test_a_ledger_with_another_layout_is_refused_with_both_spelled_out() -> None
         "the ledger records another since its genesis: slots=64, partitions=4, tags=off against slots=64, "
         "partitions=8, tags=off (unequal: partitions)"
     ) == story.feed.error.found
-
-
-def test_the_layout_stays_the_first_one_for_ever() -> None:
-    """A look-up that is under way holds the old rows and the old mask: no other layout may come between them."""
+    # The layout stays the first one: a look-up that is under way holds the old rows and the old mask.
     story = Story()
     story.replay("0.0 begin 4\n0.1 join a\n0.2 reopen")
     story.state = State(at=1)
@@ -304,35 +283,21 @@ def test_waiting_ends_with_a_table_without_members_or_with_the_error_that_ended_
         story.feed.await_table(0)
 
 
-def test_a_watch_yields_what_changed_since_its_table() -> None:
+def test_a_watch_yields_what_changed_since_its_table_and_a_first_table_is_a_change_from_no_owner() -> None:
     story = Story()
+    early = story.feed.watch()
+    assert early.table is None
     story.replay("0 begin 4\n0 join a")
-    watch = story.feed.watch()
+    a = [Owner("a", "a:1", i, 1_002) for i in range(4)]
+    assert [Change(i, None, a[i], 3) for i in range(4)] == [early.take(0) for _ in range(4)]
+    found: list[str] = []  # By a program that looks up as soon as it is told.
+    watch = story.feed.watch(tell=lambda: found.append(story.router.owner(KEY).name))
     assert story.router.table is watch.table
     assert watch.take(0) is None
     story.replay("1 beat a\n2 join b\n3 leave a")
-    a = [Owner("a", "a:1", i, 1_002) for i in range(4)]
     b = [Owner("b", "b:1", i, 1_005) for i in range(4)]
     assert [Change(i, a[i], b[i], 6) for i in range(4)] == [watch.take(0) for _ in range(4)]
-    assert watch.take(0) is None
-
-
-def test_a_program_that_is_told_of_a_change_and_looks_it_up_finds_it() -> None:
-    story = Story()
-    story.replay("0 begin 4\n0 join a\n0 join b")
-    found: list[str] = []
-    watch = story.feed.watch(tell=lambda: found.append(story.router.owner(KEY).name))
-    story.act("leave", "a")
-    assert ["b"] == found
-    watch.close()
-
-
-def test_the_first_table_is_a_change_from_no_owner() -> None:
-    story = Story()
-    watch = story.feed.watch()
-    story.replay("0 begin 4\n0 join a")
-    assert watch.table is None
-    assert [Change(i, None, Owner("a", "a:1", i, 1_002), 3) for i in range(4)] == [watch.take(0) for _ in range(4)]
+    assert (None, "b") == (watch.take(0), found[-1])
 
 
 def test_a_watcher_that_is_too_slow_gets_a_gap_in_place_of_all_it_missed() -> None:
@@ -376,7 +341,7 @@ def test_a_watch_wakes_the_thread_that_waits_for_it() -> None:
     thread.start()
     story.act("join", "a")
     story.act("close")
-    thread.join(60)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert 4 == len(taken)
 
@@ -413,7 +378,7 @@ class Egg(Feed):
 def test_the_watchdog_checks_again_when_the_time_is_up() -> None:
     watchdog, egg = Watchdog(), Egg(0.01, 0.0, 0.01)
     watchdog.watch(egg)
-    assert egg.spoilt.wait(60)
+    assert egg.spoilt.wait(PATIENCE)
 
 
 def test_the_watchdog_looks_again_when_it_is_nudged() -> None:
@@ -422,7 +387,7 @@ def test_the_watchdog_looks_again_when_it_is_nudged() -> None:
     while egg.left:
         watchdog.nudge()
     watchdog.nudge()
-    assert egg.spoilt.wait(60)
+    assert egg.spoilt.wait(PATIENCE)
 
 
 def test_the_watchdog_goes_home_when_nothing_is_left_and_comes_back() -> None:
@@ -430,11 +395,11 @@ def test_the_watchdog_goes_home_when_nothing_is_left_and_comes_back() -> None:
     for _ in range(2):
         egg.spoilt.clear()
         watchdog.watch(egg)
-        assert egg.spoilt.wait(60)
+        assert egg.spoilt.wait(PATIENCE)
         thread = watchdog._thread
         assert thread is not None
         watchdog.unwatch(egg)
-        thread.join(60)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 

@@ -1,7 +1,6 @@
 """Several groups for the same roles: which of them answer, which are left out, and which share a host."""
 
 import pickle
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -21,44 +20,31 @@ from neli_router.errors import (
     NoOwner,
     StaleTable,
 )
-from neli_router.induction.records import encode
 from neli_router.keyspace import Layout
-from neli_router.ledgers.base import Entry
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.member import Member
 from neli_router.processes.group import ProcessGroup
 from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
-from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
-from tests.support.groups import log_of, named, records_of, static
+from tests.support.groups import Flaky, Plights, genesis, join, log_of, named, static, write
+from tests.support.waiting import PATIENCE
 
-PATIENCE = 180.0
+AWAY = LedgerUnavailable("a read was wanted", "the test cut the line", "heal it")
 
-
-class Flaky(MemoryLedger):
-    """A ledger that cannot be read as long as the test says so."""
-
-    is_away = False
-
-    def read(self, timeout: float) -> list[Entry]:
-        if self.is_away:
-            raise LedgerUnavailable("a read was wanted", "the test cut the line", "heal it")
-        return super().read(min(timeout, 0.01))
+Pair = tuple[testing.Group, testing.Group, Groups]
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[testing.Group, testing.Group, Groups]]:
+def pair() -> Iterator[Pair]:
     with testing.group("anna", partitions=8) as blue, testing.group("gerd", "gina", partitions=8) as green:
         blue.settle()
         green.settle()
         yield blue, green, Groups({"blue": blue.router, "green": green.router})
 
 
-def test_each_group_gives_one_owner_in_the_order_of_the_groups(
-    pair: tuple[testing.Group, testing.Group, Groups],
-) -> None:
+def test_each_group_gives_one_owner_in_the_order_of_the_groups(pair: Pair) -> None:
     blue, green, groups = pair
     expected = [Leader("blue", blue.router.owner("key")), Leader("green", green.router.owner("key"))]
     assert expected == groups.owners("key") == groups.owners(b"key")
@@ -71,9 +57,7 @@ def test_each_group_gives_one_owner_in_the_order_of_the_groups(
     assert {} == groups.errors
 
 
-def test_a_group_that_died_is_left_out_and_is_back_with_its_first_member(
-    pair: tuple[testing.Group, testing.Group, Groups],
-) -> None:
+def test_a_group_that_died_is_left_out_and_is_back_with_its_first_member(pair: Pair) -> None:
     blue, _, groups = pair
     blue.kill("anna")
     blue.advance(10.0)
@@ -84,9 +68,7 @@ def test_a_group_that_died_is_left_out_and_is_back_with_its_first_member(
     assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
 
 
-def test_a_role_always_has_a_leader_while_one_group_looks_for_another(
-    pair: tuple[testing.Group, testing.Group, Groups],
-) -> None:
+def test_a_role_always_has_a_leader_while_one_group_looks_for_another(pair: Pair) -> None:
     """The paper's continuous availability: a member of each group is lost, one after the other, and none is missed."""
     _, green, groups = pair
     green.kill(groups["green"].owner("key").name)
@@ -96,7 +78,7 @@ def test_a_role_always_has_a_leader_while_one_group_looks_for_another(
     assert "green" in named(groups.owners("key"))
 
 
-def test_when_no_group_answers_the_error_says_why_for_each(pair: tuple[testing.Group, testing.Group, Groups]) -> None:
+def test_when_no_group_answers_the_error_says_why_for_each(pair: Pair) -> None:
     blue, green, groups = pair
     for group, names in ((blue, ["anna"]), (green, ["gerd", "gina"])):
         for name in names:
@@ -136,14 +118,14 @@ def test_each_group_has_a_max_age_of_its_own_and_heals_by_itself() -> None:
     sources = {"blue": lambda: opened("blue"), "green": lambda: opened("green")}
     with Groups(sources, max_age={"blue": 1.0, "green": None}) as groups:
         assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
-        blue = Changes(groups["blue"])
+        blue = Plights(groups["blue"])
         for ledger in (*ledgers["blue"], *ledgers["green"]):
-            ledger.is_away = True
+            ledger.failure = AWAY
         blue.await_one("stale")
         assert {"green": "gerd"} == named(groups.owners("key"))
         assert {"blue": StaleTable} == {group: type(error) for group, error in groups.errors.items()}
         for ledger in ledgers["blue"]:
-            ledger.is_away = False
+            ledger.failure = None
         blue.await_one("none")
         assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
 
@@ -151,14 +133,14 @@ def test_each_group_has_a_max_age_of_its_own_and_heals_by_itself() -> None:
 def test_a_group_whose_ledger_is_not_there_yet_comes_by_itself(tmp_path: Path) -> None:
     late = tmp_path / "late.db"
     with closing(SqliteLedger(tmp_path / "early.db")) as early:
-        early.append([encode(record) for record in records_of("anna")])
+        write(early, genesis(), join("anna"))
         sources = {"late": f"sqlite://{late}", "early": f"sqlite://{tmp_path / 'early.db'}"}
         with Groups(sources) as groups:
             assert {"early": "anna"} == named(groups.owners("key"))
             assert ["late"] == list(groups.errors)
-            changes = Changes(groups["late"])
+            changes = Plights(groups["late"])
             with closing(SqliteLedger(late)) as ledger:
-                ledger.append([encode(record) for record in records_of("gerd")])
+                write(ledger, genesis(), join("gerd"))
                 changes.await_one("none")
                 assert {"late": "gerd", "early": "anna"} == named(groups.owners("key"))
 
@@ -184,14 +166,15 @@ def test_two_groups_on_two_ledgers_lose_one_and_never_an_answer(tmp_path: Path) 
         green.settle()
         with Groups({"blue": blue.ledger, "green": green.ledger}, max_age=PATIENCE) as groups:
             assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
-            changes = Changes(groups["blue"])
+            plights = Plights(groups["blue"])
             for life in lives[:2]:
                 life.kill()
-            while "silent" not in changes.seen:
+            while "silent" not in plights.seen:
                 assert "gerd" == named(groups.owners("key"))["green"]
+            plights.await_one("silent")
             assert {"green": "gerd"} == named(groups.owners("key"))
             blue.start("anton")
-            changes.await_one("none")
+            plights.await_one("none")
             assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
         green.leave()
 
@@ -214,42 +197,45 @@ def test_two_groups_may_share_a_broker(kafka: str) -> None:
         assert {"blue": "blue", "green": "green"} == named(groups.owners("key"))
 
 
-def test_hosts_that_serve_a_role_twice_are_told() -> None:
-    groups = Groups(
-        {"blue": static("one:1", "two:1", "one:1", "two:1"), "green": static("one:9", "one:9", "three:9", "two:9")}
-    )
-    expected = [SharedHost("one", ("blue", "green"), (0,)), SharedHost("two", ("blue", "green"), (3,))]
-    assert expected == groups.shared_hosts()
-    assert ["blue", "green"] == groups.groups_on("two")
-    assert ["green"] == groups.groups_on("three")
-    assert [] == groups.groups_on("four")
+ROW = Layout(slots=64, partitions=4)
 
 
-def test_groups_on_hosts_of_their_own_share_nothing() -> None:
-    assert [] == Groups({"blue": static("one:1", "two:1"), "green": static("three:1", "four:1")}).shared_hosts()
+@pytest.mark.parametrize(
+    ("routers", "expected"),
+    [
+        (
+            {"blue": static("one:1", "two:1", "one:1", "two:1"), "green": static("one:9", "one:9", "three:9", "two:9")},
+            [SharedHost("one", ("blue", "green"), (0,)), SharedHost("two", ("blue", "green"), (3,))],
+        ),
+        ({"blue": static("one:1", "two:1"), "green": static("three:1", "four:1")}, []),
+        # Role 2 is partition 2 of four and 0 of two: both leaders are on `one`. No role has both on `two`.
+        (
+            {
+                "blue": static("two:1", "three:1", "one:1", "three:1", layout=ROW),
+                "green": static("one:1", "two:1", layout=Layout(slots=64, partitions=2)),
+            },
+            [SharedHost("one", ("blue", "green"), (0,))],
+        ),
+        (
+            {"blue": static("one:1"), "green": static("two:1"), "red": static("one:2")},
+            [SharedHost("one", ("blue", "red"), (0,))],
+        ),
+        ({"blue": static(""), "green": static("")}, []),  # A member without an address is on no host.
+    ],
+)
+def test_hosts_that_serve_a_role_twice_are_told(routers: dict[str, Router], expected: list[SharedHost]) -> None:
+    assert expected == Groups(routers).shared_hosts()
 
 
-def test_groups_of_different_widths_share_what_some_role_has_on_both() -> None:
-    """Role 2 is partition 2 of four and 0 of two, so that its leaders are both on `one`; every role of `two` is not."""
-    wide, narrow = Layout(slots=64, partitions=4), Layout(slots=64, partitions=2)
-    groups = Groups(
-        {
-            "blue": static("two:1", "three:1", "one:1", "three:1", layout=wide),
-            "green": static("one:1", "two:1", layout=narrow),
-        }
-    )
-    assert [SharedHost("one", ("blue", "green"), (0,))] == groups.shared_hosts()
-
-
-def test_with_three_groups_each_pair_is_looked_at() -> None:
-    groups = Groups({"blue": static("one:1"), "green": static("two:1"), "red": static("one:2")})
-    assert [SharedHost("one", ("blue", "red"), (0,))] == groups.shared_hosts()
+def test_a_host_is_on_the_groups_that_have_a_leader_there() -> None:
+    groups = Groups({"blue": static("one:1", "two:1"), "green": static("two:9", "three:9")})
+    assert [["blue", "green"], ["green"], []] == [groups.groups_on(host) for host in ("two", "three", "four")]
 
 
 def test_zones_may_stand_for_hosts() -> None:
     logs = {"blue": MemoryLog(), "green": MemoryLog()}
-    for (group, log), zone in zip(logs.items(), ("west", "west"), strict=True):
-        MemoryLedger(log).append([encode(record) for record in records_of(group, zone=zone)])
+    for group, log in logs.items():
+        write(MemoryLedger(log), genesis(), join(group, zone="west"))
     with Groups({"blue": lambda: MemoryLedger(logs["blue"]), "green": lambda: MemoryLedger(logs["green"])}) as groups:
         assert [] == groups.shared_hosts()
         assert [SharedHost("west", ("blue", "green"), (0, 1, 2, 3))] == groups.shared_hosts(by_zone)
@@ -275,10 +261,6 @@ def test_groups_that_hash_keys_differently_have_no_roles_in_common() -> None:
 )
 def test_the_host_of_an_address(address: str, host: str) -> None:
     assert host == by_host(Peer("a", address, 1, ""))
-
-
-def test_a_member_without_an_address_is_on_no_host() -> None:
-    assert [] == Groups({"blue": static(""), "green": static("")}).shared_hosts()
 
 
 def test_mistakes_are_told_together() -> None:
@@ -311,24 +293,3 @@ def test_it_can_be_reopened_and_cannot_be_pickled() -> None:
         assert "<Groups blue: <Router of " in repr(groups)
         with pytest.raises(TypeError):
             pickle.dumps(groups)
-
-
-class Changes:
-    """Every plight that a router was in from now on; "none" while it has a table."""
-
-    def __init__(self, router: Router) -> None:
-        self.seen: list[str] = []
-        self._changed = threading.Condition()
-        self._taken = 0
-        router.feed.show_to(self._show)
-        self._taken = len(self.seen)
-
-    def _show(self, view: View) -> None:
-        with self._changed:
-            self.seen.append(view.plight.name.lower() if isinstance(view, NoTable) else "none")
-            self._changed.notify_all()
-
-    def await_one(self, plight: str) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: plight in self.seen[self._taken :], PATIENCE), self.seen
-            self._taken = self.seen.index(plight, self._taken) + 1

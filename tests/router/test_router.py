@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
@@ -21,7 +22,6 @@ from neli_router.errors import (
     Closed,
     ConfigError,
     GroupMismatch,
-    LedgerError,
     LedgerMissing,
     LedgerRewound,
     LedgerUnavailable,
@@ -31,79 +31,22 @@ from neli_router.errors import (
     NoOwner,
     StaleTable,
 )
-from neli_router.induction.records import Beat, Genesis, Join, Leave, Record, encode
+from neli_router.induction.records import Beat, Leave
 from neli_router.keyspace import Key, Layout
-from neli_router.ledgers.base import Entry, Ledger
+from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.member.member import Member
-from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer, Table
 from neli_router.router.watch import Change
-from tests.support.waiting import until
-
-LAYOUT = Layout(slots=64, partitions=4)
-FOREVER = 3600.0  # A lease after which no member is missed.
-PATIENCE = 180.0  # Longer than anything here takes on a busy machine.
-
-
-class Flaky(MemoryLedger):
-    """A ledger whose driver fails, or hangs, whenever the test wants it to."""
-
-    def __init__(self, log: MemoryLog) -> None:
-        super().__init__(log)
-        self.failure: BaseException | None = None
-        self.flowing = threading.Event()
-        self.flowing.set()
-        self.closed = threading.Event()
-
-    def read(self, timeout: float) -> list[Entry]:
-        self.flowing.wait()
-        if self.failure is not None:
-            raise self.failure
-        return super().read(min(timeout, 0.01))
-
-    def close(self) -> None:
-        super().close()
-        self.closed.set()
-
-
-class Plights:
-    """Every plight that a router was in, as it happened; "none" while it has a table."""
-
-    def __init__(self, router: Router) -> None:
-        self._seen: SimpleQueue[str] = SimpleQueue()
-        router.feed.show_to(self._show)
-
-    def _show(self, view: View) -> None:
-        self._seen.put(view.plight.name.lower() if isinstance(view, NoTable) else "none")
-
-    def next(self) -> str:
-        return self._seen.get(timeout=PATIENCE)
-
-
-def genesis(layout: Layout = LAYOUT, *, lease: float = FOREVER) -> Genesis:
-    return Genesis(by="x", layout=layout, lease=lease, guarantee="exclusive", base=1_000, version=1)
-
-
-def join(name: str) -> Join:
-    return Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0)
-
-
-def write(ledger: Ledger, *records: Record) -> None:
-    ledger.append([encode(record) for record in records])
-
-
-def log_of(*records: Record) -> MemoryLog:
-    log = MemoryLog()
-    write(MemoryLedger(log), *records)
-    return log
+from tests.support.groups import LAYOUT, Flaky, Plights, genesis, join, log_of, log_with, write
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture
 def log() -> MemoryLog:
-    return log_of(genesis(), join("a"))
+    return log_of("a")
 
 
 @pytest.fixture
@@ -130,40 +73,29 @@ def test_a_router_names_the_owner_and_follows_the_ledger(log: MemoryLog, router:
     "layout", [LAYOUT, Layout(), Layout(tags=True), Layout(slots=1000, partitions=10), Layout(partitions=300)]
 )
 def test_whatever_the_layout_owner_is_the_owner_of_the_keys_partition(layout: Layout) -> None:
-    log = log_of(genesis(layout), join("a"), join("b"), Leave(by="a"), join("c"))
-    keys: list[Key] = [
-        "",
-        "key",
-        "Zoë",
-        "{a}b",
-        "{}",
-        b"\xff\x00",
-        b"key",
-        "x" * 1000,
-        *(f"customer-{i}" for i in range(200)),
-    ]
+    log = log_with(genesis(layout), join("a"), join("b"), Leave(by="a"), join("c"))
+    keys: list[Key] = ["", "Zoë", "{a}b", "{}", b"\xff\x00", "x" * 1000, *(f"customer-{i}" for i in range(200))]
     with Router(lambda: MemoryLedger(log)) as router:
         expected = [router.table.partitions[layout.partition(key)] for key in keys]
         assert expected == [router.owner(key) for key in keys] == router.owners(keys)
 
 
-@pytest.mark.parametrize("bad", [7, None, True, 1.5, bytearray(b"ab"), memoryview(b"ab"), "\ud800", "a\udfff", ("a",)])
-def test_what_is_neither_text_nor_bytes_is_refused_whatever_else_is_wrong(router: Router, bad: Any) -> None:
+def test_what_is_neither_text_nor_bytes_is_refused_whatever_else_is_wrong(router: Router) -> None:
     for _ in range(2):
-        with pytest.raises(BadKey) as caught:
-            router.owner(bad)
-        assert caught.value.__context__ is None
+        for bad in (7, None, True, 1.5, bytearray(b"ab"), memoryview(b"ab"), "\ud800", "a\udfff", ("a",)):
+            with pytest.raises(BadKey) as caught:
+                router.owner(cast("Any", bad))
+            assert caught.value.__context__ is None
         router.close()
 
 
-def test_a_role_is_looked_up_by_number_and_by_name(router: Router) -> None:
+def test_a_role_is_looked_up_by_number_and_by_name_and_mine_are_the_keys_of_the_named_member(
+    log: MemoryLog, router: Router
+) -> None:
     assert 3 == router.owner_of_role(7).partition
     assert router.owner("nightly") == router.owner_of_role("nightly")
     with pytest.raises(BadKey):
         router.owner_of_role(cast("Any", None))
-
-
-def test_mine_are_the_keys_of_the_member_that_the_router_was_named_after(log: MemoryLog, router: Router) -> None:
     keys = [f"key-{i}" for i in range(20)]
     with Router(lambda: MemoryLedger(log), name="a") as of_a, Router(lambda: MemoryLedger(log), name="b") as of_b:
         assert (keys, []) == (of_a.mine(keys), of_b.mine(keys))
@@ -173,8 +105,7 @@ def test_mine_are_the_keys_of_the_member_that_the_router_was_named_after(log: Me
 
 def test_a_thread_that_looks_up_meets_only_owners_while_tables_come_and_go(log: MemoryLog, router: Router) -> None:
     ledger = MemoryLedger(log)
-    names: set[str] = set()
-    stop = threading.Event()
+    names, stop = set[str](), threading.Event()
 
     def look_up() -> None:
         owner = router.owner
@@ -199,51 +130,40 @@ def test_a_thread_that_looks_up_meets_only_owners_while_tables_come_and_go(log: 
 # Where the table comes from.
 
 
-def test_a_configuration_and_an_address_open_the_ledger(tmp_path: Path) -> None:
+def test_a_configuration_or_an_address_opens_the_ledger_and_speaks_where_the_call_does_not(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
-    ledger = SqliteLedger(path)
-    write(ledger, genesis(), join("a"))
-    with Router(f"sqlite:{path}") as router, Router(Config(f"sqlite:{path}", name="a", layout=LAYOUT)) as named:
-        assert "a" == router.owner("key").name == named.owner("key").name
-        assert ["key"] == named.mine(["key"])
-        assert re.fullmatch(rf"<Router of sqlite:{re.escape(str(path))}: at offset 3, \d+\.\d s old>", repr(router))
-    ledger.close()
+    with closing(SqliteLedger(path)) as ledger:
+        write(ledger, genesis(), join("a"))
+        with Router(f"sqlite:{path}") as router, Router(Config(f"sqlite:{path}", name="a", layout=LAYOUT)) as named:
+            assert "a" == router.owner("key").name == named.owner("key").name
+            assert ["key"] == named.mine(["key"])
+            assert re.fullmatch(rf"<Router of sqlite:{re.escape(str(path))}: at offset 3, \d+\.\d s old>", repr(router))
+        config = Config(f"sqlite:{path}", layout=Layout(), max_age=None)
+        with pytest.raises(GroupMismatch, match="slots=16384, partitions=256, tags=off against slots=64, partitions=4"):
+            Router(config)
+        with Router(config, layout=LAYOUT, name="a") as router:
+            assert ["key"] == router.mine(["key"])
+        with pytest.raises(ConfigError, match="max_age=0"):
+            Router(config, layout=LAYOUT, max_age=0)
 
 
 def test_a_router_makes_no_ledger_and_writes_to_none(tmp_path: Path) -> None:
-    with pytest.raises(LedgerMissing):
-        Router(f"sqlite:{tmp_path}/missing.db", timeout=0.05)
+    with Router(f"sqlite:{tmp_path}/missing.db", wait=False) as router:
+        until(lambda: LedgerMissing is type(refused_by(lambda: router.await_table(0.01))))
     assert [] == list(tmp_path.iterdir())
-    log = log_of(genesis(), join("a"))
+    log = log_of("a")
     before = log.tip
     with Router(lambda: MemoryLedger(log)) as router:
         router.owner("key")
     assert before == log.tip
 
 
-def test_a_misspelt_address_is_refused_with_what_there_is() -> None:
+def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
     with pytest.raises(ConfigError, match="sqlight is no known kind of ledger: did you mean sqlite"):
         Router("sqlight:ledger.db")
-
-
-def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
-    """A handle that is open already could not be opened again, which a forked child must do."""
+    # A handle that is open already could not be opened again, which a forked child must do.
     with pytest.raises(ConfigError, match="a MemoryLedger is no source: give a Config, an address, or a function that"):
         Router(cast("Any", MemoryLedger(log)))
-
-
-def test_a_configuration_speaks_where_the_call_does_not(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    ledger = SqliteLedger(path)
-    write(ledger, genesis(), join("a"))
-    config = Config(f"sqlite:{path}", layout=Layout(), max_age=None)
-    with pytest.raises(GroupMismatch, match="slots=16384, partitions=256, tags=off against slots=64, partitions=4"):
-        Router(config)
-    with Router(config, layout=LAYOUT, name="a") as router:
-        assert ["key"] == router.mine(["key"])
-    with pytest.raises(ConfigError, match="max_age=0"):
-        Router(config, layout=LAYOUT, max_age=0)
-    ledger.close()
 
 
 def test_a_member_feeds_a_router_of_its_own(tmp_path: Path) -> None:
@@ -292,28 +212,13 @@ def test_a_router_of_a_ledger_without_a_group_says_that_no_member_ever_joined() 
 
 
 def test_waiting_for_the_first_table_ends_in_an_error_that_says_what_was_awaited(log: MemoryLog) -> None:
-    said, ledgers = "", list[Flaky]()
-    for timeout in (0.05, 5.0, PATIENCE):  # On a busy machine, the first try may end before a read has failed.
-        ledgers.append(Flaky(log))
-        ledgers[-1].failure = LedgerUnavailable("a read was wanted", "the disk is away", "mount it")
-        with pytest.raises(StaleTable, match=f"a table of memory was wanted within {timeout:g} s") as caught:
-            Router(lambda: ledgers[-1], timeout=timeout)
-        assert ledgers[-1].closed.wait(PATIENCE)
-        if "the disk is away" in (said := str(caught.value)):
-            break
-    assert "the disk is away" in said
-
-
-def test_who_does_not_wait_looks_up_in_vain_until_the_table_is_there(log: MemoryLog) -> None:
-    ledger = Flaky(log)
-    ledger.flowing.clear()
-    with Router(lambda: ledger, wait=False) as router:
-        kept = router.owner
-        with pytest.raises(StaleTable, match="was not yet read up to its end"):
-            kept("key")
-        ledger.flowing.set()
-        router.await_table(PATIENCE)
-        assert "a" == kept("key").name == router.owner("key").name
+    first, second = Flaky(log), Flaky(log)
+    first.failure = second.failure = LedgerUnavailable("a read was wanted", "the disk is away", "mount it")
+    with pytest.raises(StaleTable, match=r"a table of (memory|the ledger) was wanted within 0\.05 s"):
+        Router(lambda: first, timeout=0.05)
+    assert first.closed.wait(PATIENCE)
+    with Router(lambda: second, wait=False) as router:
+        until(lambda: "the disk is away" in str(refused_by(lambda: router.await_table(0.01))))
 
 
 def test_a_ledger_that_cannot_be_opened_yet_is_tried_again(log: MemoryLog) -> None:
@@ -329,18 +234,17 @@ def test_a_ledger_that_cannot_be_opened_yet_is_tried_again(log: MemoryLog) -> No
         while "last try" not in str(told):  # The first try is made on the router's own thread.
             told = refused_by(lambda: router.owner("key"))
         assert "(the last try: the ledger was wanted, but it is locked: wait)" in str(told)
+        kept = router.owner
         free.set()
         router.await_table(PATIENCE)
-        assert "a" == router.owner("key").name
+        assert "a" == kept("key").name == router.owner("key").name
 
 
 def test_a_router_may_be_opened_before_the_first_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "ledger.db"
     with caplog.at_level(logging.WARNING), Router(f"sqlite:{path}", wait=False) as router:
         expected = f"no member has made the ledger sqlite:{path} yet (there is no such file): start a member, which"
-        plights = Plights(router)
-        while plights.next() != "unmade":
-            pass
+        Plights(router).await_one("unmade")
         assert expected in str(refused_by(lambda: router.owner("key")))
         assert NoOwner is type(refused_by(lambda: router.owner("key")))
         late = refused_by(lambda: router.await_table(0.01))
@@ -409,20 +313,8 @@ def test_a_driver_that_hangs_does_not_keep_an_old_table_in_use(log: MemoryLog) -
         assert "a" == router.owner("key").name == kept("key").name
 
 
-def test_a_driver_that_cannot_read_makes_the_table_old_and_the_error_tells_why(log: MemoryLog) -> None:
-    ledger = Flaky(log)
-    with Router(lambda: ledger, max_age=1.0) as router:
-        plights = Plights(router)
-        ledger.failure = LedgerUnavailable("a read was wanted", "the disk is away", "mount it")
-        assert ["none", "stale"] == [plights.next(), plights.next()]
-        with pytest.raises(StaleTable, match="the disk is away: mount it"):
-            router.owner("key")
-        ledger.failure = None
-        assert "none" == plights.next()
-
-
 def test_a_group_whose_members_died_has_no_owners_until_one_beats(caplog: pytest.LogCaptureFixture) -> None:
-    log = log_of(genesis(lease=0.5), join("a"))
+    log = log_with(genesis(lease=0.5), join("a"))
     with caplog.at_level(logging.WARNING), Router(lambda: Flaky(log)) as router:
         plights = Plights(router)
         assert ["none", "silent"] == [plights.next(), plights.next()]
@@ -434,28 +326,28 @@ def test_a_group_whose_members_died_has_no_owners_until_one_beats(caplog: pytest
     assert any("router.silent" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize(
-    ("failure", "kind"),
-    [
-        (LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one"), LedgerUnusable),
-        (LedgerRewound("a ledger was wanted", "it lost records", "make a new one"), LedgerRewound),
-    ],
-)
-def test_what_ends_the_reading_is_what_look_ups_raise(log: MemoryLog, failure: LedgerError, kind: type) -> None:
-    ledger = Flaky(log)
-    with Router(lambda: ledger) as router:
-        plights = Plights(router)
-        ledger.failure = failure
+def test_what_ends_the_reading_is_what_look_ups_raise_until_it_is_mended_and_reopened(log: MemoryLog) -> None:
+    handles: list[Flaky] = []
+
+    def open_ledger() -> Ledger:
+        handles.append(Flaky(log))
+        return handles[-1]
+
+    with Router(open_ledger) as router:
+        plights, kept = Plights(router), router.owner
+        handles[0].failure = failure = LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one")
         assert ["none", "stopped"] == [plights.next(), plights.next()]
         first, second = (refused_by(lambda: router.owner("key")) for _ in range(2))
-        assert [kind] * 3 == [type(error) for error in (first, second, router.error)]
+        assert [LedgerUnusable] * 3 == [type(error) for error in (first, second, router.error)]
         assert str(failure) == str(first) == str(second)
         assert first is not second
-        with pytest.raises(kind):
+        with pytest.raises(LedgerUnusable):
             router.await_table()
-        assert ledger.closed.wait(PATIENCE)
-    with pytest.raises(Closed):
-        router.owner("key")
+        assert handles[0].closed.wait(PATIENCE)
+        router.reopen()
+        assert "a" == router.owner("key").name == kept("key").name
+        router.reopen()
+        assert ([True, True, False], "a") == ([one.closed.is_set() for one in handles], kept("key").name)
 
 
 def test_a_ledger_that_lost_records_is_noticed_by_who_only_reads(log: MemoryLog) -> None:
@@ -476,23 +368,6 @@ def test_a_defect_in_the_reading_thread_is_no_reason_to_trust_the_last_table(log
         assert ["none", "stopped"] == [plights.next(), plights.next()]
         with pytest.raises(NeliError, match="it ended by a ZeroDivisionError, which is a defect"):
             router.owner("key")
-
-
-def test_a_mended_ledger_can_be_reopened(log: MemoryLog) -> None:
-    handles: list[Flaky] = []
-
-    def open_ledger() -> Ledger:
-        handles.append(Flaky(log))
-        return handles[-1]
-
-    with Router(open_ledger) as router:
-        plights, kept = Plights(router), router.owner
-        handles[0].failure = LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one")
-        assert ["none", "stopped"] == [plights.next(), plights.next()]
-        router.reopen()
-        assert "a" == router.owner("key").name == kept("key").name
-        router.reopen()
-        assert ([True, True, False], "a") == ([one.closed.is_set() for one in handles], kept("key").name)
 
 
 def test_a_reader_that_hung_and_comes_back_disturbs_no_other(log: MemoryLog) -> None:
@@ -530,28 +405,27 @@ def test_after_closing_look_ups_raise_closed_and_closing_twice_is_fine(router: R
     assert "neli-router" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_router_that_a_program_forgot_stops_reading(log: MemoryLog) -> None:
+def test_a_router_that_a_program_forgot_stops_reading_but_a_kept_owner_keeps_its_router(log: MemoryLog) -> None:
     ledger = Flaky(log)
     router = Router(lambda: ledger)
-    gone = weakref.ref(router)
+    gone, owner = weakref.ref(router), router.owner
     del router
+    gc.collect()
+    assert "a" == owner("key").name
+    del owner
     while not ledger.closed.wait(0.01):
         gc.collect()
     assert gone() is None
 
 
-def test_a_kept_owner_keeps_its_router(log: MemoryLog) -> None:
-    owner = Router(lambda: MemoryLedger(log)).owner
-    gc.collect()
-    assert "a" == owner("key").name
-    cast("Any", owner).__self__.close()
-
-
-@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_router_cannot_be_copied_but_its_table_can(router: Router, duplicate: Callable[[object], object]) -> None:
-    with pytest.raises(TypeError, match=r"a Router cannot be pickled: .*\. Send memory and open a router where that"):
-        duplicate(router)
-    duplicate(router.table)
+def test_a_router_cannot_be_copied_but_its_table_can(router: Router) -> None:
+    duplicates: tuple[Callable[[object], object], ...] = (pickle.dumps, copy.copy, copy.deepcopy)
+    for duplicate in duplicates:
+        with pytest.raises(
+            TypeError, match=r"a Router cannot be pickled: .*\. Send memory and open a router where that"
+        ):
+            duplicate(router)
+        duplicate(router.table)
 
 
 def test_no_key_is_ever_shown() -> None:

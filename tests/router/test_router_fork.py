@@ -1,48 +1,40 @@
 """A forked child has the router's memory and none of its threads: look-ups raise until it opens the ledger itself."""
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from neli_router.errors import NeliError
-from neli_router.induction.records import Genesis, Join, Leave, Record, encode
-from neli_router.keyspace import Layout
+from neli_router.induction.records import Leave, Record
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.feed import WATCHDOG, Feed
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
+from tests.support.groups import LAYOUT, genesis, join, write
+from tests.support.waiting import PATIENCE
 
 # From 3.12 on, Python warns of a fork in a process that has threads. That is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
-LAYOUT = Layout(slots=64, partitions=4)
-GENESIS = Genesis(by="x", layout=LAYOUT, lease=3600.0, guarantee="exclusive", base=1_000, version=1)
-PATIENCE_S = 60
 
-
-def join(name: str) -> Join:
-    return Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0)
-
-
-def write(path: Path, *records: Record) -> None:
-    ledger = SqliteLedger(path)
-    ledger.append([encode(record) for record in records])
-    ledger.close()
+def append(path: Path, *records: Record) -> None:
+    with closing(SqliteLedger(path)) as ledger:
+        write(ledger, *records)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "ledger.db"
-    write(path, GENESIS, join("a"))
+    append(path, genesis(), join("a"))
     return path
 
 
@@ -56,7 +48,7 @@ def in_child(act: Callable[[], object]) -> str:
     """What `act` returned in a forked child, or the name of the error that it raised there."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
-        signal.alarm(PATIENCE_S)  # A child that hangs must not hang the tests.
+        signal.alarm(int(PATIENCE))  # A child that hangs must not hang the tests.
         said = "nothing"
         try:
             said = str(act())
@@ -75,12 +67,12 @@ def in_child(act: Callable[[], object]) -> str:
 def changed_to(router: Router, path: Path, *records: Record) -> str:
     """The owner of everything after `records`."""
     with router.watch() as watch:
-        write(path, *records)
-        assert watch.take(PATIENCE_S) is not None
+        append(path, *records)
+        assert watch.take(PATIENCE) is not None
     return router.owner("key").name
 
 
-def test_look_ups_in_a_child_raise_forked_until_it_reopens(router: Router, path: Path) -> None:
+def test_look_ups_in_a_child_raise_forked_which_says_what_to_do_until_it_reopens(router: Router, path: Path) -> None:
     kept = router.owner
 
     def child() -> str:
@@ -93,31 +85,25 @@ def test_look_ups_in_a_child_raise_forked_until_it_reopens(router: Router, path:
         return " ".join([*said, error_of(lambda: kept("key"))])
 
     assert "Forked Forked Forked Forked Forked Forked a a b Closed" == in_child(child)
+    assert (
+        f"the owner of slot {LAYOUT.slot('key')} was wanted, but this process is a fork, and what reads the ledger "
+        "stayed in its parent: reopen the router here; if a member feeds it, open a member here"
+    ) == in_child(lambda: refused_by(lambda: router.owner("key")))
     # The parent went on all the while, and saw what the child wrote.
     assert "c" == changed_to(router, path, join("c"), Leave(by="b"))
 
 
-def test_the_error_says_what_to_do(router: Router) -> None:
-    def child() -> str:
-        with pytest.raises(NeliError) as caught:
-            router.owner("key")
-        return str(caught.value)
-
-    slot = LAYOUT.slot("key")
-    assert (
-        f"the owner of slot {slot} was wanted, but this process is a fork, and what reads the ledger stayed in its "
-        "parent: reopen the router here; if a member feeds it, open a member here"
-    ) == in_child(child)
-
-
-def test_a_child_that_closes_or_just_ends_leaves_its_parent_alone(router: Router, path: Path) -> None:
+def test_a_child_that_closes_or_just_ends_leaves_its_parent_and_its_watches_alone(router: Router, path: Path) -> None:
     def close() -> str:
         router.close()
         return error_of(lambda: router.owner("key"))
 
+    watch = router.watch()
     assert "Closed" == in_child(close)
     assert "nothing to say" == in_child(lambda: "nothing to say")
+    assert "Forked" == in_child(lambda: next(watch))
     assert "b" == changed_to(router, path, join("b"), Leave(by="a"))
+    assert watch.take(PATIENCE) is not None
 
 
 def test_a_grandchild_reopens_too(router: Router) -> None:
@@ -168,56 +154,28 @@ def test_the_watchdogs_lock_does_not_stop_the_child_and_it_watches_there(router:
 
 def test_a_fork_in_the_middle_of_a_change_leaves_no_half_of_it_behind(router: Router, path: Path) -> None:
     for i in range(10):
-        writer = threading.Thread(target=write, args=(path, join(f"m{i}"), Leave(by=f"m{i - 1}" if i else "a")))
+        writer = threading.Thread(target=append, args=(path, join(f"m{i}"), Leave(by=f"m{i - 1}" if i else "a")))
         writer.start()
 
         def child() -> str:
             router.reopen()
             table = router.table
-            terms = {owner.term - GENESIS.base for owner in table.partitions if owner is not None}
+            terms = {owner.term - genesis().base for owner in table.partitions if owner is not None}
             return f"{len(terms)} term, below {table.offset}" if max(terms) < table.offset else f"{terms}"
 
         assert in_child(child).startswith("1 term, below ")
         writer.join()
 
 
-def test_a_watch_of_the_parent_ends_in_the_child(router: Router, path: Path) -> None:
-    watch = router.watch()
-    assert "Forked" == in_child(lambda: next(watch))
-    write(path, join("b"), Leave(by="a"))
-    assert watch.take(PATIENCE_S) is not None
-
-
-def test_a_router_that_a_member_feeds_cannot_reopen_and_says_so() -> None:
-    feed = Feed("memory", tell=print)
-    fed = Router(feed)
-    assert "Forked Forked" == in_child(lambda: f"{error_of(fed.reopen)} {error_of(lambda: fed.owner('key'))}")
-
-
-def test_a_static_router_is_as_good_in_a_child() -> None:
-    fixed = Router.static([Owner("a", "", i, 1) for i in range(4)], LAYOUT)
+def test_a_router_that_a_member_feeds_cannot_reopen_and_a_static_one_need_not() -> None:
+    fed, fixed = Router(Feed("memory", tell=print)), Router.static([Owner("a", "", i, 1) for i in range(4)], LAYOUT)
 
     def child() -> str:
-        name = fixed.owner("key").name
+        said = [error_of(fed.reopen), error_of(lambda: fed.owner("key")), fixed.owner("key").name]
         fixed.reopen()
-        return f"{name} {fixed.owner('key').name}"
+        return " ".join([*said, fixed.owner("key").name])
 
-    assert "a a" == in_child(child)
-
-
-def test_a_process_of_multiprocessing_inherits_a_router(router: Router) -> None:
-    context = multiprocessing.get_context("fork")
-    said = context.SimpleQueue()
-
-    def child(inherited: Router) -> None:
-        said.put(error_of(lambda: inherited.owner("key")))
-        inherited.reopen()
-        said.put(inherited.owner("key").name)
-
-    process = context.Process(target=child, args=(router,))
-    process.start()
-    process.join(PATIENCE_S)
-    assert (0, "Forked", "a") == (process.exitcode, said.get(), said.get())
+    assert "Forked Forked a a" == in_child(child)
 
 
 def test_an_async_router_reopens_in_the_childs_own_loop(path: Path) -> None:
@@ -236,7 +194,7 @@ def test_an_async_router_reopens_in_the_childs_own_loop(path: Path) -> None:
             # The child is in the middle of its parent's loop, so it takes a thread for one of its own.
             assert "Forked a" == in_child(lambda: in_thread(lambda: asyncio.run(child())))
             assert not waiting.done()
-            write(path, join("b"), Leave(by="a"))
+            append(path, join("b"), Leave(by="a"))
             assert await waiting is not None
 
     asyncio.run(parent())
@@ -251,7 +209,11 @@ def in_thread(act: Callable[[], object]) -> object:
 
 
 def error_of(act: Callable[[], Any]) -> str:
+    return type(refused_by(act)).__name__
+
+
+def refused_by(act: Callable[[], Any]) -> object:
     try:
-        return f"no error, but {cast('object', act())}"
+        return act()
     except NeliError as error:
-        return type(error).__name__
+        return error

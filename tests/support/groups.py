@@ -1,28 +1,44 @@
-"""What several groups are tried on: ledgers that say who is a member, and tables that are given."""
+"""What routers and groups are tried on: ledgers that say who is a member, or fail, and tables that are given."""
 
-from neli_router.induction.records import Genesis, Join, encode
+import threading
+
+from neli_router.induction.records import Genesis, Join, Record, encode
 from neli_router.keyspace import Layout
+from neli_router.ledgers.base import Entry, Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.router.groups import Leader
+from neli_router.router.refusal import NoTable, View
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
+from tests.support.waiting import until
 
-__all__ = ["log_of", "named", "records_of", "static"]
+__all__ = ["LAYOUT", "Flaky", "Plights", "genesis", "join", "log_of", "log_with", "named", "static", "write"]
 
+LAYOUT = Layout(slots=64, partitions=4)
 FOREVER = 3600.0
+"""A lease after which no member is missed."""
 
 
-def log_of(*names: str, partitions: int = 4) -> MemoryLog:
+def genesis(layout: Layout = LAYOUT, *, lease: float = FOREVER) -> Genesis:
+    return Genesis(by="x", layout=layout, lease=lease, guarantee="exclusive", base=1_000, version=1)
+
+
+def join(name: str, *, zone: str = "") -> Join:
+    return Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0, zone=zone)
+
+
+def write(ledger: Ledger, *records: Record) -> None:
+    ledger.append([encode(record) for record in records])
+
+
+def log_with(*records: Record) -> MemoryLog:
     log = MemoryLog()
-    MemoryLedger(log).append([encode(record) for record in records_of(*names, partitions=partitions)])
+    write(MemoryLedger(log), *records)
     return log
 
 
-def records_of(*names: str, partitions: int = 4, zone: str = "") -> list[Genesis | Join]:
-    layout = Layout(slots=64, partitions=partitions)
-    genesis = Genesis(by="x", layout=layout, lease=FOREVER, guarantee="exclusive", base=1_000, version=1)
-    joins = [Join(by=name, name=name, address=f"{name}:1", versions=(1, 1), at=0, zone=zone) for name in names]
-    return [genesis, *joins]
+def log_of(*names: str) -> MemoryLog:
+    return log_with(genesis(), *map(join, names))
 
 
 def static(*owners: str, layout: Layout | None = None) -> Router:
@@ -33,3 +49,45 @@ def static(*owners: str, layout: Layout | None = None) -> Router:
 
 def named(leaders: list[Leader]) -> dict[str, str]:
     return {leader.group: leader.owner.name for leader in leaders}
+
+
+class Flaky(MemoryLedger):
+    """A ledger whose driver fails, or hangs, whenever the test wants it to."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__(log)
+        self.failure: BaseException | None = None
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self.closed = threading.Event()
+
+    def read(self, timeout: float) -> list[Entry]:
+        self.flowing.wait()
+        if self.failure is not None:
+            raise self.failure
+        return super().read(min(timeout, 0.01))
+
+    def close(self) -> None:
+        super().close()
+        self.closed.set()
+
+
+class Plights:
+    """Every plight that a router was in, as it happened; "none" while it has a table."""
+
+    def __init__(self, router: Router) -> None:
+        self.seen: list[str] = []
+        self._taken = 0
+        router.feed.show_to(self._show)
+
+    def _show(self, view: View) -> None:
+        self.seen.append(view.plight.name.lower() if isinstance(view, NoTable) else "none")
+
+    def next(self) -> str:
+        until(lambda: len(self.seen) > self._taken)
+        self._taken += 1
+        return self.seen[self._taken - 1]
+
+    def await_one(self, plight: str) -> None:
+        while self.next() != plight:
+            pass
