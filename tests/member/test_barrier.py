@@ -83,52 +83,40 @@ led             -> nothing
 events          -> Acquired 0@5 1@5
 led             -> 0@5 1@5
 """,
-    "it is handed over when its handler has returned and its blocks have ended": """
-acquired 0@5    -> .
-events          -> Acquired 0@5
+    "it is handed over when its handler has returned and its blocks have ended, whichever is last": """
+acquired 0@5 1@5 -> .
+events          -> Acquired 0@5 1@5
 enter 0         -> .
 enter 0         -> .
 revoked 0@5     -> .
-led             -> nothing
+led             -> 1@5
 leave           -> .
 events          -> Revoked 0@5
 leave           -> release 0@5
-""",
-    "blocks that ended before the handler returned wait for it": """
-acquired 0@5    -> .
-events          -> Acquired 0@5
-enter 0         -> .
-revoked 0@5     -> .
+enter 1         -> .
+revoked 1@5     -> .
 leave           -> .
-events          -> Revoked 0@5, release 0@5
+events          -> Revoked 1@5, release 1@5
 """,
-    "what was revoked before the program could be told is not told and not waited for": """
-acquired 0@5    -> .
+    "what was revoked or fenced before the program could be told is not told and not waited for": """
+acquired 0@5 1@5 -> .
 revoked 0@5     -> release 0@5
-events          -> .
-led             -> nothing
-""",
-    "what was fenced before the program could be told is not told": """
-acquired 0@5    -> .
-fenced 0@5      -> .
+fenced 1@5      -> .
 events          -> .
 urgent          -> .
+led             -> nothing
 """,
-    "a fence takes the place of a revocation that still waits": """
-acquired 0@5    -> .
-events          -> Acquired 0@5
+    "a fence takes the place of a revocation that still waits, and a fenced block holds up no handover": """
+acquired 0@5 1@5 -> .
+events          -> Acquired 0@5 1@5
 revoked 0@5     -> .
 fenced 0@5      -> .
 events          -> .
 urgent          -> Fenced 0@5
-""",
-    "a fenced block holds up no handover": """
-acquired 0@5    -> .
-events          -> Acquired 0@5
-enter 0         -> .
-revoked 0@5     -> .
-events          -> Revoked 0@5
-fenced 0@5      -> .
+enter 1         -> .
+revoked 1@5     -> .
+events          -> Revoked 1@5
+fenced 1@5      -> .
 leave           -> .
 """,
     # A block from before the outage must not hold up, or be taken for, one from after it.

@@ -20,7 +20,6 @@ from neli_router.clock import host_clock
 from neli_router.config import Config
 from neli_router.errors import LedgerUnusable
 from neli_router.keyspace import Layout
-from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess
 from neli_router.processes.referee import judged
@@ -90,18 +89,6 @@ def test_pulse_raises_a_fatal_error_and_so_does_every_later_call(
     for call in calls:
         with pytest.raises(LedgerUnusable, match="it is there no more"):
             call()
-
-
-def test_background_runs_its_task_while_it_leads_and_ends_by_its_error(opened: Open) -> None:
-    def task(lease: Lease) -> None:
-        terms.append(lease.term)
-        if len(terms) == 3:
-            raise ValueError("no such price")
-
-    terms: list[int] = []
-    with pytest.raises(ValueError, match="no such price"):
-        opened("first").background(task, interval=0.01).wait(PATIENCE)
-    assert 3 == len(terms)
 
 
 def test_barrier_hears_acquired_before_the_program_leads_and_revoked_before_await_returns(opened: Open) -> None:
