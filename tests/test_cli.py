@@ -11,25 +11,22 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_help_names_every_command() -> None:
-    code, output = run("--help")
-    assert (0, [True, True, True]) == (code, [command in output for command in ("demo", "simulate", "explore")])
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), "or without one"),
-        (("agent",), "neli and fast-neli need it"),
-        (("doctor",), "In a group without a broker it checks the names of the peers"),
-        (("members",), "it prints what `neli peers` prints"),
-        (("events",), "What operators wished is not written down there"),
-        (("undrain",), "its peers give partitions back within some seconds"),
+        ((), ["demo", "simulate", "explore", "or without one"]),
+        (("agent",), ["neli and fast-neli need it"]),
+        (("doctor",), ["In a group without a broker it checks the names of the peers"]),
+        (("members",), ["it prints what `neli peers` prints"]),
+        (("events",), ["What operators wished is not written down there"]),
+        (("undrain",), ["its peers give partitions back within some seconds"]),
     ],
 )
-def test_help_does_not_speak_of_ledgers_alone(words: tuple[str, ...], expected: str) -> None:
+def test_help_names_every_command_and_does_not_speak_of_ledgers_alone(
+    words: tuple[str, ...], expected: list[str]
+) -> None:
     code, output = run(*words, "--help")
-    assert (0, True) == (code, expected in " ".join(output.split()))
+    assert (0, []) == (code, [text for text in expected if text not in " ".join(output.split())])
 
 
 def test_explore_prints_its_bounds_and_that_it_is_complete() -> None:
@@ -51,16 +48,15 @@ def test_one_seed_prints_its_options_and_its_trace_and_is_the_same_twice() -> No
     assert output == run("simulate", "--seed", "24301")[1]
 
 
-def test_a_seed_that_is_no_number_is_refused_with_an_example() -> None:
-    code, output = run("simulate", "--seed", "tuesday")
-    assert (2, True) == (code, "a whole number from 0 such as 24301 or 0x5eed was wanted, not 'tuesday'" in output)
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("explore", "--slots", "0"), "0 is not in the range 1<=x<=4"),
         (("simulate", "--seeds", "0"), "0 is not in the range x>=1"),
+        (
+            ("simulate", "--seed", "tuesday"),
+            "a whole number from 0 such as 24301 or 0x5eed was wanted, not 'tuesday'",
+        ),
         (("simulat",), "No such command 'simulat'"),
     ],
 )

@@ -43,24 +43,11 @@ class Host:
         return (self._raw() + self.suspended) / SECOND
 
 
-def test_it_is_the_raw_counter_plus_the_time_spent_suspended() -> None:
+def test_it_is_the_raw_counter_plus_the_time_spent_suspended_however_often() -> None:
     host = Host(suspended=3600 * SECOND)
     tell = LinuxClock(host.read)
     host.running += 10 * SECOND
     assert pytest.approx(host.seconds(), abs=1e-6) == tell()
-
-
-def test_it_counts_a_suspend() -> None:
-    host = Host()
-    tell = LinuxClock(host.read)
-    before = tell()
-    host.suspended += 30 * SECOND
-    assert pytest.approx(before + 30, abs=1e-5) == tell()
-
-
-def test_two_suspends_add_up() -> None:
-    host = Host()
-    tell = LinuxClock(host.read)
     before = tell()
     for _ in range(2):
         host.suspended += 5 * SECOND
@@ -160,12 +147,15 @@ def test_on_macos_it_is_the_raw_clock_alone() -> None:
 
 
 @pytest.mark.parametrize("platform", ["win32", "cygwin", "freebsd14", "emscripten"])
-def test_other_platforms_are_refused_with_what_was_found_and_what_to_do(platform: str) -> None:
-    with pytest.raises(Unsupported) as caught:
-        clock_of(platform)()
+def test_other_platforms_are_refused_with_what_was_found_and_what_to_do(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_supported_platform()  # This one is.
+    monkeypatch.setattr(clock, "host_clock", clock_of(platform))
+    with pytest.raises(Unsupported, match="run the members on Linux") as caught:
+        require_supported_platform()
     assert f"this is {platform!r}" == caught.value.found
     assert "Linux" in caught.value.wanted
-    assert "run the members on Linux" in caught.value.remedy
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
@@ -175,16 +165,6 @@ def test_a_host_whose_clocks_cannot_be_read_is_refused(platform: str) -> None:
 
     with pytest.raises(Unsupported, match="clocks cannot be read"):
         clock_of(platform, read=forbidden)()
-
-
-def test_an_unsupported_platform_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "host_clock", clock_of("win32"))
-    with pytest.raises(Unsupported):
-        require_supported_platform()
-
-
-def test_this_platform_is_supported() -> None:
-    require_supported_platform()
 
 
 # The real clock.

@@ -11,13 +11,11 @@ class StoppedThread:
     """The clock of a thread that stops for a minute after it has heard the first answer."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.answers = 0
+        self.now, self.answers = 0.0, 0
 
     def stop(self) -> None:
         self.answers += 1
-        if self.answers == 1:
-            self.now += 60.0
+        self.now += 60.0 if self.answers == 1 else 0.0
 
     def clock(self) -> float:
         now = self.now

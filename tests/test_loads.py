@@ -12,7 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neli_router.errors import BadKey, ConfigError, NeliError
@@ -23,6 +23,7 @@ from neli_router.keyspace import Layout
 from neli_router.loads import SLOTS_KEPT, LoadProfile
 from neli_router.status.group_view import GroupView
 
+LAW = settings(deadline=None)  # A law holds at whatever speed this machine has to spare.
 LAYOUT = Layout(slots=64, partitions=8)
 KEYS = ["a", "b", "a", None, "customer-7"]
 
@@ -45,6 +46,7 @@ def test_a_key_counts_as_one_or_as_its_weight(make: Any) -> None:
     assert [(slots[1], 5.0), (slots[0], 3.0)] == weighed.hottest(2)
 
 
+@LAW
 @given(
     st.lists(st.tuples(st.text("ab{}", max_size=3), st.integers(0, 1000)), max_size=30),
     st.builds(Layout, slots=st.integers(8, 40), partitions=st.integers(1, 8), tags=st.booleans()),
@@ -83,39 +85,24 @@ def test_weights_that_are_none_are_refused(weights: list[Any], problem: str) -> 
         LoadProfile.of_columns(pl.Series(["a", "b"]), LAYOUT, weights=pl.Series(weights))
 
 
-def test_a_column_of_numbers_has_no_profile() -> None:
+def test_a_column_of_numbers_has_no_profile_and_columns_need_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadKey, match="found a column of Int64"):
         LoadProfile.of_columns(pl.Series([1]), LAYOUT)
-
-
-def test_columns_need_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(NeliError, match=r"polars was wanted, for .*'\.\[columns\]'"):
         LoadProfile.of_columns(pa.array(["a"]), LAYOUT)
 
 
-def test_no_key_is_in_a_profile_or_its_file(tmp_path: Path) -> None:
-    found = profile(["secret"])
-    found.save(tmp_path / "profile.json")
-    assert "secret" not in repr(found) + (tmp_path / "profile.json").read_text()
-
-
 # What the group is told
 
 
-def test_every_partition_is_told_with_a_load_above_zero() -> None:
+def test_every_partition_is_told_with_a_load_above_zero_that_a_ledger_takes() -> None:
     """One without any would else count as the mean of the others."""
     told = profile(["a"]).loads()
     assert {LAYOUT.partition("a"): 1.0} == {partition: load for partition, load in told.items() if load > 1e-6}
     assert (8, True) == (len(told), min(told.values()) > 0)
-
-
-def test_what_is_told_stays_within_what_a_ledger_takes() -> None:
     told = LoadProfile.of(LAYOUT, [], {0: 4e20, 1: 1e20}).loads()
     assert (1e15, 2.5e14) == (told[0], told[1])
-
-
-def test_a_profile_without_load_is_not_told() -> None:
     with pytest.raises(ConfigError, match="the profile has no load in it"):
         profile([]).loads()
 
@@ -123,12 +110,13 @@ def test_a_profile_without_load_is_not_told() -> None:
 # The file
 
 
-def test_a_file_is_read_as_it_was_saved(tmp_path: Path) -> None:
-    saved = LoadProfile.of_columns(pl.Series(KEYS), LAYOUT, weights=pl.Series([1 / 3] * 5))
+def test_a_file_is_read_as_it_was_saved_and_holds_no_key(tmp_path: Path) -> None:
+    saved = LoadProfile.of_columns(pl.Series(["secret", *KEYS]), LAYOUT, weights=pl.Series([1 / 3] * 6))
     saved.save(tmp_path / "profile.json")
     saved.save(tmp_path / "profile.json")
     assert saved == LoadProfile.read(tmp_path / "profile.json")
     assert ["profile.json"] == [path.name for path in tmp_path.iterdir()]
+    assert "secret" not in repr(saved) + (tmp_path / "profile.json").read_text()
 
 
 GOOD = {
@@ -161,20 +149,18 @@ def test_a_file_that_contradicts_itself_is_refused(slip: dict[str, Any], problem
     assert [True] == [problem in one and str(path) in one for one in raised.value.problems]
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"partitions": [NaN]}', '{"layout"', "\udcff"])
-def test_a_file_that_is_no_json_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "profile.json").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ConfigError, match="is no JSON"):
-        LoadProfile.read(tmp_path / "profile.json")
-
-
-def test_a_file_that_is_not_there_or_far_too_large_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_json_or_not_there_or_far_too_large_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        LoadProfile.read(tmp_path / "profile.json")
-    with (tmp_path / "huge.json").open("wb") as file:
+        LoadProfile.read(path)
+    for text in ("", "{", '{"partitions": [NaN]}', '{"layout"', "\udcff"):
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        with pytest.raises(ConfigError, match="is no JSON"):
+            LoadProfile.read(path)
+    with path.open("wb") as file:
         file.truncate(1 << 30)
     with pytest.raises(ConfigError, match="has more than 64 MiB"):
-        LoadProfile.read(tmp_path / "huge.json")
+        LoadProfile.read(path)
 
 
 # What it is for
@@ -221,7 +207,7 @@ def evened_out(state: State, told: LoadProfile) -> tuple[list[float], list[int],
     return balances, moves[:-1], share
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_zipf_load_is_even_after_one_change_of_few_moves(seed: int) -> None:
     told = zipf(100_000, 1.1, seed)
     balances, moves, share = evened_out(group(4), told)

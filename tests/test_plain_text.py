@@ -28,28 +28,15 @@ each_command = pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMAND
 
 
 @each_command
-def test_a_command_is_shown_as_an_escape_and_text_as_it_is(command: str) -> None:
+def test_neither_an_error_nor_a_line_of_the_log_holds_a_command(command: str, caplog: pytest.LogCaptureFixture) -> None:
     shown = plain(f"é 日本 {command} <b>")
     assert (True, True) == (shown.isprintable(), shown.startswith("é 日本 \\") and shown.endswith(" <b>"))
-
-
-@each_command
-def test_no_part_of_an_error_is_a_command(command: str) -> None:
     error = NeliError(f"wanted {command}", f"found {command}", f"do {command}")
     parts = (str(error), error.wanted, error.found, error.remedy, str(pickle.loads(pickle.dumps(error))))  # noqa: S301
     assert all(part.isprintable() for part in parts)
-
-
-@each_command
-def test_a_name_that_is_a_command_is_refused_in_one_line(command: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match="the name must be printable text") as refused:
         Settings(name=f"a{command}", layout=Layout())
     assert str(refused.value).isprintable()
-    assert "the name must be printable text" in str(refused.value)
-
-
-@each_command
-def test_a_line_of_the_log_holds_no_command(command: str, caplog: pytest.LogCaptureFixture) -> None:
     logger().warning("member.suspected", name=f"a{command}", at=7)
     (record,) = caplog.records
     assert record.getMessage().isprintable()
