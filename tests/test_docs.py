@@ -110,7 +110,7 @@ def commands(block: str) -> Iterator[list[str]]:
 
 @cache
 def help_of(program: str, *words: str) -> str:
-    """What a module, or a script, prints about its options. Several pages name the same program."""
+    """The help of a module or a script, printed once although several pages name it."""
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(StringIO()) as told, suppress(SystemExit):
         patched.setattr(sys, "argv", [program, *words, "--help"])
         if program.endswith(".py"):

@@ -60,7 +60,7 @@ NO_KEYS = [
 def test_a_slot_is_the_published_murmur3_of_the_key(key: Key, expected: int) -> None:
     assert expected == Layout(slots=SLOTS_MAX).slot(key)
     assert expected % SLOTS == Layout().slot(key)
-    # The signed hash, which is quicker to get, would be wrong where slots are no power of two.
+    # The signed hash, which is quicker to get, would be wrong unless slots are a power of two.
     assert expected % 1000 == hasher(Layout(slots=1000))(key)
 
 

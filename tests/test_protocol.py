@@ -105,6 +105,6 @@ def test_all_contradictions_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         made(name="", weight=-1, guarantee="x", beat=5.0, drift=0.5, delay_max=7.0, snapshot_every=0)
     assert 7 == len(caught.value.problems)
-    with pytest.raises(ConfigError) as caught:  # A lease that is no time is not compared with others.
+    with pytest.raises(ConfigError) as caught:  # Only the lease itself is reported, and no comparison with it.
         made(lease=nan, delay_max=1.0, beat=0.1)
     assert 1 == len(caught.value.problems)

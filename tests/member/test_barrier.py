@@ -98,7 +98,7 @@ revoked 1@5     -> .
 leave           -> .
 events          -> Revoked 1@5, release 1@5
 """,
-    "what was revoked or fenced before the program could be told is not told and not waited for": """
+    "a grant that ends before its handler was called needs no handler": """
 acquired 0@5 1@5 -> .
 revoked 0@5     -> release 0@5
 fenced 1@5      -> .

@@ -60,14 +60,14 @@ def beat_of_nobody(group: Group, *, ahead: int = 0) -> list[Record | bytes]:
 
 
 LINES: dict[str, Callable[[Group], Sequence[Record | bytes]]] = {
-    "a beat by nobody that had read further": lambda group: beat_of_nobody(group, ahead=10**9),
-    "a genesis by nobody that had read further": lambda group: [genesis(group["a"].state)],
-    "a beat by nobody with another digest": beat_of_nobody,
+    "a beat of a stranger that had read further": lambda group: beat_of_nobody(group, ahead=10**9),
+    "a genesis of a stranger that had read further": lambda group: [genesis(group["a"].state)],
+    "a beat of a stranger with another digest": beat_of_nobody,
     "a beat in each name that had read further": lambda group: forged(group, at=10**12),
     "a beat in each name with another digest": lambda group: forged(group, digest="f" * 16),
     "a beat in each name from the future": lambda group: forged(group, sent_at=group.now + 99_999.0),
-    "2,000 drains of nobody": lambda _: [Drain(by="op", name=f"nobody {i}") for i in range(2000)],
-    "5,000 lines of a kilobyte that are no records": lambda _: [b"x" * 1024] * 5000,
+    "2,000 drains of strangers": lambda _: [Drain(by="op", name=f"nobody {i}") for i in range(2000)],
+    "5,000 lines of a kilobyte without a record": lambda _: [b"x" * 1024] * 5000,
     "a name that is a command": lambda _: [encode(Drain(by="op", name="x")).replace(b'"x"', b'"\\u001b[2J"')],
 }
 

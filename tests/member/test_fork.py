@@ -29,7 +29,7 @@ LEASE = 5.0
 
 @pytest.fixture(name="member", scope="module", params=["memory", "sqlite"])
 def parent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
-    """A member that all tests fork beside; each leaves it as it was."""
+    """One member for all tests of a kind of ledger: they end only its copies in children."""
     is_memory = request.param == "memory"
     address = "memory://fork" if is_memory else f"sqlite://{tmp_path_factory.mktemp('fork')}/ledger.db"
     with Member(Config(address, name="parent", lease=LEASE, layout=Layout(partitions=8))) as member:

@@ -92,7 +92,7 @@ def test_pulse_raises_a_fatal_error_and_so_does_every_later_call(
 
 
 def test_barrier_hears_acquired_before_the_program_leads_and_revoked_before_await_returns(opened: Open) -> None:
-    """Pulse answers a leader at once, and is-leader is a lease that ends by itself."""
+    """A leader's pulse does not wait. Its is-leader is a lease."""
     heard, may_go_on = list[Event](), threading.Event()
 
     def barrier(event: Event) -> None:

@@ -528,5 +528,5 @@ def test_a_script_that_ends_without_closing_leaves_though_its_handler_hangs_and_
     ledger = SqliteLedger(tmp_path / "ledger.db")
     records = [decode(entry.payload) for entry in ledger.read(0)]
     ledger.close()
-    if handler == "None":  # It hands over at once.
+    if handler == "None":  # It hands over when it leaves.
         assert [Leave, Beat] == [type(records[-1]), type(records[-2])]

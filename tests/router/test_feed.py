@@ -290,7 +290,7 @@ def test_a_watch_yields_what_changed_since_its_table_and_a_first_table_is_a_chan
     story.replay("0 begin 4\n0 join a")
     a = [Owner("a", "a:1", i, 1_002) for i in range(4)]
     assert [Change(i, None, a[i], 3) for i in range(4)] == [early.take(0) for _ in range(4)]
-    found: list[str] = []  # By a program that looks up as soon as it is told.
+    found: list[str] = []  # A program looks up in the notification.
     watch = story.feed.watch(tell=lambda: found.append(story.router.owner(KEY).name))
     assert story.router.table is watch.table
     assert watch.take(0) is None

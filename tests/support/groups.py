@@ -1,4 +1,4 @@
-"""What routers and groups are tried on: ledgers that say who is a member, or fail, and tables that are given."""
+"""Ledgers for tests of routers: with members, or with a driver that fails; and routers of given tables."""
 
 import threading
 
