@@ -166,20 +166,13 @@ def test_a_handler_that_raises_something_of_ours_is_no_different() -> None:
         group.settle()
 
 
-def test_a_lane_works_off_what_it_has_before_it_ends() -> None:
-    done: list[int] = []
-    ended: list[bool] = []
-    lane: Lane[int] = Lane("lane", done.append, lambda: ended.append(True))
-    lane.put(1)
-    lane.put(2)
+def test_a_lane_works_off_what_it_has_before_it_ends_and_is_not_turned_from_within() -> None:
+    done: list[object] = []
+    lane: Lane[Callable[[], object]] = Lane("lane", lambda item: item(), lambda: done.append("ended"))
+    lane.put(lambda: done.append(lane.turn()))
+    lane.put(lambda: done.append("second"))
+    lane.put(lambda: done.append("third"))
+    assert (True, [False]) == (lane.turn(), done)
     lane.end()
     lane.run()
-    assert ([1, 2], [True], True) == (done, ended, lane.is_over)
-
-
-def test_a_lane_that_is_turned_from_within_does_nothing() -> None:
-    turned: list[bool] = []
-    lane: Lane[Callable[[], object]] = Lane("lane", lambda item: item())
-    lane.put(lambda: turned.append(lane.turn()))
-    lane.put(lambda: None)
-    assert (True, [False], True, False) == (lane.turn(), turned, lane.turn(), lane.turn())
+    assert ([False, "second", "third", "ended"], True, False) == (done, lane.is_over, lane.turn())

@@ -26,6 +26,8 @@ def test_those_that_are_led_are_held_and_come_along_when_they_are_led_later() ->
         assert theirs == [lease.partition for lease in held.more()]
         assert ([], mine) == (held.more(), [lease.partition for lease in held.leases])
         held.close()
+        group["a"].close()
+        assert [] == group["a"].hold(EVERYTHING).leases
 
 
 def test_a_revoked_one_is_told_once_and_handed_over_when_all_are_let_go_of() -> None:
@@ -71,13 +73,6 @@ def test_all_of_a_member_that_stood_still_are_lost_by_time_alone() -> None:
         assert "no heartbeat of a having come back in time" in why
         assert [] == held.leases
         held.close()
-
-
-def test_a_member_that_leaves_gives_nothing_to_hold() -> None:
-    with testing.group("a", partitions=4, lease=1.0) as group:
-        group.settle()
-        group["a"].close()
-        assert [] == group["a"].hold(EVERYTHING).leases
 
 
 def told(lost: Mapping[str, Sequence[Lease]]) -> dict[str, list[int]]:

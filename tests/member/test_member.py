@@ -53,7 +53,9 @@ def names(events: list[Event]) -> list[str]:
 # Leading
 
 
-def test_a_lease_says_what_it_is_for(group: Group) -> None:
+def test_a_lease_says_what_it_is_for_and_no_two_members_have_one_for_the_same(group: Group) -> None:
+    assert set(range(8)) == group["a"].led.keys() | group["b"].led.keys()
+    assert not group["a"].led.keys() & group["b"].led.keys()
     role = one_of(group["a"])
     with group["a"].leading(role) as lease:
         assert (role, role, "a", group["a"].led[role]) == (lease.role, lease.partition, lease.member, lease.term)
@@ -77,11 +79,6 @@ def test_roles_are_numbers_that_wrap_around_the_partitions_or_names_that_are_key
             group["a"].lease(cast("Any", no_role))
         with pytest.raises(BadKey):
             group["a"].pulse(0.0, role=cast("Any", no_role))
-
-
-def test_two_members_never_lead_the_same(group: Group) -> None:
-    assert set(range(8)) == group["a"].led.keys() | group["b"].led.keys()
-    assert not group["a"].led.keys() & group["b"].led.keys()
 
 
 def test_a_block_whose_lease_was_lost_says_so_at_its_end_unless_it_fails_by_itself(group: Group) -> None:
@@ -176,9 +173,11 @@ def test_a_partition_is_led_only_when_its_handler_has_returned_and_until_then_it
         assert ([(None, {})], True) == (during, lease.holds())
 
 
-def test_a_successor_waits_for_the_handler_and_for_the_blocks(group: Group) -> None:
+def test_a_successor_waits_for_the_handler_and_for_the_blocks_which_a_revocation_wakes(group: Group) -> None:
     with group["a"].leading(one_of(group["a"])) as lease:
+        assert not lease.revoked.wait(0.5)
         group["a"].drain("a")
+        assert lease.revoked.wait(5.0)
         group.advance(3.0)
         assert (True, True) == (bool(lease.revoked), lease.holds())
         assert group.owner(lease.partition) == "a"
@@ -276,15 +275,6 @@ def test_a_handler_that_fails_while_the_member_closes_is_told_all_the_same() -> 
             group["a"].close()
         with pytest.raises(HandlerFailed, match="handler of Revoked was to return"):
             group["a"].await_closed(timeout=5.0)
-
-
-def test_a_revocation_wakes_the_caller_that_waits_for_it(group: Group) -> None:
-    lease = group["a"].lease(one_of(group["a"]))
-    assert lease is not None
-    assert not lease.revoked.wait(0.5)
-    group["b"].drain("a")
-    assert lease.revoked.wait(5.0)
-    assert lease.revoked.is_set()
 
 
 # The end

@@ -278,7 +278,7 @@ def test_closing_on_a_signal_while_the_main_thread_works(in_memory: Callable[...
 
 def test_closing_on_a_signal_while_the_main_thread_waits_to_lead(in_memory: Callable[..., Config]) -> None:
     with Member(in_memory("a")) as a, Member(in_memory("b")) as b:
-        until(lambda: b.led)
+        until(lambda: 4 == len(a.led) == len(b.led))
         before = signal.signal(signal.SIGTERM, lambda *_: a.close())
         pressing = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
         pressing.start()

@@ -100,10 +100,7 @@ def test_different_troubles_make_one_failed_look_up() -> None:
         Groups({"silent": silent, "closed": closed}).owners_of_role(1)
     assert LookupFailed is type(caught.value)
     assert "group silent: it was given none; group closed: this router was closed before" in caught.value.found
-
-
-def test_a_key_that_is_none_is_the_callers_mistake_and_not_a_group_without_an_answer() -> None:
-    with pytest.raises(BadKey):
+    with pytest.raises(BadKey):  # It is the caller's mistake, and not a group without an answer.
         Groups({"blue": static("a")}).owners(7)  # type: ignore[arg-type]
 
 
@@ -143,11 +140,6 @@ def test_a_group_whose_ledger_is_not_there_yet_comes_by_itself(tmp_path: Path) -
                 write(ledger, genesis(), join("gerd"))
                 changes.await_one("none")
                 assert {"late": "gerd", "early": "anna"} == named(groups.owners("key"))
-
-
-def test_without_any_ledger_it_does_not_open(tmp_path: Path) -> None:
-    with pytest.raises(StaleTable, match=r"group blue: .* group green: "):
-        Groups({"blue": f"sqlite://{tmp_path}/1.db", "green": f"sqlite://{tmp_path}/2.db"}, timeout=0.2)
 
 
 @pytest.mark.process
@@ -263,7 +255,7 @@ def test_the_host_of_an_address(address: str, host: str) -> None:
     assert host == by_host(Peer("a", address, 1, ""))
 
 
-def test_mistakes_are_told_together() -> None:
+def test_groups_that_cannot_be_opened_are_refused_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         Groups({"blue": "memory://x", "green": "memory://x"}, max_age={"gren": 1.0})
     assert (
@@ -272,24 +264,21 @@ def test_mistakes_are_told_together() -> None:
     ) == caught.value.problems
     with pytest.raises(ConfigError, match="name one at least"):
         Groups({})
+    with pytest.raises(StaleTable, match=r"group blue: .* group green: "):
+        Groups({"blue": f"sqlite://{tmp_path}/1.db", "green": f"sqlite://{tmp_path}/2.db"}, timeout=0.2)
 
 
-def test_closing_closes_what_it_opened_and_nothing_else() -> None:
+def test_it_can_be_reopened_not_pickled_and_closes_what_it_opened_and_nothing_else() -> None:
     log, given = log_of("anna"), static("a")
     groups = Groups({"blue": lambda: MemoryLedger(log), "green": given})
+    groups.reopen()
+    assert {"blue": "anna", "green": "a"} == named(groups.owners("key"))
+    assert "<Groups blue: <Router of " in repr(groups)
+    with pytest.raises(TypeError):
+        pickle.dumps(groups)
     groups.close()
     groups.close()
     assert {"green": "a"} == named(groups.owners("key"))
     given.close()
     with pytest.raises(Closed):
         groups.owners("key")
-
-
-def test_it_can_be_reopened_and_cannot_be_pickled() -> None:
-    log = log_of("anna")
-    with Groups({"blue": lambda: MemoryLedger(log)}) as groups:
-        groups.reopen()
-        assert {"blue": "anna"} == named(groups.owners("key"))
-        assert "<Groups blue: <Router of " in repr(groups)
-        with pytest.raises(TypeError):
-            pickle.dumps(groups)

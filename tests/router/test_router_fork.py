@@ -1,8 +1,6 @@
 """A forked child has the router's memory and none of its threads: look-ups raise until it opens the ledger itself."""
 
 import asyncio
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,6 +17,7 @@ from neli_router.router.async_router import AsyncRouter
 from neli_router.router.feed import WATCHDOG, Feed
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
+from tests.member.test_fork import in_child
 from tests.support.groups import LAYOUT, genesis, join, write
 from tests.support.waiting import PATIENCE
 
@@ -42,26 +41,6 @@ def path(tmp_path: Path) -> Path:
 def router(path: Path) -> Iterator[Router]:
     with Router(f"sqlite:{path}", max_age=60.0) as router:
         yield router
-
-
-def in_child(act: Callable[[], object]) -> str:
-    """What `act` returned in a forked child, or the name of the error that it raised there."""
-    reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
-        signal.alarm(int(PATIENCE))  # A child that hangs must not hang the tests.
-        said = "nothing"
-        try:
-            said = str(act())
-        except BaseException as error:  # noqa: BLE001 - the parent asks which.
-            said = type(error).__name__ if isinstance(error, NeliError) else repr(error)
-        finally:
-            os.write(writing, said.encode())
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        said = pipe.read()
-    _, status = os.waitpid(child, 0)
-    return said if status == 0 else f"ended by signal {os.WTERMSIG(status)}"
 
 
 def changed_to(router: Router, path: Path, *records: Record) -> str:
@@ -88,7 +67,7 @@ def test_look_ups_in_a_child_raise_forked_which_says_what_to_do_until_it_reopens
     assert (
         f"the owner of slot {LAYOUT.slot('key')} was wanted, but this process is a fork, and what reads the ledger "
         "stayed in its parent: reopen the router here; if a member feeds it, open a member here"
-    ) == in_child(lambda: refused_by(lambda: router.owner("key")))
+    ) == in_child(lambda: str(refused_by(lambda: router.owner("key"))))
     # The parent went on all the while, and saw what the child wrote.
     assert "c" == changed_to(router, path, join("c"), Leave(by="b"))
 
@@ -101,7 +80,7 @@ def test_a_child_that_closes_or_just_ends_leaves_its_parent_and_its_watches_alon
     watch = router.watch()
     assert "Closed" == in_child(close)
     assert "nothing to say" == in_child(lambda: "nothing to say")
-    assert "Forked" == in_child(lambda: next(watch))
+    assert "Forked" == in_child(lambda: error_of(lambda: next(watch)))
     assert "b" == changed_to(router, path, join("b"), Leave(by="a"))
     assert watch.take(PATIENCE) is not None
 
@@ -163,7 +142,7 @@ def test_a_fork_in_the_middle_of_a_change_leaves_no_half_of_it_behind(router: Ro
             terms = {owner.term - genesis().base for owner in table.partitions if owner is not None}
             return f"{len(terms)} term, below {table.offset}" if max(terms) < table.offset else f"{terms}"
 
-        assert in_child(child).startswith("1 term, below ")
+        assert str(in_child(child)).startswith("1 term, below ")
         writer.join()
 
 
