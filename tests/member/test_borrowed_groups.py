@@ -3,7 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,10 @@ def test_routers_learn_who_leads_from_the_store_of_owners(
 
 
 def _knows(router: Router, leaders: dict[int, tuple[str, int]]) -> bool:
-    try:
+    with suppress(LookupError):
         owners = [router.owner_of_role(role) for role in range(LAYOUT.partitions)]
-    except LookupError:
-        return False
-    return leaders == {owner.partition: (owner.name, owner.term) for owner in owners}
+        return leaders == {owner.partition: (owner.name, owner.term) for owner in owners}
+    return False
 
 
 @pytest.mark.kafka

@@ -19,6 +19,7 @@ from neli_router.processes.referee import LifePhase
 from neli_router.protocol import Acquired, Event, Fenced, Revoked
 from neli_router.router.router import Router
 from neli_router.testing import Group
+from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers.process import free_udp_ports
 from tests.support.waiting import PATIENCE, until
 
@@ -68,59 +69,14 @@ def shares(*members: Member) -> list[int]:
 # Real processes
 
 
-class Processes:
-    """Three member processes of one group, and what they noted."""
-
-    def __init__(self, folder: Path, protocol: str) -> None:
-        self.listed, self._is_one = Listed(folder), protocol == "gossip"
-        self.group = ProcessGroup(
-            folder,
-            partitions=PARTITIONS,
-            pause=0.02,
-            ledger=self.listed.address(0),
-            protocol=protocol,
-            lease=LEASE,
-            beat=BEATS[protocol],
-            layout={"slots": 64, "partitions": PARTITIONS},
-        )
-        for i in range(3):
-            self.start(i)
-
-    def start(self, i: int) -> MemberProcess:
-        return self.group.start(f"m{i}", ledger=self.listed.address(i))
-
-    def led(self) -> dict[int, tuple[str, int]]:
-        """Partition -> (process, term), of those that run. One that is stopped cannot note what it has lost."""
-        return {
-            i: (one.life.label, span.term)
-            for one in self.group.processes
-            if one.is_running and one.life.phase is not LifePhase.STOPPED
-            for i, span in one.life.held.items()
-        }
-
-    def settle(self) -> dict[int, tuple[str, int]]:
-        self.group.wait_until(lambda: len(self.led()) == PARTITIONS, "all partitions were to be led")
-        if not self._is_one:
-            self.group.settle()
-        return self.led()
-
-    def await_takeover(self, gone: MemberProcess, before: dict[int, tuple[str, int]]) -> dict[int, tuple[str, int]]:
-        """Until all that `gone` led is led by others, under higher terms."""
-        lost = {i: term for i, (label, term) in before.items() if label == gone.life.label}
-        assert lost
-
-        def is_taken() -> bool:
-            led = self.led()
-            return all(i in led and led[i][0] != gone.life.label and led[i][1] > term for i, term in lost.items())
-
-        self.group.wait_until(is_taken, "others were to lead what was lost")
-        return self.led()
-
-    def leader(self, before: dict[int, tuple[str, int]]) -> MemberProcess:
-        return next(one for one in self.group.processes if one.life.label == before[0][0])
-
-    def restart(self, one: MemberProcess) -> None:
-        self.start(int(one.life.label[1]))
+def led_by(group: ProcessGroup) -> dict[int, tuple[str, int]]:
+    """Partition -> (process, term), of those that run. One that is stopped cannot note what it has lost."""
+    return {
+        i: (one.life.label, span.term)
+        for one in group.processes
+        if one.is_running and one.life.phase is not LifePhase.STOPPED
+        for i, span in one.life.held.items()
+    }
 
 
 @pytest.mark.process
@@ -128,38 +84,57 @@ class Processes:
 def test_processes_that_are_stopped_or_killed_or_leave_are_replaced_under_higher_terms(
     protocol: str, tmp_path: Path
 ) -> None:
-    processes = Processes(tmp_path, protocol)
-    with processes.group as group:
-        before = processes.settle()
-        sleeper = processes.leader(before)
+    def settled() -> tuple[MemberProcess, dict[int, tuple[str, int]]]:
+        """The process that leads partition 0, and who leads all of them."""
+        group.wait_until(lambda: len(led_by(group)) == PARTITIONS, "all partitions were to be led")
+        if protocol == "term":
+            group.settle()
+        led = led_by(group)
+        return next(one for one in group.processes if one.life.label == led[0][0]), led
+
+    def await_takeover(gone: MemberProcess, before: dict[int, tuple[str, int]]) -> None:
+        """Until all that `gone` led is led by others, under higher terms."""
+        label = gone.life.label
+        lost = {i: term for i, (leader, term) in before.items() if leader == label}
+
+        def is_taken() -> bool:
+            led = led_by(group)
+            return all(i in led and led[i][0] != label and led[i][1] > term for i, term in lost.items())
+
+        group.wait_until(is_taken, "others were to lead what was lost")
+
+    names, layout = ("m0", "m1", "m2"), {"slots": 64, "partitions": PARTITIONS}
+    options = {"protocol": protocol, "lease": LEASE, "beat": BEATS[protocol], "layout": layout}
+    with PeerProcesses(tmp_path, loopback_places(names), partitions=PARTITIONS, pause=0.02, **options) as group:
+        for name in names:
+            group.start(name)
+        sleeper, before = settled()
         sleeper.stop()
-        processes.await_takeover(sleeper, before)
+        await_takeover(sleeper, before)
         sleeper.resume()
         group.wait_until(lambda: bool(sleeper.life.halted), "the sleeper was to be fenced")
         assert all(note.refusal for note in sleeper.life.woke)
 
-        before = processes.settle()
-        victim = processes.leader(before)
+        victim, before = settled()
         victim.kill()
-        processes.await_takeover(victim, before)
-        processes.restart(victim)
+        await_takeover(victim, before)
+        group.start(victim.life.label.partition(".")[0])
 
-        before = processes.settle()
-        leaver = processes.leader(before)
+        leaver, before = settled()
         halted, handovers = len(leaver.life.halted), group.verdict().handovers
         leaver.ask_to_leave()
         assert 0 == leaver.exit_code()
-        processes.await_takeover(leaver, before)
+        await_takeover(leaver, before)
         assert halted == len(leaver.life.halted)
         assert group.verdict().handovers > handovers
-        processes.restart(leaver)
+        group.start(leaver.life.label.partition(".")[0])
 
-        before = processes.settle()
+        _, before = settled()
         for one in group.running.values():
             one.kill()
-        for i in range(3):
-            processes.start(i)
-        after = processes.settle()
+        for name in names:
+            group.start(name)
+        _, after = settled()
         assert all(after[i][1] > term for i, (_, term) in before.items())
 
         group.read_notes()

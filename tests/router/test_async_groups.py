@@ -14,7 +14,7 @@ from neli_router.induction.records import Leave
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.router.async_groups import AsyncGroups
-from neli_router.router.groups import Groups, SharedHost
+from neli_router.router.groups import Groups
 from neli_router.router.watch import Change
 from tests.support.groups import log_of, named, static, write
 from tests.support.waiting import PATIENCE, until_in_loop
@@ -37,6 +37,8 @@ def test_it_answers_as_groups_do() -> None:
             with Groups(sources) as plain:
                 assert plain.owners("key") == groups.owners("key")
                 assert plain.owners_of_role(3) == groups.owners_of_role(3)
+                assert [] == plain.shared_hosts() == groups.shared_hosts()
+                assert ["blue"] == plain.groups_on("anna") == groups.groups_on("anna")
             assert (["blue", "green"], 2, {}) == (list(groups), len(groups), groups.errors)
             assert "gerd" == groups["green"].owner("key").name
             assert repr(groups).startswith("<AsyncGroups blue: <Router of ")
@@ -49,15 +51,6 @@ def test_it_answers_as_groups_do() -> None:
             assert {(0, None), (1, None), (2, None), (3, None)} == {(it.partition, it.after) for it in changes}
         with pytest.raises(Closed):
             groups.owners("key")
-
-    run(act())
-
-
-def test_hosts_that_serve_a_role_twice_are_told() -> None:
-    async def act() -> None:
-        async with AsyncGroups({"blue": static("one:1", "two:1"), "green": static("one:2", "one:3")}) as groups:
-            assert [SharedHost("one", ("blue", "green"), (0,))] == groups.shared_hosts()
-            assert ["blue"] == groups.groups_on("two")
 
     run(act())
 
