@@ -244,7 +244,10 @@ def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> None:
                 member.state.pins,
             )
             await member.undrain("b")
-        assert await member.await_closed()
+            async with member.leading(0) as lease:
+                await member.close()  # In one's own block, it takes effect at the end of that.
+                assert lease.holds()
+            assert await member.await_closed(timeout=PATIENCE)
         with pytest.raises(Closed):
             await member.pulse(0.0)
         with pytest.raises(Closed):
@@ -283,17 +286,6 @@ def test_a_plain_handler_runs_on_the_loop_too_and_may_close(config: Config) -> N
     member = AsyncMember(config, on_event=handle)
     asyncio.run(main())
     assert [("Acquired", True), ("Revoked", True)] == told
-
-
-def test_closing_in_ones_own_block_takes_effect_at_its_end(config: Config) -> None:
-    async def main() -> None:
-        async with AsyncMember(config) as member:
-            async with member.leading(0) as lease:
-                await member.close()
-                assert lease.holds()
-            assert await member.await_closed(timeout=PATIENCE)
-
-    asyncio.run(main())
 
 
 def test_closing_with_a_timeout_cancels_another_tasks_block(config: Config) -> None:

@@ -102,14 +102,20 @@ def test_a_block_whose_lease_was_lost_says_so_at_its_end_unless_it_fails_by_itse
         work(fails=True)
 
 
-def test_a_stopped_process_finds_its_lease_over_at_the_first_question(group: Group) -> None:
-    lease = group["a"].lease(one_of(group["a"]))
+def test_a_stopped_process_finds_its_lease_over_at_the_first_question_and_comes_back_under_a_new_identity(
+    group: Group,
+) -> None:
+    lease, before = group["a"].lease(one_of(group["a"])), group["a"].incarnation
     assert lease is not None
     group.pause("a")
     group.advance(60.0)
     assert (False, 0.0) == (lease.holds(), lease.remaining())
     with pytest.raises(LeaseLost, match=r"it ended 59\.\d+ s ago, no heartbeat of a having come back in time"):
         lease.check()
+    group.resume("a")
+    group.settle()
+    assert before != group["a"].incarnation
+    assert ["Acquired", "Fenced", "Acquired"] == names(group.told["a"])
 
 
 def test_not_leading_says_why(group: Group) -> None:
@@ -223,16 +229,6 @@ def test_a_fenced_handler_holds_up_no_other_member() -> None:
         assert 1 == len(fenced_at)
 
 
-def test_an_expired_member_comes_back_under_a_new_identity(group: Group) -> None:
-    before = group["a"].incarnation
-    group.pause("a")
-    group.advance(5.0)
-    group.resume("a")
-    group.settle()
-    assert before != group["a"].incarnation
-    assert ["Acquired", "Fenced", "Acquired"] == names(group.told["a"])
-
-
 def test_a_handler_that_raises_ends_the_member_and_frees_its_partitions_at_once() -> None:
     def broken(event: Event) -> None:
         if isinstance(event, Revoked):
@@ -294,10 +290,15 @@ def test_closing_hands_over_at_once_and_moves_no_other_partitions() -> None:
         assert group["a"].await_closed()
 
 
-def test_closing_twice_is_fine_and_everything_else_then_raises(group: Group) -> None:
+def test_closing_in_a_block_takes_effect_when_the_block_has_ended_and_everything_else_then_raises(group: Group) -> None:
     member = group["a"]
-    member.close()
-    member.close()
+    with member.leading(one_of(member)) as lease:
+        member.close()
+        assert (False, True) == (member.closed, lease.holds())
+        with pytest.raises(Closed, match="it is being closed"):
+            member.pulse(0.0)
+    assert member.await_closed()
+    member.close()  # Twice is fine.
     for call in (
         lambda: member.lease(0),
         lambda: member.pulse(0.0),
@@ -306,15 +307,6 @@ def test_closing_twice_is_fine_and_everything_else_then_raises(group: Group) -> 
     ):
         with pytest.raises(Closed, match="member a was needed, but it was closed before"):
             call()
-
-
-def test_closing_in_a_block_takes_effect_when_the_block_has_ended(group: Group) -> None:
-    with group["a"].leading(one_of(group["a"])) as lease:
-        group["a"].close()
-        assert (False, True) == (group["a"].closed, lease.holds())
-        with pytest.raises(Closed, match="it is being closed"):
-            group["a"].pulse(0.0)
-    assert group["a"].await_closed()
 
 
 def test_a_member_that_was_never_admitted_just_stops() -> None:
