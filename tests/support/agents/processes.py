@@ -11,6 +11,7 @@ from pathlib import Path
 from neli_router.agent import Client
 from neli_router.closing import Closing
 from neli_router.errors import NeliError
+from neli_router.leash import leashed
 from tests.support.given import spelled
 from tests.support.waiting import PATIENCE, until
 
@@ -67,7 +68,7 @@ class AgentProcess(Closing):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", SERVE, "agent", *options, *self._flags],
+                leashed([sys.executable, "-P", "-c", SERVE, "agent", *options, *self._flags]),
                 env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,

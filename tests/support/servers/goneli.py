@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from neli_router.clock import host_clock
+from neli_router.leash import leashed
 from neli_router.processes.referee import Life, Span
 
 __all__ = ["GoneliEvent", "GoneliMember", "build", "fetch"]
@@ -61,7 +62,7 @@ class GoneliMember:
         milliseconds = str(int(heartbeat_timeout * 1000))
         words = [f"{setting}={value}" for setting, value in settings.items()]
         self._process = subprocess.Popen(
-            [str(PROGRAM), brokers, group, topic, name, milliseconds, *words],
+            leashed([str(PROGRAM), brokers, group, topic, name, milliseconds, *words]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
