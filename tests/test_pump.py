@@ -1,9 +1,9 @@
-"""What every pump promises, whatever it drives: a ledger, a subscription or a link; then what only the last two do.
+"""The contract of the three pumps, which drive a ledger, a subscription and a link; then the last two on their own.
 
     port --wait, news, clock--> pump --input, time--> machine --> explain, publish the standing, effects in order
 
 The port logs what the pump asks of it and the machine logs its steps, into one log. The clock moves only where a test
-moves it. tests/ledgers/test_pump.py has what only the pump of a ledger does.
+moves it. tests/ledgers/test_pump.py covers the rest of the ledger's pump.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class Port:
         self.coming: list[Any] = []
         self.is_full = False
         self.meanwhile: Callable[[], None] = lambda: None
-        """What happens while it waits."""
+        """Called while it waits."""
         self.on_take: Callable[[], None] = lambda: None
 
     def wait(self, timeout: float) -> None:
@@ -59,7 +59,7 @@ class Port:
         self._log.append(("wake",))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Whatever else a pump asks of it is logged and done."""
+        """Any other call is logged."""
         return lambda *arguments: self._log.append((name, *arguments))
 
 
@@ -67,10 +67,10 @@ class Bench:
     """A pump, its port and its machine, and all that they do, in order."""
 
     idle: Any = TICK
-    """What the machine hears when nothing came."""
+    """The input of a step when nothing came."""
     effect: Any
     done: Any
-    """What the port logs when `effect` is carried out."""
+    """The port's entry in the log when `effect` is carried out."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []
@@ -98,7 +98,7 @@ class Bench:
         return [entry[1] for entry in self.turn() if isinstance(entry[0], float)]
 
     def acts(self, *coming: Any) -> list[Any]:
-        """What is done in one turn in which `coming` came."""
+        """The acts of one turn in which `coming` came."""
         self.port.coming = [*coming]
         return [entry for entry in self.turn() if entry[0] in ("keep", "send", "tell")]
 
@@ -146,7 +146,7 @@ def test_a_turn_waits_until_the_machines_deadline_and_never_for_long(bench: Benc
 
 
 def test_the_time_of_a_step_is_not_before_the_end_of_the_wait(bench: Bench) -> None:
-    """What a wait brings may have been sent while it lasted."""
+    """A message may have been sent during the wait that brought it."""
 
     def wait() -> None:
         bench.now = 17.0
@@ -265,7 +265,7 @@ def test_many_datagrams_make_a_step_each_and_no_tick_and_what_the_link_has_to_sa
 
 
 def test_a_turn_waits_for_the_disk_once_and_nothing_that_is_said_of_a_memory_comes_before_it() -> None:
-    """A group that starts votes for hundreds of partitions at once. Who waited each time would always be late."""
+    """A group that starts votes for hundreds of partitions together. A flush for each vote would make all of them late."""
     bench = voting()
     said = [("send", 1, b"yes"), ("send", 2, b"yes"), ("send", 1, b"yes")]
     assert [("keep", b"9"), *said] == bench.acts(Heard(1, b"7"), Heard(2, b"8"), Heard(1, b"9"))

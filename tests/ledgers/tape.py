@@ -28,12 +28,12 @@ class Tape:
         self.payloads = [b"junk" if record is None else encode(record) for record in records]
         self.fails: dict[str, LedgerError] = {}
         self.log: list[Any] = []
-        """What was asked of it, in order."""
+        """All calls to it, in order."""
         self.reads = 0
         self.confirmed: list[int] = []
         self.all = False
         self.meanwhile: Callable[[], None] = lambda: None
-        """What happens while a read waits."""
+        """Called while a read waits."""
 
     def _fail(self, what: str) -> None:
         if what in self.fails:
@@ -81,7 +81,7 @@ class Tape:
         self.log.append(("trim", before))
 
     def drop(self, before: int) -> None:
-        """What retention does."""
+        """Do as retention does."""
         del self.payloads[: before - self.first]
         self.first = before
 
@@ -93,7 +93,7 @@ class Tape:
 
 
 class Scripted:
-    """A machine that logs the time and the input of each step, and gives the answers that it was told to give, once."""
+    """A machine that logs the time and the input of each step, and gives each of its `answers` once."""
 
     standing: Standing = NO_STANDING
     incarnation, caught_up, error, heard_at = "", True, None, 0.0

@@ -179,7 +179,9 @@ def test_a_new_ledger_is_empty_and_says_what_it_promises_and_where_it_is(driver:
 def test_what_is_appended_is_read_back_in_order_at_the_offsets_that_are_acknowledged(place: Place) -> None:
     ledger = place.open()
     for number, payload in enumerate(numbered(20)):
-        ledger.append([payload, b"and more"], lasting=number % 2 == 0)  # What need not last keeps its order, too.
+        ledger.append(
+            [payload, b"and more"], lasting=number % 2 == 0
+        )  # Records that need not last keep their order, too.
     offsets = settle(ledger, 40)
     assert [] == ledger.acknowledged()
     entries = take(ledger, 40)
@@ -241,7 +243,7 @@ def test_a_read_waits_for_what_is_appended_meanwhile(place: Place) -> None:
 
 
 def test_a_wake_up_ends_one_read_also_one_that_comes_later(place: Place) -> None:
-    """Or a pump that is told to stop just before it reads would wait for its whole timeout, or spin from then on."""
+    """Otherwise a pump that must stop just before it reads would wait for its whole timeout, or spin from then on."""
     ledger = place.open()
     started = time.monotonic()
     ledger.wake()

@@ -257,7 +257,7 @@ def _fields(image: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "records",
     [(), (genesis(), snapshot("a", FIRST), join("a"), snapshot("a", BEGUN)), (beat("z"), beat("z"))],
-    ids=["empty", "whatever a snapshot says", "even if who wrote did not know that the ledger was made anew"],
+    ids=["empty", "whatever a snapshot says", "even if their writer did not know of a new ledger"],
 )
 def test_a_ledger_with_all_its_records_is_read_from_its_beginning(records: tuple[Record, ...]) -> None:
     assert State() == oldest_state(Tape(*records))
@@ -266,11 +266,11 @@ def test_a_ledger_with_all_its_records_is_read_from_its_beginning(records: tuple
 @pytest.mark.parametrize(
     ("tape", "state"),
     [
-        # The members dropped what the first one tells. The newest may be a line of a stranger.
+        # The members dropped the records of the first one. The newest may be a stranger's line.
         (dropped(snapshot("a", BEGUN), snapshot("nobody", folded(*[None] * 3, state=FIRST))), BEGUN),
         (dropped(bad(BEGUN), snapshot("a", BEGUN)), BEGUN),
         (dropped(None, None, snapshot("b", BEGUN), snapshot("a", LATE), before=5), LATE),
-        # In flight to a ledger that is no more: a reader that started from it would never read this one.
+        # It was in flight to an older ledger: a reader that started from it would never read this one.
         (dropped(snapshot("a", folded(*[None] * 50, state=BEGUN)), snapshot("a", BEGUN)), BEGUN),
         (dropped(snapshot("a", BEGUN)), BEGUN),
         # Those of members are not decoded, once it is known that they are there.

@@ -80,7 +80,7 @@ Open = Callable[..., Ledger]
 
 
 def collected(more: Callable[[], list[Found]], count: int, patience: float = PATIENCE) -> list[Found]:
-    """What `more` gives, until there are so many."""
+    """The results of `more`, until there are `count`."""
     found: list[Found] = []
     give_up_at = time.monotonic() + patience
     while len(found) < count and time.monotonic() < give_up_at:

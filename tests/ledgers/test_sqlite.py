@@ -556,12 +556,12 @@ def test_a_file_that_was_moved_away_is_used_no_more(path: Path, act: Callable[[P
 
 def test_a_file_that_comes_back_does_not_make_it_good(path: Path, ledger: SqliteLedger) -> None:
     """Others may have appended to another file meanwhile."""
-    path.rename(path.with_suffix(".away"))
-    with pytest.raises(LedgerRewound):
-        ledger.append([b"a"])
-    path.with_suffix(".away").rename(path)
-    with pytest.raises(LedgerRewound):
-        ledger.append([b"a"])
+    away = path.rename(path.with_suffix(".away"))
+    for _ in range(2):
+        with pytest.raises(LedgerRewound):
+            ledger.append([b"a"])
+        if away.exists():
+            away.rename(path)
 
 
 def test_a_link_that_points_elsewhere_is_noticed(tmp_path: Path, path: Path) -> None:

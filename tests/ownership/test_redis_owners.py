@@ -423,7 +423,7 @@ def test_what_a_member_leads_anybody_can_read_by_plain_commands_until_it_closes(
     with Router.from_redis(server.url("jobs"), wait=False) as router:
         with Member(config, on_event=lambda _: told.append(server.cli("EXISTS", "jobs:owners:v1"))) as leading:
             until(lambda: len(leading.led) == 8 and server.cli("HLEN", "jobs:owners:v1") == "8")
-            assert "0" == told[0], "it is told only when the handler has prepared it"
+            assert "0" == told[0], "a partition was published before its handler had prepared it"
             slots, partitions, tags = server.cli("HMGET", "jobs:layout:v1", "slots", "partitions", "tags").split("\n")
             assert ("64", "8", "0") == (slots, partitions, tags)
             slot = mmh3.hash("customer-7", 0, signed=False) % int(slots)

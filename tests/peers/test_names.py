@@ -43,7 +43,7 @@ def events(taken: list[Heard | Notice]) -> list[str]:
 
 @pytest.fixture
 def join(tmp_path: Path) -> Iterator[Callable[..., PeerSockets]]:
-    """The link of `a` or `b`, which are at one port of two hosts, as far as `resolve` tells."""
+    """The link of `a` or `b`, which are at one port of two hosts, as far as `resolve` knows."""
     port = addresses_at(["127.0.0.1"])[0].rpartition(":")[2]
     peers = {name: f"{name}.example:{port}" for name in "ab"}
     key = tmp_path / "key"

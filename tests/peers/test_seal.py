@@ -243,7 +243,7 @@ def test_a_peer_that_is_set_up_otherwise_is_refused_with_the_reason(other: Calla
     opened = b.open(other().seal(B, b"x"))
     assert (flaw, None, b"") == (opened.flaw, taken(opened), opened.reply)
     if flaw is Flaw.SIZE:
-        assert 2 == opened.size, "the number of peers of another list is told"
+        assert 2 == opened.size, "the number of peers of another list is known"
 
 
 def test_what_is_cut_or_of_a_newer_version_or_for_another_is_told_from_what_is_forged() -> None:
@@ -257,7 +257,7 @@ def test_what_is_cut_or_of_a_newer_version_or_for_another_is_told_from_what_is_f
     assert Flaw.VERSION is b.open(sealed[:4] + b"\x02" + sealed[5:]).flaw
     assert Flaw.VERSION is b.open(b"NELP\x02").flaw
     assert Flaw.FOREIGN is b.open(sealed[:4] + b"\x00" + sealed[5:]).flaw
-    for kind in (3, 255):  # It is no ask either.
+    for kind in (3, 255):  # Nor does it count as an ask.
         assert Unsealed(flaw=Flaw.VERSION, sender=A) == b.open(a._sealed(B, kind, b"no word of a"))
 
 

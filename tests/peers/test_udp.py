@@ -97,7 +97,7 @@ class Meeting:
         return take_until(lambda _: holds(), self.link, again=lambda: self.raw.say(datagram()))
 
     def refused(self, reason: str, times: int, datagram: Callable[[], bytes]) -> list[Heard | Notice]:
-        """What the link takes until so many were refused for this reason."""
+        """All that the link takes until it refused `times` datagrams for this reason."""
         return self.say_until(lambda: self.link.counts.get(f"refused.{reason}", 0) >= times, datagram)
 
     def acquaint(self, life: Seal) -> None:
@@ -146,7 +146,7 @@ REFUSED: list[tuple[str, Callable[[PeerSockets], bytes]]] = [
     ("foreign", lambda _: b"GET / HTTP/1.1\r\n\r\n"),
     ("version", lambda link: b"NELP\x02" + sealer(link).ask(0)[5:]),
 ]
-"""What the link may be told; tests/peers/test_seal.py has all flaws."""
+"""Some datagrams of each kind; tests/peers/test_seal.py has all flaws."""
 
 
 @pytest.mark.parametrize(("reason", "datagram"), REFUSED)
@@ -161,7 +161,7 @@ def test_bad_input_is_refused_counted_and_told_once_with_the_reason_and_the_peer
 
 
 def test_a_stranger_is_told_by_where_it_came_from(opened: Open) -> None:
-    """One take reads only so much of it, and leaves the rest for the next."""
+    """One take reads at most TAKE_MAX datagrams and leaves the rest for the next."""
     peers = addresses_at(["127.0.0.1"] * 2)
     link = opened(peers, peers[0])
     with closing(Raw(link)) as raw:
@@ -175,23 +175,26 @@ def test_a_stranger_is_told_by_where_it_came_from(opened: Open) -> None:
     assert "peer" not in notice.fields
 
 
-def test_a_peer_that_moved_is_known_by_its_new_address(opened: Open, key_file: Path) -> None:
+def test_a_peer_that_moved_is_known_by_its_new_address_and_bind_holds_wherever_its_own_name_leads(
+    opened: Open, key_file: Path
+) -> None:
     ports = [int(place.rpartition(":")[2]) for place in addresses_at(["127.0.0.1"] * 2)]
     peers = [f"a.example:{port}" for port in ports]
-    seconds, hosts = [0.0], ["127.0.0.1"]
+    seconds, hosts = [0.0], {ports[0]: "127.0.0.9", ports[1]: "127.0.0.1"}
     link = opened(
         peers,
         peers[0],
         options=f"&key_file={key_file}&bind=127.0.0.1:{ports[0]}",
         clock=lambda: seconds[0],
-        resolve=lambda host, port: [("127.0.0.1" if port == ports[0] else hosts[0], port)],
+        resolve=lambda host, port: [(host if host == "127.0.0.1" else hosts[port], port)],
     )
-    take_until(lambda _: bool(link._names.addresses(1)), link)
-    hosts[0] = "127.0.0.7"
+    take_until(lambda _: bool(link._names.addresses(0) and link._names.addresses(1)), link)
+    hosts[ports[1]] = "127.0.0.7"
     link._names._ask(1)
     seconds[0] += LOOK_EVERY
     link.take()
     assert {("127.0.0.7", ports[1]): 1} == link._sources
+    assert [("127.0.0.1", ports[0])] == [one.getsockname() for one in link._sockets]
 
 
 def test_a_list_of_another_length_is_told_with_both(meeting: Meeting) -> None:
@@ -272,21 +275,6 @@ def test_a_silent_peer_that_asks_is_heard_once_for_each_time_that_it_asks(meetin
 def test_all_addresses_of_ipv6_leave_those_of_ipv4_free() -> None:
     with closing(_socket_at(("::", 0, 0, 0))) as six, closing(_socket_at(("127.0.0.1", six.getsockname()[1]))) as four:
         assert six.getsockname()[1] == four.getsockname()[1]
-
-
-def test_where_bind_says_it_stays_wherever_its_name_leads(opened: Open, key_file: Path) -> None:
-    port = int(addresses_at(["127.0.0.1"])[0].rpartition(":")[2])
-    peers, seconds = [f"a.example:{port}", f"b.example:{port}"], [0.0]
-
-    def elsewhere(host: str, port: int) -> list[SocketAddress]:
-        return [(host if host == "127.0.0.1" else "127.0.0.9", port)]
-
-    options = f"&key_file={key_file}&bind=127.0.0.1:{port}"
-    link = opened(peers, peers[0], options=options, resolve=elsewhere, clock=lambda: seconds[0])
-    take_until(lambda _: bool(link._names.addresses(0)), link)
-    seconds[0] += LOOK_EVERY
-    link.take()
-    assert [("127.0.0.1", port)] == [one.getsockname() for one in link._sockets]
 
 
 def test_a_flood_does_not_hold_up_a_take_nor_what_comes_behind_it(opened: Open) -> None:

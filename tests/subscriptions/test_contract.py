@@ -147,7 +147,7 @@ def test_members_share_the_partitions_out_and_who_leaves_or_closes_leaves_them_t
     until(lambda: two.has | three.has == ALL, two, three)
 
     def all_heard() -> bool:
-        one.subscription.publish(dict.fromkeys(ALL, b"still here"))  # Who left the group can still do that.
+        one.subscription.publish(dict.fromkeys(ALL, b"still here"))  # A member that left the group can still publish.
         return {message.partition for message in (*two.messages, *three.messages)} == ALL
 
     until(all_heard, two, three)
