@@ -265,7 +265,7 @@ def test_many_datagrams_make_a_step_each_and_no_tick_and_what_the_link_has_to_sa
 
 
 def test_a_turn_waits_for_the_disk_once_and_nothing_that_is_said_of_a_memory_comes_before_it() -> None:
-    """A group that starts votes for hundreds of partitions together. A flush for each vote would make all of them late."""
+    """A group that starts has hundreds of votes in one turn. A flush for each would make all of them late."""
     bench = voting()
     said = [("send", 1, b"yes"), ("send", 2, b"yes"), ("send", 1, b"yes")]
     assert [("keep", b"9"), *said] == bench.acts(Heard(1, b"7"), Heard(2, b"8"), Heard(1, b"9"))

@@ -285,7 +285,7 @@ def test_a_broker_that_is_frozen_is_no_silence_and_one_that_is_killed_is_read_on
         node.nodes[0].start()
         node.wait()
         # On a busy machine a broker takes longer to come back than a record is tried for. If the broker died before it
-        # acknowledged the last one, that has failed by now, and this append raises it. The record is queued all the same.
+        # acknowledged the last one, that has failed by now, and this append raises it. It is queued all the same.
         with suppress(LedgerUnavailable):
             ledger.append([b"three"])
         assert [b"three"] == [entry.payload for entry in take(ledger, 1)]

@@ -231,7 +231,7 @@ def test_a_restart_may_fail_as_a_read_may(kind: type[LedgerError], event: type) 
 # Where to begin
 
 FIRST = folded(genesis(), state=State(at=1))
-"""What the genesis at offset 1 says."""
+"""The state after the genesis at offset 1."""
 BEGUN = folded(join("a"), beat("a"), state=FIRST)
 LATE = folded(None, None, state=BEGUN)
 
@@ -291,7 +291,7 @@ def test_a_pump_reads_on_from_where_the_snapshot_ends(state: State) -> None:
 
 
 def test_a_ledger_whose_start_moves_on_at_every_look_is_tried_again_later() -> None:
-    """A simulated ledger, rewound to below what had been trimmed, had a member look for ever."""
+    """A simulated ledger, rewound to below what had been trimmed, had a member look forever."""
     tape = dropped(*[None] * 200, snapshot("a", FIRST))
     tape.meanwhile = lambda: tape.drop(before=tape.first + 1)
     with pytest.raises(LedgerUnavailable, match="its start moved on each of 64 times"):
@@ -365,7 +365,7 @@ def test_a_ledger_that_cannot_be_read_cannot_be_begun() -> None:
 
 
 def in_doubt(tape: Tape) -> Rig:
-    """A pump whose machine has read all of `tape`, and then was told by a record that the ledger lost others."""
+    """A pump whose machine has read all of `tape`, and then learned from a record that the ledger lost others."""
     rig = Rig(tape).turn()
     rig.machine.answers[Read] = [Recheck()]
     tape.append([b"a line"])

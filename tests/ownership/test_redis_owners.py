@@ -281,16 +281,6 @@ def test_what_was_said_while_a_connection_was_broken_is_not_missed(
         until(lambda: names(router)[:1] in (["m19"], ["m20"]))
 
 
-def test_a_message_that_was_lost_is_found_by_the_next_one(server: Redis, owners: RedisOwners) -> None:
-    owners.publish(LAYOUT, everything("a"))
-    with Router.from_redis(server.url("jobs")) as router:
-        server.cli("HSET", "jobs:owners:v1", "3", "12 id-of-a")
-        server.cli("HINCRBY", "jobs:layout:v1", "revision", "1")
-        owners.publish(LAYOUT, claim("b", {5: 11}))
-        until(lambda: router.table.partitions[5] == Owner("b", "b:1", 5, 11))
-        assert Owner("a", "a:1", 3, 12) == router.table.partitions[3]
-
-
 def test_a_router_of_a_redis_that_is_not_there_yet_waits_for_it(server: Redis, owners: RedisOwners) -> None:
     url = server.url("jobs")
     server.kill()
@@ -307,9 +297,16 @@ def test_a_router_of_a_redis_that_is_not_there_yet_waits_for_it(server: Redis, o
         until(lambda: names(router) == ["a"] * 8)
 
 
-def test_a_later_group_with_another_layout_stops_a_router_of_the_one_before(server: Redis, owners: RedisOwners) -> None:
+def test_a_lost_message_is_found_by_the_next_and_a_later_group_with_another_layout_stops_a_router(
+    server: Redis, owners: RedisOwners
+) -> None:
     owners.publish(LAYOUT, everything("a"))
     with Router.from_redis(server.url("jobs")) as router:
+        server.cli("HSET", "jobs:owners:v1", "3", "12 id-of-a")
+        server.cli("HINCRBY", "jobs:layout:v1", "revision", "1")
+        owners.publish(LAYOUT, claim("b", {5: 11}))
+        until(lambda: router.table.partitions[5] == Owner("b", "b:1", 5, 11))
+        assert Owner("a", "a:1", 3, 12) == router.table.partitions[3]
         owners.publish(Layout(slots=64, partitions=4), claim("b", {1: 21}))
         until(lambda: router.error is not None)
         with pytest.raises(GroupMismatch, match="slots=64, partitions=8, tags=off against slots=64, partitions=4"):
@@ -358,8 +355,6 @@ def test_a_forked_child_reopens_and_the_parent_goes_on(server: Redis, owners: Re
 
 
 def test_the_asynchronous_router_reads_there_too(server: Redis, owners: RedisOwners) -> None:
-    owners.publish(LAYOUT, everything("a"))
-
     async def act() -> None:
         async with AsyncRouter.from_redis(server.url("jobs"), name="a") as router:
             assert "a" == router.owner("key").name
@@ -369,6 +364,7 @@ def test_the_asynchronous_router_reads_there_too(server: Redis, owners: RedisOwn
                 assert isinstance(change, Change)
                 assert Owner("b", "b:1", 5, 11) == change.after
 
+    owners.publish(LAYOUT, everything("a"))
     asyncio.run(act())
 
 
@@ -556,14 +552,13 @@ def test_junk_in_the_table_is_told_as_such(server: Redis, owners: RedisOwners) -
             owners.table()
 
 
-def test_a_member_overwrites_junk_in_its_own_entries(server: Redis, owners: RedisOwners) -> None:
+def test_a_member_overwrites_junk_in_its_own_entries_but_no_layout_that_is_none(
+    server: Redis, owners: RedisOwners
+) -> None:
     server.cli("HSET", "jobs:owners:v1", "1", "junk")
     server.cli("HSET", "jobs:holders:v1", "stranger", "junk")
     owners.publish(LAYOUT, claim("a", {1: 10}))
     assert {1: Holding(10, "id-of-a")} == owners.table().holdings
-
-
-def test_a_layout_that_is_none_is_told_to_a_member(server: Redis, owners: RedisOwners) -> None:
     for slots in ("junk", "1 2 3 4"):
         server.cli("DEL", "jobs:layout:v1", "jobs:owners:v1")
         server.cli("HSET", "jobs:layout:v1", "slots", slots)

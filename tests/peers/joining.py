@@ -65,7 +65,7 @@ def take_until(
     taken: list[Heard | Notice] = []
     end = host_clock() + PATIENCE
     while not condition(taken):
-        assert host_clock() < end, f"waited in vain; taken so far: {taken[-20:]}"
+        assert host_clock() < end, f"it did not come true; taken so far: {taken[-20:]}"
         again()
         link.wait(0.01)
         taken += link.take()

@@ -257,7 +257,7 @@ def test_what_is_cut_or_of_a_newer_version_or_for_another_is_told_from_what_is_f
     assert Flaw.VERSION is b.open(sealed[:4] + b"\x02" + sealed[5:]).flaw
     assert Flaw.VERSION is b.open(b"NELP\x02").flaw
     assert Flaw.FOREIGN is b.open(sealed[:4] + b"\x00" + sealed[5:]).flaw
-    for kind in (3, 255):  # Nor does it count as an ask.
+    for kind in (3, 255):  # It does not count as an ask.
         assert Unsealed(flaw=Flaw.VERSION, sender=A) == b.open(a._sealed(B, kind, b"no word of a"))
 
 

@@ -214,7 +214,7 @@ def test_replays_are_refused_and_told_when_there_are_many(meeting: Meeting) -> N
 def test_what_was_refused_of_a_peer_is_forgotten_when_it_is_heard(meeting: Meeting) -> None:
     link = meeting.link
     meeting.say_until(lambda: {1: "protocol"} == link.refusals, lambda: sealer(link, mark=b"x").ask(0))
-    meeting.raw.say(sealer(link).ask(0))  # Of this one nobody knows when it was said.
+    meeting.raw.say(sealer(link).ask(0))  # It may be a replay.
     take_until(lambda _: 1 in link._asking_at, link)
     assert {1: "protocol"} == link.refusals
     meeting.acquaint(sealer(link))
@@ -261,7 +261,7 @@ def test_a_silent_peer_that_asks_is_heard_once_for_each_time_that_it_asks(meetin
 
     ask = deaf.ask(0)
     comes(ask)
-    assert {} == link.heard_at  # Nobody is alive for what may be a replay.
+    assert {} == link.heard_at  # A replay would be no sign of life.
     meeting.now += ASK_AFTER + SILENT_AFTER
     link.take()
     assert {1} == link.silent

@@ -135,23 +135,21 @@ def test_a_session_under_the_broker_s_minimum_is_refused_and_the_setting_named(j
     assert "group.min.session.timeout.ms" in str(member.error)
 
 
-def test_a_session_that_the_broker_sets_otherwise_is_refused(kafka: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"session=10 is not what the broker has .* which is 6: .*--entity-type groups"
-    ):
-        opened(kafka, fresh(), BY_BROKER, session=10.0)
-
-
-def test_a_patience_below_the_session_is_refused(kafka: str) -> None:
-    with pytest.raises(ConfigError, match="patience=5 must be at least session=6"):
-        opened(kafka, fresh(), patience=5.0)
-
-
-@pytest.mark.parametrize("way", [COOPERATIVE, EAGER])
-def test_a_session_in_which_no_member_can_join_twice_is_refused(kafka: str, way: str) -> None:
-    """librdkafka waits a second before it joins again, in silence: a group with shorter sessions never settles."""
-    with pytest.raises(ConfigError, match=r"session=1\.4 is too short .* Say a session of 1\.5 s or more"):
-        opened(kafka, fresh(), way, session=1.4)
+@pytest.mark.parametrize(
+    ("way", "session", "patience", "said"),
+    [
+        (BY_BROKER, 10.0, 60.0, r"session=10 is not what the broker has .* which is 6: .*--entity-type groups"),
+        (COOPERATIVE, 6.0, 5.0, "patience=5 must be at least session=6"),
+        # librdkafka waits a second before it joins again, in silence: a group with shorter sessions never settles.
+        (COOPERATIVE, 1.4, 60.0, r"session=1\.4 is too short .* Say a session of 1\.5 s or more"),
+        (EAGER, 1.4, 60.0, r"session=1\.4 is too short .* Say a session of 1\.5 s or more"),
+    ],
+)
+def test_times_that_endanger_a_group_are_refused(
+    kafka: str, way: str, session: float, patience: float, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        opened(kafka, fresh(), way, session=session, patience=patience)
 
 
 def test_eight_members_that_start_at_once_settle_with_a_short_session(kafka: str) -> None:
@@ -163,15 +161,12 @@ def test_eight_members_that_start_at_once_settle_with_a_short_session(kafka: str
         until(lambda: all(member.has for member in members), *members)
 
 
-def test_an_eager_assignor_is_a_doubt(join: Join) -> None:
-    (eager,) = [it for it in join(fresh(), EAGER).subscription.doubts if "roundrobin" in it]
-    assert "takes all partitions from all members at every change" in eager
-
-
 def test_members_with_two_ways_to_share_are_told_so(join: Join) -> None:
     group = fresh()
     first = settled(join, group)
     second = join(group, EAGER)
+    (eager,) = [doubt for doubt in second.subscription.doubts if "roundrobin" in doubt]
+    assert "takes all partitions from all members at every change" in eager
     until(lambda: second.error, first, second)
     assert isinstance(second.error, GroupMismatch)
     assert "range,roundrobin was wanted" in str(second.error)
