@@ -25,18 +25,11 @@ from confluent_kafka.admin import (
 )
 
 from neli_router import Config, Member, Router
-from neli_router.errors import (
-    ConfigError,
-    LedgerError,
-    LedgerRewound,
-    LedgerUnavailable,
-    LedgerUnusable,
-)
+from neli_router.errors import ConfigError, LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
 from neli_router.ledgers.base import Entry, Promise
 from neli_router.ledgers.kafka.address import KafkaAddress, parse
 from neli_router.ledgers.kafka.clients import serve
 from neli_router.ledgers.kafka.ledger import KafkaLedger, delete_topic
-from neli_router.protocol import NAME_MAX
 from tests.conftest import require
 from tests.support.servers.kafka import Kafka, missing
 from tests.support.waiting import PATIENCE, until
@@ -116,10 +109,7 @@ def test_one_replica_may_lose_records_and_says_so_and_settings_pass_through(kafk
 
 @pytest.mark.parametrize(
     ("partitions", "settings", "said"),
-    [
-        (2, {}, "there is no order among them"),
-        (1, {"cleanup_policy": "compact"}, "takes records out of the middle"),
-    ],
+    [(2, {}, "there is no order among them"), (1, {"cleanup_policy": "compact"}, "takes records out of the middle")],
 )
 def test_a_topic_that_is_no_log_is_refused(kafka: str, partitions: int, settings: dict[str, str], said: str) -> None:
     group = fresh()
@@ -153,22 +143,23 @@ def owner_of(router: Router) -> str:
         return ""
 
 
-def test_a_topic_that_takes_no_snapshot_is_told_and_ends_no_member(
-    kafka: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_that_takes_no_snapshot_is_a_doubt_and_takes_the_other_records(kafka: str) -> None:
     group = fresh()
     make(kafka, group, max_message_bytes="2000", retention_ms="3600000")
     with closing(opened(kafka, group)) as ledger:
         assert any("keeps records for 1 h" in doubt for doubt in ledger.doubts)
         assert any("takes records of 2000 bytes at most" in doubt for doubt in ledger.doubts)
-    config = Config(f"kafka://{kafka}/{group}", lease=5.0, beat=0.02, snapshot_every=100, accept_rewinds=True)
-    with Member(config) as member, member.leading("nightly", timeout=PATIENCE) as lease:
-        for _ in range(40):  # Long even when they are compressed.
-            member.drain(os.urandom(NAME_MAX // 2).hex(), timeout=PATIENCE)
-        until(lambda: "ledger.record_too_long" in caplog.text)
-        read_to = member.state.at
-        until(lambda: member.state.at > read_to + 10)
-        lease.check()
+        ledger.append([os.urandom(5000)])  # Long even when they are compressed.
+
+        def is_refused() -> bool:
+            try:
+                ledger.append([b"short"])
+            except RecordTooLong:
+                return True
+            return False
+
+        until(is_refused)
+        assert b"short" == take(ledger, 1)[0].payload
 
 
 def test_who_may_not_make_the_topic_is_told_the_command_that_does(kafka: str) -> None:

@@ -15,12 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from neli_router.config import Config
-from neli_router.errors import (
-    ConfigError,
-    LedgerRewound,
-    LedgerUnavailable,
-    LedgerUnusable,
-)
+from neli_router.errors import ConfigError, LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.ledgers.addresses import delete_ledger, open_ledger, problems_of, public_address
 from neli_router.ledgers.base import Ledger, Promise

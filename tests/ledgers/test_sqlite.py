@@ -22,11 +22,7 @@ from pathlib import Path
 import pytest
 
 import neli_router
-from neli_router.errors import (
-    LedgerRewound,
-    LedgerUnavailable,
-    LedgerUnusable,
-)
+from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.ledgers.base import READ_BYTES_MAX, Entry
 from neli_router.ledgers.sqlite import doorbell
 from neli_router.ledgers.sqlite import faults as sqlite_faults
@@ -273,17 +269,14 @@ for place, closed, open_again in ((path, 0o444, 0o644), (os.path.dirname(path), 
     assert ["LedgerUnusable: the file or its folder is read-only for this user"] * 2 == output
 
 
-def test_the_file_system_is_found_by_its_device() -> None:
+def test_a_network_file_system_is_found_by_its_device_and_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 90 22 0:52 / /mnt/with\\040space rw,noatime shared:2 master:3 - nfs4 server:/export rw,vers=4.2
 91 22 0:61 / /mnt/ssh rw - fuse.sshfs user@host: rw
 """
-    for device, expected in (((0, 52), "nfs4"), ((8, 1), "ext4"), ((0, 61), "fuse.sshfs"), ((9, 9), "")):
-        assert expected == sqlite_faults.file_system(os.makedev(*device), mounts)
-
-
-def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, expected in (((0, 52), "nfs4"), ((8, 1), "ext4"), ((0, 61), "fuse.sshfs"), ((9, 9), "")):
+        assert expected == sqlite_faults.file_system(os.makedev(*found), mounts)
     device = path.parent.stat().st_dev
     mounts = f"22 1 {os.major(device)}:{os.minor(device)} / / rw - nfs4 server:/export rw"
     monkeypatch.setattr(sqlite_faults, "_mounts", lambda: mounts)

@@ -431,32 +431,22 @@ def test_a_name_of_its_own_that_does_not_resolve_is_told_at_the_start(opened: Op
         opened(["here.example:7801"], "here.example:7801", options=f"&key_file={key_file}", resolve=lost)
 
 
-def test_a_name_that_is_loopback_here_is_a_doubt(opened: Open, key_file: Path) -> None:
-    (port,) = (int(place.rpartition(":")[2]) for place in addresses_at(["127.0.0.1"]))
-    me = f"here.example:{port}"
-    link = opened(
-        [me, "there.example:7801"],
-        me,
-        options=f"&key_file={key_file}",
-        resolve=lambda host, port: resolve("127.0.0.1", port),
-    )
-    assert "where no other host reaches it" in "\n".join(link.doubts)
-
-
-def test_a_place_to_listen_of_the_other_family_is_a_doubt(opened: Open, key_file: Path) -> None:
-    (port,) = (int(place.rpartition(":")[2]) for place in addresses_at(["::1"]))
+def test_a_place_to_listen_where_others_do_not_reach_it_is_a_doubt(opened: Open, key_file: Path) -> None:
+    port = int(addresses_at(["::1"])[0].rpartition(":")[2])
     peers = [f"a.example:{port}", "b.example:7801"]
 
     def four(host: str, port: int) -> list[SocketAddress]:
         return resolve("::1" if host == "::1" else "127.0.0.1", port)
 
-    options = f"&key_file={key_file}"
-    link = opened(peers, peers[0], options=f"{options}&bind=[::1]:{port}", resolve=four)
-    expected = f"is of the other family of addresses than 127.0.0.1:{port}"
-    assert expected in "\n".join(link.doubts)
-    assert f"listen at 0.0.0.0:{port}" in "\n".join(link.doubts)
-    link = opened(peers, peers[0], "other", options=f"{options}&bind=127.0.0.1:{port}", resolve=four)
-    assert "family" not in "\n".join(link.doubts)
+    def doubts(bind: str) -> str:
+        with closing(opened(peers, peers[0], options=f"&key_file={key_file}{bind}", resolve=four)) as link:
+            return "\n".join(link.doubts)
+
+    assert "where no other host reaches it" in doubts("")
+    other_family = doubts(f"&bind=[::1]:{port}")
+    assert f"is of the other family of addresses than 127.0.0.1:{port}" in other_family
+    assert f"listen at 0.0.0.0:{port}" in other_family
+    assert "family" not in doubts(f"&bind=127.0.0.1:{port}")
 
 
 def test_what_fails_at_the_start_lets_go_of_the_memory_and_is_told(opened: Open) -> None:
@@ -512,12 +502,7 @@ def test_without_a_key_nothing_leaves_loopback_when_names_change_and_it_is_told(
     ports = [int(place.rpartition(":")[2]) for place in addresses_at(["127.0.0.1"] * 2)]
     peers = [f"localhost:{port}" for port in ports]
     seconds, hosts = [0.0], ["127.0.0.1"]
-    link = opened(
-        peers,
-        peers[0],
-        clock=lambda: seconds[0],
-        resolve=lambda _, port: [(host, port) for host in hosts],
-    )
+    link = opened(peers, peers[0], clock=lambda: seconds[0], resolve=lambda _, port: [(host, port) for host in hosts])
     take_until(lambda _: bool(link._names.addresses(0) and link._names.addresses(1)), link)
     hosts[:] = ["0.0.0.0"]  # noqa: S104 - an address off loopback that each host has.
     for place in (0, 1):

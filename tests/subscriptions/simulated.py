@@ -56,11 +56,7 @@ class SimulatedGroup:
         )
         self.consumers: list[Consumer] = []
         self.broker = Broker(
-            self.world,
-            self.options,
-            on_given=lambda *_: None,
-            on_taken=self._on_taken,
-            on_append=self._on_append,
+            self.world, self.options, on_given=lambda *_: None, on_taken=self._on_taken, on_append=self._on_append
         )
 
     def join(self) -> "SimulatedSubscription":
