@@ -69,6 +69,10 @@ def test_it_fetches_from_where_it_was_sought_once(position: Position) -> None:
     position.seek(9, 1.0)
     assert (9, False) == position.begin()
     assert (None, False) == position.begin()
+    position.seek(3, 2.0)
+    position.fetch_anew()
+    position.renewed()
+    assert (3, False) == position.begin()  # A seek that is due stays where it was to go.
 
 
 def test_a_client_whose_position_does_not_move_looks_for_the_leader_once(position: Position) -> None:
@@ -101,13 +105,6 @@ def test_a_client_that_was_given_up_is_made_anew_and_fetches_from_the_same_place
     assert ConsumerState.BROKEN is consumer(position)
     position.renewed()
     assert (6, False) == position.begin()
-
-
-def test_a_seek_that_is_due_stays_where_it_was_to_go(position: Position) -> None:
-    position.seek(9, 1.0)
-    position.fetch_anew()
-    position.renewed()
-    assert (9, False) == position.begin()
 
 
 # Behind it: the seam

@@ -227,21 +227,17 @@ def test_another_groups_ledger_and_a_layout_from_the_future_are_refused(path: Pa
     assert_refused_and_untouched(path, said, group="orders")
 
 
-def test_a_missing_ledger_is_not_made_unless_asked_for(path: Path) -> None:
+def test_a_missing_ledger_is_not_made_unless_asked_for_nor_where_no_file_can_be(tmp_path: Path, path: Path) -> None:
     assert_refused_and_untouched(path, "no such file", create=False)
     path.touch()
     assert_refused_and_untouched(path, "the file is empty", create=False)
     SqliteLedger(path).close()  # An empty file may become one: a killed creation leaves one behind.
     SqliteLedger(path, create=False).close()
-
-
-def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
     assert_refused_and_untouched(tmp_path, "that is a folder")
     with pytest.raises(LedgerUnusable, match=r"there is no folder .*missing: make the folder"):
         SqliteLedger(tmp_path / "missing" / "ledger.db")
-    (tmp_path / "file").touch()
     with pytest.raises(LedgerUnusable, match="there is no folder"):
-        SqliteLedger(tmp_path / "file" / "ledger.db")
+        SqliteLedger(path / "ledger.db")
 
 
 def test_names_that_mean_something_in_a_uri_are_just_names_and_a_link_is_the_same_ledger(tmp_path: Path) -> None:

@@ -140,18 +140,16 @@ def test_a_name_that_was_not_found_is_asked_again_soon() -> None:
 
 
 def test_addresses_that_were_known_keep_their_order_and_another_order_is_no_move() -> None:
+    """But a name without an address is lost, as one that is not found."""
     one, other, third = ("127.0.0.1", 1), ("127.0.0.2", 1), ("127.0.0.3", 1)
-    answers = [[one, other], [other, one], [third, other, one], [third, one]]
+    answers = [[one, other], [other, one], [third, other, one], [third, one], []]
     names = PeerNames([one], resolve=lambda *_: answers.pop(0), clock=host_clock)
     found = [(names.addresses(0), len(names.news()))]
     for _ in range(3):
         names._ask(0)
         found.append((names.addresses(0), len(names.news())))
     assert [((one, other), 0), ((one, other), 0), ((one, other, third), 1), ((one, third), 1)] == found
-
-
-def test_a_name_that_has_no_address_is_told_as_one_that_is_lost() -> None:
-    names = PeerNames([("127.0.0.1", 1)], resolve=lambda *_: [], clock=host_clock)
+    names._ask(0)
     assert [("peers.unresolved", "it has no address")] == [(it.event, it.fields["error"]) for it in names.news()]
 
 

@@ -75,34 +75,19 @@ class SimulatedGroup:
 class SimulatedSubscription:
     """One consumer. Used by one thread, and only one of a group at a time, except for `wake`."""
 
+    address = ADDRESS
+    broker_times = True
+    doubts: tuple[str, ...] = ()
+
     def __init__(self, group: SimulatedGroup) -> None:
         self._group, self._world = group, group.world
+        self.partitions, self.session = group.options.partitions, group.options.session
         self._day = DayClock([(0.0, 0.0)])
         self._woken = self._closed = False
         label = f"consumer-{len(group.consumers)}"
         clock = LocalClock(0.0, [(0.0, 1.0)])
         self._consumer = Consumer(group.broker, label, clock=clock, on_news=lambda _: None)
         group.consumers.append(self._consumer)
-
-    @property
-    def address(self) -> str:
-        return ADDRESS
-
-    @property
-    def partitions(self) -> int:
-        return self._group.options.partitions
-
-    @property
-    def session(self) -> float:
-        return self._group.options.session
-
-    @property
-    def broker_times(self) -> bool:
-        return True
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        return ()
 
     def wait(self, timeout: float) -> None:
         self._require_open()
