@@ -28,7 +28,7 @@ def stand_in(place: tuple[StandIn, str]) -> StandIn:
 
 @pytest.fixture
 def client(place: tuple[StandIn, str]) -> Iterator[Client]:
-    """Of the stand-in."""
+    """A client of the stand-in."""
     with Client(place[1], timeout=PATIENCE) as client:
         yield client
 
@@ -51,7 +51,7 @@ def _one_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture(name="pair")
 def with_another_member(one_pair: Pair) -> Iterator[Pair]:
-    """An agent that leads nothing, and a member that leads all. What a test pins is given back after it."""
+    """An agent that leads nothing, and a member that leads all. The fixture takes a test's pins back."""
     agent, other = one_pair
     yield agent, other
     for partition in other.state.pins:

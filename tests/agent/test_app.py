@@ -233,7 +233,7 @@ def test_a_wish_is_previewed_and_then_granted(agent: Running) -> None:
         assert [False] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
         done = client.post("/v1/drain", json={"name": "a"}).json()
         assert [True] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
-        for name in ("a", "long-gone"):  # What is taken back need not be known.
+        for name in ("a", "long-gone"):  # The group need not know a name to forget it.
             assert 200 == client.post("/v1/undrain", json={"name": name}).status_code
         assert [False] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
     assert (False, True) == (seen["done"], done["done"])

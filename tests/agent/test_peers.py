@@ -80,7 +80,7 @@ class Group:
         until(lambda: [2, 2, 2] == self.shares(), "an even share")
 
     def await_well(self, count: int) -> None:
-        """Until so many answer, and each partition has a leader, as the first agent sees it."""
+        """Until `count` peers answer and each partition has a leader, as the first agent sees it."""
 
         def is_well() -> bool:
             view = self.ask("/v1/peers")
@@ -328,13 +328,13 @@ def test_with_a_store_of_owners_events_and_the_table_say_why_a_leader_changed(
     group.await_even()
     until(lambda: {"m0", "m1", "m2"} <= set(printed("table").split()), "owners in the store")
     assert ["PARTITION", "OWNER", "TERM", "WHY"] == printed("table").split()[:4]
-    # Of those that it found leading when it came, it has not heard why; nor, for a moment, of what the store tells.
+    # An agent has no reasons for leaders from before its start, and the store's come a moment later.
     until(
         lambda: all("support it" in line for line in printed("table").splitlines() if " m0 " in line),
         "reasons of its own partitions",
     )
-    time.sleep(LEASE * 1.1)  # What moves within a lease of a coming is told as a part of that.
-    # It is drained, and does not leave: its leaving would be reason enough, if the store tells both at once.
+    time.sleep(LEASE * 1.1)  # The events merge a move with a join that came less than a lease earlier.
+    # A drain, because the log would name a departure as the reason if both arrived together.
     assert 0 == group.say("drain", "m2", "--yes", of=2)[0]
     until(lambda: [3, 3, 0] == group.shares(), "a takeover")
     until(lambda: f"leads more ({group.places[2]} ceded" in printed("events"), "an event with its reason")

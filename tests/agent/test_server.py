@@ -181,11 +181,11 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
     with (
         Member(configured(tmp_path, "b", **patient)) as other,
         process(tmp_path, patient) as agent,
-        ExitStack() as stack,  # Of a client that has sent half a request, which holds nothing up.
+        ExitStack() as stack,  # Closes a client that sends half a request and must not delay the end.
     ):
         other.drain("b")
         until(lambda: is_ready(tmp_path))
-        agent.send_signal(signal.SIGHUP)  # Without a configuration to read, it is no end.
+        agent.send_signal(signal.SIGHUP)  # The agent has no configuration to read, and goes on.
         assert is_ready(tmp_path)
         broken = stack.enter_context(socket.socket(socket.AF_UNIX))
         broken.connect(f"{tmp_path}/agent.sock")

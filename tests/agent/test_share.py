@@ -63,7 +63,7 @@ def test_a_share_waits_is_renewed_and_gives_all_of_it_back(stand_in: StandIn, cl
 
 
 def test_only_an_answer_that_has_all_partitions_renews_and_no_event_does(stand_in: StandIn, client: Client) -> None:
-    """Where an answer lacks one, its loss was not told yet. Until it is, the end of the share stands."""
+    """An answer may lack a partition before its loss is announced. Until then, the end of the share stands."""
     shares(stand_in, {3: 7, 5: 7}, remaining=20)
     with client.share() as share:
         for asked, terms in enumerate(({}, {3: 7}, {3: 7, 5: 8}), 1):
@@ -264,7 +264,7 @@ def test_a_client_that_does_not_finish_in_time_is_fenced_for_that_partition_alon
                     rests.append(news[1]["remaining"])
                 fenced = news[1]
                 assert (False, term) == (fenced["leads"], fenced["term"])
-                # A client that hears of the loss late goes by the last end that it was told.
+                # A client that hears of the loss late relies on the last end that it received.
                 assert rests[-1] <= 0.3 < STEADY
                 assert "the program did not finish within drain_timeout=0.3 s" == fenced["why"]
                 while "b owns it" not in events.next_called("waiting")["why"]:

@@ -27,7 +27,7 @@ def test_tenures_moves_members_takeovers_and_findings_are_rows() -> None:
     names = ("partition", "term", "member", "first_offset", "last_offset", "began_by", "ended_by", "since", "until")
     assert (0, 1001, "alice", 1, 19, "join", "expire", 0.0, 15.0) == tuple(rows[0][name] for name in names)
     assert datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC) == rows[0]["since_at"]
-    # What is not known yet is missing.
+    # Unknown values are missing.
     assert ("bob", None, None) == tuple(rows[-1][name] for name in ("member", "last_offset", "ended_by"))
     moves = [(it["source"], it["target"], it["cause"], it["by"]) for it in tables["moves"]]
     assert [("alice", "bob", "expire", "bob")] * 4 == moves

@@ -58,8 +58,8 @@ ALICE_CAME = "1: 0,1,2,3 None -> alice, join by alice"
         ([BOB, *GIVE], ["4: 1,3 alice -> bob, join by bob"]),
         ([BOB, *GIVE, expire("b", "a", 1)], ["4: 1,3 alice -> bob, join by bob", "5: 0,2 alice -> bob, expire by bob"]),
         ([Leave(by="a")], ["2: 0,1,2,3 alice -> None, leave by alice"]),
-        ([join("c", "alice", at=2)], []),  # Who comes back under its name has moved nothing.
-        ([BOB, Weigh(by="a", name="bob", weight=0)], []),  # Nor does a wish before its handovers.
+        ([join("c", "alice", at=2)], []),  # A member that returns under its name moves nothing.
+        ([BOB, Weigh(by="a", name="bob", weight=0)], []),  # A wish moves nothing before its handovers.
     ],
 )
 def test_moves_are_told_with_their_cause(records: list[Record], moves: list[str]) -> None:
@@ -191,13 +191,16 @@ CERTIFIED = "5: certify of alice by bob, 2 alice -> bob"
     [
         ([join("c", "alice", at=2)], ["2: replace of alice by alice"]),
         ([BOB, *GIVE, expire("b", "a", 1)], [DEATH]),
-        ([BOB, *GIVE, expire("b", "a", 1), beat("a"), beat("a")], [DEATH, "6: fence of alice by alice"]),  # Told once.
-        # After the certificate a beat is no news, and one of no member is no event.
+        (
+            [BOB, *GIVE, expire("b", "a", 1), beat("a"), beat("a")],
+            [DEATH, "6: fence of alice by alice"],
+        ),  # One event for two beats.
+        # A beat after the certificate and a certificate for a former member cause no event.
         ([BOB, *GIVE, Certify(by="b", incarnation="a"), beat("a")], [CERTIFIED]),
         ([BOB, Leave(by="b"), Certify(by="a", incarnation="b")], ["3: leave of bob by bob"]),
-        # A witness that is no member is called as it calls itself.
+        # A witness outside the group is shown by the name it gives.
         ([BOB, Certify(by="witness of bob", incarnation="b")], ["3: certify of bob by witness of bob"]),
-        # Who left is not fenced, and what changes nothing is no event.
+        # A member that left is not fenced, and records without effect cause no event.
         ([BOB, Leave(by="b"), beat("b"), expire("a", "b", 99), Undrain(by="op", name="x")], ["3: leave of bob by bob"]),
     ],
 )

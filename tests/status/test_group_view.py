@@ -49,7 +49,7 @@ def test_wishes_move_what_they_must_and_what_keeps_the_balance() -> None:
 
 
 def test_a_wish_that_comes_true_already_or_cannot_yet_or_is_under_way_moves_nothing() -> None:
-    for name in ("alice", "carol"):  # Who owns it, and who is not there.
+    for name in ("alice", "carol"):  # The owner, and a name outside the group.
         assert [] == moves_of(PAIR, Pin(by="x", partition=0, name=name))
     assert [] == moves_of(founded(), Pin(by="x", partition=0, name="alice"))
     # alice was to give 0 and 2 away; once the drain is taken back she keeps them.
@@ -80,7 +80,7 @@ def test_what_is_fair_goes_by_weight_and_who_is_drained_counts_for_nothing_unles
     drained = Drain(by="x", name="bob")
     assert (0.5, 1.0, 1.0) == balance_of(drained)
     assert (1.0, 1.0, 0.5) == balance_of(drained, Drain(by="x", name="alice"))
-    assert (1.0, 1.0, 1.0) == GroupView(founded()).balance_by(Load(by="x", loads={0: 1.0}))  # Nobody is there.
+    assert (1.0, 1.0, 1.0) == GroupView(founded()).balance_by(Load(by="x", loads={0: 1.0}))  # A group without members.
 
 
 def test_a_partition_without_a_load_weighs_as_much_as_the_mean() -> None:

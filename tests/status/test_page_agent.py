@@ -86,7 +86,7 @@ def test_wishes_are_made_with_the_right_token_and_refused_in_the_agents_words(ag
 def test_a_drain_moves_what_its_preview_said_and_a_takeover_after_a_kill_is_followed(
     agent: Running, folder: Path, page: Page
 ) -> None:
-    """Right is what the agent's own list of moves says, of which the page was told by its stream alone."""
+    """The agent's own list of moves is the reference. The page has its moves from the stream alone."""
     page.open(agent.address)
     page.unlock(TOKEN)
     assert PARTITIONS == owned(page, "a")

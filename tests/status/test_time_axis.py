@@ -22,7 +22,7 @@ def test_a_record_was_written_after_the_beat_before_it_and_before_one_whose_writ
 
 
 def alternating(since: float, rounds: int = 5, **options: Any) -> TimeAxis:
-    """Of a, which begins at 10 and beats each second, and of b by its own clock."""
+    """Beats of `a` each second from 10 on, and of `b` by a clock of its own."""
     axis = TimeAxis(**options)
     for round_ in range(rounds):
         axis.beat(2 * round_, "a", 10.0 + round_, 2 * round_)

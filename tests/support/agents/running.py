@@ -130,7 +130,7 @@ class Running:
 
     @property
     def address(self) -> str:
-        """Of its port."""
+        """The address of its port."""
         return f"http://{self.agent.tcp_address}"
 
     @property
