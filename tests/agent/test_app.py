@@ -2,7 +2,7 @@
 
 import base64
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -11,7 +11,6 @@ import pytest
 from neli_router.agent import wire
 from neli_router.agent.wire import (
     KEY_MAX,
-    EventView,
     HistoryView,
     LeaseView,
     LoadView,
@@ -155,17 +154,13 @@ def test_a_lease_says_how_long_it_holds_and_is_not_waited_for_where_it_is_led(ag
     assert get(agent, "leadership", LeaseView, role="3", timeout="0").leads
 
 
-@pytest.mark.parametrize("query", ["", "role=1&role=2", "key=1", "rol=1"])
-def test_a_lease_is_of_one_role(agent: Running, query: str) -> None:
+def test_a_lease_is_of_one_role_and_a_timeout_is_a_number_of_seconds(agent: Running) -> None:
     with agent.client() as client:
-        assert refused(client.get(f"/v1/lease?{query}")).kind in {"BadKey", "BadRequest"}
-
-
-@pytest.mark.parametrize("timeout", ["-1", "nan", "inf", "1e9", "soon", "", "1" * 100])
-def test_a_timeout_is_a_number_of_seconds(agent: Running, timeout: str) -> None:
-    with agent.client() as client:
-        found = refused(client.get("/v1/leadership", params={"role": "3", "timeout": timeout}))
-    assert ("BadRequest", "timeout was to be a number from 0 to 3600") == (found.kind, found.wanted)
+        for query in ("", "role=1&role=2", "key=1", "rol=1"):
+            assert refused(client.get(f"/v1/lease?{query}")).kind in {"BadKey", "BadRequest"}
+        for timeout in ("-1", "nan", "inf", "1e9", "soon", "", "1" * 100):
+            found = refused(client.get("/v1/leadership", params={"role": "3", "timeout": timeout}))
+            assert ("BadRequest", "timeout was to be a number from 0 to 3600") == (found.kind, found.wanted)
 
 
 # The group
@@ -198,23 +193,14 @@ def test_moves_and_the_history_say_who_joined_and_what_went_where(agent: Running
 def test_events_are_streamed_as_they_come_and_once_more_when_they_have_grown(tmp_path: Path) -> None:
     options = AgentOptions(socket=str(tmp_path / "agent.sock"))
     # Leases that a busy machine keeps: an expiry would be an event, too.
-    with running(configured(tmp_path, lease=STEADY), options) as agent, agent.client() as client:
+    with running(configured(tmp_path, lease=STEADY), options) as agent:
         agent.await_ready()  # Its own Join is in the history.
-        with client.stream("GET", "/v1/history/events", timeout=60.0) as stream:
-            pieces = stream.iter_bytes()
-            told: list[EventView] = []
-            rest = b""
-            with Member(configured(tmp_path, name="b", lease=STEADY)):
-                while not (told and sum(moved.number for moved in told[-1].moved) == PARTITIONS // 2):
-                    rest += next(pieces)
-                    *whole, rest = rest.split(b"\n\n")
-                    told += [
-                        msgspec.json.decode(block.partition(b"data: ")[2], type=EventView)
-                        for block in whole
-                        if block.startswith(b"event: event")
-                    ]
-    assert {("join", "b")} == {(event.cause, event.member) for event in told}
-    assert 1 == len({event.offset for event in told})
+        told: list[dict[str, Any]] = []
+        with agent.events("/v1/history/events") as events, Member(configured(tmp_path, name="b", lease=STEADY)):
+            while not told or sum(moved["number"] for moved in told[-1]["moved"]) != PARTITIONS // 2:
+                told.append(events.next_called("event"))
+    assert {("join", "b")} == {(event["cause"], event["member"]) for event in told}
+    assert 1 == len({event["offset"] for event in told})
     assert len(told) <= 3
 
 

@@ -92,14 +92,9 @@ def _start(kafka: str, redis: str, tmp_path: Path) -> Iterator[Any]:
     with ExitStack() as stack:
 
         def start(name: str, protocol: str, partitions: int = PARTITIONS) -> AgentProcess:
-            options = {
-                "ledger": f"kafka://{kafka}/{group}",
-                "ownership": f"{redis}/{group}",
-                "protocol": protocol,
-                "layout-partitions": str(partitions),
-                "layout-slots": "64",
-            }
-            agent = AgentProcess(tmp_path, name, [part for key, text in options.items() for part in (f"--{key}", text)])
+            options = ["--ledger", f"kafka://{kafka}/{group}", "--ownership", f"{redis}/{group}"]
+            options += ["--protocol", protocol, "--layout-partitions", str(partitions), "--layout-slots", "64"]
+            agent = AgentProcess(tmp_path, name, options)
             stack.callback(agent.process.wait)
             stack.callback(agent.process.kill)
             return agent
@@ -121,10 +116,8 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     # Its commands, and its numbers.
     owners = [json.loads(line) for line in a.ask("table", "--output", "json").output.splitlines()]
     assert {"a": 2, "b": 2} == {name: [one["owner"] for one in owners].count(name) for name in "ab"}
-    told = [
-        json.loads(line)
-        for line in a.ask("owner", *(f"--role={i}" for i in range(4)), "--output=json").output.splitlines()
-    ]
+    lines = a.ask("owner", *(f"--role={i}" for i in range(4)), "--output=json").output.splitlines()
+    told = [json.loads(line) for line in lines]
     assert [(one["name"], one["address"]) for one in told] == [(one["owner"], f"{one['owner']}:1") for one in owners]
     rows = sorted(row.split()[:5] for row in a.ask("members").output.splitlines()[1:])
     assert [["a", "a:1", "-", "1", "2"], ["b", "b:1", "-", "1", "2"]] == rows

@@ -17,38 +17,41 @@ from tests.support.waiting import until_in_loop
 Story = Callable[[StandIn, AsyncClient], Coroutine[Any, Any, None]]
 
 
-def play(path: Path, story: Story) -> None:
-    async def told(agent: StandIn, address: str) -> None:
+def scene(story: Story) -> Callable[[Path], None]:
+    """The test that plays `story` with a stand-in and a client of it."""
+
+    async def play(agent: StandIn, address: str) -> None:
         async with asyncio.timeout(60), AsyncClient(address, timeout=60) as client:
             await story(agent, client)
 
-    with standing_in(path) as (agent, address):
-        asyncio.run(told(agent, address))
+    def test(tmp_path: Path) -> None:
+        with standing_in(tmp_path) as (agent, address):
+            asyncio.run(play(agent, address))
+
+    return test
 
 
-def test_it_asks_what_the_other_form_asks(tmp_path: Path) -> None:
-    async def story(agent: StandIn, client: AsyncClient) -> None:
-        assert "alpha" == (await client.owner("k")).name == (await client.owner_of_role(3)).name
-        assert ["alpha", None] == [view.name for view in await client.owners(["a", "nobody"])]
-        assert 2 == len((await client.table()).partitions)
-        assert ["alpha"] == [member.name for member in (await client.members()).members]
-        assert "alpha" == (await client.status()).agent
-        assert [False, True] == [(await client.drain("a", preview=True)).done, (await client.unpin(3)).done]
-        assert 1.5 == (await client.load({0: 1.0})).before
-        with pytest.raises(NoOwner):
-            await client.owner("nobody")
-        assert None is await client.lease("nightly")
-        agent.leads()
-        lease = await client.lease("nightly")
-        assert lease is not None
-        assert 7 == lease.term
-        async with client.watch("k") as watch:
-            async for view in watch:
-                assert "alpha" == view.name
-                await watch.close()
-        await until_in_loop(lambda: agent.held == 0)
-
-    play(tmp_path, story)
+@scene
+async def test_it_asks_what_the_other_form_asks(agent: StandIn, client: AsyncClient) -> None:
+    assert "alpha" == (await client.owner("k")).name == (await client.owner_of_role(3)).name
+    assert ["alpha", None] == [view.name for view in await client.owners(["a", "nobody"])]
+    assert 2 == len((await client.table()).partitions)
+    assert ["alpha"] == [member.name for member in (await client.members()).members]
+    assert "alpha" == (await client.status()).agent
+    assert [False, True] == [(await client.drain("a", preview=True)).done, (await client.unpin(3)).done]
+    assert 1.5 == (await client.load({0: 1.0})).before
+    with pytest.raises(NoOwner):
+        await client.owner("nobody")
+    assert None is await client.lease("nightly")
+    agent.leads()
+    lease = await client.lease("nightly")
+    assert lease is not None
+    assert 7 == lease.term
+    async with client.watch("k") as watch:
+        async for view in watch:
+            assert "alpha" == view.name
+            await watch.close()
+    await until_in_loop(lambda: agent.held == 0)
 
 
 def test_without_an_agent_it_says_how_to_start_one(tmp_path: Path) -> None:
@@ -62,93 +65,83 @@ def test_without_an_agent_it_says_how_to_start_one(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_leading_waits_is_renewed_and_gives_the_role_back(tmp_path: Path) -> None:
-    async def story(agent: StandIn, client: AsyncClient) -> None:
-        with pytest.raises(NotLeading, match="beta leads it"):
-            async with over_once_told(client.leading("nightly", timeout=PATIENCE)):
-                raise AssertionError("nobody leads yet")
-        agent.leads(remaining=20)
+@scene
+async def test_leading_waits_is_renewed_and_gives_the_role_back(agent: StandIn, client: AsyncClient) -> None:
+    with pytest.raises(NotLeading, match="beta leads it"):
+        async with over_once_told(client.leading("nightly", timeout=PATIENCE)):
+            raise AssertionError("nobody leads yet")
+    agent.leads(remaining=20)
+    async with client.leading("nightly") as lease:
+        agent.lease = LeaseView(0, True, "alpha", 7, 50.0, 10.0)
+        agent.say("renewed")
+        await until_in_loop(lambda: lease.remaining() > 30)
+        agent.say("revoked")
+        assert (True, True) == (await lease.revoked.wait(60), lease.holds())
+    assert not lease.holds()
+    await until_in_loop(lambda: agent.held == 0)
+
+
+@scene
+async def test_a_block_is_cancelled_at_once_when_its_lease_is_lost(agent: StandIn, client: AsyncClient) -> None:
+    agent.leads()
+    with pytest.raises(LeaseLost, match="was expired by beta"):  # noqa: PT012 - its end raises.
+        async with client.leading("nightly"):
+            agent.say("fenced", why="it was expired by beta")
+            await asyncio.Event().wait()
+    task = asyncio.current_task()
+    assert task is not None
+    assert 0 == task.cancelling()
+    await until_in_loop(lambda: agent.held == 0)
+
+
+@scene
+async def test_a_block_is_cancelled_when_its_lease_is_not_renewed(agent: StandIn, client: AsyncClient) -> None:
+    agent.leads(remaining=2.0)
+    with pytest.raises(LeaseLost, match="without being renewed"):
+        async with client.leading("nightly"):
+            await asyncio.Event().wait()
+
+
+@scene
+async def test_a_cancellation_from_outside_is_not_swallowed(agent: StandIn, client: AsyncClient) -> None:
+    agent.leads()
+    inside = asyncio.Event()
+
+    async def work() -> None:
+        async with client.leading("nightly"):
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until_in_loop(lambda: agent.held == 0)
+
+
+@scene
+async def test_an_agent_that_is_killed_while_it_is_waited_for_raises(agent: StandIn, client: AsyncClient) -> None:
+    async def kill() -> None:
+        await until_in_loop(lambda: agent.held == 1)
+        agent.hang_up()
+
+    killing = asyncio.create_task(kill())
+    with pytest.raises(NoAgent, match="ended the con"):
+        async with client.leading("nightly"):
+            raise AssertionError("nobody leads")
+    await killing
+
+
+@scene
+async def test_a_broken_stream_is_asked_for_again_and_closing_the_client_ends_the_block(
+    agent: StandIn, client: AsyncClient
+) -> None:
+    agent.leads()
+    with pytest.raises(LeaseLost, match="client was closed"):  # noqa: PT012 - its end raises.
         async with client.leading("nightly") as lease:
-            agent.lease = LeaseView(0, True, "alpha", 7, 50.0, 10.0)
-            agent.say("renewed")
-            await until_in_loop(lambda: lease.remaining() > 30)
-            agent.say("revoked")
-            assert (True, True) == (await lease.revoked.wait(60), lease.holds())
-        assert not lease.holds()
-        await until_in_loop(lambda: agent.held == 0)
-
-    play(tmp_path, story)
-
-
-def test_a_block_is_cancelled_at_once_when_its_lease_is_lost(tmp_path: Path) -> None:
-    async def story(agent: StandIn, client: AsyncClient) -> None:
-        agent.leads()
-        with pytest.raises(LeaseLost, match="was expired by beta"):  # noqa: PT012 - its end raises.
-            async with client.leading("nightly"):
-                agent.say("fenced", why="it was expired by beta")
-                await asyncio.Event().wait()
-        task = asyncio.current_task()
-        assert task is not None
-        assert 0 == task.cancelling()
-        await until_in_loop(lambda: agent.held == 0)
-
-    play(tmp_path, story)
-
-
-def test_a_block_is_cancelled_when_its_lease_is_not_renewed(tmp_path: Path) -> None:
-    async def story(agent: StandIn, client: AsyncClient) -> None:
-        agent.leads(remaining=2.0)
-        with pytest.raises(LeaseLost, match="without being renewed"):
-            async with client.leading("nightly"):
-                await asyncio.Event().wait()
-
-    play(tmp_path, story)
-
-
-def test_a_cancellation_from_outside_is_not_swallowed(tmp_path: Path) -> None:
-    async def story(agent: StandIn, client: AsyncClient) -> None:
-        agent.leads()
-        inside = asyncio.Event()
-
-        async def work() -> None:
-            async with client.leading("nightly"):
-                inside.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(work())
-        await inside.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await until_in_loop(lambda: agent.held == 0)
-
-    play(tmp_path, story)
-
-
-def test_an_agent_that_is_killed_while_it_is_waited_for_raises(tmp_path: Path) -> None:
-    async def story(agent: StandIn, client: AsyncClient) -> None:
-        async def kill() -> None:
-            await until_in_loop(lambda: agent.held == 1)
             agent.hang_up()
-
-        killing = asyncio.create_task(kill())
-        with pytest.raises(NoAgent, match="ended the con"):
-            async with client.leading("nightly"):
-                raise AssertionError("nobody leads")
-        await killing
-
-    play(tmp_path, story)
-
-
-def test_a_broken_stream_is_asked_for_again_and_closing_the_client_ends_the_block(tmp_path: Path) -> None:
-    async def story(agent: StandIn, client: AsyncClient) -> None:
-        agent.leads()
-        with pytest.raises(LeaseLost, match="client was closed"):  # noqa: PT012 - its end raises.
-            async with client.leading("nightly") as lease:
-                agent.hang_up()
-                await until_in_loop(lambda: agent.requests.count("/v1/leadership/events") == 2)
-                lease.check()
-                await client.close()
-                await asyncio.Event().wait()
-
-    play(tmp_path, story)
+            await until_in_loop(lambda: agent.requests.count("/v1/leadership/events") == 2)
+            lease.check()
+            await client.close()
+            await asyncio.Event().wait()

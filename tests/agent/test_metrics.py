@@ -121,18 +121,16 @@ def test_every_fact_is_told() -> None:
     assert expected == told
 
 
-def test_names_keep_prometheus_conventions() -> None:
+def test_names_keep_prometheus_conventions_and_the_process_and_the_platform_are_told_of_too() -> None:
+    assert {"process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds", "python_info"} <= set(
+        families()
+    )
     for family in families().values():
         assert family.documentation
         samples = {sample.name for sample in family.samples}
         if family.type == "counter":
             assert {f"{family.name}_total"} == samples
         assert not family.name.endswith(("_ms", "_milliseconds", "_total", "_count", "_bucket"))
-
-
-def test_the_process_and_the_platform_are_told_of_too() -> None:
-    told = families()
-    assert {"process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds", "python_info"} <= set(told)
 
 
 def test_what_is_counted_is_what_the_chronicle_counts() -> None:

@@ -107,6 +107,7 @@ class Running:
         self._ready = threading.Event()
         self.error: BaseException | None = None
         self.agent: Agent
+        self.loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name=f"agent-{config.name}")
 
     def start(self) -> None:
