@@ -102,7 +102,7 @@ def test_a_narrow_first_reading_needs_no_second() -> None:
 
 
 def test_it_neither_jitters_nor_goes_back_with_the_time_that_seems_spent_suspended() -> None:
-    """A difference under the slack is no suspend."""
+    """A difference under the slack does not count as a suspend."""
     host = Host(suspended=10 * SECOND)
     tell = LinuxClock(host.read)
     before = tell() - host.seconds()
