@@ -2,7 +2,6 @@
 
     AIRFLOW_HOME, in a folder of this session --set before anything imports Airflow--> airflow.cfg, airflow.db, dags/
     agent (a real one, on a SQLite ledger) <--AIRFLOW_CONN_NELI_DEFAULT-- tasks of `dag_test`, in this process
-    another one                            <--AIRFLOW_CONN_NELI_DEFAULT-- tasks of `installation`, in its processes
 
 Airflow reads its home when it is imported, and a test must never meet the home of the person who runs it. So it is set
 here, where this folder's tests are collected. The other stages of the gate leave this folder out: importing Airflow
@@ -12,10 +11,11 @@ it, pytest would import Airflow first.
 
 import logging
 import os
-import re
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +51,7 @@ os.environ.update(SETTINGS)
 from neli_router.settings.agent_options import AgentOptions  # noqa: E402 - after the home is set, as all that follows.
 from tests.support.agents.running import TOKEN, Running, configured, running  # noqa: E402
 from tests.support.given import DagTest, spelled  # noqa: E402
-from tests.support.servers.airflow import Airflow  # noqa: E402
-from tests.test_docs import blocks  # noqa: E402
+from tests.support.servers.airflow import begin_with  # noqa: E402
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -72,6 +71,26 @@ def pytest_unconfigure() -> None:
     logging.getLogger().handlers.clear()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _small_java(_folder_of_java: None) -> Iterator[None]:
+    """The C1 compiler alone starts sooner, and leaves the cores to the tests."""
+    small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SPARK_SUBMIT_OPTS", f"{os.environ['SPARK_SUBMIT_OPTS']} {small}")
+        patched.setenv("SPARK_LAUNCHER_OPTS", small)
+        yield
+
+
+@pytest.fixture
+def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection of that id, to a Spark of one core, with the modules of this process."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", spelled("spark", host="local[1]"))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+
+
 @pytest.fixture(scope="session")
 def airflow_home() -> Path:
     """The home of this session's Airflow, with its metadata database migrated."""
@@ -83,6 +102,7 @@ def airflow_home() -> Path:
         # Migrations of years ago call what newer libraries have deprecated. They are Airflow's, and no user's.
         warnings.simplefilter("ignore")
         db.initdb()
+        begin_with(HOME / "airflow.db")
         DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
     return HOME
 
@@ -97,39 +117,13 @@ def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield agent
 
 
-@pytest.fixture(scope="session")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    """A real Airflow of four processes, whose tasks find a real agent by `neli_default`. It leads all partitions.
-
-    Shared by all tests that leave its parts alone: it takes its time to start. A test puts its Dags into the folder
-    `dags`, and awaits them.
-    """
-    folder = tmp_path_factory.mktemp("installation")
-    options = AgentOptions(socket=str(folder / "agent.sock"))
-    with running(configured(folder, lease=LEASE), options) as agent:
+@contextmanager
+def member(folder: Path, name: str, **options: Any) -> Iterator[Running]:
+    """An agent of `name`, on the ledger in `folder`; with a lease that a busy machine keeps."""
+    config = configured(folder, name, **{"lease": 5.0, **options})
+    with running(config, AgentOptions(socket=f"{folder}/{name}.sock")) as agent:
         agent.await_ready()
-        environment = {
-            "AIRFLOW_CONN_NELI_DEFAULT": spelled(address=f"unix:{options.socket}"),
-            # Airflow reads its policies when it begins.
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(folder / "policies"), os.environ.get("PYTHONPATH")])),
-        }
-        (folder / "policies").mkdir()
-        (folder / "policies" / "airflow_local_settings.py").write_text(policies(), encoding="utf-8")
-        with Airflow.started(environment) as airflow:
-            yield airflow
-            require_one_file_for_each_dag(airflow.dags)
-
-
-def require_one_file_for_each_dag(folder: Path) -> None:
-    """Two tests with a Dag of one name would each run the other's, whichever file Airflow read last."""
-    names = [name for file in folder.glob("*.py") for name in re.findall(r'DAG\(\s*"(\w+)"', file.read_text("utf-8"))]
-    assert [] == [name for name in set(names) if names.count(name) > 1]
-
-
-def policies() -> str:
-    """The page's example of `airflow_local_settings.py`, by a connection of its own, which the tests of routing add."""
-    (example,) = (block for block in blocks("docs/airflow.md", "python") if "task_instance_mutation_hook" in block)
-    return example.replace('queue="prices-{member}"', 'queue="prices-{member}", neli_conn_id="neli_two"')
+        yield agent
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""A Spark job of the tests: it says what it was told, and then does as it is told, or ignores all that it could hear.
+"""A Spark job of the tests: it records its settings, and then commits, or goes on and ignores every signal.
 
-spark_job.py FOLDER tell      leaves `told.json`, as all of them do
-spark_job.py FOLDER lose      ends as a job does that lost its own lease
 spark_job.py FOLDER commit    commits one row for each of its partitions into the table beside FOLDER
 spark_job.py FOLDER linger    goes on for ever, with a Python worker of Spark
 spark_job.py FOLDER late      as `linger`, and commits once there is a file `now`
+
+Each of them writes its settings, environment and command line to `told.json`.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import NoReturn
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from neli_router.errors import LeaseLost, NeliError
+from neli_router.errors import NeliError
 from neli_router.fence.delta import FencedTable
 from neli_router.keyspace import Layout
 from neli_router.spark.guard import run_job
@@ -80,8 +80,6 @@ def main() -> None:
     if way == "commit":
         commit(told(spark))
     spark.stop()
-    if way == "lose":
-        raise LeaseLost("the lease of the job was needed", "it was lost", "stop")
 
 
 run_job(main)

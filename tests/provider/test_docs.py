@@ -22,9 +22,10 @@ PAGE = "docs/airflow.md"
 BLOCKS = blocks(PAGE, "python")
 
 NOT_TESTED = {
-    "on_change": "an asset starts it; tests/provider/test_waiting.py does that on a real installation",
-    "prices_of_a_partition": "its run must have a partition_key; tests/provider/test_dags.py does that, as above",
-    "nightly_prices": "its job is the reader's; tests/provider/test_spark_operator.py runs such ones",
+    "on_change": "an asset starts it; tests/provider/test_local.py does that on a real installation",
+    "prices_of_a_partition": "its run must have a partition_key; tests/provider/test_local.py does that, as above",
+    "nightly_count": "it starts a Spark; tests/provider/test_leader_pyspark.py does that",
+    "nightly_prices": "its job is the reader's; tests/provider/test_installation.py runs such ones",
 }
 """A Dag -> why `dag.test()` cannot run it. It is read all the same."""
 

@@ -4,14 +4,14 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, Connection
+from airflow.providers.common.compat.sdk import AirflowException, Connection
 
 from airflow_provider import changes
 from airflow_provider.changes import Away, Batch
@@ -28,6 +28,7 @@ from neli_router.errors import (
 from neli_router.keyspace import Layout
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.settings.agent_options import AgentOptions
+from tests.provider.conftest import member
 from tests.support.agents.running import PARTITIONS, PATIENCE, TOKEN, Running, configured, running
 from tests.support.given import spelled
 from tests.support.waiting import until
@@ -68,41 +69,21 @@ def test_it_names_owners_by_key_and_by_role(neli_default: str, ledger: str, conn
             hook.owner_of_role("nightly").name,
             hook.owner_of_role(3).name,
         ]
-        layout = hook.layout()
+        layout = hook.layout(wanted=Layout(partitions=PARTITIONS))
         views = hook.owners(["EURUSD", "GBPUSD"])
+        with pytest.raises(GroupMismatch, match=f"partitions=16.*against.*partitions={PARTITIONS}"):
+            hook.layout(wanted=Layout(partitions=16))
     assert PARTITIONS == layout.partitions
     assert [layout.partition("EURUSD"), layout.partition("GBPUSD")] == [view.partition for view in views]
     assert [layout.slot("EURUSD"), layout.slot("GBPUSD")] == [view.slot for view in views]
     assert all(view.term > 0 for view in views)
 
-
-@pytest.mark.parametrize("conn_id", ["neli_default", "ledger"])
-def test_it_answers_the_same_in_an_event_loop(neli_default: str, ledger: str, conn_id: str) -> None:
     async def story(hook: NeliHook) -> None:
         assert "a" == (await hook.aowner("EURUSD")).name == (await hook.aowner_of_role("nightly")).name
         assert ["a", "a"] == [view.name for view in await hook.aowners(["EURUSD", "GBPUSD"])]
         assert PARTITIONS == (await hook.alayout()).partitions
 
     play(story, conn_id)
-
-
-@pytest.mark.parametrize("conn_id", ["neli_default", "ledger"])
-def test_another_layout_than_the_wanted_one_is_refused(neli_default: str, ledger: str, conn_id: str) -> None:
-    with NeliHook(conn_id) as hook:
-        assert PARTITIONS == hook.layout(wanted=Layout(partitions=PARTITIONS)).partitions
-        with pytest.raises(GroupMismatch, match=f"partitions=16.*against.*partitions={PARTITIONS}"):
-            hook.layout(wanted=Layout(partitions=16))
-
-
-@contextmanager
-def member(folder: Path, name: str, **options: Any) -> Iterator[Running]:
-    """An agent of `name`, on the ledger in `folder`."""
-    # A lease that a busy machine keeps.
-    with running(
-        configured(folder, name, **{"lease": 5.0, **options}), AgentOptions(socket=f"{folder}/{name}.sock")
-    ) as agent:
-        agent.await_ready()
-        yield agent
 
 
 # This host
@@ -120,8 +101,6 @@ def test_it_knows_what_this_host_leads(neli_default: str) -> None:
             assert {0, 1} == set(share.terms)
         assert list(range(hook.layout().partitions)) == hook.led()
 
-
-def test_it_knows_what_this_host_leads_in_an_event_loop(neli_default: str) -> None:
     async def story(hook: NeliHook) -> None:
         assert ("a", True) == (await hook.amember(), await hook.aleads("nightly", within=PATIENCE))
         async with hook.aleading("nightly", timeout=PATIENCE) as lease:
@@ -168,13 +147,10 @@ def test_a_ledger_knows_no_host(ledger: str) -> None:
 # Waiting
 
 
-@pytest.mark.parametrize(
-    ("conn_id", "expect"),
-    [("neli_default", "here"), ("neli_default", "anybody"), ("neli_default", "a"), ("ledger", "a")],
-)
-def test_it_waits_for_the_expected_leader(neli_default: str, ledger: str, conn_id: str, expect: str) -> None:
-    with NeliHook(conn_id) as hook:
-        assert "a" == hook.wait_for_leader("nightly", expect=expect, timeout=PATIENCE).name
+def test_it_waits_for_the_expected_leader(neli_default: str, ledger: str) -> None:
+    for conn_id, expect in ((neli_default, "here"), (neli_default, "anybody"), (neli_default, "a"), (ledger, "a")):
+        with NeliHook(conn_id) as hook:
+            assert "a" == hook.wait_for_leader("nightly", expect=expect, timeout=PATIENCE).name
 
 
 @pytest.mark.parametrize("conn_id", ["neli_default", "ledger"])
@@ -364,25 +340,10 @@ def test_owners_are_read_from_redis(redis: str, tmp_path: Path, monkeypatch: pyt
 # The connection
 
 
-def test_a_connection_that_is_not_there_raises_the_line_that_adds_it() -> None:
-    with (
-        NeliHook("absent") as hook,
-        pytest.raises(
-            AirflowNotFoundException, match=r"'absent' was wanted.*airflow connections add absent --conn-type neli"
-        ),
-    ):
-        hook.owner("EURUSD")
-
-    async def story(hook: NeliHook) -> None:
-        with pytest.raises(AirflowNotFoundException, match="airflow connections add absent"):
-            await hook.aowner("EURUSD")
-
-    play(story, "absent")
-
-
 @pytest.mark.parametrize(
     ("connection", "expected"),
     [
+        ("", "airflow connections add odd --conn-type neli"),
         (spelled("http"), "of the type 'neli' was wanted, but 'odd' is of the type 'http'"),
         (spelled(adress="unix:/run/a.sock"), "has 'adress', which it has no use for: there is address, ownership"),
         (spelled(address=7), "address must be text, got a int"),
@@ -399,17 +360,19 @@ def test_a_connection_that_is_not_there_raises_the_line_that_adds_it() -> None:
         (json.dumps({"conn_type": "neli", "extra": "[1]"}), "its extra is no JSON of the form"),
     ],
 )
-def test_a_connection_that_makes_no_sense_says_why(
+def test_a_connection_that_is_not_there_or_makes_no_sense_says_why(
     monkeypatch: pytest.MonkeyPatch, connection: str, expected: str
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_ODD", connection)
+    if connection:
+        monkeypatch.setenv("AIRFLOW_CONN_ODD", connection)
     with NeliHook("odd") as hook:
         with pytest.raises((AirflowException, ConfigError)) as caught:
             hook.owner("EURUSD")
         assert (False, str(caught.value)) == hook.test_connection()
     assert expected in str(caught.value)
-    with pytest.raises(type(caught.value), match=re.escape(str(caught.value))):
-        play(first_change, "odd")
+    for story in (first_change, lambda hook: hook.aowner("EURUSD")):
+        with pytest.raises(type(caught.value), match=re.escape(str(caught.value))):
+            play(story, "odd")
 
 
 async def first_change(hook: NeliHook) -> object:
@@ -417,7 +380,7 @@ async def first_change(hook: NeliHook) -> object:
         return await anext(news)
 
 
-def test_an_agent_is_found_by_its_host_and_port_and_its_token_is_shown_nowhere(
+def test_an_agent_is_found_by_its_host_and_port_or_by_default_and_its_token_is_shown_nowhere(
     agent: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert agent.agent.tcp_address is not None
@@ -426,6 +389,10 @@ def test_an_agent_is_found_by_its_host_and_port_and_its_token_is_shown_nowhere(
     with NeliHook("http") as hook:
         assert "a" == hook.owner("EURUSD").name
         assert TOKEN not in f"{vars(hook)}"
+    monkeypatch.setenv("AIRFLOW_CONN_PLAIN", "neli://")
+    monkeypatch.setenv("NELI_AGENT", agent.options.socket)
+    with NeliHook("plain") as hook:  # By default it is the agent of this host.
+        assert "a" == hook.owner("EURUSD").name
     wrong = f"{TOKEN}-of-another"
     monkeypatch.setenv("AIRFLOW_CONN_HTTP", spelled(host="127.0.0.1", port=port, password=wrong))
     works, said = NeliHook("http").test_connection()
@@ -434,25 +401,15 @@ def test_an_agent_is_found_by_its_host_and_port_and_its_token_is_shown_nowhere(
     assert wrong not in said
 
 
-def test_the_default_is_the_agent_of_this_host(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_PLAIN", "neli://")
-    monkeypatch.setenv("NELI_AGENT", agent.options.socket)
-    with NeliHook("plain") as hook:
-        assert "a" == hook.owner("EURUSD").name
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("redis://localhost:6379/jobs", "redis://me:p%40ss@localhost:6379/jobs"),
-        ("redis://other:word@localhost:6379/jobs", "redis://other:word@localhost:6379/jobs"),
-        ("kafka://one:9092,two:9092/jobs", "kafka://me:p%40ss@one:9092,two:9092/jobs"),
-        ("sqlite:///var/lib/ledger.db", "sqlite:///var/lib/ledger.db"),
-    ],
-)
-def test_login_and_password_of_a_connection_are_those_of_its_ledger(address: str, expected: str) -> None:
+def test_login_and_password_of_a_connection_are_those_of_its_ledger() -> None:
     connection = Connection(conn_id="ledger", conn_type="neli", login="me", password="p" + "@ss", extra=None)
-    assert expected == _with_password(address, connection)
+    for address, expected in {
+        "redis://localhost:6379/jobs": "redis://me:p%40ss@localhost:6379/jobs",
+        "redis://other:word@localhost:6379/jobs": "redis://other:word@localhost:6379/jobs",
+        "kafka://one:9092,two:9092/jobs": "kafka://me:p%40ss@one:9092,two:9092/jobs",
+        "sqlite:///var/lib/ledger.db": "sqlite:///var/lib/ledger.db",
+    }.items():
+        assert expected == _with_password(address, connection)
 
 
 def test_the_test_of_a_connection_says_what_answers(agent: Running, neli_default: str, ledger: str) -> None:

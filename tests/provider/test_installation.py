@@ -1,85 +1,478 @@
-"""The provider in a real installation: found, listed, and without an error; and the installation itself, for tests."""
+"""A real installation of Airflow, on the host of an agent: what only its processes can show.
 
-import json
+    agent a, agent b: one group --b is this host's--> scheduler, its tasks; triggerer; API server, with the page
 
-import pytest
-
-from tests.support.servers.airflow import Airflow, until
-
-pytestmark = pytest.mark.airflow
-
-DAG = """
-from airflow.sdk import DAG, task
-from airflow_provider.hooks.neli import NeliHook
-
-with DAG("asks_the_agent"):
-    @task
-    def ask():
-        with NeliHook() as hook, hook.leading("nightly", timeout=300.0) as lease:
-            return [hook.member(), lease.partition]
-    ask()
+All tests share it, and the Dags of `installed_dags`. Those that kill something start it again.
 """
 
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
 
-@pytest.fixture(name="asked", scope="module")
-def _asked(installation: Airflow) -> Airflow:
-    (installation.dags / "asks_the_agent.py").write_text(DAG, encoding="utf-8")
-    installation.api.await_dag("asks_the_agent")
-    return installation
+import httpx
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from airflow_provider.sensors.neli import leader_from
+from airflow_provider.triggers.neli import MEMORY
+from neli_router.agent import Client
+from neli_router.fence.delta import FencedTable
+from neli_router.keyspace import Layout
+from tests.commands.test_run import STUBBORN, lives
+from tests.provider.submissions import Submission, send
+from tests.status.conftest import one_browser as _browser  # noqa: F401 - the fixture `browser`.
+from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
+from tests.support.agents.running import TOKEN
+from tests.support.browsing import Page
+from tests.support.given import spelled
+from tests.support.servers.airflow import ENDED, Airflow, awaited, until
+from tests.test_docs import blocks
+
+pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(3600)]
+
+HERE = Path(__file__).parent
+EXAMPLES = blocks("docs/airflow.md", "python")
+
+ROLE = 3
+
+LEASE = 8.0
+"""Seconds. One that is kept while tasks and a JVM start, which take both cores, and that a test can wait out."""
+
+WHO_LEADS = {"Who leads": "/plugin/neli"}
+
+ON_WORKERS = {"mapped", "resumed", "below", "work", "short", "tell"}
+
+IN_VAIN = {
+    "unnamed": "a template gave an empty text",
+    "too_long": "this number has 19 characters",
+    "of_no_partition": "a template gave an empty text",
+    "nowhere": "airflow connections add nowhere",
+    "away": "there is no socket",
+    "softly_away": "there is no socket",
+    "closed": "led by 'nobody' was wanted, but",
+}
+"""A task that ends without a leader -> what its log says."""
+
+PATHS = ("/neli/", "/neli/assets/main.js", "/neli/v1/events", "/neli/v1/status", "/neli/nothing", "/neli//")
 
 
-def test_a_task_asks_the_agent_of_its_host(asked: Airflow) -> None:
-    run = asked.api.trigger("asks_the_agent")
-    assert "success" == asked.api.await_run("asks_the_agent", run), asked.api.log("asks_the_agent", run, "ask")
-    assert "a" == asked.api.xcom("asks_the_agent", run, "ask")[0]
-    assert {"ask": "success"} == asked.api.states("asks_the_agent", run)
+class Place:
+    """The installation, the agents of its host and of another one, and what moves their roles."""
+
+    def __init__(self, airflow: Airflow, a: AgentProcess, b: AgentProcess, group: Client) -> None:
+        self.airflow, self.api, self.a, self.b, self.group = airflow, airflow.api, a, b, group
+        layout = group.table().layout
+        assert layout is not None
+        self.partitions = {ROLE, layout.partition("nightly")}
+
+    def give(self, name: str) -> int:
+        """All that Dags wait for to the member `name`; the term of ROLE."""
+        for partition in self.partitions:
+            self.group.pin(partition, name)
+        until(lambda: {name} == {self.group.owner_of_role(one).name for one in self.partitions}, f"the roles of {name}")
+        return self.group.owner_of_role(ROLE).term
+
+    def streams(self) -> int:
+        """How many the agent of this host has open."""
+        transport = httpx.HTTPTransport(uds=str(self.b.socket))
+        with httpx.Client(transport=transport, base_url="http://agent", timeout=60.0) as client:
+            lines = client.get("/metrics").text.splitlines()
+        return next(int(float(line.split()[1])) for line in lines if line.startswith("neli_streams "))
+
+    # Runs
+
+    def await_deferred(self, run: str, *tasks: str) -> None:
+        for task in tasks:
+            self.api.await_state("waits", run, task, "deferred")
+        # The trigger begins some time after its row is in the database, and says so in the task's log.
+        for task in tasks:
+            name, _, number = task.rstrip("]").partition("[")
+            index = int(number or -1)
+            awaited(
+                lambda name=name, index=index: "starting" in self.api.log("waits", run, name, map_index=index),  # type: ignore[misc]
+                f"the trigger of {task}",
+            )
+
+    def require(self, state: str, dag_id: str, run: str) -> None:
+        if state != self.api.await_run(dag_id, run):  # The installation's logs go with it.
+            tasks = self.api.task_instances(dag_id, run)
+            logs = [self.api.log(dag_id, run, one["task_id"], map_index=one["map_index"]) for one in tasks]
+            pytest.fail("\n".join(f"{one}\n{log}" for one, log in zip(tasks, logs, strict=True)))
+
+    def require_no_worker(self, dag_id: str, run: str) -> None:
+        """The tasks that need none were never queued, ran in no process, and are at their first try."""
+        tasks = [one for one in self.api.task_instances(dag_id, run) if one["task_id"] not in ON_WORKERS]
+        assert tasks
+        for task in tasks:
+            assert [None, None, None] == [task["queued_when"], task["pid"], task["hostname"] or None], task
+            assert 1 == task["try_number"], task
+            folder = self.airflow.home / "logs" / f"dag_id={dag_id}" / f"run_id={run}" / f"task_id={task['task_id']}"
+            assert all(".trigger." in path.name for path in folder.glob("*.log")), task
+        assert 0 == self.api.call("GET", "/pools/no_slots")["slots"]
+
+    def await_links(self, dag_id: str, run: str, *tasks: str) -> None:
+        """The worker stores the link after the state, and Airflow shows no link of a task that runs."""
+        for task in tasks:
+            path = f"/dags/{dag_id}/dagRuns/{run}/taskInstances/{task}/links"
+            awaited(
+                lambda path=path: self.api.call("GET", path)["extra_links"] == WHO_LEADS,  # type: ignore[misc]
+                f"the link of {task}",
+            )
+
+    # The asset
+
+    def told(self) -> Counter[tuple[str, int]]:
+        """Each change of the leader, and how many events the watcher has made of it."""
+        return changes_in(self.api.asset_events("leader_that_waits"))
+
+    def consumed(self) -> Counter[tuple[str, int]]:
+        """Each change, and how many runs it started."""
+        runs = self.api.runs("told")
+        return sum((changes_in(self.api.events_of_run("told", run["dag_run_id"])) for run in runs), Counter())
+
+    def await_told(self, term: int) -> None:
+        """Until the watcher has made an event of `term`, and remembers that."""
+        awaited(lambda: any(told == term for _, told in self.told()), f"the event of term {term}")
+        awaited(lambda: str(term) in self.remembered(), f"the memory of term {term}")
+
+    def remembered(self) -> str:
+        with closing(sqlite3.connect(self.airflow.home / "airflow.db", timeout=60)) as database:
+            return str(database.execute("SELECT value FROM asset_state_store WHERE key = ?", (MEMORY,)).fetchall())
+
+    def restart_triggerer(self) -> None:
+        self.airflow.kill("triggerer")
+        self.airflow.begin("triggerer")
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        (("providers", "list"), {"package_name": "neli-router"}),
-        (
-            ("providers", "hooks"),
-            {
-                "connection_type": "neli",
-                "class": "airflow_provider.hooks.neli.NeliHook",
-                "conn_id_attribute_name": "neli_conn_id",
-            },
-        ),
-        (("connections", "get", "neli_default"), {"conn_id": "neli_default", "conn_type": "neli"}),
-    ],
-)
-def test_airflow_lists_what_is_there(asked: Airflow, command: tuple[str, ...], expected: dict[str, str]) -> None:
-    listed = asked.listed(*command)
-    assert any(expected.items() <= row.items() for row in listed), listed
+def changes_in(events: Sequence[dict[str, Any]]) -> Counter[tuple[str, int]]:
+    payloads = [event["extra"]["payload"] for event in events]
+    return Counter((one["event"], one["term"]) for one in payloads)
 
 
-def test_no_dag_and_no_plugin_has_an_error(asked: Airflow) -> None:
-    assert [] == asked.listed("dags", "list-import-errors")
-    assert {} == asked.api.import_errors()
-    assert [] == asked.api.call("GET", "/plugins/importErrors")["import_errors"]
+@pytest.fixture(name="place", scope="module")
+def _place(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("installation")
+    deaf = folder / "spark-submit"
+    # The last words of the command line are the folder of the job, and its way.
+    deaf.write_text(f'#!/usr/bin/env bash\ncd "${{@: -2:1}}"\n{STUBBORN}', encoding="utf-8")
+    deaf.chmod(0o755)
+    # Airflow reads its policies when it begins.
+    (folder / "policies").mkdir()
+    (policy,) = (block for block in EXAMPLES if "task_instance_mutation_hook" in block)
+    policy = policy.replace('queue="prices-{member}"', 'queue="prices-{member}", neli_conn_id="neli_two"')
+    (folder / "policies" / "airflow_local_settings.py").write_text(policy, encoding="utf-8")
+    (folder / "dags").mkdir()
+    shutil.copy(HERE / "installed_dags.py", folder / "dags")
+    (example,) = (block for block in EXAMPLES if 'DAG("prices_by_symbol")' in block)
+    (folder / "dags" / "prices_by_symbol.py").write_text(example, encoding="utf-8")
+    with agents(folder, "a", "b", lease=LEASE, drain_timeout=0.3) as (a, b), a.client() as group:
+        environment = {
+            "AIRFLOW_CONN_NELI_DEFAULT": b.connection,
+            "AIRFLOW_CONN_HOST_A": spelled(address=a.address, password=TOKEN),
+            "AIRFLOW_CONN_HOST_B": spelled(address=b.address, password=TOKEN),
+            "AIRFLOW_CONN_HOST_THAT_IS_AWAY": spelled(address="unix:/nowhere/agent.sock"),
+            "AIRFLOW_CONN_SPARK_DEFAULT": spelled("spark", host="local[1]"),
+            "DEAF_SPARK": str(deaf),
+            "SPARK_JOB": str(HERE / "spark_job.py"),
+            "SPARK_JOB_PATH": os.pathsep.join(path for path in sys.path if path),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(folder / "policies"), os.environ.get("PYTHONPATH")])),
+        }
+        with Airflow.started(environment, dags=folder / "dags") as airflow:
+            place = Place(airflow, a, b, group)
+            place.api.await_dag("submits", "prices_by_symbol")
+            # While the API server imports what its first task needs, nothing else may write to the database.
+            first, *_ = awaited(lambda: place.api.runs("told"), "the watcher's first word")
+            place.api.await_run("told", first["dag_run_id"])
+            place.give("a")
+            place.api.call("POST", "/pools", body={"name": "no_slots", "slots": 0})
+            # Into the database, which the scheduler asks.
+            place.api.add_connection("neli_two", extra={"address": a.address})
+            yield place
 
 
-def test_the_form_of_a_connection_has_our_fields(asked: Airflow) -> None:
-    (found,) = (
-        one for one in asked.api.call("GET", "/connections/hook_meta", below="/ui") if one["connection_type"] == "neli"
-    )
-    assert {"address", "ownership"} == set(found["extra_fields"])
-
-
-def test_a_connection_can_be_tested_from_the_page(asked: Airflow) -> None:
-    connection = json.loads(asked.environment["AIRFLOW_CONN_NELI_DEFAULT"])
-    body = {"connection_id": "tried", "conn_type": "neli", "extra": json.dumps(connection["extra"])}
-    answer = asked.api.call("POST", "/connections/test", body=body)
+def test_airflow_shows_the_provider_and_no_error(place: Place) -> None:
+    assert {} == place.api.import_errors()
+    assert [] == place.api.call("GET", "/plugins/importErrors")["import_errors"]
+    hooks = place.api.call("GET", "/connections/hook_meta", below="/ui")
+    (ours,) = (hook for hook in hooks if hook["connection_type"] == "neli")
+    assert {"address", "ownership"} == set(ours["extra_fields"])
+    body = {"connection_id": "tried", "conn_type": "neli", "extra": json.dumps({"address": place.b.address})}
+    answer = place.api.call("POST", "/connections/test", body=body)
     assert answer["status"], answer
-    assert "The agent a answers." in answer["message"]
+    assert "The agent b answers." in answer["message"]
 
 
-def test_each_part_may_end_and_come_back(asked: Airflow) -> None:
-    until(asked.is_healthy, "the health of all parts")
-    before = asked.pid("triggerer")
-    asked.kill("triggerer")
-    assert before not in asked.processes()
-    asked.begin("triggerer")
-    assert before != asked.pid("triggerer")
+# In the triggerer
+
+
+def test_tasks_begin_and_end_in_the_triggerer_over_one_stream(place: Place) -> None:
+    api = place.api
+    place.give("a")
+    waits, elsewhere, in_vain = (api.trigger(dag_id) for dag_id in ("waits", "gated", "in_vain"))
+    of_partition = api.trigger("of_partition", partition_key="EURUSD")
+    place.require("success", "gated", elsewhere)
+    assert dict.fromkeys(("gate", "work"), "skipped") | {"short": "success"} == api.states("gated", elsewhere)
+    assert api.xcom("gated", elsewhere, "short") is False
+    place.require_no_worker("gated", elsewhere)
+    place.await_deferred(waits, "here", "templated", "mapped[0]", "resumed")
+    place.await_links("waits", waits, "resumed")
+
+    # Tasks that never find their leader end there, too, and their logs say why.
+    place.require("failed", "in_vain", in_vain)
+    assert {**dict.fromkeys(IN_VAIN, "failed"), "softly_away": "skipped"} == api.states("in_vain", in_vain)
+    place.require_no_worker("in_vain", in_vain)
+    for task, words in IN_VAIN.items():
+        assert words in api.log("in_vain", in_vain, task), task
+
+    # A role is by default the partition key of the run.
+    place.require("success", "of_partition", of_partition)
+    found = leader_from(api.xcom("of_partition", of_partition, "by_key_of_run"))
+    assert ("EURUSD", place.group.owner("EURUSD").partition) == (found["role"], found["partition"])
+
+    assert 1 == place.streams()
+    place.give("b")
+    place.require("success", "waits", waits)
+    place.require_no_worker("waits", waits)
+    view = place.group.owner_of_role(ROLE)
+    leader = {"role": ROLE, "partition": ROLE, "leader": "b", "address": view.address, "term": view.term, "here": True}
+    assert [leader, "b"] == api.xcom("waits", waits, "below")
+    here = api.trigger("gated")
+    place.require("success", "gated", here)
+    assert dict.fromkeys(("gate", "work", "short"), "success") == api.states("gated", here)
+    assert view.term == api.xcom("gated", here, "work")
+    place.require_no_worker("gated", here)
+    place.await_links("waits", waits, "here", "templated", "resumed")
+    place.await_links("gated", elsewhere, "gate", "short")
+    place.await_links("gated", here, "gate", "work", "short")
+
+
+def test_a_killed_triggerer_loses_and_doubles_nothing(place: Place) -> None:
+    place.await_told(place.give("a"))
+    waits = place.api.trigger("waits")
+    place.await_deferred(waits, "here", "templated", "mapped[0]", "resumed")
+    # Triggers run in a child of this process, which alone writes to the database: they fire, and nothing is stored.
+    place.airflow.freeze("triggerer")
+    term_of_b = place.give("b")
+    place.restart_triggerer()
+    place.require("success", "waits", waits)
+    place.require_no_worker("waits", waits)
+    assert 1 == place.api.log("waits", waits, "here").count("Trigger fired event")
+    place.await_told(term_of_b)
+    # A new triggerer remembers the events before it, and makes none of them again.
+    place.restart_triggerer()
+    term_of_a = place.give("a")
+    place.await_told(term_of_a)
+    told = place.told()
+    assert {("acquired", term_of_b), ("lost", term_of_a)} <= told.keys()
+    assert {1} == set(told.values())
+    awaited(lambda: place.consumed().total() >= told.total(), "a run for each event")
+    assert told == place.consumed()
+
+
+def test_the_scheduler_sends_each_task_to_the_owner_of_its_key(place: Place) -> None:
+    """By the two blocks of the page: `airflow_local_settings.py`, and a Dag."""
+    expected = [f"prices-{place.group.owner(symbol).name}" for symbol in ("EURUSD", "GBPUSD", "USDJPY")]
+
+    def queues() -> list[str]:
+        # A scheduler that has just begun to listen may make the first run's tasks before it has heard.
+        run = place.api.trigger("prices_by_symbol")
+        awaited(lambda: len(place.api.task_instances("prices_by_symbol", run)) == 3, "the mapped tasks")
+        made = place.api.task_instances("prices_by_symbol", run)
+        return [one["queue"] for one in sorted(made, key=lambda one: one["map_index"])]
+
+    awaited(lambda: expected == queues(), "the queues of the owners")
+
+
+# The page
+
+
+def test_the_page_is_for_those_who_are_logged_in_and_changes_nothing(place: Place) -> None:
+    with httpx.Client(base_url=place.airflow.url, timeout=300.0, trust_env=False) as stranger:
+        for path in PATHS:
+            for method in ("GET", "HEAD", "POST", "OPTIONS"):
+                assert 401 == stranger.request(method, path).status_code, (method, path)
+            for wrong in ({"Authorization": "Bearer x"}, {"Cookie": "_token=x"}):
+                assert stranger.get(path, headers=wrong).status_code in {401, 403}, (path, wrong)
+    with closing(place.airflow.as_user("viewer")) as api:
+        login = {"Authorization": f"Bearer {api.token}"}
+    with httpx.Client(base_url=place.airflow.url, timeout=300.0, trust_env=False, headers=login) as viewer:
+        shown = viewer.get("/neli/")
+        assert 200 == shown.status_code
+        assert "frame-ancestors 'self'" in shown.headers["content-security-policy"]
+        assert "text/javascript" in viewer.get("/neli/assets/main.js").headers["content-type"]
+        assert 304 == viewer.get("/neli/", headers={"If-None-Match": shown.headers["etag"]}).status_code
+        for path in ("/neli/v1/owner?key=EURUSD", "/neli/v1/lease?role=0", "/neli/nothing", "/neli//"):
+            assert 404 == viewer.get(path).status_code, path
+        for path in ("/neli/v1/drain", "/neli/v1/events", "/neli/"):
+            assert 405 == viewer.post(path, json={"name": "a"}).status_code, path
+
+
+@pytest.mark.browser
+def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Place, browser: webdriver.Chrome) -> None:
+    page, airflow = Page(browser), place.airflow
+    for partition in place.partitions:
+        place.group.unpin(partition)
+    log_in(browser, airflow)
+    run = place.api.runs("gated")[0]["dag_run_id"]
+    browser.get(f"{airflow.url}/dags/gated/runs/{run}/tasks/gate/details")
+    until(lambda: browser.find_elements(By.LINK_TEXT, "Who leads"), "the link")[0].click()
+    with in_frame(browser):
+        page.run("window.isTheSame = true")
+        until(lambda: Counter(page.owners()) == {"a": PARTITIONS // 2, "b": PARTITIONS // 2}, "two fair shares")
+        assert not page.is_shown("#unlock")
+        place.a.kill()
+        until(lambda: page.owners() == ["b"] * PARTITIONS, "the takeover")
+        assert "a was expired by b \u2192 b 4 partitions" in page.text("#moves li")
+        assert page.was_never_reloaded
+    assert browser.current_url.startswith(f"{airflow.url}/plugin/neli")
+    page.close()
+    place.a.start()
+
+
+@contextmanager
+def in_frame(browser: webdriver.Chrome) -> Iterator[None]:
+    """Inside, the browser reads the frame of the page."""
+    (frame,) = until(lambda: browser.find_elements(By.TAG_NAME, "iframe"), "the frame of the page")
+    browser.switch_to.frame(frame)
+    try:
+        yield
+    finally:
+        browser.switch_to.default_content()
+
+
+def log_in(browser: webdriver.Chrome, airflow: Airflow) -> None:
+    """As a person does."""
+    browser.get(airflow.url)
+    browser.delete_all_cookies()  # Another test's login.
+    browser.get(airflow.url)
+    until(lambda: browser.find_elements(By.NAME, "username"), "the form of the login")
+    browser.find_element(By.NAME, "username").send_keys("viewer")
+    browser.find_element(By.NAME, "password").send_keys(airflow.passwords["viewer"])
+    browser.find_element(By.CSS_SELECTOR, "button[type=submit]").click()
+    until(lambda: "/login" not in browser.current_url, "the way in")
+
+
+# The loss of a role
+
+
+def test_tasks_that_lose_their_role_end_and_their_retries_succeed_where_it_is_led(place: Place) -> None:
+    api, first, second = place.api, place.a, place.b
+    place.group.pin(0, first.name)
+    leader_of(0, [first])
+    run = api.trigger("lose", conf={"hosts": [f"host_{first.name}", *[f"host_{second.name}"] * 3]})
+    for task in ("wait_for_a_process", "swallow"):
+        path = f"/dags/lose/dagRuns/{run}/taskInstances/{task}/xcomEntries"
+        awaited(
+            lambda path=path: any(one["key"] == "neli_term" for one in api.call("GET", path)["xcom_entries"]),  # type: ignore[misc]
+            f"the beginning of {task}",
+        )
+    term = api.xcom("lose", run, "wait_for_a_process", key="neli_term")
+    first.kill()
+    place.require("success", "lose", run)
+    member, later = api.xcom("lose", run, "wait_for_a_process")
+    assert [second.name, second.name] == [member, api.xcom("lose", run, "swallow")]
+    assert later > term
+    lost = api.log("lose", run, "wait_for_a_process")
+    assert "LeadershipLost" in lost
+    assert "as a takeover takes at the usual lease" in lost, "the agent that knew the lease was killed"
+    swallowed = api.log("lose", run, "swallow")
+    assert "not me" in swallowed
+    assert "THE TASK DID NOT STOP within 1 s" in swallowed
+    first.start()
+
+
+def submitted(place: Place, dag_id: str, folder: Path, *tries: tuple[AgentProcess, str]) -> str:
+    """Ask for a run, of which each try has a host and a way of the job; its id."""
+    for number in range(len(tries)):
+        (folder / str(number + 1)).mkdir(parents=True)
+    hosts, ways = [f"host_{agent.name}" for agent, _ in tries], [way for _, way in tries]
+    return place.api.trigger(dag_id, conf={"folder": str(folder), "hosts": hosts, "ways": ways})
+
+
+def at_work(place: Place, dag_id: str, run: str, file: Path) -> Submission:
+    """The job of a try, once the file is there that it makes at work. Airflow and a JVM start slowly."""
+    awaited(lambda: file.exists() or place.api.run(dag_id, run)["state"] in ENDED, f"the work of {run}")
+    assert file.exists(), place.api.log(dag_id, run, "job", try_number=int(file.parent.name))
+    return Submission(file.parent)
+
+
+def test_a_job_that_loses_its_role_is_gone_and_refused_and_its_retry_succeeds_where_the_role_is_led(
+    place: Place, tmp_path: Path
+) -> None:
+    place.group.unpin(ROLE)
+    first = leader_of(ROLE, [place.a, place.b])
+    (second,) = {place.a, place.b} - {first}
+    folder = tmp_path / "run"
+    run = submitted(place, "submits", folder, (first, "linger"), (second, "late"), (first, "commit"))
+
+    # The role moves while the job works, which ignores every signal.
+    drained = at_work(place, "submits", run, folder / "1" / "worker")
+    drained.require_spark()
+    with second.client() as client:
+        client.drain(first.name)
+    drained.await_end()
+
+    # The host of the second try fails: its agent is dead, and all else stands still. (An agent that stands still may be
+    # within a transaction of the ledger's file, and hold up the other one.) The new owner's job begins, as this does.
+    frozen = at_work(place, "submits", run, folder / "2" / "worker")
+    guards, job = (frozen.task, *frozen.wardens), frozen.left
+    send(signal.SIGSTOP, (*guards, *job))
+    with second.client() as client:
+        client.undrain(first.name)
+    second.kill()
+    assert first is leader_of(ROLE, [first])
+    table = FencedTable.create(
+        folder / "table", pa.schema({"member": pa.string()}), Layout(partitions=PARTITIONS), first_batch=1
+    )
+    with first.client() as client, client.leading(ROLE) as lease:
+        table.raise_terms({ROLE: lease.term})
+    # The job wakes up first, and nothing is there yet that could end it.
+    (folder / "2" / "now").touch()
+    send(signal.SIGCONT, job)
+    until((folder / "2" / "late").exists, "the late commit")
+    assert "Refused" == (folder / "2" / "late").read_text()
+    send(signal.SIGCONT, guards)
+    frozen.await_end()
+
+    place.require("success", "submits", run)
+    for number in (1, 2):
+        assert "LeadershipLost" in place.api.log("submits", run, "job", try_number=number)
+    told = json.loads((folder / "3" / "told.json").read_text())
+    settings = told["settings"]
+    assert (first.name, str(ROLE)) == (settings["spark.neli.member"], settings["spark.neli.partitions"])
+    assert int(settings["spark.neli.term"]) == table.progress([ROLE])[ROLE].term
+    assert {"NELI_AGENT": first.address, "NELI_TOKEN": TOKEN} == told["environment"]
+    assert TOKEN not in told["command"]
+    assert [first.name] == DeltaTable(str(table.path)).to_pyarrow_table()["member"].to_pylist()
+    second.start()
+
+
+def test_nothing_is_left_of_the_job_of_a_task_that_is_killed(place: Place, tmp_path: Path) -> None:
+    dag_id, here = "submits_what_is_deaf", leader_of(ROLE, [place.a, place.b])
+    by_a_person, by_the_kernel = tmp_path / "person", tmp_path / "kernel"
+    runs = [submitted(place, dag_id, folder, (here, "deaf")) for folder in (by_a_person, by_the_kernel)]
+    files = [folder / "1" / "pids" for folder in (by_a_person, by_the_kernel)]
+    failed, killed = (at_work(place, dag_id, run, file) for run, file in zip(runs, files, strict=True))
+    pids = [int(pid) for file in files for pid in until(lambda file=file: two_of(file), "both processes of the job")]  # type: ignore[misc]
+    # Airflow sends SIGTERM to the task's group, and then SIGKILL. The job is in another one.
+    place.api.call("PATCH", f"/dags/{dag_id}/dagRuns/{runs[0]}/taskInstances/job", body={"new_state": "failed"})
+    send(signal.SIGKILL, [killed.task])
+    failed.await_end()
+    killed.await_end()
+    assert [] == [pid for pid in pids if lives(pid)]
+
+
+def two_of(file: Path) -> list[str]:
+    found = file.read_text().split()
+    return found if len(found) == 2 else []

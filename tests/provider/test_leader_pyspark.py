@@ -1,6 +1,5 @@
 """@task.leader_pyspark with a real Spark, in the process of the test: a lost role ends its Java, a retry starts one."""
 
-import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,10 +20,8 @@ ROLE = 3
 
 
 def test_java_is_ended_with_the_role_and_the_retry_counts_where_it_is_led(
-    tmp_path: Path, neli_default: str, dag_test: DagTest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, neli_default: str, spark_default: None, dag_test: DagTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     javas: list[int] = []
     at_work = threading.Event()
     told: dict[str, Any] = {}

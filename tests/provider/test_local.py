@@ -19,14 +19,18 @@ import pytest
 
 from airflow_provider.sensors.neli import leader_from
 from neli_router.agent import Client
-from tests.support.servers.airflow import AirflowApi, until
+from neli_router.keyspace import Layout
+from tests.support.servers.airflow import AirflowApi, awaited
 from tests.support.servers.process import free_port
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.airflow
 
 START_MAX = 900.0
 """Seconds until it says that it is ready. Alone on the machine it takes 25."""
+
+EIGHT = Layout(partitions=8)
+ALL = {str(partition) for partition in range(8)}
 
 LISTENS = "0A"
 """The state of such a socket, as the kernel spells it."""
@@ -128,7 +132,7 @@ def is_free(port: int) -> bool:
         return trial.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_what_it_says_to_do_works_and_it_ends_when_asked() -> None:
+def test_what_it_says_to_do_works_and_nothing_is_left_when_it_is_killed() -> None:
     with started() as program, ExitStack() as life:
         home = Path(program.await_line(r"the home is (.+?):"))
         url = program.await_line(r"ready at (\S+)")
@@ -143,14 +147,14 @@ def test_what_it_says_to_do_works_and_it_ends_when_asked() -> None:
         # 1
         assert "bravo" == here.owner_of_role("nightly").name
         skipped = api.trigger("leader_only")
-        assert "success" == api.await_run("leader_only", skipped)
-        assert {"gate": "skipped", "report": "skipped"} == api.states("leader_only", skipped)
         # 2
-        mine = {str(partition) for partition in range(8) if here.owner_of_role(partition).name == "alpha"}
+        mine = {partition for partition in ALL if here.owner_of_role(int(partition)).name == "alpha"}
         assert 4 == len(mine)
         api.trigger("ticks_arrive")
-        until(lambda: len(api.runs("prices_by_partition")) == 8, "a run for each partition")
-        until(lambda: done(api) == mine, "the end of the runs of alpha's partitions")
+        assert "success" == api.await_run("leader_only", skipped)
+        assert {"gate": "skipped", "report": "skipped"} == api.states("leader_only", skipped)
+        awaited(lambda: len(api.runs("prices_by_partition")) == 8, "a run for each partition")
+        awaited(lambda: done(api) == mine, "the end of the runs of alpha's partitions")
         assert [] == api.runs("prices_are_published")
         # 3
         os.kill(bravo, signal.SIGKILL)
@@ -160,22 +164,21 @@ def test_what_it_says_to_do_works_and_it_ends_when_asked() -> None:
         assert {"gate": "success", "report": "success"} == api.states("leader_only", run)
         assert "alpha" == leader_from(api.xcom("leader_only", run, "gate"))["leader"]
         assert here.owner_of_role("nightly").term == api.xcom("leader_only", run, "report")
-        until(lambda: api.runs("prices_are_published"), "the roll-up")
-        until(lambda: done(api) == {str(partition) for partition in range(8)}, "the end of all partitions' runs")
-        until(lambda: api.runs("on_leadership_change"), "the run of the takeover")
-        (changed,) = api.runs("on_leadership_change")
+        (changed,) = awaited(lambda: api.runs("on_leadership_change"), "the run of the takeover")
         assert "success" == api.await_run("on_leadership_change", changed["dag_run_id"])
+        awaited(lambda: api.runs("prices_are_published"), "the roll-up")
+        require_each_event_once(api)
         assert {} == api.import_errors()
         # The end
         there = program.processes()
         assert {(LOOPBACK, program.port)} == heard_by(there)
         life.close()
-        program.send(signal.SIGTERM)
-        assert 0 == program.code()
-        assert program.said.endswith("all of it has ended\n")
-        assert set() == alive(there)
+        program.send(signal.SIGKILL)
+        program.code()
+        until(lambda: not alive(there), "the end of all processes")
+        assert len(there) > 6
         assert is_free(program.port)
-        assert not home.exists()
+        shutil.rmtree(home)
 
 
 def done(api: AirflowApi) -> set[str]:
@@ -183,17 +186,33 @@ def done(api: AirflowApi) -> set[str]:
     return {run["partition_key"] for run in api.runs("prices_by_partition") if run["state"] == "success"}
 
 
-def test_nothing_is_left_when_it_is_killed() -> None:
+def require_each_event_once(api: AirflowApi) -> None:
+    """Each of the hundred events started the run of its partition, and no other; one roll-up has all partitions."""
+    runs = api.runs("prices_by_partition")
+    assert sorted(ALL) == sorted(run["partition_key"] for run in runs)
+    told: list[str] = []
+    for run in runs:
+        assert "success" == api.await_run("prices_by_partition", run["dag_run_id"])
+        published = api.xcom("prices_by_partition", run["dag_run_id"], "publish")
+        assert run["partition_key"] == str(published["partition"])
+        assert {published["partition"]} == {EIGHT.partition(key) for key in published["events"]}
+        told += published["events"]
+    assert [f"PAIR{number:02}" for number in range(100)] == sorted(told)
+    (rolled,) = api.runs("prices_are_published")
+    assert "success" == api.await_run("prices_are_published", rolled["dag_run_id"])
+    assert sorted(ALL) == api.xcom("prices_are_published", rolled["dag_run_id"], "tell")
+
+
+def test_it_ends_all_of_it_when_asked() -> None:
     with started() as program:
         home = Path(program.await_line(r"the home is (.+?):"))
-        program.await_line("reading the Dags")  # All parts are there, and the workers of the scheduler.
+        program.await_line("making Airflow's database")
         there = program.processes()
-        program.send(signal.SIGKILL)
-        program.code()
-        until(lambda: not alive(there), "the end of all processes")
-        assert len(there) > 6
-        assert is_free(program.port)
-        shutil.rmtree(home)
+        program.send(signal.SIGTERM)
+        assert 0 == program.code()
+        assert program.said.endswith("all of it has ended\n")
+        assert set() == alive(there)
+        assert not home.exists()
 
 
 def test_a_part_that_ends_ends_all_and_its_log_is_told(tmp_path: Path) -> None:
@@ -209,26 +228,17 @@ def test_a_part_that_ends_ends_all_and_its_log_is_told(tmp_path: Path) -> None:
         assert (tmp_path / "db-migrate.log").exists()
 
 
-def test_a_port_that_is_taken_is_told_before_anything_starts() -> None:
+def test_what_cannot_be_used_is_told_before_anything_starts(tmp_path: Path) -> None:
+    old = tmp_path / "old.db"
+    old.touch()
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with started(port=port) as program:
+        with started("--dags", str(old), port=port) as program:
             assert 2 == program.code()
     assert f"the port {port} of 127.0.0.1 was wanted, but it cannot be had" in program.said
     assert "perhaps another `make airflow`" in program.said
-    assert "the home is" not in program.said
-
-
-@pytest.mark.parametrize(
-    ("option", "problem"),
-    [
-        ("--dags", "a folder of Dags was wanted, but {} is none"),
-        ("--keep", "must be empty, and there is 'old.db' in it"),
-    ],
-)
-def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path, option: str, problem: str) -> None:
-    (tmp_path / "old.db").touch()
-    given = tmp_path / "old.db" if option == "--dags" else tmp_path
-    with started(option, str(given)) as program:
-        assert 2 == program.code()
-    assert problem.format(given) in program.said
+    assert f"a folder of Dags was wanted, but {old} is none" in program.said
+    with started("--keep", str(tmp_path)) as keeping:
+        assert 2 == keeping.code()
+    assert "must be empty, and there is 'old.db' in it" in keeping.said
+    assert "the home is" not in program.said + keeping.said

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,7 @@ from neli_router.errors import ConfigError
 from tests.provider.conftest import LEASE
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents
 from tests.support.given import DagTest
-from tests.support.servers.airflow import Airflow, until
-from tests.test_docs import blocks
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
 
@@ -172,26 +170,6 @@ def test_a_mapped_task_gets_the_queue_of_the_owner_of_its_key(
         }
     assert {**expected, ("found", -1): "default"} == queues
     assert {"default", "host-a", "host-b"} == set(queues.values())
-
-
-def test_a_real_scheduler_sends_each_task_to_the_owner_of_its_key(installation: Airflow, tmp_path: Path) -> None:
-    """The two blocks of the page, in `airflow_local_settings.py` and in the folder of Dags."""
-    (example,) = (block for block in blocks("docs/airflow.md", "python") if 'DAG("prices_by_symbol")' in block)
-    api = installation.api
-    (installation.dags / "prices_by_symbol.py").write_text(example, encoding="utf-8")
-    api.await_dag("prices_by_symbol")
-    with agents(tmp_path, "a", "b", lease=LEASE) as (a, _), a.client() as client:
-        api.add_connection("neli_two", extra={"address": a.address})  # Into the database, which the scheduler asks.
-        expected = [f"prices-{client.owner(symbol).name}" for symbol in ("EURUSD", "GBPUSD", "USDJPY")]
-
-        def queues() -> list[str]:
-            # A scheduler that has just begun to listen may make the first run's tasks before it has heard.
-            run = api.trigger("prices_by_symbol")
-            until(lambda: len(api.task_instances("prices_by_symbol", run)) == len(expected), "the mapped tasks")
-            made = api.task_instances("prices_by_symbol", run)
-            return [one["queue"] for one in sorted(made, key=lambda one: one["map_index"])]
-
-        until(lambda: expected == queues(), "the queues of the owners", patience=240.0)
 
 
 def test_a_run_by_partition_gets_the_queue_of_its_owner(connected: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.test_run import STUBBORN, lives
-from tests.provider.test_spark_operator import processes
+from tests.provider.submissions import processes
 from tests.support.agents.running import Running
 from tests.support.given import spelled
 from tests.support.waiting import until

@@ -28,19 +28,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import httpx
 
 from airflow_provider.local import PARTS, LocalAirflow
 from tests.support.servers.process import ServerProcess, free_port
+from tests.support.waiting import until
 
-__all__ = ["PATIENCE", "Airflow", "AirflowApi", "until"]
+__all__ = ["ENDED", "PATIENCE", "Airflow", "AirflowApi", "awaited", "begin_with", "until"]
 
 SETTINGS: Mapping[str, str] = {
     # How soon the triggers of a triggerer that was killed are another's; 30 seconds by default.
@@ -49,6 +48,9 @@ SETTINGS: Mapping[str, str] = {
     # Never: the scheduler gives a deferred task whose time is over to a worker, if its trigger has not ended it before.
     # A triggerer that gets no core for that long begins with the trigger too late.
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "86400",
+    # A file is read when it comes and when it changes. To read each again and again, as Airflow does by default, takes
+    # a core for itself.
+    "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "86400",
 }
 
 ROLES = {"admin": "admin", "viewer": "viewer", "neli": "user"}
@@ -62,7 +64,13 @@ PATIENCE = 600.0
 ANSWER_MAX = 300.0
 """Seconds for one answer of the API. While a server imports what its first tasks need, it answers nothing else."""
 
-PAUSE = 0.1
+CONNECTION, PATIENCE_WITH_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", 600.0
+"""Seconds that a transaction waits for another one's end, in all but the API server. That may hold itself up: a request
+waits for another one's transaction, and with it the loop that the other one needs. It gives up after a minute, and a
+scheduler that has waited for as long must not end by it."""
+
+LOOK_EVERY = 0.3
+"""Seconds between two questions to the API: each answer takes the processor for as long as an agent's whole Beat."""
 
 DATABASE_BUSY = "Database error"
 """What the API says if it lost a race for the database."""
@@ -78,14 +86,16 @@ _migrated: list[bytes] = []
 """The database of a new installation, once it was made: that takes ten seconds, and each is the same."""
 
 
-def until(holds: Callable[[], Answer], what: str, *, patience: float = PATIENCE) -> Answer:
-    """Wait for what changes without telling; the first answer that is true."""
-    give_up_at, pause = time.monotonic() + patience, threading.Event()
-    while not (answer := holds()):
-        if time.monotonic() > give_up_at:
-            raise AssertionError(f"{what} did not come true within {patience:g} s")
-        pause.wait(PAUSE)
-    return answer
+def begin_with(database: Path) -> None:
+    """Installations that start from now on have a copy of this database, which was just made."""
+    with closing(sqlite3.connect(database)) as connection:
+        _migrated[:] = [connection.serialize()]
+
+
+def awaited(holds: Callable[[], Answer], what: str, *, patience: float = PATIENCE) -> Answer:
+    """As `until`, for what an installation is asked: it has more time, and is asked less often."""
+    pause = threading.Event()
+    return until(lambda: holds() or cast("Answer", pause.wait(LOOK_EVERY)), what, patience=patience)
 
 
 class AirflowApi:
@@ -110,7 +120,7 @@ class AirflowApi:
             # SQLite waits for no lock of who has read before it writes: it gives up at once, and nothing was done.
             return None if answer.status_code == 500 and DATABASE_BUSY in answer.text else answer
 
-        answer = until(answered, f"an answer to {method} {path} that is no {DATABASE_BUSY!r}")
+        answer = awaited(answered, f"an answer to {method} {path} that is no {DATABASE_BUSY!r}")
         assert answer is not None
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:1000]}"
         return answer.json() if answer.content else None
@@ -128,7 +138,7 @@ class AirflowApi:
             assert not errors, errors
             return set(dag_ids) <= self.dag_ids()
 
-        until(are_there, f"the Dags {', '.join(dag_ids)}")
+        awaited(are_there, f"the Dags {', '.join(dag_ids)}")
 
     def import_errors(self) -> dict[str, str]:
         """File -> the end of its stack trace."""
@@ -138,14 +148,6 @@ class AirflowApi:
     def pause(self, dag_id: str, paused: bool) -> None:
         self.call("PATCH", f"/dags/{dag_id}", body={"is_paused": paused})
 
-    def is_paused(self, dag_id: str) -> bool:
-        return bool(self.call("GET", f"/dags/{dag_id}")["is_paused"])
-
-    def audit(self, dag_id: str, event: str = "patch_dag") -> list[dict[str, Any]]:
-        """What was done to a Dag, the newest first: who in `owner`, what in `extra`."""
-        rows = self.call("GET", "/eventLogs", dag_id=dag_id, event=event, order_by="-when", limit=100)
-        return list(rows["event_logs"])
-
     # Runs
 
     def trigger(
@@ -153,11 +155,10 @@ class AirflowApi:
         dag_id: str,
         *,
         conf: Mapping[str, Any] | None = None,
-        logical_date: datetime | None = None,
         partition_key: str | None = None,
     ) -> str:
         """Ask for a run; its id."""
-        body: dict[str, Any] = {"logical_date": logical_date.isoformat() if logical_date else None, "conf": conf or {}}
+        body: dict[str, Any] = {"logical_date": None, "conf": conf or {}}
         if partition_key is not None:
             body["partition_key"] = partition_key
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body=body)["dag_run_id"])
@@ -183,7 +184,7 @@ class AirflowApi:
     def _await(self, reached: Callable[[], str], what: str, dag_id: str, run_id: str, patience: float) -> str:
         """The state that is reached. A wait in vain says how the run went, and a failure tells it to pytest."""
         try:
-            state = until(reached, what, patience=patience)
+            state = awaited(reached, what, patience=patience)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.story(dag_id, run_id)}") from None
         if state == "failed":
@@ -246,20 +247,10 @@ class AirflowApi:
 
     # Assets
 
-    def asset_id(self, name: str) -> int:
-        (found,) = (it for it in self.call("GET", "/assets", limit=1000)["assets"] if it["name"] == name)
-        return int(found["id"])
-
-    def emit(self, asset_id: int, *, extra: Mapping[str, Any] | None = None, partition_key: str | None = None) -> None:
-        """An event of an asset, as if a task had brought it about."""
-        body: dict[str, Any] = {"asset_id": asset_id, "extra": extra or {}}
-        if partition_key is not None:
-            body["partition_key"] = partition_key
-        self.call("POST", "/assets/events", body=body)
-
-    def asset_events(self, asset_id: int) -> list[dict[str, Any]]:
+    def asset_events(self, name: str) -> list[dict[str, Any]]:
         """All of them, the oldest first."""
-        return self._events("/assets/events", asset_id=asset_id, limit=1000, order_by="timestamp")
+        (found,) = (it for it in self.call("GET", "/assets", limit=1000)["assets"] if it["name"] == name)
+        return self._events("/assets/events", asset_id=int(found["id"]), limit=1000, order_by="timestamp")
 
     def events_of_run(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """Those that started a run."""
@@ -271,15 +262,12 @@ class AirflowApi:
             found = self._client.get(f"/api/v2{path}", params=query or None)
             return None if found.status_code == httpx.codes.INTERNAL_SERVER_ERROR else found
 
-        found = until(answer, f"an answer to {path}")
+        found = awaited(answer, f"an answer to {path}")
         assert found is not None
         assert found.is_success, f"{path}: {found.status_code} {found.text[:1000]}"
         return list(found.json()["asset_events"])
 
     # Connections
-
-    def connections(self) -> set[str]:
-        return {one["connection_id"] for one in self.call("GET", "/connections", limit=1000)["connections"]}
 
     def add_connection(self, connection_id: str, conn_type: str = "neli", **fields: Any) -> None:
         body = {"connection_id": connection_id, "conn_type": conn_type, **fields}
@@ -367,15 +355,14 @@ class Airflow(LocalAirflow):
         database = self.home / "airflow.db"
         if not _migrated:
             self.command("db", "migrate")
-            with closing(sqlite3.connect(database)) as connection:
-                _migrated.append(connection.serialize())
+            begin_with(database)
         else:
             database.write_bytes(_migrated[0])
         for component in self._processes:
             self.begin(component)
 
     def _await_all(self) -> None:
-        until(self.is_healthy, f"the health of all parts of {self.url}", patience=START_MAX)
+        awaited(self.is_healthy, f"the health of all parts of {self.url}", patience=START_MAX)
         self.api = self.as_user("admin")
 
     def as_user(self, name: str) -> AirflowApi:
@@ -386,7 +373,9 @@ class Airflow(LocalAirflow):
 
     def begin(self, component: str) -> None:
         """Start one part."""
-        self._processes[component].begin(self.part(component), self.environment)
+        patience = {CONNECTION: f"sqlite:///{self.home}/airflow.db?timeout={PATIENCE_WITH_DATABASE:g}"}
+        environment = self.environment | ({} if component == "api-server" else patience)
+        self._processes[component].begin(self.part(component), environment)
         self._sessions.add(self.pid(component))
 
     def pid(self, component: str) -> int:
@@ -398,10 +387,6 @@ class Airflow(LocalAirflow):
         main = self.pid(component)
         _kill([main] if alone else [pid for pid in _pids() if _session(pid) == main])
         self._processes[component].reap()
-
-    def stop(self, component: str) -> None:
-        """End a part by SIGTERM, as an operator does. The triggerer takes some twelve seconds."""
-        self._processes[component].stop()
 
     def freeze(self, component: str) -> None:
         self._processes[component].freeze()
@@ -431,11 +416,6 @@ class Airflow(LocalAirflow):
         assert ended.returncode == 0, f"airflow {' '.join(arguments)}: {ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
         return ended.stdout
 
-    def listed(self, *arguments: str) -> Any:
-        """The rows that `airflow ARGUMENTS` lists."""
-        # Warnings are written to the same place, before the rows.
-        return json.loads(self.command(*arguments, "--output", "json").splitlines()[-1])
-
     def log(self) -> str:
         """The end of what each part said."""
         said = (f"--- {name} of {self.url}\n{process.log()}" for name, process in self._processes.items())
@@ -450,7 +430,7 @@ class Airflow(LocalAirflow):
         """Kill all of it. Its database is thrown away, so there is nothing to say good-bye to."""
         if hasattr(self, "api"):
             self.api.close()
-        until(self._is_gone, f"the end of the processes of {self.url}")
+        awaited(self._is_gone, f"the end of the processes of {self.url}")
 
     def _is_gone(self) -> bool:
         left = self.processes()

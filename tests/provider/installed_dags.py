@@ -1,0 +1,123 @@
+"""The Dags of the installation that the tests share: `tests/provider/test_installation.py` says what comes of each.
+
+`neli_default` leads to the agent of this host, `host_a` and `host_b` to those of two hosts.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, Asset, task
+from airflow.sdk import AssetWatcher, PartitionedAtRuntime
+
+from airflow_provider.operators.neli import LeaderGate, LeaderShortCircuitOperator
+from airflow_provider.operators.spark import LeaderSparkSubmitOperator
+from airflow_provider.retries import LeadershipRetryPolicy
+from airflow_provider.sensors.neli import LeaderSensor, SlotOwnerSensor, leader_from
+from airflow_provider.triggers.neli import OwnershipTrigger
+
+ROLE = 3
+IN_TRIGGERER: dict[str, Any] = {"start_from_trigger": True, "pool": "no_slots"}
+GIVEN: dict[str, Any] = {"start_date": pendulum.datetime(2026, 1, 1), "schedule": None}
+
+# Airflow's scheduler sometimes mistakes a task that resumes right after its deferral for a killed one.
+ON_WORKER: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=15)}
+
+with DAG("waits", params={"role": "nightly", "expect": "b"}, **GIVEN):
+    here = LeaderSensor(task_id="here", role=ROLE, **IN_TRIGGERER)
+
+    @task(retries=3, retry_delay=timedelta(seconds=15))
+    def below(in_triggerer: object, on_worker: object) -> list[object]:
+        """Both kinds of result, as a task reads them."""
+        return [leader_from(in_triggerer), leader_from(on_worker)["leader"]]
+
+    LeaderSensor(task_id="templated", role="{{ params.role }}", expect="{{ params.expect }}", **IN_TRIGGERER)
+    LeaderSensor.partial(task_id="mapped", start_from_trigger=True, **ON_WORKER).expand(role=[ROLE])
+    resumed = SlotOwnerSensor(task_id="resumed", key="nightly", **ON_WORKER)
+    below(here.output, resumed.output)
+
+with DAG("gated", **GIVEN):
+
+    @task.leader(role=ROLE, **ON_WORKER)
+    def work(lease: Any) -> int:
+        return int(lease.term)
+
+    LeaderGate(task_id="gate", role=ROLE, pool="no_slots") >> work()  # type: ignore[call-arg, misc]  # The task gives the rest.
+    LeaderShortCircuitOperator(task_id="short", role=ROLE, **ON_WORKER)
+
+with DAG("in_vain", params={"nothing": "", "role": "7" * 19}, **GIVEN):
+    LeaderSensor(task_id="unnamed", role="{{ params.nothing }}", **IN_TRIGGERER)
+    LeaderSensor(task_id="too_long", role="{{ params.role }}", **IN_TRIGGERER)
+    LeaderSensor(task_id="of_no_partition", **IN_TRIGGERER)
+    LeaderSensor(task_id="nowhere", role=ROLE, neli_conn_id="nowhere", **IN_TRIGGERER)
+    away: dict[str, Any] = {"neli_conn_id": "host_that_is_away", "when_away": "fail", **IN_TRIGGERER}
+    LeaderSensor(task_id="away", role=ROLE, **away)
+    LeaderSensor(task_id="softly_away", role=ROLE, soft_fail=True, **away)
+    LeaderGate(task_id="closed", when_not_leading="fail", role=ROLE, expect="nobody", pool="no_slots")
+
+with DAG("of_partition", **{**GIVEN, "schedule": PartitionedAtRuntime()}):
+    LeaderSensor(task_id="by_key_of_run", expect="anybody", **IN_TRIGGERER)
+
+changed = Asset(
+    "leader_that_waits",
+    watchers=[AssetWatcher("leader_that_waits", trigger=OwnershipTrigger(role=ROLE, on=["acquired", "lost"]))],
+)
+
+with DAG("told", **{**GIVEN, "schedule": [changed]}):
+
+    @task
+    def tell() -> None:
+        """The events are in the asset."""
+
+    tell()
+
+# One machine stands for both hosts: the template of the connection takes the place of queues that lead to workers.
+OF_HOST = "{{ dag_run.conf['hosts'][ti.try_number - 1] }}"
+AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(hours=1)}
+
+with DAG("lose", default_args={**AGAIN, "retry_policy": LeadershipRetryPolicy(), "push_term": True}, **GIVEN):
+
+    @task.leader(role=0, neli_conn_id=OF_HOST, when_not_leading="fail")
+    def wait_for_a_process(lease: Any, ti: Any = None) -> list[object]:
+        if ti.try_number == 1:
+            subprocess.run(["/bin/sleep", "600"], check=True)
+        return [lease.member, lease.term]
+
+    @task.leader(role=0, neli_conn_id=OF_HOST, when_not_leading="fail", end_within=1.0, retry_delay=1)
+    def swallow(lease: Any, ti: Any = None) -> str:
+        while ti.try_number == 1:
+            try:
+                time.sleep(600)
+            except BaseException:  # noqa: BLE001 - the very thing that is not to help.
+                print("not me")  # noqa: T201 - into the task's log.
+        return str(lease.member)
+
+    wait_for_a_process()  # type: ignore[call-arg, misc]
+    swallow()  # type: ignore[call-arg, misc]
+
+FOLDER = "{{ dag_run.conf['folder'] }}/{{ ti.try_number }}"
+SPARK: dict[str, Any] = {
+    "role": ROLE,
+    "neli_conn_id": OF_HOST,
+    "when_not_leading": "wait",
+    "retry_policy": LeadershipRetryPolicy(delay=0.5),
+    "application": os.environ.get("SPARK_JOB", ""),
+    "application_args": [FOLDER, "{{ dag_run.conf['ways'][ti.try_number - 1] }}"],
+    "driver_memory": "512m",
+    "conf": {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
+    "env_vars": {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.environ.get("SPARK_JOB_PATH", ""),
+    },
+}
+
+with DAG("submits", **GIVEN):
+    LeaderSparkSubmitOperator(task_id="job", **SPARK, **AGAIN)
+
+with DAG("submits_what_is_deaf", **GIVEN):
+    LeaderSparkSubmitOperator(task_id="job", spark_binary=os.environ.get("DEAF_SPARK", ""), **SPARK)

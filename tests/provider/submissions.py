@@ -1,0 +1,50 @@
+"""The processes of a Spark job that a task has submitted, as /proc has them."""
+
+import os
+import signal
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.waiting import until
+
+__all__ = ["Submission", "processes", "send"]
+
+
+class Submission:
+    """The processes of one job that runs, as /proc has them."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is the job's own: it stands on the command line of no other process."""
+        found = {pid: (parent, command) for pid, parent, _, command in processes() if str(folder) in command}
+        self.wardens = sorted(pid for pid, (_, command) in found.items() if "airflow_provider.warden" in command)
+        (self.task,) = {found[pid][0] for pid in self.wardens} - set(self.wardens)
+        (self.session,) = {pid for pid, (parent, _) in found.items() if parent in self.wardens} - set(self.wardens)
+
+    @property
+    def left(self) -> list[int]:
+        """Those of spark-submit's session, whatever they are: Java, the driver, pyspark.daemon, its workers."""
+        return [pid for pid, _, session, _ in processes() if session == self.session]
+
+    def require_spark(self) -> None:
+        commands = " ".join(command for _, _, session, command in processes() if session == self.session)
+        for part in ("org.apache.spark.deploy.SparkSubmit", "spark_job.py", "pyspark.daemon"):
+            assert part in commands, commands
+
+    def await_end(self) -> None:
+        wardens = set(self.wardens)
+        until(lambda: not self.left and not wardens & {pid for pid, *_ in processes()}, "the end of all of the job")
+
+
+def processes() -> Iterator[tuple[int, int, int, str]]:
+    """All that live: its number, its parent's, its session, and its command line."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # It has ended.
+            state, parent, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+            if state != "Z":
+                yield int(folder.name), int(parent), int(session), (folder / "cmdline").read_text().replace("\0", " ")
+
+
+def send(number: signal.Signals, pids: Collection[int]) -> None:
+    for pid in pids:
+        os.kill(pid, number)
