@@ -1,13 +1,18 @@
-"""The switch on two installations with one ledger: each interval is done once, and no run is made where it must not be.
+"""Two installations with one ledger, and the same Dags: each interval is done once, whatever of a host is killed.
 
     host a: Airflow, whose scheduler has the agent as its child, and the switch --.
                                                                                   ledger, and one fenced table
     host b: the same Dags, a database of its own ---------------------------------'
 
-The host that leads is killed three times: all of it; its agent alone; the main process of its scheduler alone, whose
-workers live on. Then the ledger's record is asked whose the role was at the moment when each run was created.
+`settle` has the tag of its role: the switch lets it make runs only where the role is led. `first` and `second` have
+none, so both hosts make a run for each interval: where the role is led elsewhere, it waits in the triggerer. The work
+of their last interval waits for a file to be gone, so that its host is killed in the middle of it.
 
-`SWITCH_ROUNDS=10 pytest -s tests/provider/test_switched_installations.py` does so ten times over, and tells figures.
+The host that leads is killed four times: its agent and the main process of its scheduler, whose workers live on; all
+that its scheduler started; its agent alone; the main process of its scheduler alone. Then the ledger's record is asked
+whose the role was at the moment when each run of `settle` was created.
+
+`pytest -s tests/provider/test_switched_installations.py` prints how long each takeover took.
 """
 
 import json
@@ -16,8 +21,8 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from math import inf
@@ -35,23 +40,21 @@ from neli_router.ledgers.addresses import open_ledger
 from neli_router.status.annals import Annals
 from neli_router.status.audit import audit
 from neli_router.status.history import between
+from tests.provider.submissions import processes
 from tests.support.given import spelled
-from tests.support.servers.airflow import Airflow, until
+from tests.support.servers.airflow import Airflow, awaited
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(3600)]
 
-ROUNDS = int(os.environ.get("SWITCH_ROUNDS", "1"))
-
 ROLE = "orders"
 
-LEASE = 6.0
-"""Seconds. One that is kept while tasks start on both hosts, which takes all cores."""
+LEASE = 10.0
+"""Seconds. One that is kept while tasks start on both hosts, which takes all cores, and that a test can wait out."""
 
 PARTITIONS = 8
+PARTITION = Layout(partitions=PARTITIONS).partition_of_role(ROLE)
 
-EVERY = timedelta(seconds=5)
-
-PATIENCE = 600.0
+EVERY = timedelta(seconds=10)
 
 CONFIG = """
 ledger = "sqlite://{folder}/ledger.db"
@@ -65,31 +68,49 @@ socket = "{folder}/{name}.sock"
 """
 
 SETTLE = """
-import sqlite3
+import os, sqlite3, time
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from airflow.sdk import DAG, task
+from airflow_provider.retries import LeadershipRetryPolicy
+from airflow_provider.sensors.neli import LeaderSensor
 from neli_router import fence
 
-# A task that loses its role fails, and this host may lead again before the other one comes to that interval.
-AGAIN = {{"retries": 100, "retry_delay": timedelta(seconds=2)}}
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+LAST = START + timedelta(hours=3)
 
-with DAG(
-    "settle", default_args=AGAIN, schedule=timedelta(seconds={every}), start_date=datetime.fromisoformat("{start}"),
-    catchup=True, tags=["neli:{role}"],
-):
+def opened():
+    return closing(sqlite3.connect("{table}", timeout=60, isolation_level=None))
 
-    @task.leader(role="{role}", when_not_leading="fail")
+def settled(when_not_leading):
+    @task.leader(role="{role}", when_not_leading=when_not_leading)
     def settle(lease, dag_run):
-        row = (dag_run.logical_date.isoformat(), lease.member, lease.term)
-        with closing(sqlite3.connect("{table}", timeout=60, isolation_level=None)) as database:
+        row = (dag_run.dag_id, dag_run.logical_date.isoformat(), lease.member, lease.term)
+        with opened() as database:
+            database.execute("INSERT INTO begun VALUES (?, ?, ?, ?, ?)", (*row, os.getpid()))
+        while dag_run.logical_date == LAST and Path("{table}.hold").exists():
+            time.sleep(0.1)
+        with opened() as database:
             database.execute("BEGIN IMMEDIATE")
             fence.admit(database, "settled", lease.term)
-            (known,) = database.execute("SELECT count(*) FROM settled WHERE interval = ?", row[:1]).fetchone()
-            database.execute(f"INSERT INTO {{'repeated' if known else 'settled'}} VALUES (?, ?, ?)", row)
+            known = "SELECT count(*) FROM settled WHERE dag = ? AND interval = ?"
+            table = "repeated" if database.execute(known, row[:2]).fetchone()[0] else "settled"
+            database.execute(f"INSERT INTO {{table}} VALUES (?, ?, ?, ?)", row)
             database.execute("COMMIT")
 
-    settle()
+    return settle()
+
+for dag_id in ("first", "second"):
+    again = {{"retries": 3, "retry_policy": LeadershipRetryPolicy()}}
+    with DAG(dag_id, schedule="@hourly", start_date=START, end_date=LAST, catchup=True, default_args=again):
+        LeaderSensor(task_id="here", role="{role}", start_from_trigger=True) >> settled("wait")
+
+# A task that loses its role fails, and this host may lead again before the other one comes to that interval.
+again = {{"retries": 100, "retry_delay": timedelta(seconds=2)}}
+start, every = datetime.fromisoformat("{start}"), timedelta(seconds={every})
+with DAG("settle", default_args=again, schedule=every, start_date=start, catchup=True, tags=["neli:{role}"]):
+    settled("fail")
 """
 
 KEPT = """
@@ -108,60 +129,14 @@ with DAG(
 """
 
 MAKE = """
-CREATE TABLE settled (interval TEXT, member TEXT, term INTEGER);
-CREATE TABLE repeated (interval TEXT, member TEXT, term INTEGER);
+PRAGMA journal_mode = WAL;
+CREATE TABLE settled (dag TEXT, interval TEXT, member TEXT, term INTEGER);
+CREATE TABLE repeated (dag TEXT, interval TEXT, member TEXT, term INTEGER);
+CREATE TABLE begun (dag TEXT, interval TEXT, member TEXT, term INTEGER, pid INTEGER);
 """
 
-
-class SwitchedHost:
-    """An installation, and the agent that its scheduler brings."""
-
-    def __init__(self, name: str, folder: Path, airflow: Airflow) -> None:
-        self.name, self.airflow, self._socket = name, airflow, folder / f"{name}.sock"
-
-    def leads(self) -> bool:
-        with suppress(NeliError), Client(f"unix:{self._socket}") as client:
-            return client.lease(ROLE) is not None
-        return False
-
-    def is_member(self) -> bool:
-        with suppress(NeliError), Client(f"unix:{self._socket}") as client:
-            return client.status().member == "member"
-        return False
-
-    def agent(self) -> int:
-        """The process of the agent: a child of the scheduler."""
-        for path in Path("/proc").iterdir():
-            if path.name.isdigit():
-                with suppress(OSError):
-                    parent = int((path / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-                    command = (path / "cmdline").read_bytes().split(b"\0")
-                    if parent == self.airflow.pid("scheduler") and b"agent" in command:
-                        return int(path.name)
-        raise AssertionError(f"the scheduler of {self.name} has no agent")
-
-    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """From the metadata database, which is there while the scheduler is not."""
-        return rows(self.airflow.home / "airflow.db", query, *values)
-
-    def is_paused(self, dag_id: str) -> bool:
-        return self.rows("SELECT is_paused FROM dag WHERE dag_id = ?", dag_id) == [(1,)]
-
-    def runs(self, dag_id: str) -> list[float]:
-        """When each run was created."""
-        found = self.rows("SELECT created_at FROM dag_run WHERE dag_id = ? ORDER BY created_at", dag_id)
-        return [moment(text) for (text,) in found]
-
-    def paused_after(self, moment: float) -> float | None:
-        """When the switch did so first, after that moment."""
-        return next((at for at, paused in self._acts() if paused and at > moment), None)
-
-    def unpaused_after(self, moment: float) -> float | None:
-        return next((at for at, paused in self._acts() if not paused and at > moment), None)
-
-    def _acts(self) -> list[tuple[float, bool]]:
-        found = self.rows("SELECT dttm, extra FROM log WHERE dag_id = 'settle' AND event = 'neli_switch' ORDER BY id")
-        return [(moment(text), bool(json.loads(extra)["is_paused"])) for text, extra in found]
+INTERVALS = [f"2026-01-01T0{hour}:00:00+00:00" for hour in range(4)]
+"""The intervals of `first` and `second`."""
 
 
 def rows(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -174,162 +149,247 @@ def moment(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
-@pytest.fixture(name="table", scope="module")
-def _table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    table = tmp_path_factory.mktemp("switched") / "settled.db"
+class Host:
+    """An installation, and the agent that its scheduler brings."""
+
+    def __init__(self, name: str, folder: Path, airflow: Airflow) -> None:
+        self.name, self.airflow, self.api = name, airflow, airflow.api
+        self._socket = folder / f"{name}.sock"
+
+    def client(self) -> Client:
+        return Client(f"unix:{self._socket}")
+
+    def leads(self) -> bool:
+        with suppress(NeliError), self.client() as client:
+            return client.lease(ROLE) is not None
+        return False
+
+    def is_member(self) -> bool:
+        with suppress(NeliError), self.client() as client:
+            return client.status().member == "member"
+        return False
+
+    def agent(self) -> int:
+        """The process of the agent: a child of the scheduler."""
+        scheduler = self.airflow.pid("scheduler")
+        (found,) = (pid for pid, parent, _, command in processes() if parent == scheduler and " agent " in command)
+        return found
+
+    # From the metadata database, which is there while the scheduler is not.
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        return rows(self.airflow.home / "airflow.db", query, *values)
+
+    def is_paused(self, dag_id: str) -> bool:
+        return self.rows("SELECT is_paused FROM dag WHERE dag_id = ?", dag_id) == [(1,)]
+
+    def created(self, dag_id: str) -> list[float]:
+        """When each run was created."""
+        found = self.rows("SELECT created_at FROM dag_run WHERE dag_id = ? ORDER BY created_at", dag_id)
+        return [moment(text) for (text,) in found]
+
+    def switched_after(self, moment_: float, *, paused: bool) -> float | None:
+        """When the switch first paused `settle`, or unpaused it, after that moment."""
+        acts = self.rows("SELECT dttm, extra FROM log WHERE dag_id = 'settle' AND event = 'neli_switch' ORDER BY id")
+        found = ((moment(text), bool(json.loads(extra)["is_paused"])) for text, extra in acts)
+        return next((at for at, is_paused in found if is_paused is paused and at > moment_), None)
+
+
+class Place:
+    """Two hosts, and the table that both write to. It has no key: only the fence keeps work from landing twice."""
+
+    def __init__(self, both: list[Host], table: Path) -> None:
+        self.both, self.table, self.hold = both, table, Path(f"{table}.hold")
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        return rows(self.table, query, *values)
+
+    def settled(self, dag_id: str) -> list[tuple[str, str, int]]:
+        """Interval, member and term of all that has landed."""
+        return self.rows("SELECT interval, member, term FROM settled WHERE dag = ? ORDER BY interval", dag_id)
+
+    def tries(self, *hosts: Host) -> int:
+        """How often tasks of `settle` of these hosts have come to the table."""
+        all_of_them = "SELECT * FROM settled UNION ALL SELECT * FROM repeated"
+        found = self.rows(f"SELECT member FROM ({all_of_them}) WHERE dag = 'settle'")
+        return sum(found.count((host.name,)) for host in hosts)
+
+    def missing(self, last: str) -> list[datetime]:
+        """Intervals of `settle` before `last` that are not done, between those that are."""
+        found = [datetime.fromisoformat(text) for text, *_ in self.settled("settle") if text < last]
+        first, until_last = min(found), datetime.fromisoformat(last) - EVERY
+        expected = (first + number * EVERY for number in range(int((until_last - first) / EVERY) + 1))
+        return [one for one in expected if one not in found]
+
+    def lead(self, leader: Host) -> Host:
+        """Pin the role to it, until it leads and has done an interval of `settle`. Returns the other host."""
+        awaited(lambda: all(host.is_member() for host in self.both), "both agents")
+        (other,) = (host for host in self.both if host is not leader)
+        tried = self.tries(leader)
+        with other.client() as client:
+            client.pin(PARTITION, leader.name)
+        awaited(lambda: leader.leads() and not leader.is_paused("settle"), f"the role of {leader.name}")
+        awaited(lambda: self.tries(leader) > tried, f"an interval of {leader.name}")
+        return other
+
+    def hold_last(self, dag_id: str, leader: Host, other: Host) -> int:
+        """Until all but one interval is done by the leader, and the other host waits; the process of the one left."""
+        self.hold.touch()
+        for host in self.both:
+            host.api.pause(dag_id, paused=False)
+        held = "SELECT pid FROM begun WHERE dag = ? AND interval = ?"
+        awaited(lambda: self.rows(held, dag_id, INTERVALS[-1]), "the beginning of the last interval")
+        awaited(lambda: len(self.settled(dag_id)) == 3, "the other intervals")
+        for run in awaited(lambda: all_runs(other, dag_id), "the runs of the other host"):
+            other.api.await_state(dag_id, run, "here", "deferred")
+            assert {"here": "deferred", "settle": None} == other.api.states(dag_id, run)
+        assert [(interval, leader.name) for interval in INTERVALS[:3]] == [row[:2] for row in self.settled(dag_id)]
+        assert [(leader.name,)] == self.rows("SELECT DISTINCT member FROM begun WHERE dag = ?", dag_id)
+        ((pid,),) = self.rows(held, dag_id, INTERVALS[-1])
+        return int(pid)
+
+    def require_each_once(self, dag_id: str, leader: Host, other: Host) -> None:
+        """The other host's runs come to their end, and each interval has landed once: its own under a later term."""
+        self.require_success(dag_id, other)
+        *before, last = self.settled(dag_id)
+        assert INTERVALS == [interval for interval, *_ in (*before, last)]
+        assert [leader.name] * 3 == [member for _, member, _ in before]
+        assert other.name == last[1]
+        assert last[2] > max(term for _, _, term in before)
+
+    def require_success(self, dag_id: str, host: Host) -> None:
+        for run in all_runs(host, dag_id):
+            ended = host.api.await_run(dag_id, run)
+            assert "success" == ended, [host.api.log(dag_id, run, task) for task in ("here", "settle")]
+
+    def take_over(self, kill: Callable[[], object], *heirs: Host) -> float:
+        """Kill the leader, until the Dag runs again; when that was."""
+        tried, killed_at = self.tries(*heirs), time.time()
+        kill()
+        awaited(lambda: any(host.switched_after(killed_at, paused=False) for host in heirs), "the takeover")
+        unpaused_at = min(filter(None, (host.switched_after(killed_at, paused=False) for host in heirs)))
+        awaited(lambda: self.tries(*heirs) > tried, "the heir's work")
+        print(f"\nunpaused {unpaused_at - killed_at:.2f} s after a kill")  # noqa: T201 - for -s.
+        return killed_at
+
+
+def all_runs(host: Host, dag_id: str) -> list[str]:
+    """The ids of the runs, once all intervals have one."""
+    runs = host.api.runs(dag_id)
+    return [run["dag_run_id"] for run in runs] if len(runs) == len(INTERVALS) else []
+
+
+@pytest.fixture(name="place")
+def _place(airflow_home: Path, tmp_path: Path) -> Iterator[Place]:
+    """Both, when their agents are members of one group, and have the same Dags."""
+    table, names, environments = tmp_path / "settled.db", ("a", "b"), []
     with closing(sqlite3.connect(table)) as database, database:
-        database.execute("PRAGMA journal_mode = WAL")
         database.executescript(MAKE)
         fence.install(database)
-    return table
-
-
-@contextmanager
-def switched_hosts(folder: Path) -> Iterator[list[SwitchedHost]]:
-    """Both, when their agents are members of one group."""
-    names, environments = ("a", "b"), []
     for name in names:
-        config = folder / f"{name}.toml"
-        config.write_text(CONFIG.format(folder=folder, name=name, lease=LEASE, partitions=PARTITIONS), encoding="utf-8")
-        environments.append(
-            {
-                "AIRFLOW_CONN_NELI_DEFAULT": spelled(address=f"unix:{folder}/{name}.sock"),
-                "AIRFLOW__NELI__AGENT_IN": "scheduler",
-                "AIRFLOW__NELI__AGENT_CONFIG": str(config),
-                "AIRFLOW__NELI__SWITCH": "True",
-            }
-        )
-    settings = {"CORE__DAGS_ARE_PAUSED_AT_CREATION": "True"}
-    parts = ("api-server", "scheduler", "dag-processor")  # Nothing is deferred.
-    with Airflow.all_started(environments, settings=settings, parts=parts) as installations:
-        hosts = [SwitchedHost(name, folder, airflow) for name, airflow in zip(names, installations, strict=True)]
-        until(lambda: all(host.is_member() for host in hosts), "both agents", patience=PATIENCE)
-        yield hosts
+        config = tmp_path / f"{name}.toml"
+        config.write_text(CONFIG.format(folder=tmp_path, name=name, lease=LEASE, partitions=PARTITIONS))
+        ours = {"AGENT_IN": "scheduler", "AGENT_CONFIG": str(config), "SWITCH": "True"}
+        connection = {"AIRFLOW_CONN_NELI_DEFAULT": spelled(address=f"unix:{tmp_path}/{name}.sock")}
+        environments.append(connection | {f"AIRFLOW__NELI__{option}": value for option, value in ours.items()})
+    settings = {
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+        # A file that changes while it is read, and soon after it came, counts.
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
+        "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+    }
+    with Airflow.all_started(environments, settings=settings) as installations:
+        both = [Host(name, tmp_path, airflow) for name, airflow in zip(names, installations, strict=True)]
+        # A person has paused one of the Dags before it got its tag.
+        given = {"every": EVERY.total_seconds(), "start": datetime.now(UTC).isoformat(), "role": ROLE, "table": table}
+        for host in both:
+            put(host, "kept", KEPT.format(**given, tags="[]"))
+        for host in both:
+            host.api.await_dag("kept")
+            host.api.pause("kept", paused=True)
+            put(host, "kept", KEPT.format(**given, tags=f"['neli:{ROLE}']"))
+            put(host, "settle", SETTLE.format(**given))
+        for host in both:
+            host.api.await_dag("first", "second", "settle")
+        yield Place(both, table)
 
 
-def put(host: SwitchedHost, name: str, text: str) -> None:
+def put(host: Host, name: str, text: str) -> None:
     """As one step: a file that is half there has no Dag."""
     (host.airflow.dags / "new").write_text(text, encoding="utf-8")
     (host.airflow.dags / "new").rename(host.airflow.dags / f"{name}.py")
 
 
-def kill_all(host: SwitchedHost) -> None:
-    host.airflow.kill("scheduler")
+def test_each_interval_is_done_once_and_no_run_is_created_where_the_role_is_not_led(place: Place) -> None:
+    a, b = place.both
+
+    assert b is place.lead(a)
+    orphan = place.hold_last("first", a, b)
+
+    def kill_the_agent_and_the_scheduler() -> None:
+        a.airflow.freeze("scheduler")  # It would start another agent.
+        os.kill(a.agent(), signal.SIGKILL)
+        a.airflow.kill("scheduler", alone=True)
+
+    place.take_over(kill_the_agent_and_the_scheduler, b)
+    # Nothing of Airflow's ends this task: its scheduler is gone, and its worker is an orphan. The lease does.
+    awaited(lambda: not Path(f"/proc/{orphan}").exists(), "the end of the orphan")
+    place.hold.unlink()
+    place.require_each_once("first", a, b)
+    assert "LeadershipLost" in a.api.log("first", all_runs(a, "first")[-1], "settle")
+    a.airflow.begin("scheduler")
+
+    assert a is place.lead(b)
+    killed = place.hold_last("second", b, a)
+    place.take_over(lambda: b.airflow.kill("scheduler"), a)
+    awaited(lambda: not Path(f"/proc/{killed}").exists(), "the end of the task")
+    place.hold.unlink()
+    place.require_each_once("second", b, a)
+    b.airflow.begin("scheduler")
+
+    place.lead(a)
+    # The first host leads again, so its retry of the lost task goes on, too, and finds the work done.
+    place.require_success("first", a)
+    assert len(INTERVALS) == len(place.settled("first"))
+    # An agent that comes back in time under its name has the role again. So the heir may be either of them.
+    killed_at = place.take_over(lambda: os.kill(a.agent(), signal.SIGKILL), a, b)
+    paused_at = awaited(lambda: a.switched_after(killed_at, paused=True), "the pause") or inf
+    assert not any(paused_at > (host.switched_after(killed_at, paused=False) or inf) for host in place.both)
+
+    place.lead(b)
+    place.take_over(lambda: b.airflow.kill("scheduler", alone=True), a)
+    b.airflow.begin("scheduler")
+
+    last = datetime.now(UTC).isoformat()
+    awaited(lambda: not place.missing(last), "what is left to be made up for")
+    intervals = [interval for interval, *_ in place.settled("settle")]
+    assert [] == [one for one, count in Counter(intervals).items() if count != 1]
+    require_runs_only_where_led(place)
+    assert [True, True] == [host.is_paused("kept") for host in place.both]
+    assert [[], []] == [host.created("kept") for host in place.both]
 
 
-def kill_the_agent(host: SwitchedHost) -> None:
-    os.kill(host.agent(), signal.SIGKILL)
-
-
-def kill_the_scheduler(host: SwitchedHost) -> None:
-    host.airflow.kill("scheduler", alone=True)
-
-
-KILLS: tuple[Callable[[SwitchedHost], None], ...] = (kill_all, kill_the_agent, kill_the_scheduler)
-
-
-def test_each_interval_is_done_once_and_no_run_is_created_where_the_role_is_not_led(table: Path) -> None:
-    with switched_hosts(table.parent) as both:
-        begin(both, table)
-        times: dict[str, list[float]] = {}
-        for kill in KILLS * ROUNDS:
-            take_over(both, table, kill, times)
-        last = datetime.now(UTC).isoformat()
-        until(lambda: not missing(table, last), "what is left to be made up for", patience=PATIENCE)
-
-        intervals = [text for (text,) in rows(table, "SELECT interval FROM settled")]
-        assert [] == [one for one, count in Counter(intervals).items() if count != 1]
-        created = {host.name: host.runs("settle") for host in both}
-        spans, shift = rights(table.parent / "ledger.db"), time.time() - host_clock()
-        in_order = sorted((at - shift, name) for name, moments in created.items() for at in moments)
-        outside = [(at, name) for at, name in in_order if not any(low <= at <= high for low, high in spans[name])]
-        assert [] == outside, spans
-        turns = [name for name, _ in groupby(name for _, name in in_order)]
-        assert len(turns) <= sum(map(len, spans.values())), "hosts whose turns are mixed created runs at the same time"
-        assert [True, True] == [host.is_paused("kept") for host in both]
-        assert [[], []] == [host.runs("kept") for host in both]
-        tell(created, spans, times, len(intervals), rows(table, "SELECT * FROM repeated"))
-
-
-def begin(both: list[SwitchedHost], table: Path) -> None:
-    """Both have the same Dags, and a person has paused one of them before it got its tag."""
-    given = {"every": EVERY.total_seconds(), "start": datetime.now(UTC).isoformat(), "role": ROLE, "table": table}
-    for host in both:
-        put(host, "kept", KEPT.format(**given, tags="[]"))
-    for host in both:
-        host.airflow.api.await_dag("kept")
-        host.airflow.api.pause("kept", paused=True)
-        put(host, "kept", KEPT.format(**given, tags=f"['neli:{ROLE}']"))
-        put(host, "settle", SETTLE.format(**given))
-
-
-def take_over(
-    both: list[SwitchedHost], table: Path, kill: Callable[[SwitchedHost], None], times: dict[str, list[float]]
-) -> None:
-    """Kill the leader, until the Dag runs again, and all that was killed is back."""
-    until(lambda: all(host.is_member() for host in both), "both agents", patience=PATIENCE)
-    (leader,) = until(lambda: running(both), "a host that runs the Dag", patience=PATIENCE)
-    (other,) = (host for host in both if host is not leader)
-    until(lambda: tries(table, leader), "an interval", patience=PATIENCE)
-    # The agent that comes back in time under its name has the role again. So it may be either of them.
-    heirs = both if kill is kill_the_agent else [other]
-    tried, killed_at = sum(tries(table, host) for host in heirs), time.time()
-    kill(leader)
-    if kill is kill_the_agent:
-        until(lambda: leader.paused_after(killed_at), "the pause", patience=PATIENCE)
-        paused_at = leader.paused_after(killed_at) or inf
-        assert not any(paused_at > (host.unpaused_after(killed_at) or inf) for host in heirs)
-        times.setdefault(f"{kill.__name__}: paused after", []).append(paused_at - killed_at)
-    until(lambda: any(host.unpaused_after(killed_at) for host in heirs), "the takeover", patience=PATIENCE)
-    unpaused_at = min(filter(None, (host.unpaused_after(killed_at) for host in heirs)))
-    times.setdefault(f"{kill.__name__}: unpaused after", []).append(unpaused_at - killed_at)
-    until(lambda: sum(tries(table, host) for host in heirs) > tried, "the heir's work", patience=PATIENCE)
-    if kill is not kill_the_agent:
-        leader.airflow.begin("scheduler")
-
-
-def tell(
-    created: Mapping[str, list[float]],
-    spans: Mapping[str, list[tuple[float, float]]],
-    times: Mapping[str, list[float]],
-    intervals: int,
-    repeated: list[tuple[Any, ...]],
-) -> None:
+def require_runs_only_where_led(place: Place) -> None:
+    created = {host.name: host.created("settle") for host in place.both}
+    spans, shift = rights(place.table.parent / "ledger.db"), time.time() - host_clock()
+    in_order = sorted((at - shift, name) for name, moments in created.items() for at in moments)
+    outside = [(at, name) for at, name in in_order if not any(low <= at <= high for low, high in spans[name])]
+    assert [] == outside, spans
+    turns = [name for name, _ in groupby(name for _, name in in_order)]
+    assert len(turns) <= sum(map(len, spans.values())), "hosts whose turns are mixed created runs at the same time"
     runs, tenures = ({name: len(found) for name, found in one.items()} for one in (created, spans))
-    print(f"\nruns {runs}, intervals {intervals}, repeated {len(repeated)}, tenures {tenures}")  # noqa: T201 - for -s.
-    for name, found in times.items():
-        print(f"{name} {', '.join(f'{seconds:.2f}' for seconds in found)} s")  # noqa: T201 - as above.
-
-
-def running(both: list[SwitchedHost]) -> list[SwitchedHost]:
-    return [host for host in both if host.leads() and not host.is_paused("settle")]
-
-
-def tries(table: Path, host: SwitchedHost) -> int:
-    """How often tasks of this host have come to the table."""
-    both = "SELECT member FROM settled UNION ALL SELECT member FROM repeated"
-    return int(rows(table, f"SELECT count(*) FROM ({both}) WHERE member = ?", host.name)[0][0])
-
-
-def missing(table: Path, last: str) -> list[datetime]:
-    """Intervals before `last` that are not done, between those that are."""
-    found = [
-        datetime.fromisoformat(text) for (text,) in rows(table, "SELECT interval FROM settled WHERE interval < ?", last)
-    ]
-    first, until_last = min(found), datetime.fromisoformat(last) - EVERY
-    expected = (first + number * EVERY for number in range(int((until_last - first) / EVERY) + 1))
-    return [one for one in expected if one not in found]
+    print(f"\nruns {runs}, repeated {len(place.rows('SELECT * FROM repeated'))}, tenures {tenures}")  # noqa: T201 - for -s.
 
 
 def rights(ledger: Path) -> dict[str, list[tuple[float, float]]]:
     """From when until when each host might act for the role, by the ledger's record, on this machine's clock."""
-    annals, partition = Annals(one_clock=True), Layout(partitions=PARTITIONS).partition_of_role(ROLE)
+    annals = Annals(one_clock=True)
     with closing(open_ledger(f"sqlite://{ledger}", create=False, patience=60.0)) as reader:
         annals.read(between(reader, reader.start(), reader.tip()))
         audit(annals)
     heard = {end.life.incarnation: end.heard for end in annals.ends}
     found: dict[str, list[tuple[float, float]]] = {}
-    for held in annals.tenures[partition]:
+    for held in annals.tenures[PARTITION]:
         # A record lies between two Beats; one that ends a member that was killed comes when its lease is long over.
         ended = inf if held.last is None else annals.axis.when(held.last)[1]
         begun = max(annals.axis.when(held.first)[0], held.led_from - annals.beat)
