@@ -96,11 +96,6 @@ def test_each_link_is_named() -> None:
     assert links == set(INFO.get("extra-links", []))
 
 
-@pytest.mark.parametrize("module", modules())
-def test_each_module_can_be_imported(module: str) -> None:
-    importlib.import_module(module)  # Warnings are errors here, so none of Airflow's deprecations is met either.
-
-
 @pytest.mark.parametrize(
     ("version", "problem"),
     [("2.10.4", "2.10.4 is installed"), ("3.2.9", "3.2.9 is installed"), ("", "it is not installed")],
