@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -100,67 +99,6 @@ def meanwhile(act: Callable[[], object], *, after: str) -> Iterator[None]:
         logging.getLogger().removeHandler(ear)
 
 
-def told_of(run: "DagRun", task_id: str) -> Any:
-    """The value that the task returned."""
-    (one,) = (one for one in run.get_task_instances() if one.task_id == task_id)
-    return one.xcom_pull(task_ids=task_id)
-
-
-def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:
-    told: dict[str, Any] = {}
-
-    with dag:
-
-        @task.leader(role=0, push_term=True)
-        def work(lease: Any = None, number: int = 0) -> str:
-            told.update(partition=lease.partition, member=lease.member, number=number)
-            told.update(holds=lease.holds(), same=get_current_context().get("lease") is lease)
-            return f"term {lease.term}"
-
-        @task.leader(role=0, when_not_leading="fail")
-        def after(text: Any, ti: Any = None) -> None:
-            told.update(text=text == f"term {ti.xcom_pull(task_ids='work', key='neli_term')}")
-
-        after(work(number=7))
-
-    assert {"work": "success", "after": "success"} == states(dag_test(dag))
-    assert {"partition": 0, "member": here.name, "number": 7, "holds": True, "same": True, "text": True} == told
-
-
-def test_a_function_that_takes_no_lease_runs_under_one_all_the_same(
-    dag: DAG, dag_test: DagTest, here: AgentProcess
-) -> None:
-    with dag:
-
-        @task.leader(role="{{ 5 - 5 }}")
-        def work() -> bool:
-            return get_current_context()["lease"].holds()  # type: ignore[typeddict-item, no-any-return]
-
-        work()
-
-    run = dag_test(dag)
-    assert {"work": "success"} == states(run)
-
-
-def test_each_mapped_task_holds_the_lease_of_its_own(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:
-    told: dict[str, int] = {}
-
-    with dag:
-
-        @task.leader(when_not_leading="skip", key="{{ task.op_kwargs['symbol'] }}")
-        def work(symbol: str, lease: Any) -> None:
-            told[symbol] = lease.partition
-
-        work.expand(symbol=SYMBOLS)
-
-    run = dag_test(dag)
-    with here.client() as client:
-        owners = {symbol: client.owner(symbol) for symbol in SYMBOLS}
-    mine = {symbol: owner.partition for symbol, owner in owners.items() if owner.name == here.name}
-    assert mine == told
-    assert sorted(["success"] * len(mine) + ["skipped"] * (len(SYMBOLS) - len(mine))) == sorted(states(run).values())
-
-
 @pytest.fixture
 def _loop() -> Iterator[None]:
     """Airflow runs coroutines on the thread's loop, and leaves one open that it had to make."""
@@ -171,165 +109,146 @@ def _loop() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_loop")
-def test_a_coroutine_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:
-    told = []
+def test_a_function_runs_under_the_lease_of_its_role(
+    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess
+) -> None:
+    told: dict[str, Any] = {}
+    partitions: dict[str, int] = {}
 
     with dag:
 
+        @task.leader(role=0, push_term=True)
+        def work(lease: Any = None, number: int = 0) -> str:
+            told.update(partition=lease.partition, member=lease.member, number=number)
+            told.update(holds=lease.holds(), same=get_current_context().get("lease") is lease)
+            return f"term {lease.term}"
+
+        @task.leader(role="{{ 5 - 5 }}", when_not_leading="fail")
+        def after(text: Any, ti: Any = None) -> None:
+            told.update(text=text == f"term {ti.xcom_pull(task_ids='work', key='neli_term')}")
+            told.update(taken=get_current_context()["lease"].holds())  # type: ignore[typeddict-item]
+
         @task.leader(role=0)
-        async def work(lease: Any = None) -> None:
+        async def coroutine(lease: Any = None) -> None:
             await asyncio.sleep(0)
-            told.append(lease.holds())
+            told.update(in_loop=lease.holds())
 
-        work()
+        @task.leader(when_not_leading="skip", key="{{ task.op_kwargs['symbol'] }}")
+        def mapped(symbol: str, lease: Any) -> None:
+            partitions[symbol] = lease.partition
 
-    assert {"work": "success"} == states(dag_test(dag))
-    assert [True] == told
+        @task
+        def below(lease: Any) -> None:
+            told.update(short=(lease["partition"], lease["member"]))
+
+        after(work(number=7))
+        coroutine()
+        mapped.expand(symbol=SYMBOLS)
+        for name, role in (("here", "{{ 0 }}"), ("there", elsewhere(both, here))):
+            gate = LeaderShortCircuitOperator(task_id=name, role=role)
+            gate >> below.override(task_id=f"below_{name}")(gate.output)
+
+    found = states(dag_test(dag))
+    with here.client() as client:
+        owners = [client.owner(symbol) for symbol in SYMBOLS]
+    mine = {symbol: owner.partition for symbol, owner in zip(SYMBOLS, owners, strict=True) if owner.name == here.name}
+    assert mine == partitions
+    for number, symbol in enumerate(SYMBOLS):
+        assert ("success" if symbol in mine else "skipped") == found.pop(f"mapped[{number}]")
+    good = dict.fromkeys(["work", "after", "coroutine", "here", "below_here", "there"], "success")
+    assert {**good, "below_there": "skipped"} == found
+    under = {"partition": 0, "member": here.name, "number": 7, "holds": True, "same": True, "text": True, "taken": True}
+    assert {**under, "in_loop": True, "short": (0, here.name)} == told
 
 
-# Led elsewhere
+# Not led here
 
 
-@pytest.mark.parametrize(("way", "state"), [("skip", "skipped"), ("fail", "failed")])
-def test_a_task_whose_role_is_led_elsewhere_does_not_run(
-    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess, way: Any, state: str
+def test_a_task_does_not_run_where_its_role_is_not_led(
+    dag: DAG,
+    dag_test: DagTest,
+    both: list[AgentProcess],
+    here: AgentProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    role = elsewhere(both, here)
-    with dag:
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", spelled(address=f"unix:{tmp_path}/none.sock"))
+    role, why, tries = elsewhere(both, here), dict[str, str](), list[int]()
 
-        @task.leader(role=role, when_not_leading=way)
-        def work() -> None:
-            pytest.fail("it ran")
+    def say(context: Any) -> None:
+        why[context["ti"].task_id] = str(context["exception"])
+
+    dag.default_args.update(on_failure_callback=say)
+    with dag:
 
         @task.leader(role=0)
-        def below() -> None:
-            pytest.fail("it ran")
-
-        work() >> below()
-
-    assert {"work": state, "below": "skipped" if way == "skip" else "upstream_failed"} == states(dag_test(dag))
-
-
-def test_a_task_waits_until_its_role_is_led_here(
-    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess
-) -> None:
-    role = elsewhere(both, here)
-
-    with dag:
-
-        @task.leader(role=role, when_not_leading="wait")
-        def work(lease: Any = None) -> int:
-            return int(lease.partition)
-
-        work()
-
-    with meanwhile(lambda: bring(role, here), after="running trigger in line"):
-        assert {"work": "success"} == states(dag_test(dag))
-
-
-def test_a_task_is_rescheduled_until_its_role_is_led_here(
-    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess
-) -> None:
-    role = elsewhere(both, here)
-
-    with dag:
-
-        @task.leader(role=role, when_not_leading="reschedule", poke_interval=0.5)
-        def work(lease: Any = None) -> int:
-            return int(lease.partition)
-
-        work()
-
-    with meanwhile(lambda: bring(role, here), after="No tasks to run"):
-        assert {"work": "success"} == states(dag_test(dag))
-
-
-def test_a_task_that_was_rescheduled_for_too_long_fails(
-    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess
-) -> None:
-    with dag:
-
-        @task.leader(role=elsewhere(both, here), when_not_leading="reschedule", poke_interval=0.1, timeout=0.1)
         def work() -> None:
             pytest.fail("it ran")
 
-        work()
+        @task.leader(role=0, retries=3, retry_delay=3600, retry_policy=LeadershipRetryPolicy())
+        def refused(lease: Any = None) -> None:
+            tries.append(lease.term)
+            raise Refused.of("prices", lease.term, lease.term + 1)
 
-    assert {"work": "failed"} == states(dag_test(dag))
+        given: dict[str, dict[str, Any]] = {
+            "skips": {"role": role},
+            "fails": {"role": role, "when_not_leading": "fail"},
+            "late": {"role": role, "when_not_leading": "reschedule", "poke_interval": 0.1, "timeout": 0.1},
+            "away": {"neli_conn_id": "away"},
+            "odd": {"when_not_leading": "leave"},
+        }
+        for name, arguments in given.items():
+            work.override(task_id=name, **arguments)() >> work.override(task_id=f"below_{name}")()
+        refused()
+
+    failed = dict.fromkeys(["fails", "late", "away", "odd", "refused"], "failed")
+    below = {f"below_{name}": "upstream_failed" for name in given}
+    assert {**failed, **below, "skips": "skipped", "below_skips": "skipped"} == states(dag_test(dag))
+    assert "there is no socket" in why["away"]
+    assert "'skip' or 'fail' or 'wait' or 'reschedule', but 'leave' was given" in why["odd"]
+    assert len(tries) == 1, "what a fence refused is not retried"
 
 
-def test_a_task_fails_if_the_agent_is_away_and_says_why(
-    dag: DAG, dag_test: DagTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_task_waits_until_its_role_is_led_here_and_its_agent_is_there(
+    dag: DAG,
+    dag_test: DagTest,
+    both: list[AgentProcess],
+    here: AgentProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=f"unix:{tmp_path}/none.sock"))
-    why: list[str] = []
+    # One that has just started leads a moment after it answers: a long one, where other tests take all cores.
+    monkeypatch.setattr("airflow_provider.leases.START_MAX", PATIENCE)
+    with here.client() as client:
+        theirs = [role for role in range(PARTITIONS) if client.owner_of_role(role).name != here.name]
 
-    with dag:
-
-        @task.leader(role=0, on_failure_callback=lambda context: why.append(str(context["exception"])))
-        def work() -> None:
-            pytest.fail("it ran")
-
-        work()
-
-    assert {"work": "failed"} == states(dag_test(dag))
-    assert ["there is no socket" in one for one in why] == [True]
-
-
-def test_a_task_waits_for_an_agent_that_is_away(
-    dag: DAG, dag_test: DagTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     with agents(tmp_path, "a") as [agent]:
         agent.kill()
-        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", agent.connection)
-        # One that has just started leads a moment after it answers: a long one, where other tests take all cores.
-        monkeypatch.setattr("airflow_provider.leases.START_MAX", PATIENCE)
-
+        monkeypatch.setenv("AIRFLOW_CONN_LATER", agent.connection)
         with dag:
 
-            @task.leader(role=0, when_away="wait", poke_interval=0.5)
-            def work(lease: Any = None) -> None:
+            @task.leader(role=0)
+            def work(lease: Any = None) -> int:
                 lease.check()
+                return int(lease.partition)
 
-            work()
+            work.override(task_id="waits", role=theirs[0], when_not_leading="wait")()
+            rescheduled: dict[str, Any] = {"when_not_leading": "reschedule", "poke_interval": 0.5}
+            work.override(task_id="rescheduled", role=theirs[1], **rescheduled)()
+            work.override(task_id="later", neli_conn_id="later", when_away="wait", poke_interval=0.5)()
 
-        with meanwhile(agent.start, after="No tasks to run"):
-            assert {"work": "success"} == states(dag_test(dag))
+        def bring_both() -> None:
+            bring(theirs[1], here)
+            agent.start()
+
+        with (
+            meanwhile(lambda: bring(theirs[0], here), after="running trigger in line"),
+            meanwhile(bring_both, after="No tasks to run"),
+        ):
+            assert dict.fromkeys(["waits", "rescheduled", "later"], "success") == states(dag_test(dag))
 
 
 # The loss
-
-
-def test_a_task_that_loses_its_role_ends_and_is_retried_where_the_role_is_led(
-    dag: DAG, dag_test: DagTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two hosts, each with a worker: the second try runs on the host that took the role over."""
-    errors: list[BaseException] = []
-    with agents(tmp_path, "a", "b") as both:
-        first = leader_of(0, both)
-        second = next(agent for agent in both if agent is not first)
-        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", first.connection)
-
-        def after_the_loss(context: Any) -> None:
-            errors.append(context["exception"])
-            monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", second.connection)
-
-        dag.default_args.update(retries=2, retry_delay=3600, retry_policy=LeadershipRetryPolicy())
-        with dag:
-
-            @task.leader(role=0, when_not_leading="fail", on_retry_callback=after_the_loss)
-            def work(lease: Any = None, ti: Any = None) -> str:
-                if ti.try_number == 1:
-                    first.kill()
-                    time.sleep(LONG)
-                return str(lease.member)
-
-            work()
-
-        run = dag_test(dag)
-        assert {"work": "success"} == states(run)
-        assert second.name == told_of(run, "work")
-    assert LeadershipLost is type(errors[0])
 
 
 @pytest.mark.usefixtures("_loop")
@@ -354,66 +273,6 @@ def test_a_coroutine_that_loses_its_role_is_cancelled(
 
     assert {"work": "failed"} == states(dag_test(dag))
     assert ["cleaned up", LeadershipLost] == [one if isinstance(one, str) else type(one) for one in told]
-
-
-def test_a_task_that_a_fence_refused_is_not_retried(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:
-    tries = []
-
-    with dag:
-
-        @task.leader(role=0, retries=3, retry_delay=3600, retry_policy=LeadershipRetryPolicy())
-        def work(lease: Any = None) -> None:
-            tries.append(lease.term)
-            raise Refused.of("prices", lease.term, lease.term + 1)
-
-        work()
-
-    assert {"work": "failed"} == states(dag_test(dag))
-    assert len(tries) == 1
-
-
-def test_a_task_that_is_told_to_finish_succeeds(
-    dag: DAG, dag_test: DagTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with agents(tmp_path, "a", "b", drain_timeout=PATIENCE) as both:
-        here = leader_of(0, both)
-        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", here.connection)
-
-        with dag:
-
-            @task.leader(role=0)
-            def work(lease: Any = None) -> None:
-                with here.client() as client:
-                    client.drain(here.name)
-                assert lease.revoked.wait(PATIENCE)
-
-            work()
-
-        assert {"work": "success"} == states(dag_test(dag))
-        assert leader_of(0, both) is not here
-
-
-# The short circuit
-
-
-def test_a_short_circuit_lets_only_the_leader_go_on(
-    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess
-) -> None:
-    told: list[Any] = []
-
-    with dag:
-
-        @task
-        def below(lease: Any) -> None:
-            told.append(lease)
-
-        for name, role in (("here", "{{ 0 }}"), ("there", elsewhere(both, here))):
-            gate = LeaderShortCircuitOperator(task_id=name, role=role)
-            gate >> below.override(task_id=f"below_{name}")(gate.output)
-
-    expected = {"here": "success", "below_here": "success", "there": "success", "below_there": "skipped"}
-    assert expected == states(dag_test(dag))
-    assert [(0, here.name)] == [(lease["partition"], lease["member"]) for lease in told]
 
 
 # What a Dag may say
@@ -453,25 +312,6 @@ def test_a_role_is_a_number_or_a_name_and_by_default_the_partition(
 def test_what_is_no_role_is_refused(role: Any, key: Any, found: str) -> None:
     with pytest.raises(BadKey, match=found):
         asked_role(role, key)
-
-
-def test_a_task_says_what_its_choices_are(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:
-    why: list[str] = []
-
-    with dag:
-
-        @task.leader(
-            role=0,
-            when_not_leading="leave",
-            on_failure_callback=lambda context: why.append(str(context["exception"])),
-        )
-        def work() -> None:
-            pytest.fail("it ran")
-
-        work()
-
-    assert {"work": "failed"} == states(dag_test(dag))
-    assert ["'skip' or 'fail' or 'wait' or 'reschedule', but 'leave' was given" in one for one in why] == [True]
 
 
 def test_a_lease_that_a_dag_gives_itself_is_refused_at_its_parse(dag: DAG) -> None:

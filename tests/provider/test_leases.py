@@ -104,16 +104,25 @@ def test_a_block_has_the_lease_of_its_role_and_gives_it_back(group: Group, hook:
         assert (group.role, group.here.name) == (lease.partition, lease.member)
         lease.check()
     assert not lease.holds()
-
-
-def test_a_block_may_hold_partitions(group: Group, hook: NeliHook) -> None:
+    with signals_kept(), pytest.raises(ZeroDivisionError), holding(hook, group.role):
+        1 / 0  # noqa: B018 - an error under a lease that holds is passed on.
     with signals_kept(), holding(hook, partitions=[group.role, group.elsewhere]) as share:
         assert [group.role] == list(share.terms)
 
 
-def test_a_role_that_is_led_elsewhere_is_refused_by_the_name_of_its_leader(group: Group, hook: NeliHook) -> None:
+def test_a_block_that_can_have_no_lease_does_not_begin(
+    group: Group, hook: NeliHook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with signals_kept(), pytest.raises(NotLeadingHere, match=f"but b leads partition {group.elsewhere}, under term "):
         holding(hook, group.elsewhere).take()
+    ledger = group.here.socket.parent / "ledger.db"
+    for address, error, text in (
+        (f"unix:{tmp_path}/none.sock", NoAgent, "there is no socket"),
+        (f"sqlite://{ledger}", ConfigError, "agent"),
+    ):
+        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=address))
+        with NeliHook() as asked, pytest.raises(error, match=text), holding(asked, group.role):
+            pytest.fail("it began")
 
 
 def test_a_role_that_was_lost_between_the_question_and_the_start_is_refused(
@@ -146,19 +155,6 @@ def test_a_role_that_no_member_leads_yet_is_waited_for(group: Group, hook: NeliH
         until(lambda: client.owner_of_role(group.role).name == group.here.name)
     with holding(hook, group.role) as lease:
         assert lease.holds()
-
-
-def test_an_agent_that_is_away_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=f"unix:{tmp_path}/none.sock"))
-    with NeliHook() as hook, pytest.raises(NoAgent, match="there is no socket"), holding(hook, "nightly"):
-        pytest.fail("it began")
-
-
-def test_a_ledger_gives_no_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
-    ledger = group.here.socket.parent / "ledger.db"
-    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=f"sqlite://{ledger}"))
-    with NeliHook() as hook, pytest.raises(ConfigError, match="agent"), holding(hook, group.role):
-        pytest.fail("it began")
 
 
 # The loss
@@ -195,6 +191,12 @@ def compute(_: object) -> None:
         sum(range(1000))
 
 
+def catch_errors(_: object) -> None:
+    while True:
+        with suppress(Exception):
+            sleep()
+
+
 def loss(group: Group, held: HeldBlock[Any], work: Callable[[Any], object] = sleep) -> LeadershipLost:
     """The error by which the block ends that loses its role while it does this work."""
 
@@ -207,7 +209,9 @@ def loss(group: Group, held: HeldBlock[Any], work: Callable[[Any], object] = sle
     return caught.value
 
 
-@pytest.mark.parametrize("work", [sleep, wait_for_a_process, wait_for_a_lock, read_from_a_socket, compute])
+@pytest.mark.parametrize(
+    "work", [sleep, wait_for_a_process, wait_for_a_lock, read_from_a_socket, compute, catch_errors]
+)
 def test_a_lost_lease_ends_the_work_whatever_it_is_at(group: Group, hook: NeliHook, work: Work) -> None:
     with signals_kept():
         lost = loss(group, holding(hook, group.role), work)
@@ -233,15 +237,6 @@ def test_a_lease_runs_out_when_its_agent_is_killed(tmp_path: Path, monkeypatch: 
             work()
 
 
-def test_code_that_catches_errors_to_go_on_does_not(group: Group, hook: NeliHook) -> None:
-    def loop(_: object) -> None:
-        while True:
-            with suppress(Exception):
-                sleep()
-
-    loss(group, holding(hook, group.role), loop)
-
-
 def test_code_that_swallows_the_exception_is_stopped_again(
     group: Group, hook: NeliHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,13 +256,19 @@ def test_code_that_swallows_the_exception_is_stopped_again(
     assert swallowed == 3
 
 
-def test_a_block_that_ends_after_its_loss_says_so(group: Group, hook: NeliHook) -> None:
+def test_a_block_that_ends_after_its_loss_or_fails_says_so(group: Group, hook: NeliHook) -> None:
     def end(lease: AgentLease) -> None:
         with suppress(LeadershipEnding):
             sleep()
         assert not lease.holds()
 
-    assert isinstance(loss(group, holding(hook, group.role), end).__cause__, LeaseLost)
+    def check(lease: AgentLease) -> None:
+        end(lease)
+        lease.check()
+
+    for work in (end, check):
+        assert type(loss(group, holding(hook, group.role), work).__cause__) is LeaseLost
+        group.give_back()
 
 
 def test_what_cleans_up_is_not_broken_off(group: Group, hook: NeliHook) -> None:
@@ -342,21 +343,6 @@ def test_the_word_of_a_fence_stands(group: Group, hook: NeliHook) -> None:
         loss(group, held, write)
 
 
-def test_an_error_after_the_loss_is_the_loss(group: Group, hook: NeliHook) -> None:
-    def check(lease: AgentLease) -> None:
-        with suppress(LeadershipEnding):
-            sleep()
-        lease.check()
-
-    lost = loss(group, holding(hook, group.role), check)
-    assert type(lost.__cause__) is LeaseLost
-
-
-def test_an_error_under_a_lease_that_holds_is_passed_on(group: Group, hook: NeliHook) -> None:
-    with signals_kept(), pytest.raises(ZeroDivisionError), holding(hook, group.role):
-        1 / 0  # noqa: B018 - the error is the point.
-
-
 @pytest.fixture
 def _alarm() -> Iterator[None]:
     """A timeout of Airflow leaves its handler behind."""
@@ -375,11 +361,7 @@ def test_a_timeout_of_airflow_stays_one_on_either_side_of_the_block(group: Group
         sleep()
     with pytest.raises(AirflowTaskTimeout), holding(hook, group.role), timeout(0.05):
         sleep()
-
-
-@pytest.mark.usefixtures("_alarm")
-def test_the_loss_within_a_timeout_of_airflow_is_the_loss(group: Group, hook: NeliHook) -> None:
-    with timeout(LONG):
+    with timeout(LONG):  # And a loss within one is the loss.
         loss(group, holding(hook, group.role))
 
 

@@ -76,12 +76,16 @@ def parent(*command: str, file: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def test_the_command_ends_in_good_order_when_the_process_is_killed(tmp_path: Path) -> None:
+def test_a_command_that_dies_is_started_again_and_ends_in_good_order_when_the_process_is_killed(tmp_path: Path) -> None:
     with parent(file=tmp_path / "told") as process:
-        (command,) = map(int, lines(tmp_path / "told"))
+        (first,) = map(int, lines(tmp_path / "told"))
+        os.kill(first, signal.SIGKILL)
+        until(lambda: len(lines(tmp_path / "told")) == 2, "a second life")
+        second = int(lines(tmp_path / "told")[1])
+        assert is_alive(second)
         process.kill()
-        until(lambda: not is_alive(command), "the end of the command")
-    assert [str(command), "handed over"] == lines(tmp_path / "told")
+        until(lambda: not is_alive(second), "the end of the command")
+    assert [str(first), str(second), "handed over"] == lines(tmp_path / "told")
 
 
 def test_the_command_ends_in_good_order_when_it_is_stopped(tmp_path: Path) -> None:
@@ -94,16 +98,6 @@ def test_the_command_ends_in_good_order_when_it_is_stopped(tmp_path: Path) -> No
         assert process.stdout.readline() == "stopped\n"
         assert not is_alive(command)
     assert [str(command), "handed over"] == lines(tmp_path / "told")
-
-
-def test_a_command_that_dies_is_started_again(tmp_path: Path) -> None:
-    with parent(file=tmp_path / "told"):
-        (first,) = map(int, lines(tmp_path / "told"))
-        os.kill(first, signal.SIGKILL)
-        until(lambda: len(lines(tmp_path / "told")) == 2, "a second life")
-        second = int(lines(tmp_path / "told")[1])
-        assert is_alive(second)
-    until(lambda: not is_alive(second), "the end of the command")
 
 
 def test_a_command_that_is_not_usable_is_not_tried_again(tmp_path: Path) -> None:
