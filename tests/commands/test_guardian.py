@@ -2,23 +2,33 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from neli_router.commands.guardian import margin_of
-from tests.commands.test_run import STUBBORN, lives
-from tests.support.agents.stand_in import PATIENCE
+from tests.commands.test_run import AWAY, STUBBORN
+from tests.support.processes.forked import Program, lives
 from tests.support.waiting import until
 
 PREAMBLE = """
 import os, select, signal, sys, time
 from neli_router.clock import host_clock
+from neli_router.commands.descendants import Cgroup
 from neli_router.commands.guardian import guardian
 
-def until_gone(guard):
+def start(*command, lease=60, **options):
+    guard.start(list(command), dict(os.environ), until=host_clock() + lease, **options)
+
+def await_pids(count):
+    while not os.path.exists("pids") or len(open("pids").read().split()) < count:
+        time.sleep(0.01)
+
+def kill():
+    guard.kill()
+    guard.overdue_at = host_clock() + 60
+
+def until_gone():
     said = []
     while not any("gone" in one for one in said):
         said += guard.heard()
@@ -56,17 +66,12 @@ while True:
 """64 sessions, and each goes on to start processes."""
 
 
-def play(folder: Path, story: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run `story` in a process of its own, which a guardian is forked from."""
-    return subprocess.run(
-        [sys.executable, "-c", PREAMBLE + story, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+def play(folder: Path, story: str, *arguments: str) -> tuple[str, str]:
+    """The output and the errors of `story`, in a process of its own, which a guardian is forked from."""
+    program = Program(PREAMBLE + story, *arguments, folder=folder)
+    said = program.communicate()
+    program.wait()
+    return said
 
 
 def pids(folder: Path) -> list[int]:
@@ -76,110 +81,94 @@ def pids(folder: Path) -> list[int]:
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "guard.close()"])
 def test_a_run_that_is_gone_without_having_listened_leaves_nothing_behind(tmp_path: Path, end: str) -> None:
     """What the guardian said is unread then, and its connection is reset instead of closed."""
-    play(
-        tmp_path,
-        f"""
-guard.start(["bash", "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 60)
-while not os.path.exists("pids") or open("pids").read().count("\\n") < 2:
-    time.sleep(0.01)
+    story = f"""
+start("bash", "-c", sys.argv[1])
+await_pids(2)
 {end}
-""",
-        STUBBORN,
-    )
+"""
+    play(tmp_path, story, STUBBORN)
     assert 2 == len(pids(tmp_path))
     until(lambda: not any(map(lives, pids(tmp_path))))
 
 
 def test_a_guardian_that_is_killed_before_it_said_that_the_command_runs_leaves_nothing_behind(tmp_path: Path) -> None:
     """A busy machine lets the command run for a while before its guardian runs again."""
-    found = play(
-        tmp_path,
-        """
+    story = """
 import subprocess
 
 class Fatal(subprocess.Popen):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        while not os.path.exists("pids") or open("pids").read().count("\\n") < 2:
-            time.sleep(0.01)
+        await_pids(2)
         os.kill(os.getpid(), signal.SIGKILL)
 
 subprocess.Popen = Fatal
 guard.close()  # It knows the other Popen, and one that has children already takes no orphans.
 guard = guardian()
-guard.start(["bash", "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 60)
+start("bash", "-c", sys.argv[1])
 try:
-    until_gone(guard)
+    until_gone()
 except EOFError:
     guard.avenge()
     print("avenged")
-""",
-        "exec > /dev/null 2>&1" + STUBBORN,
-    )
+"""
+    found = play(tmp_path, story, "exec > /dev/null 2>&1" + STUBBORN)
     left = [pid for pid in pids(tmp_path) if lives(pid)]
     for pid in left:
         os.kill(pid, signal.SIGKILL)
-    assert ("avenged\n", []) == (found.stdout, left)
+    assert ("avenged\n", []) == (found[0], left)
 
 
 def test_a_command_whose_lease_is_over_is_not_started(tmp_path: Path) -> None:
-    found = play(
-        tmp_path,
-        """
-guard.start(["touch", "started"], dict(os.environ), until=host_clock() - 0.001)
-print(until_gone(guard)[0])
-guard.start(["touch", "later"], dict(os.environ), until=host_clock() + 60)
-print(until_gone(guard)[-2])
+    story = """
+start("touch", "started", lease=-0.001)
+print(until_gone()[0])
+start("touch", "later")
+print(until_gone()[-2])
 guard.close()
-""",
-    )
-    assert ("{'ended': -9, 'killed': True}\n{'ended': 0, 'killed': False}\n", "") == (found.stdout, found.stderr)
+"""
+    found = play(tmp_path, story)
+    assert ("{'ended': -9, 'killed': True}\n{'ended': 0, 'killed': False}\n", "") == found
     assert [False, True] == [(tmp_path / name).exists() for name in ("started", "later")]
 
 
 def test_a_stopped_command_hears_that_it_is_to_finish(tmp_path: Path) -> None:
-    found = play(
-        tmp_path,
-        """
+    story = """
 script = "trap 'echo finished; exit 0' TERM; kill -STOP $$; while :; do sleep 0.05; done"
-guard.start(["bash", "-c", script], dict(os.environ), until=host_clock() + 60)
+start("bash", "-c", script)
 pid = guard.heard()[0]["started"]
 while ") T " not in open(f"/proc/{pid}/stat").read():
     time.sleep(0.01)
 guard.finish(signal.SIGTERM, 50.0)
-print(until_gone(guard)[0])
-""",
-    )
-    assert "finished\n{'ended': 0, 'killed': False}\n" == found.stdout
+print(until_gone()[0])
+"""
+    found = play(tmp_path, story)
+    assert "finished\n{'ended': 0, 'killed': False}\n" == found[0]
 
 
 def test_a_lease_that_is_extended_lets_the_command_go_on_and_then_ends_it(tmp_path: Path) -> None:
-    found = play(
-        tmp_path,
-        """
+    story = """
 start = host_clock()
 guard.start(["sleep", "100"], dict(os.environ), until=start + 5)
 guard.extend(start + 5.3)
-print(until_gone(guard)[-2], host_clock() >= start + 5.3 - guard.margin)
-""",
-    )
-    assert "{'ended': -9, 'killed': True} True\n" == found.stdout
+print(until_gone()[-2], host_clock() >= start + 5.3 - guard.margin)
+"""
+    found = play(tmp_path, story)
+    assert "{'ended': -9, 'killed': True} True\n" == found[0]
 
 
 def test_arguments_and_variables_arrive_as_they_were_given(tmp_path: Path) -> None:
-    found = play(
-        tmp_path,
-        r"""
+    story = r"""
 odd = os.fsdecode(b"\xc3\xbf\n'\"")
 guard.start(["printf", "%s|", odd, ""], {"PATH": os.environ["PATH"], "ODD": odd}, until=host_clock() + 60)
-until_gone(guard)
+until_gone()
 guard.start(["printenv", "ODD"], {"PATH": os.environ["PATH"], "ODD": "a\nb"}, until=host_clock() + 60)
-until_gone(guard)
+until_gone()
 guard.close()
 sys.stdout.flush()
-""",
-    )
-    assert "\u00ff\n'\"||a\nb\n" == found.stdout
+"""
+    found = play(tmp_path, story)
+    assert "\u00ff\n'\"||a\nb\n" == found[0]
 
 
 @pytest.mark.parametrize("has_cgroup", [True, False])
@@ -187,46 +176,30 @@ sys.stdout.flush()
 def test_what_flees_into_new_processes_and_sessions_is_ended(
     tmp_path: Path, program: str, begun: int, *, has_cgroup: bool
 ) -> None:
-    found = play(
-        tmp_path,
-        """
+    story = """
 import fcntl
-from neli_router.commands.descendants import Cgroup
 
 if sys.argv[3] == "no":
     guard.close()
     Cgroup.make = lambda name: None
     guard = guardian()
-guard.start([sys.executable, "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 60)
-while not os.path.exists("pids") or open("pids").read().count("begun") < int(sys.argv[2]):
-    time.sleep(0.01)
-guard.kill()
-guard.overdue_at = host_clock() + 60
-said = until_gone(guard)
+start(sys.executable, "-c", sys.argv[1])
+await_pids(int(sys.argv[2]))
+kill()
+said = until_gone()
 with open("lock", "a") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     print("nothing holds the lock")
-""",
-        program,
-        str(begun),
-        "yes" if has_cgroup else "no",
-    )
-    assert ("nothing holds the lock\n", "") == (found.stdout, found.stderr)
+"""
+    found = play(tmp_path, story, program, str(begun), "yes" if has_cgroup else "no")
+    assert ("nothing holds the lock\n", "") == found
 
 
 def test_all_is_frozen_before_any_is_killed_and_stays_so_until_it_is_dead(tmp_path: Path) -> None:
     """What is not frozen goes on while the others die. And a parent's death wakes its stopped children in other groups
     (SIGHUP and SIGCONT), so it must not come first."""
-    found = play(
-        tmp_path,
-        """
-from neli_router.commands.descendants import Cgroup
-
-def state_of(pid):
-    try:
-        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
+    story = """
+from tests.support.processes.forked import state_of
 
 def settle():
     # All stand still, or are dead. One that was woken up says so.
@@ -252,15 +225,13 @@ guard.close()
 Cgroup.make = lambda name: None
 os.kill, os.killpg = closely_watched(os.kill), closely_watched(os.killpg)
 guard = guardian()
-guard.start([sys.executable, "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 60)
-while len(begun()) < 2:
-    time.sleep(0.01)
-guard.kill()
-guard.overdue_at = host_clock() + 60
-until_gone(guard)
+start(sys.executable, "-c", sys.argv[1])
+await_pids(2)
+kill()
+until_gone()
 print(os.path.exists("acted"))
-""",
-        """
+"""
+    program = """
 import os, signal, time
 def wake(*_):
     open("acted", "w")
@@ -271,26 +242,23 @@ if os.fork() == 0:
 open("pids", "a").write(f"{os.getpid()}\\n")
 while True:
     time.sleep(1)
-""",
-    )
-    assert ("False\n", "") == (found.stdout, found.stderr)
+"""
+    found = play(tmp_path, story, program)
+    assert ("False\n", "") == found
 
 
 def test_the_command_runs_as_neli_run_does_while_the_guardian_hurries(tmp_path: Path) -> None:
     os_calls = "import os; print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority, os.getpriority(0, 0))"
-    found = play(
-        tmp_path,
-        """
+    story = """
 os.nice(2)
 print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority, os.getpriority(0, 0), flush=True)
 guard.close()
 guard = guardian()
-guard.start([sys.executable, "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 60)
-until_gone(guard)
-""",
-        os_calls,
-    )
-    ours, its = found.stdout.splitlines()
+start(sys.executable, "-c", sys.argv[1])
+until_gone()
+"""
+    said, _ = play(tmp_path, story, os_calls)
+    ours, its = said.splitlines()
     assert ours == its
 
 
@@ -302,30 +270,34 @@ def test_the_margin_is_a_part_of_the_lease(lease: float, expected: float) -> Non
 
 
 AS_ANOTHER_USER = """
-import shutil
 guard.close()
 os.setgid(65534)
 os.setgroups([])
 os.setuid(65534)
 guard = guardian()
 script = 'exec "$0" --reuid=0 --regid=0 --clear-groups -- sh -c "exec sleep 100 > /dev/null 2>&1"'
-command = ["sh", "-c", script, sys.argv[1]]
-guard.start(command, dict(os.environ), until=host_clock() + 60, allow_new_privileges=sys.argv[2] == "allow")
+start("sh", "-c", script, sys.argv[1], allow_new_privileges=sys.argv[2] == "allow")
 """
+
+AS_ROOT = (
+    AS_ANOTHER_USER
+    + """
+pid = [one["started"] for one in guard.heard() if "started" in one][0]
+while "sleep" not in open(f"/proc/{pid}/comm").read():
+    time.sleep(0.01)
+"""
+)
 
 
 def test_a_command_cannot_become_root_unless_it_is_allowed_to(tmp_path: Path, as_root: Path) -> None:
-    story = AS_ANOTHER_USER + "print([one['ended'] for one in until_gone(guard) if 'ended' in one][0] != 0)"
-    found = play(tmp_path, story, str(as_root), "refuse")
-    assert ("True\n", True) == (found.stdout, "Operation not permitted" in found.stderr)
+    story = AS_ANOTHER_USER + "print([one['ended'] for one in until_gone() if 'ended' in one][0] != 0)"
+    said, errors = play(tmp_path, story, str(as_root), "refuse")
+    assert ("True\n", True) == (said, "Operation not permitted" in errors)
 
 
 def test_a_process_of_another_user_is_named_as_one_that_cannot_be_ended(tmp_path: Path, as_root: Path) -> None:
     story = """
-while "sleep" not in open(f"/proc/{pid}/comm").read():
-    time.sleep(0.01)
-guard.kill()
-guard.overdue_at = host_clock() + 60
+kill()
 left = []
 while not left:
     left = [one["left"] for one in guard.heard() if "left" in one]
@@ -333,44 +305,32 @@ print(pid, left)
 guard.close()
 print(open(f"/proc/{pid}/comm").read())
 """
-    started = 'pid = [one["started"] for one in guard.heard() if "started" in one][0]'
-    found = play(tmp_path, AS_ANOTHER_USER + started + story, str(as_root), "allow")
-    said, comm = found.stdout.split("\n", 1)
+    said, errors = play(tmp_path, AS_ROOT + story, str(as_root), "allow")
+    said, comm = said.split("\n", 1)
     pid = int(said.split()[0])
     os.kill(pid, signal.SIGKILL)
     assert f"{pid} [[LeftProcess(pid={pid}, name='sleep', user='root')]]" == said
     assert "sleep" == comm.strip(), "it goes on, and its guardian is gone"
-    assert "" == found.stderr, "neli run was told, and says it"
+    assert "" == errors, "neli run was told, and says it"
 
 
 def test_a_guardian_without_neli_run_says_itself_what_goes_on(tmp_path: Path, as_root: Path) -> None:
-    story = """
-while "sleep" not in open(f"/proc/{pid}/comm").read():
-    time.sleep(0.01)
-guard.close()
-print(pid)
-"""
-    started = 'pid = [one["started"] for one in guard.heard() if "started" in one][0]'
-    found = play(tmp_path, AS_ANOTHER_USER + started + story, str(as_root), "allow")
-    os.kill(int(found.stdout), signal.SIGKILL)
-    assert f"PROCESS {int(found.stdout)} (sleep, of the user root) CANNOT BE ENDED" in found.stderr
+    pid, errors = play(tmp_path, AS_ROOT + "guard.close()\nprint(pid)", str(as_root), "allow")
+    os.kill(int(pid), signal.SIGKILL)
+    assert f"PROCESS {int(pid)} (sleep, of the user root) CANNOT BE ENDED" in errors
 
 
 def test_a_guardian_that_is_told_that_the_lease_is_over_has_the_time_to_end_its_command(tmp_path: Path) -> None:
     """Its owner, which would take its place, may be killed in that moment. Then nobody ends the command."""
-    found = play(
-        tmp_path,
-        """
-guard.start(["bash", "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 60)
-while not os.path.exists("pids") or open("pids").read().count("\\n") < 2:
-    time.sleep(0.01)
+    story = """
+start("bash", "-c", sys.argv[1])
+await_pids(2)
 guard.extend(host_clock() - 1)
 print(guard.patience() > 0, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
-""",
-        "(exec setsid bash -c 'echo $$ >> pids; exec sleep 100') & echo $$ >> pids; wait",
-    )
-    assert "True\n" == found.stdout
+"""
+    found = play(tmp_path, story, AWAY + "echo $$ >> pids; wait")
+    assert "True\n" == found[0]
     for pid in pids(tmp_path):
         until(lambda pid=pid: not lives(pid))  # type: ignore[misc]
 
@@ -378,12 +338,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_guardian_that_is_killed_or_stopped_is_replaced_by_neli_run(tmp_path: Path, number: signal.Signals) -> None:
     """Also for what left the group, and for its leader's orphans."""
-    found = play(
-        tmp_path,
-        """
-guard.start(["bash", "-c", sys.argv[1]], dict(os.environ), until=host_clock() + 5)
-while not os.path.exists("pids") or open("pids").read().count("\\n") < 2:
-    time.sleep(0.01)
+    story = """
+start("bash", "-c", sys.argv[1], lease=5)
+await_pids(2)
 os.kill(guard.number, int(sys.argv[2]))
 try:
     while guard.patience():
@@ -393,11 +350,9 @@ except EOFError:
     pass
 print(guard.avenge())
 guard.close()
-""",
-        "(exec setsid bash -c 'echo $$ >> pids; exec sleep 100') & echo $$ >> pids; wait",
-        str(int(number)),
-    )
-    assert ("[]\n", "") == (found.stdout, found.stderr)
+"""
+    found = play(tmp_path, story, AWAY + "echo $$ >> pids; wait", str(int(number)))
+    assert ("[]\n", "") == found
     assert [False, False] == [lives(pid) for pid in pids(tmp_path)]
 
 
@@ -405,19 +360,16 @@ def test_children_that_it_had_before_are_spared_when_the_guardian_is_killed_and_
     tmp_path: Path,
 ) -> None:
     """A shell that becomes `neli run` by `exec` leaves it such."""
-    found = play(
-        tmp_path,
-        """
+    story = """
 import subprocess
 guard.close()
 before = subprocess.Popen(["sleep", "100"])
 guard = guardian()
-guard.start(["bash", "-c", "echo $$ >> pids; exec sleep 100"], dict(os.environ), until=host_clock() + 60)
-while not os.path.exists("pids") or not open("pids").read():
-    time.sleep(0.01)
+start("bash", "-c", "echo $$ >> pids; exec sleep 100")
+await_pids(1)
 os.kill(guard.number, signal.SIGKILL)
 try:
-    until_gone(guard)
+    until_gone()
 except EOFError:
     guard.avenge()
 print(before.poll())
@@ -426,7 +378,7 @@ before.wait()
 again = guardian()
 print((again._cgroup is None) == (guard._cgroup is None))  # It has the same name, and that must be free again.
 again.close()
-""",
-    )
-    assert ("None\nTrue\n", "") == (found.stdout, found.stderr)
+"""
+    found = play(tmp_path, story)
+    assert ("None\nTrue\n", "") == found
     assert [False] == [lives(pid) for pid in pids(tmp_path)]
