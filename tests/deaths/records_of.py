@@ -10,20 +10,11 @@ from neli_router.commands.descendants import children
 from neli_router.induction.records import Certify, Record, decode
 from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Ledger
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
-__all__ = ["PATIENCE", "LedgerRecords", "child_witness_of", "command_of", "lives"]
-
-PATIENCE = 180.0
+__all__ = ["LedgerRecords", "child_witness_of", "command_of"]
 
 Kind = TypeVar("Kind", bound=Record)
-
-
-def lives(pid: int) -> bool:
-    """A zombie does not."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
 
 
 def command_of(pid: int) -> bytes:

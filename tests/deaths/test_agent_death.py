@@ -6,8 +6,8 @@ client, neli run <--lease, until T-- agent --T--> its child witness      kill -9
 import os
 import re
 import signal
-import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,8 +21,9 @@ from neli_router.commands.descendants import children
 from neli_router.deaths.child_program import SharedPage
 from neli_router.errors import NeliError
 from neli_router.induction.records import Certify
-from tests.deaths.records_of import PATIENCE, LedgerRecords, child_witness_of, command_of, lives
-from tests.support.waiting import until
+from tests.deaths.records_of import LedgerRecords, child_witness_of, command_of
+from tests.support.processes.forked import Program, lives, without_neli
+from tests.support.waiting import LOOK_EVERY, PATIENCE, until
 
 pytestmark = [
     pytest.mark.process,
@@ -37,12 +38,15 @@ LONG = 600.0
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
 
 
+NELI = "from neli_router.cli import main; main(prog_name='neli')"
+
+
 class RunningAgent(LedgerRecords):
     """An agent in a process of its own."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    def __init__(self, process: Program, folder: Path) -> None:
         super().__init__(f"sqlite:{folder}/ledger.db")
-        self.process, self.socket, self.folder = process, f"{folder}/agent.sock", folder
+        self.process, self.pid, self.socket, self.folder = process, process.pid, f"{folder}/agent.sock", folder
 
     @property
     def log(self) -> str:
@@ -55,27 +59,27 @@ class RunningAgent(LedgerRecords):
 
 @contextmanager
 def agent(folder: Path, *options: str, lease: float) -> Iterator[RunningAgent]:
-    folder.chmod(0o700)
     (folder / "token").write_text(TOKEN)
     (folder / "token").chmod(0o600)
-    command = [
-        *(sys.executable, "-m", "neli_router", "agent", "--ledger", f"sqlite:{folder}/ledger.db", "--name", "alpha"),
-        *("--socket", f"{folder}/agent.sock", "--lease", f"{lease}", "--layout-partitions", "4", *options),
-        *("--log-format", "console"),
-    ]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("NELI_")}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stderr=log, cwd=folder, env=environment)
-    found = RunningAgent(process, folder)
+    given = {
+        "--ledger": f"sqlite:{folder}/ledger.db",
+        "--name": "alpha",
+        "--socket": f"{folder}/agent.sock",
+        "--lease": f"{lease}",
+        "--layout-partitions": "4",
+        "--log-format": "console",
+    }
+    words = [word for option in given.items() for word in option]
+    process = Program(NELI, "agent", *words, *options, folder=folder, environment=without_neli(), log=folder / "log")
     try:
-        until(lambda: "member.joined" in found.log and "agent.started" in found.log)
-        with found:
+        with RunningAgent(process, folder) as found:
+            until(lambda: "member.joined" in found.log and "agent.started" in found.log)
             yield found
     finally:
         for pid in (*children(process.pid), process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.wait(PATIENCE)
+        process.close()
 
 
 def test_an_agent_that_has_lent_nothing_is_certified_at_once(tmp_path: Path) -> None:
@@ -89,48 +93,39 @@ def test_an_agent_that_has_lent_nothing_is_certified_at_once(tmp_path: Path) -> 
 
 def test_an_agent_has_no_child_that_nobody_asked_for(tmp_path: Path) -> None:
     with agent(tmp_path, lease=LONG) as running:
-        assert [] == children(running.process.pid)
+        assert [] == children(running.pid)
 
 
 @contextmanager
-def command_under_a_lease(running: RunningAgent) -> "Iterator[tuple[subprocess.Popen[bytes], int]]":
+def command_under_a_lease(running: RunningAgent, role: int) -> Iterator[tuple[Program, int]]:
     """A `neli run` of this agent, which is killed at the end, and the number of its command."""
-    said = running.folder / "said"
-    command = [
-        *(sys.executable, "-m", "neli_router", "run", "--role", "0", "--agent", running.socket),
-        *("--", "sh", "-c", 'echo $$ > "$0.part" && mv "$0.part" "$0" && exec sleep 1000', str(said)),
-    ]
-    with subprocess.Popen(command) as run:
-        try:
-            until(said.exists)
-            yield run, int(said.read_text())
-        finally:
-            run.kill()
-
-
-def test_a_neli_run_has_ended_its_command_before_the_death_of_its_agent_is_told(tmp_path: Path) -> None:
-    with agent(tmp_path, "--witness", "child", lease=LENT) as running, command_under_a_lease(running) as (run, pid):
-        running.kill()
-        assert lives(pid)
-        running.await_certificate()
-        assert not lives(pid)
-        assert 75 == run.wait(PATIENCE)
+    said = running.folder / f"said.{role}"
+    command = ("sh", "-c", 'echo $$ > "$0.part" && mv "$0.part" "$0" && exec sleep 1000', str(said))
+    options = ("--role", f"{role}", "--agent", running.socket)
+    with Program(NELI, "run", *options, "--", *command, folder=running.folder) as run:
+        until(said.exists)
+        yield run, int(said.read_text())
 
 
 def test_a_lease_of_neli_run_is_waited_for_as_long_as_it_or_its_guardian_lives(tmp_path: Path) -> None:
-    with agent(tmp_path, "--witness", "child", lease=LENT) as running:
-        with command_under_a_lease(running) as (run, pid):
-            (guardian,) = children(run.pid)
-            page = page_of(child_witness_of(running.process.pid))
-            ((_, lent),) = page.lent()
-            assert ([run.pid, guardian], 0.0) == ([number for number, _ in lent], page.until)
-            page.close()
-            running.kill()
-            assert lives(pid)
-            told = running.of(Certify)
-            assert [] == told or not lives(pid)  # On a busy machine, this look may be late.
+    """So it has ended its command before the death of its agent is told."""
+    with (
+        agent(tmp_path, "--witness", "child", lease=LENT) as running,
+        command_under_a_lease(running, 0) as (run, pid),
+        command_under_a_lease(running, 1) as (killed, pid_of_killed),
+    ):
+        guarded = [[one.pid, *children(one.pid)] for one in (run, killed)]
+        page = page_of(child_witness_of(running.pid))
+        assert (guarded, 0.0) == ([[number for number, _ in lent] for _, lent in page.lent()], page.until)
+        page.close()
+        running.kill()
+        killed.kill()
+        assert lives(pid)
+        told = running.of(Certify)
+        assert [] == told or not lives(pid)  # On a busy machine, this look may be late.
         running.await_certificate()
-        assert not lives(pid)
+        assert [False, False] == [lives(pid), lives(pid_of_killed)]
+        assert 75 == run.wait(PATIENCE)
 
 
 def page_of(child: int) -> SharedPage:
@@ -152,14 +147,13 @@ def test_a_guardian_that_is_no_child_of_its_client_is_not_believed(tmp_path: Pat
     """A program that passes a client's bytes on has ended when that client may still act."""
     with agent(tmp_path, "--witness", "child", lease=LENT) as running:
         asked_at = host_clock()
-        asking = [sys.executable, "-c", ASKING, running.socket, f"{os.getpid()}"]
-        asked = subprocess.run(asking, capture_output=True, text=True, check=True, timeout=PATIENCE)
-        page = page_of(child_witness_of(running.process.pid))
+        asked, _ = Program(ASKING, running.socket, f"{os.getpid()}", folder=tmp_path).communicate()
+        page = page_of(child_witness_of(running.pid))
         assert ([], True) == (page.lent(), page.until > asked_at)
         page.close()
         running.kill()
         running.await_certificate()
-        assert host_clock() >= asked_at + float(asked.stdout)
+        assert host_clock() >= asked_at + float(asked)
 
 
 def test_a_client_that_asked_once_at_the_door_holds_its_lease_to_the_end(tmp_path: Path) -> None:
@@ -167,7 +161,7 @@ def test_a_client_that_asked_once_at_the_door_holds_its_lease_to_the_end(tmp_pat
     with agent(tmp_path, "--witness", "child", *listen, lease=LENT) as running:
         (line,) = [line for line in running.log.splitlines() if "agent.started" in line]
         place = "http://" + line.partition("tcp=")[2].split()[0].strip("'\"")
-        child = child_witness_of(running.process.pid)
+        child = child_witness_of(running.pid)
         with Client(place, token=TOKEN, timeout=PATIENCE) as client:
             lease = client.lease(0, within=PATIENCE)
             assert lease is not None
@@ -181,6 +175,7 @@ def test_a_client_that_asked_once_at_the_door_holds_its_lease_to_the_end(tmp_pat
                     told = running.of(Certify)
                     lease.check()
                     assert [] == told
+                    threading.Event().wait(LOOK_EVERY)
             until(lambda: running.of(Certify))
             assert host_clock() >= end
 

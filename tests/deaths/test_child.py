@@ -10,13 +10,13 @@ import math
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -30,8 +30,9 @@ from neli_router.errors import ConfigError
 from neli_router.induction.records import Beat, Certify, Expire, Join, Leave
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
-from tests.deaths.records_of import PATIENCE, LedgerRecords, child_witness_of, command_of, lives
-from tests.support.waiting import until
+from tests.deaths.records_of import LedgerRecords, child_witness_of, command_of
+from tests.support.processes.forked import Program, lives
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = [
     pytest.mark.process,
@@ -45,7 +46,6 @@ PREAMBLE = """
 import logging, os, signal, sys, threading, time
 from neli_router.clock import host_clock
 from neli_router.config import Config
-from neli_router.keyspace import Layout
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 
@@ -68,16 +68,12 @@ with Member(config) as member:
 """
 
 
-class Program(LedgerRecords):
+class Watched(LedgerRecords):
     """A member's program that is ready, its child, and its ledger."""
 
-    def __init__(self, process: "subprocess.Popen[str]", ledger: str, log: Path, said: str) -> None:
+    def __init__(self, process: Program, ledger: str, log: Path, said: str) -> None:
         super().__init__(ledger)
-        self.process, self.said, self._log = process, said, log
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+        self.process, self.pid, self.said, self._log = process, process.pid, said, log
 
     @property
     def child(self) -> int:
@@ -89,7 +85,6 @@ class Program(LedgerRecords):
 
     def go_on(self) -> None:
         """It waits for a line after it has said that it is ready."""
-        assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
@@ -101,6 +96,10 @@ class Program(LedgerRecords):
     def incarnation(self) -> str:
         return self.of(Join)[-1].by
 
+    def require_certificate(self, by: str = "witness of alpha") -> None:
+        found = self.await_certificate()
+        assert (by, self.incarnation) == (found.by, found.incarnation)
+
     def await_beats(self, count: int) -> None:
         """So many more: the member turns."""
         wanted = len(self.of(Beat)) + count
@@ -108,40 +107,41 @@ class Program(LedgerRecords):
 
 
 @contextmanager
-def program(folder: Path, story: str, *, ledger: str = "", **options: object) -> Iterator[Program]:
+def program(folder: Path, story: str, *, ledger: str = "", **options: object) -> Iterator[Watched]:
+    folder.mkdir(exist_ok=True)
     ledger, log = ledger or f"sqlite:{folder}/ledger.db", folder / "log"
-    arguments = [ledger, repr({"lease": LONG, **options})]
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", PREAMBLE + textwrap.dedent(story), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-            process_group=0,
-        )
+    code, given = PREAMBLE + textwrap.dedent(story), repr({"lease": LONG, **options})
+    process = Program(code, ledger, given, folder=folder, log=log, own_group=True)
     try:
-        assert process.stdout is not None
         word, *said = process.stdout.readline().split() or ["nothing"]
         assert "ready" == word, log.read_text()
-        with Program(process, ledger, log, *(said or [""])) as found:
+        with Watched(process, ledger, log, *(said or [""])) as found:
             yield found
     finally:
-        left = children(process.pid)
-        for pid in (process.pid, *left):
+        for pid in (process.pid, *children(process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.communicate()
+        process.close()
 
 
 def test_a_member_that_is_killed_with_its_process_group_is_certified_long_before_its_lease_ends(tmp_path: Path) -> None:
+    """Its child ignores what a terminal or a service manager sends, and shows nobody the ledger's address."""
     with program(tmp_path, PLAIN) as member:
-        child, incarnation = member.child, member.incarnation
+        child = member.child
         assert "child" == member.of(Join)[0].witness
+        assert b"ledger.db" not in command_of(child) + Path(f"/proc/{child}/environ").read_bytes()
+        ignored = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
+        until(lambda: ignored <= _ignored(child))
+        for number in ignored:
+            os.kill(child, number)
         member.kill(group=True)
-        found = member.await_certificate()
-        assert ("witness of alpha", incarnation) == (found.by, found.incarnation)
+        member.require_certificate()
         until(lambda: not lives(child))
+
+
+def _ignored(pid: int) -> set[int]:
+    (mask,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "SigIgn" in line]
+    return {number for number in range(1, 32) if int(mask, 16) >> (number - 1) & 1}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_it_tells_the_death_on_every_ledger(server: str, tmp_path: Path, request
     place = request.getfixturevalue(server).removeprefix("redis://")
     with program(tmp_path, PLAIN, ledger=f"{server}://{place}/{uuid4().hex}", accept_rewinds=True) as member:
         member.kill()
-        assert member.await_certificate().incarnation == member.incarnation
+        member.require_certificate()
 
 
 def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_path: Path) -> None:
@@ -174,28 +174,6 @@ def test_a_ledger_that_is_not_there_is_not_made_for_a_certificate(tmp_path: Path
     assert [] == list(tmp_path.iterdir())
 
 
-def test_neither_its_command_nor_its_environment_has_the_address(tmp_path: Path) -> None:
-    with program(tmp_path, PLAIN) as member:
-        said = command_of(member.child) + Path(f"/proc/{member.child}/environ").read_bytes()
-        assert b"ledger.db" not in said
-
-
-def test_it_ignores_what_a_terminal_or_a_service_manager_sends(tmp_path: Path) -> None:
-    with program(tmp_path, PLAIN) as member:
-        child = member.child
-        ignored = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
-        until(lambda: ignored <= _ignored(child))
-        for number in ignored:
-            os.kill(child, number)
-        member.kill()
-        assert member.await_certificate().incarnation == member.incarnation
-
-
-def _ignored(pid: int) -> set[int]:
-    (mask,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "SigIgn" in line]
-    return {number for number in range(1, 32) if int(mask, 16) >> (number - 1) & 1}
-
-
 def test_a_member_that_leaves_in_good_order_takes_its_child_along_and_nobody_certifies_it(tmp_path: Path) -> None:
     with program(tmp_path, PLAIN) as member:
         child = member.child
@@ -213,7 +191,7 @@ def test_a_member_whose_child_was_killed_says_so_and_gets_another(tmp_path: Path
         until(lambda: [pid for pid in children(member.pid) if pid != first and b"child_program" in command_of(pid)])
         assert "it ended by itself, with -9" in member.log
         member.kill()
-        assert member.await_certificate().incarnation == member.incarnation
+        member.require_certificate()
 
 
 def test_a_child_of_the_member_that_lives_on_with_all_its_descriptors_hides_no_death(tmp_path: Path) -> None:
@@ -228,7 +206,7 @@ def test_a_child_of_the_member_that_lives_on_with_all_its_descriptors_hides_no_d
     with program(tmp_path, story) as member:
         (fork,) = [pid for pid in children(member.pid) if pid != member.child]
         member.kill()
-        assert member.await_certificate().incarnation == member.incarnation
+        member.require_certificate()
         assert lives(fork)
         os.kill(fork, signal.SIGKILL)
 
@@ -243,15 +221,13 @@ def test_a_member_that_became_another_program_is_not_certified_before_that_has_e
     """
     with program(tmp_path, story, lease=8.0, kill_hung=0.5) as member:
         member.go_on()
-        assert member.process.stdout is not None
         assert "become\n" == member.process.stdout.readline()
         # No condition tells that nothing happens. It is silent for twice as long as a member may be.
-        with suppress(subprocess.TimeoutExpired):
+        with pytest.raises(TimeoutError):
             member.process.wait(8.0)
-        assert None is member.process.poll()
         assert [] == member.of(Certify)
         member.kill()
-        assert member.await_certificate().incarnation == member.incarnation
+        member.require_certificate()
 
 
 def test_a_death_is_told_only_when_the_last_lease_that_was_lent_has_ended(tmp_path: Path) -> None:
@@ -283,7 +259,7 @@ def test_a_ledger_that_is_away_at_that_moment_is_told_when_it_is_back(tmp_path: 
             threading.Event().wait(1.0)  # Longer than the child waits for a lock.
             assert lives(child)
             other.execute("ROLLBACK")
-        assert member.await_certificate().incarnation == member.incarnation
+        member.require_certificate()
 
 
 def _open_files(pid: int) -> Iterator[str]:
@@ -321,27 +297,20 @@ sys.stdin.readline()
 """
 
 
-def test_a_member_that_hangs_in_its_driver_is_killed_and_certified(tmp_path: Path) -> None:
-    with program(tmp_path, HANGING, lease=8.0, kill_hung=0.5) as member:
-        member.go_on()
-        assert -signal.SIGKILL == member.process.wait(PATIENCE)
-        found = member.await_certificate()
-        assert ("witness of alpha, which hung and was killed", member.incarnation) == (found.by, found.incarnation)
-
-
-def test_a_member_that_hangs_goes_on_if_nothing_else_was_said(tmp_path: Path) -> None:
-    with program(tmp_path, HANGING, lease=1.0) as member:
-        member.go_on()
-        with suppress(subprocess.TimeoutExpired):
-            member.process.wait(1.2)
-        assert None is member.process.poll()
-
-
-def test_a_member_that_is_stopped_is_killed_and_certified(tmp_path: Path) -> None:
-    with program(tmp_path, PLAIN, lease=8.0, kill_hung=0.5) as member:
-        os.kill(member.pid, signal.SIGSTOP)
-        assert -signal.SIGKILL == member.process.wait(PATIENCE)
-        assert member.await_certificate().incarnation == member.incarnation
+def test_a_member_that_hangs_or_is_stopped_is_killed_and_certified_if_that_was_said(tmp_path: Path) -> None:
+    killed: dict[str, Any] = {"lease": 8.0, "kill_hung": 0.5}
+    with (
+        program(tmp_path / "hanging", HANGING, **killed) as hanging,
+        program(tmp_path / "stopped", PLAIN, **killed) as stopped,
+        program(tmp_path / "left alone", HANGING, lease=1.0) as left_alone,
+    ):
+        left_alone.go_on()
+        hanging.go_on()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        for member in (hanging, stopped):
+            assert -signal.SIGKILL == member.process.wait(PATIENCE)
+            member.require_certificate("witness of alpha, which hung and was killed")
+        assert None is left_alone.process.poll()
 
 
 def test_a_member_that_is_busy_is_not_killed(tmp_path: Path) -> None:
@@ -356,8 +325,8 @@ def test_a_member_that_is_busy_is_not_killed(tmp_path: Path) -> None:
             threading.Thread(target=burn, daemon=True).start()
         ready()
     """
-    with program(tmp_path, story, lease=8.0, kill_hung=0.75) as member:
-        member.await_beats(6)
+    with program(tmp_path, story, lease=8.0, kill_hung=0.5) as member:
+        member.await_beats(4)
         assert None is member.process.poll()
 
 
@@ -405,15 +374,18 @@ def test_the_page_keeps_what_is_lent_to_known_processes_and_reuses_what_is_over(
 
 
 def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_ended(tmp_path: Path) -> None:
-    """It was lent for longer than this test lasts."""
+    """It was lent for longer than this test lasts. One of them has ended before its member."""
     story = f"""
         import subprocess
         from neli_router.deaths.process import ProcessMark
-        others = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
+        others = [subprocess.Popen(["sleep", "1000"]) for _ in range(3)]
         with Member(config) as member:
             await_seat(member)
-            member.pledge({LONG}, processes=[ProcessMark.of(other.pid) for other in others])
-            ready(",".join(str(other.pid) for other in others))
+            for lent in (others[:2], others[2:]):
+                member.pledge({LONG}, processes=[ProcessMark.of(other.pid) for other in lent])
+            others[2].kill()
+            others[2].wait()
+            ready(",".join(str(other.pid) for other in others[:2]))
     """
     with program(tmp_path, story) as member:
         others = [int(pid) for pid in member.said.split(",")]
@@ -427,23 +399,6 @@ def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_end
         member.await_certificate()
 
 
-def test_what_was_lent_to_processes_that_have_ended_before_is_not_waited_for(tmp_path: Path) -> None:
-    story = f"""
-        import subprocess
-        from neli_router.deaths.process import ProcessMark
-        other = subprocess.Popen(["sleep", "1000"])
-        with Member(config) as member:
-            await_seat(member)
-            member.pledge({LONG}, processes=[ProcessMark.of(other.pid)])
-            other.kill()
-            other.wait()
-            ready()
-    """
-    with program(tmp_path, story) as member:
-        member.kill()
-        member.await_certificate()
-
-
 def watched_by(pid: int) -> list[str]:
     """The pidfds of this process."""
     with suppress(OSError):
@@ -452,11 +407,11 @@ def watched_by(pid: int) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 3601.0])
-def test_a_pledge_of_no_lease_there_can_be_is_refused(seconds: float, tmp_path: Path) -> None:
-    config = Config(f"sqlite://{tmp_path}/ledger.db", witness="none")
-    with Member(config) as member, pytest.raises(ConfigError, match="a pledge is of 0 to 3600 seconds"):
-        member.pledge(seconds)
+def test_a_pledge_of_no_lease_there_can_be_is_refused() -> None:
+    with Member(Config("memory://pledges", witness="none")) as member:
+        for seconds in (-1.0, math.nan, math.inf, 3601.0):
+            with pytest.raises(ConfigError, match="a pledge is of 0 to 3600 seconds"):
+                member.pledge(seconds)
 
 
 @pytest.mark.parametrize("witness", ["auto", "agent"])

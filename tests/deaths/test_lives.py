@@ -20,6 +20,7 @@ from neli_router.settings.agent_options import AgentOptions
 from tests.deaths.records_of import LedgerRecords
 from tests.deaths.witnessing import LEASE, WAITS, WitnessedProcess, Witnessing
 from tests.support.agents.running import configured, running
+from tests.support.processes.forked import state_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
@@ -32,14 +33,6 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 def one_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witnessing]:
     with Witnessing(tmp_path_factory.mktemp("host")) as host:
         yield host
-
-
-def test_a_killed_process_is_certified_although_its_parent_has_not_waited_for_it(host: Witnessing) -> None:
-    process = host.start()
-    assert "agent" == host.state.seats[next(iter(host.state.seats))].name
-    process.process.send_signal(signal.SIGKILL)
-    host.await_certificate(process)
-    assert "Z" == process.state
 
 
 def require_takeover(host: Witnessing) -> None:
@@ -61,28 +54,18 @@ def test_a_fork_that_has_its_connection_and_lives_on_does_not_hide_the_end(host:
     host.await_certificate(process)
 
 
-def test_a_process_that_closes_its_connection_and_lives_is_not_certified(host: Witnessing) -> None:
-    process = host.start(f"registration.close()\n{WAITS}")
-    host.let_the_agent_look()
-    assert host.is_seated(process)
-    process.process.kill()
-    host.await_certificate(process)
+BECOMES = """
+then = "print('ready', flush=True); import sys; sys.stdin.read(); print('ready', flush=True)"
+become = lambda: os.execv(sys.executable, [sys.executable, "-c", then])
+"""
 
-
-@pytest.mark.parametrize("thread", ["first", "another"])
-def test_a_process_that_becomes_another_program_is_not_certified(host: Witnessing, thread: str) -> None:
-    then = "print('ready', flush=True); import sys; sys.stdin.read(); print('ready', flush=True)"
-    become = f"os.execv(sys.executable, [sys.executable, '-c', {then!r}])"
-    calls = {"first": become, "another": f"threading.Thread(target=lambda: {become}).start(); threading.Event().wait()"}
-    process = host.start(calls[thread])
-    host.let_the_agent_look()
-    assert host.is_seated(process)
-    process.tell()
-    host.await_certificate(process)  # With the other program the process has ended.
-
-
-def test_a_process_is_certified_when_its_last_thread_has_ended_and_not_when_its_first_has(host: Witnessing) -> None:
-    script = """
+ALIVE = {
+    "it closed its connection": f"registration.close()\n{WAITS}",
+    "it became another program": f"{BECOMES}\nbecome()",
+    "another thread let it become another program": (
+        f"{BECOMES}\nthreading.Thread(target=become).start()\nthreading.Event().wait()"
+    ),
+    "its first thread has ended": """
         import ctypes
         def linger():
             print("ready", flush=True)
@@ -90,23 +73,23 @@ def test_a_process_is_certified_when_its_last_thread_has_ended_and_not_when_its_
             os._exit(0)
         threading.Thread(target=linger).start()
         ctypes.CDLL(None).pthread_exit(None)  # The first thread alone.
-    """
-    process = host.start(script)
-    until(lambda: "Z" == process.state, "the end of its first thread")
-    host.let_the_agent_look()
-    assert host.is_seated(process)
-    process.tell()
-    host.await_certificate(process)
+    """,
+    "it is stopped": WAITS,
+}
 
 
-def test_a_stopped_process_is_certified_when_it_is_killed_and_not_before(host: Witnessing) -> None:
-    process = host.start()
-    process.process.send_signal(signal.SIGSTOP)
-    until(lambda: "T" == process.state, "its stop")
+def test_a_process_is_certified_when_it_has_ended_and_not_before_whatever_it_does(host: Witnessing) -> None:
+    processes = {what: host.start(script) for what, script in ALIVE.items()}
+    of_one_thread, stopped = processes["its first thread has ended"], processes["it is stopped"]
+    stopped.process.send_signal(signal.SIGSTOP)
+    until(lambda: "T" == state_of(stopped.process.pid), "its stop")
+    until(lambda: "Z" == state_of(of_one_thread.process.pid), "the end of its first thread")
     host.let_the_agent_look()
-    assert host.is_seated(process)
-    process.process.kill()
-    host.await_certificate(process)
+    assert [] == [what for what, process in processes.items() if not host.is_seated(process)]
+    stopped.process.kill()
+    for process in processes.values():
+        process.tell()  # With the other program, or with its last thread, the process ends.
+        host.await_certificate(process)
 
 
 def test_a_traced_process_is_certified_when_it_is_killed_and_not_before(host: Witnessing) -> None:
@@ -118,7 +101,7 @@ def test_a_traced_process_is_certified_when_it_is_killed_and_not_before(host: Wi
     assert host.is_seated(process)
     process.process.send_signal(signal.SIGKILL)
     host.await_certificate(process)
-    process.process.wait()  # Its tracer has to wait for it, too, and that is this thread.
+    os.waitpid(process.process.pid, 0)  # Its tracer has to wait for it, too, and that is this thread.
 
 
 def test_another_process_that_gets_the_number_of_a_dead_one_lives_for_itself(host: Witnessing) -> None:

@@ -8,8 +8,7 @@ takes a seat back is the agent's certificate.
 """
 
 import os
-import subprocess
-import sys
+import signal
 import textwrap
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from neli_router.ledgers.addresses import open_ledger
 from neli_router.ledgers.base import Entry
 from neli_router.processes.history import history_of
 from tests.support.agents.processes import AgentProcess
+from tests.support.processes.forked import Program
 from tests.support.waiting import until
 
 __all__ = ["LEASE", "WAITS", "WitnessedProcess", "Witnessing"]
@@ -58,37 +58,26 @@ class WitnessedProcess(Closing):
 
     def __init__(self, ledger: str, agent: str, script: str = WAITS) -> None:
         self.life = OwnLife.begin(Random(os.urandom(16)))
-        command = [sys.executable, "-P", "-c", PRELUDE + textwrap.dedent(script), ledger, self.life.secret]
-        environment = {**os.environ, "NELI_AGENT": agent, "PYTHONPATH": os.pathsep.join(sys.path)}
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, process_group=0)
+        code, environment = PRELUDE + textwrap.dedent(script), {**os.environ, "NELI_AGENT": agent}
+        self.process = Program(
+            code, ledger, self.life.secret, folder=Path("/"), environment=environment, own_group=True
+        )
         self.await_ready()
 
     def incarnation(self, number: int = 0) -> str:
         return f"{self.life.name}{number:04x}"
 
     def await_ready(self) -> None:
-        assert self.process.stdout is not None
         assert "ready\n" == self.process.stdout.readline()
 
     def tell(self) -> None:
         """Let it go on: its standard input ends."""
-        assert self.process.stdin is not None
         self.process.stdin.close()
 
-    @property
-    def state(self) -> str:
-        """Of its first thread, as the kernel shows it: R, S, T, t, Z ..."""
-        return Path(f"/proc/{self.process.pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
-
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, 9)  # What it has forked.
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+            os.killpg(self.process.pid, signal.SIGKILL)  # With what it has forked.
+        self.process.close()
 
 
 class Witnessing(Closing):

@@ -60,6 +60,8 @@ class Program:
         log: Path | None = None,
         own_group: bool = False,
     ) -> None:
+        if log is not None:
+            log.touch()
         pipes = [_SERVER.Pipe(duplex=False) for _ in range(3)]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
         ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
@@ -140,6 +142,6 @@ def _be(
         os.dup2(pipe.fileno(), number)
         pipe.close()
     if log:
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
     sys.stdin, sys.argv = open(0, encoding="utf-8", closefd=False), ["-c", *arguments]  # noqa: SIM115
     exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})  # noqa: S102 - a test's own.
