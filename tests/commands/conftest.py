@@ -1,4 +1,4 @@
-"""What tests of commands share: a program that becomes root, for other users to start."""
+"""What tests of commands share: a folder of their own, a stand-in for the agent, and a program that becomes root."""
 
 import os
 import shutil
@@ -9,6 +9,22 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
+from tests.support.agents.stand_in import StandIn, standing_in
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of the developer's lies here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NELI_CONFIG", raising=False)
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """The agent that commands ask."""
+    with standing_in(tmp_path) as (agent, address):
+        monkeypatch.setenv("NELI_AGENT", address)
+        yield agent
 
 
 @pytest.fixture(name="as_root")

@@ -3,21 +3,21 @@
 import io
 import json
 import logging
-import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from neli_router.commands.agent import agent_command, log_to_standard_error
+from neli_router.commands.agent import log_to_standard_error
 from neli_router.errors import how_to_install
 from neli_router.logs import logger
 from neli_router.settings.agent_options import AgentOptions
+from tests.support.commands import neli
+from tests.support.processes.forked import Program, without_neli
 
 PROGRAM = "from neli_router.commands.agent import agent_command; agent_command()"
 
@@ -34,27 +34,20 @@ def own_log() -> Iterator[None]:
     ours.setLevel(ours_level)
 
 
-def test_a_configuration_that_is_not_usable_is_refused_with_every_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(
-        agent_command, ["--lease", "long", "--socket", "here"], env={"NELI_LEDGER": "memory://jobs"}
-    )
-    assert (2, 2) == (result.exit_code, len(result.stderr.splitlines()))
-    assert "Error: lease='long' must be a number of seconds, at least 0 (flag --lease)" in result.stderr
-
-
 @pytest.mark.usefixtures("own_log")
-def test_an_agent_without_a_socket_and_without_a_port_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(agent_command, ["--socket", ""], env={"NELI_LEDGER": "memory://jobs"})
-    assert (2, True) == (
-        result.exit_code,
-        result.stderr.endswith("the agent would listen nowhere: name a socket, or an address to listen on\n"),
-    )
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--lease", "long", "--socket", "here"),
+            "lease='long' must be a number of seconds, at least 0 (flag --lease)",
+        ),
+        (("--socket", ""), "the agent would listen nowhere: name a socket, or an address to listen on\n"),
+    ],
+)
+def test_a_configuration_that_is_not_usable_is_refused_with_every_problem(words: Sequence[str], said: str) -> None:
+    result = neli("agent", "--ledger", "memory://jobs", *words)
+    assert (2, len(words) // 2, True) == (result.exit_code, len(result.stderr.splitlines()), said in result.stderr)
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
@@ -80,31 +73,20 @@ def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) 
         file.write_text(f'{text}socket = "{tmp_path}/agent.sock"\n', encoding="utf-8")
 
     write("lease = 0.2")
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "--config", str(file)],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={key: value for key, value in os.environ.items() if not key.startswith("NELI_")},
-    )
-    assert process.stderr is not None
-    with process, process.stderr as log:
-        try:
-            events = (json.loads(line) for line in log)
-            assert "agent.started" in (event["event"] for event in events)
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(f"{tmp_path}/agent.sock")
-            write("lease = 0.4\nweight = 3")
-            process.send_signal(signal.SIGHUP)
-            waiting = next(event for event in events if event["event"] == "agent.restart_wanted")
-            assert "lease" == waiting["options"]
-            reloaded = next(event for event in events if event["event"] == "agent.reloaded")
-            assert 3 == reloaded["weight"]
-            process.send_signal(signal.SIGTERM)
-            assert "agent.stopped" in (event["event"] for event in events)
-            assert 0 == process.wait(timeout=60)
-        finally:
-            process.kill()
+    with Program(PROGRAM, "--config", str(file), folder=tmp_path, environment=without_neli()) as process:
+        events = (json.loads(line) for line in process.stderr)
+        assert "agent.started" in (event["event"] for event in events)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(f"{tmp_path}/agent.sock")
+        write("lease = 0.4\nweight = 3")
+        process.send_signal(signal.SIGHUP)
+        waiting = next(event for event in events if event["event"] == "agent.restart_wanted")
+        assert "lease" == waiting["options"]
+        reloaded = next(event for event in events if event["event"] == "agent.reloaded")
+        assert 3 == reloaded["weight"]
+        process.send_signal(signal.SIGTERM)
+        assert "agent.stopped" in (event["event"] for event in events)
+        assert 0 == process.wait(60)
 
 
 @pytest.mark.usefixtures("own_log")

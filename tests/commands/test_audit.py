@@ -7,13 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from neli_router.cli import main
 from neli_router.induction.records import Beat, Record, encode
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.notes import Acts, Notebook
 from tests.support.audited import written
+from tests.support.commands import neli
 from tests.support.records import expire, genesis, join
 
 
@@ -37,7 +37,7 @@ def fill(path: Path, records: Sequence[Record]) -> None:
 
 
 def run(path: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(main, ["audit", f"sqlite://{path}", *arguments], env={"NELI_CONFIG": None})
+    return neli("audit", f"sqlite://{path}", *arguments)
 
 
 def test_a_summary_says_in_plain_words_what_the_group_did(path: Path) -> None:
@@ -77,17 +77,12 @@ def test_an_overlap_in_the_notes_is_found(path: Path, tmp_path: Path) -> None:
     assert (1, True) == (result.exit_code, "acted at once, 500.0 ms" in result.stdout), result.stdout
 
 
-def test_notes_that_are_none_are_refused(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("folder", "said"), [(".", "has another kind of line"), ("nowhere", "nowhere has no *.notes")])
+def test_notes_that_are_none_are_refused(path: Path, tmp_path: Path, folder: str, said: str) -> None:
     fill(path, history())
     (tmp_path / "diary.notes").write_text("dear diary\n", encoding="utf-8")
-    result = run(path, "--notes", str(tmp_path))
-    assert (1, True) == (result.exit_code, "has another kind of line" in result.stderr)
-
-
-def test_a_folder_without_notes_is_refused(path: Path, tmp_path: Path) -> None:
-    fill(path, history())
-    result = run(path, "--notes", str(tmp_path / "nowhere"))
-    assert (1, True) == (result.exit_code, "nowhere has no *.notes" in result.stderr)
+    result = run(path, "--notes", str(tmp_path / folder))
+    assert (1, True) == (result.exit_code, said in result.stderr)
 
 
 def test_a_report_and_tables_are_written_where_they_are_wanted(path: Path, tmp_path: Path) -> None:
@@ -121,17 +116,13 @@ def test_names_cannot_move_the_cursor(path: Path) -> None:
     assert "alice" not in result.stdout  # No name of a member is such a text.
 
 
-def test_a_ledger_that_is_not_there_is_not_made(path: Path) -> None:
-    result = run(path)
-    assert (1, False) == (result.exit_code, path.exists())
-
-
-def test_a_ledger_without_a_group_is_refused(path: Path) -> None:
+def test_a_ledger_that_is_not_there_is_not_made_and_one_without_a_group_is_refused(path: Path) -> None:
+    assert (1, False) == (run(path).exit_code, path.exists())
     fill(path, [])
     result = run(path)
     assert (1, True) == (result.exit_code, "there is no Genesis among them" in result.stderr)
 
 
 def test_an_address_that_is_none_is_a_mistake_of_usage() -> None:
-    result = CliRunner().invoke(main, ["audit", "ftp://host"], env={"NELI_CONFIG": None})
+    result = neli("audit", "ftp://host")
     assert (2, True) == (result.exit_code, "ftp is no known kind of ledger" in result.output)

@@ -4,20 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from neli_router.commands.configuration import config_command
 from neli_router.settings.options import OPTIONS
+from tests.support.commands import neli
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no file of the developer's lies."""
-    monkeypatch.chdir(tmp_path)
-
-
-def run(*arguments: str, **environ: str) -> Result:
-    return CliRunner().invoke(config_command, arguments, env={"POD_NAME": "pod-1", "NELI_CONFIG": None, **environ})
+def run(*words: str, **environment: str) -> Result:
+    return neli("config", *words, POD_NAME="pod-1", **environment)
 
 
 def test_each_option_is_shown_with_its_value_and_its_source(tmp_path: Path) -> None:
@@ -35,7 +29,7 @@ def test_each_option_is_shown_with_its_value_and_its_source(tmp_path: Path) -> N
 
 
 def test_a_lease_that_is_not_chosen_is_told_as_the_protocols_own() -> None:
-    told = " ".join(CliRunner().invoke(config_command, ["--help"]).output.split())
+    told = " ".join(run("--help").output.split())
     assert "[default: 1 of induction, 3 of neli, 5 of fast-neli, 1.5 of term, 3 of gossip]" in told
     rows = dict(
         line.split()[:2] for line in run("--ledger", "kafka://h:1/g", "--protocol", "fast-neli").output.splitlines()

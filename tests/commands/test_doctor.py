@@ -11,11 +11,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from neli_router import Config, Layout, Member
 from neli_router import config as configuration
-from neli_router.commands.doctor import doctor_command
 from neli_router.commands.measurements import (
     HostTiming,
     Trips,
@@ -29,26 +28,26 @@ from neli_router.commands.measurements import (
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.settings.agent_options import AgentOptions
 from tests.conftest import require
-from tests.support.agents.running import STEADY, configured, running
+from tests.support.agents.running import STEADY, Running, configured, running
+from tests.support.commands import neli
 from tests.support.servers.process import free_port
 from tests.support.waiting import until
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no file of the developer's lies."""
-    monkeypatch.chdir(tmp_path)
-
-
 def run(*arguments: str, ledger: Path | str) -> Result:
     address = ledger if isinstance(ledger, str) else f"sqlite://{ledger}"
-    given = ["--ledger", address, "--socket", "/nowhere/agent.sock", *arguments]
-    return CliRunner().invoke(doctor_command, given, env={"NELI_CONFIG": None})
+    return neli("doctor", "--ledger", address, "--socket", "/nowhere/agent.sock", *arguments)
 
 
 def findings(*arguments: str, ledger: Path | str) -> tuple[int, dict[str, dict[str, str]]]:
     result = run("--output", "json", *arguments, ledger=ledger)
     return result.exit_code, {finding["name"]: finding for finding in json.loads(result.stdout)}
+
+
+def found_of(name: str, *arguments: str, ledger: Path | str = "memory://jobs") -> tuple[str, str]:
+    """The verdict of one check, and what it found."""
+    found = findings(*arguments, ledger=ledger)[1][name]
+    return found["verdict"], found["found"]
 
 
 def host(*, overshoot: float = 0.001, rate_error: float = 0.0) -> HostTiming:
@@ -61,8 +60,8 @@ def trips(p99: float) -> Trips:
 
 def test_every_check_is_made_and_nothing_is_left_behind(tmp_path: Path) -> None:
     code, found = findings("--lease", "60", ledger=tmp_path / "jobs.db")
-    names = ["configuration", "place", "space", "ledger", "clock", "scheduling", "trips", "lease", "agent", "witness"]
-    assert (0, names) == (code, list(found))
+    names = "configuration place space ledger clock scheduling trips lease agent witness"
+    assert (0, names) == (code, " ".join(found))
     assert ("fine", "there is none yet; the first member makes it, if it may") == (
         found["ledger"]["verdict"],
         found["ledger"]["found"],
@@ -95,21 +94,14 @@ def test_a_configuration_that_is_not_usable_fails_with_every_problem() -> None:
     assert "                   -> correct each; `neli config` shows" in result.stdout
 
 
-def test_a_folder_that_is_not_there_fails_and_what_needs_it_is_skipped(tmp_path: Path) -> None:
+def test_a_place_where_no_ledger_can_be_fails_and_what_needs_it_is_skipped(tmp_path: Path) -> None:
     code, found = findings(ledger=tmp_path / "nowhere" / "jobs.db")
     assert (1, "failed", "skipped") == (code, found["place"]["verdict"], found["lease"]["verdict"])
     assert ("make the folder; only the file is made by itself", "ledger" in found) == (found["place"]["remedy"], False)
-
-
-def test_a_file_that_is_something_else_fails(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    path.write_text("my diary" * 1000, encoding="utf-8")
-    code, found = findings(ledger=path)
+    (tmp_path / "diary").write_text("my diary" * 1000, encoding="utf-8")
+    code, found = findings(ledger=tmp_path / "diary")
     assert (1, "failed") == (code, found["ledger"]["verdict"])
     assert "name another file; this one was left as it was" == found["ledger"]["remedy"]
-
-
-def test_a_ledger_in_memory_is_a_warning_and_no_failure() -> None:
     code, found = findings(ledger="memory://jobs")
     assert (0, "warning", "skipped") == (code, found["place"]["verdict"], found["lease"]["verdict"])
 
@@ -139,21 +131,8 @@ def examined(address: str) -> None:
     ledger = configuration.open(config)
     tip = ledger.tip()
     code, found = findings(*given, "--accept-rewinds", ledger=address)
-    names = [
-        "configuration",
-        "ledger",
-        "promises",
-        "group",
-        "name",
-        "expiry",
-        "clock",
-        "scheduling",
-        "trips",
-        "lease",
-        "agent",
-        "witness",
-    ]
-    assert (0, names) == (code, list(found))
+    names = "configuration ledger promises group name expiry clock scheduling trips lease agent witness"
+    assert (0, names) == (code, " ".join(found))
     verdicts = {name: found[name]["verdict"] for name in ("ledger", "promises", "group", "trips")}
     assert {"ledger": "fine", "promises": "warning", "group": "fine", "trips": "fine"} == verdicts
     assert "; ".join(ledger.doubts) == found["promises"]["found"] != ""
@@ -224,24 +203,8 @@ def test_an_agent_is_asked_for_its_health(
 ) -> None:
     path = tmp_path / "agent.sock"
     with answering(path, *answers, mode=mode):
-        _, found = findings("--socket", str(path), ledger="memory://jobs")
-    assert (verdict, True) == (found["agent"]["verdict"], expected in found["agent"]["found"])
-
-
-def test_the_agent_is_asked_whether_it_tells_deaths(tmp_path: Path) -> None:
-    path = str(tmp_path / "agent.sock")
-    with running(configured(tmp_path, lease=STEADY), AgentOptions(socket=path)) as agent:
-        agent.await_ready()
-
-        def witness(ledger: Path) -> tuple[str, str]:
-            found = findings("--lease", str(STEADY), "--socket", path, ledger=ledger)[1]["witness"]
-            return found["verdict"], found["found"]
-
-        its = tmp_path / "ledger.db"
-        assert ("fine", "a tells the death of a member here, and nobody waits for its lease") == witness(its)
-        verdict, found = witness(tmp_path / "other.db")
-        expected = f"it refused: this agent's ledger is sqlite://{its}, and the member's is another"
-        assert ("warning", f"the agent tells no deaths of this ledger's members: {expected}") == (verdict, found)
+        found = found_of("agent", "--socket", str(path))
+    assert (verdict, True) == (found[0], expected in found[1])
 
 
 def test_a_socket_that_was_left_over_and_a_file_in_its_place_are_told_apart(tmp_path: Path) -> None:
@@ -260,15 +223,34 @@ def test_a_socket_that_was_left_over_and_a_file_in_its_place_are_told_apart(tmp_
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
 
 
-def at_port(port: int, folder: Path) -> dict[str, str]:
-    token = folder / "token"
+@pytest.fixture(name="agent", scope="module")
+def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("agent")
+    options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
+    with running(configured(folder, lease=STEADY), options) as agent:
+        agent.await_ready()
+        yield agent
+
+
+def test_the_agent_is_asked_whether_it_tells_deaths(agent: Running, tmp_path: Path) -> None:
+    ledger = agent.agent.config.ledger
+    given = ("witness", "--lease", str(STEADY), "--socket", agent.options.socket)
+    expected = "a tells the death of a member here, and nobody waits for its lease"
+    assert ("fine", expected) == found_of(*given, ledger=ledger)
+    expected = f"it refused: this agent's ledger is {ledger}, and the member's is another"
+    found = found_of(*given, ledger=tmp_path / "other.db")
+    assert ("warning", f"the agent tells no deaths of this ledger's members: {expected}") == found
+
+
+def at_port(port: int) -> dict[str, str]:
+    token = Path("token")
     token.write_text(TOKEN, encoding="ascii")
     token.chmod(0o600)
-    given = ("--listen", f"127.0.0.1:{port}", "--token-file", str(token))
+    given = ("--listen", f"127.0.0.1:{port}", "--token-file", str(token.absolute()))
     return findings(*given, ledger="memory://jobs")[1]["port"]
 
 
-def test_a_port_that_is_free_and_one_that_another_program_holds_are_told_apart(tmp_path: Path) -> None:
+def test_a_port_that_is_free_and_one_that_another_program_or_an_agent_holds_are_told_apart(agent: Running) -> None:
     port = free_port()
     with socket.create_server(("127.0.0.1", port)) as holder:
 
@@ -277,37 +259,26 @@ def test_a_port_that_is_free_and_one_that_another_program_holds_are_told_apart(t
 
         other = threading.Thread(target=hang_up)
         other.start()
-        held = at_port(port, tmp_path)
+        held = at_port(port)
         other.join()
     assert ("failed", f"another program holds 127.0.0.1:{port}") == (held["verdict"], held["found"])
     assert f"ss -ltnp 'sport = :{port}'" in held["remedy"]
-    free = at_port(port, tmp_path)
+    free = at_port(port)
     assert ("fine", f"127.0.0.1:{port} is free") == (free["verdict"], free["found"])
-
-
-def test_an_agent_at_the_port_is_no_obstacle(tmp_path: Path) -> None:
-    options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
-    with running(configured(tmp_path), options) as agent:
-        agent.await_ready()
-        port = int((agent.agent.tcp_address or "").rpartition(":")[2])
-        found = at_port(port, tmp_path)
+    port = int((agent.agent.tcp_address or "").rpartition(":")[2])
+    found = at_port(port)
     assert ("fine", f"an agent answers at 127.0.0.1:{port}") == (found["verdict"], found["found"])
 
 
-def test_a_living_member_of_the_same_name_is_found_unless_it_is_the_agent_here(tmp_path: Path) -> None:
-    path, socket_path = tmp_path / "ledger.db", str(tmp_path / "agent.sock")
-
+def test_a_living_member_of_the_same_name_is_found_unless_it_is_the_agent_here(agent: Running) -> None:
     def named(name: str, *arguments: str) -> tuple[str, str]:
         given = ("--lease", str(STEADY), "--layout-partitions", "8", "--name", name, *arguments)
-        found = findings(*given, ledger=path)[1]["name"]
-        return found["verdict"], found["found"]
+        return found_of("name", *given, ledger=agent.agent.config.ledger)
 
     # One that beats seldom is given longer to be heard.
-    with running(configured(tmp_path, lease=STEADY), AgentOptions(socket=socket_path)) as agent:
-        agent.await_ready()
-        assert ("fine", "no member is called 'b'") == named("b")
-        assert ("failed", "a member called 'a' is alive, and no agent that answers here is it") == named("a")
-        assert ("fine", "'a' is alive, and is the agent that answers here") == named("a", "--socket", socket_path)
+    assert ("fine", "no member is called 'b'") == named("b")
+    assert ("failed", "a member called 'a' is alive, and no agent that answers here is it") == named("a")
+    assert ("fine", "'a' is alive, and is the agent that answers here") == named("a", "--socket", agent.options.socket)
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,24 @@
 """`neli events`, and the command that is run at each change: what people are told, and what cannot be done to them."""
 
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from msgspec.structs import replace
 
 from neli_router.agent.wire import Cause, EventView, MovedView, OwnerView
-from neli_router.commands.events import events_command, sentence
-from neli_router.commands.lookups import watch_command
+from neli_router.commands.events import sentence
 from neli_router.member.member import Member
 from tests.support.agents.running import PARTITIONS, configured
-from tests.support.agents.stand_in import FOUNDED, StandIn, standing_in, whenever
+from tests.support.agents.stand_in import FOUNDED, StandIn, whenever
+from tests.support.commands import neli
+from tests.support.processes.forked import Program
 from tests.support.waiting import until
+
+TOKEN = "correct-horse-battery"  # noqa: S105 - of a test.
 
 DRAIN = EventView(7, 0.0, "drain", "alpha", "ops", [MovedView("alpha", "beta", 2, [3, 4])], last=9, lasted=0.5)
 DEATH = EventView(20, 0.0, "expire", "beta", "alpha", [], last=20)
@@ -29,14 +29,6 @@ parts = {name: text for name, text in sorted(os.environ.items()) if name.startsw
 with open(sys.argv[1], "a") as file:
     print(repr((sys.stdin.read(), parts)), file=file)
 """
-
-
-@pytest.fixture(name="place")
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    monkeypatch.setenv("NELI_TOKEN", "correct-horse-battery")
-    with standing_in(tmp_path) as (agent, address):
-        monkeypatch.setenv("NELI_AGENT", address)
-        yield agent
 
 
 @pytest.fixture(name="notes")
@@ -54,16 +46,12 @@ def noted(notes: Path) -> list[tuple[str, dict[str, str]]]:
     return [eval(line) for line in notes.read_text().splitlines()] if notes.exists() else []  # noqa: S307 - our own.
 
 
-def events(*arguments: str) -> Result:
-    return CliRunner().invoke(events_command, arguments, catch_exceptions=False)
-
-
 # The past and what is to come
 
 
 def test_the_past_is_a_line_for_each_cause_with_the_time_at_which_it_was(place: StandIn) -> None:
     place.history = [FOUNDED, replace(DRAIN, ago=30.0)]
-    result = events()
+    result = neli("events")
     lines = [line.split("  ", 1) for line in result.stdout.splitlines()]
     assert ["alpha joined: 100 partitions to alpha", "alpha was drained by ops: 2 partitions to beta"] == [
         text for _, text in lines
@@ -74,7 +62,7 @@ def test_the_past_is_a_line_for_each_cause_with_the_time_at_which_it_was(place: 
 
 
 def test_json_has_the_time_the_cause_and_all_that_moved(place: StandIn) -> None:
-    line = json.loads(events("--output", "json").stdout)
+    line = json.loads(neli("events", "--output", "json").stdout)
     assert (1, "join", "alpha", 100) == (line["offset"], line["cause"], line["member"], line["moved"][0]["number"])
     assert "alpha joined: 100 partitions to alpha" == line["text"]
 
@@ -87,7 +75,7 @@ def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_move
         place.hang_up()
 
     with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
-        result = events("--follow")
+        result = neli("events", "--follow")
     assert [
         "alpha joined: 100 partitions to alpha",
         "alpha was drained by ops",
@@ -96,23 +84,22 @@ def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_move
     ] == [line.split("  ", 1)[1] for line in result.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("cause", "partition", "said"),
-    [
-        ("replace", None, "a was replaced by a newer process of its name"),
-        ("leave", None, "a left"),
-        ("certify", None, "a was certified dead by ops"),
-        ("fence", None, "a was heard again: it had lived on, and was fenced"),
-        ("pin", 3, "partition 3 was pinned to a by ops"),
-        ("unpin", 3, "partition 3 was unpinned by ops"),
-        ("weigh", None, "a was weighed by ops"),
-        ("load", None, "loads were told by ops"),
-        ("handover", None, "ops handed over"),
-        ("other", None, "records were not read"),
-    ],
-)
-def test_each_cause_is_said_in_words(cause: Cause, partition: int | None, said: str) -> None:
-    assert said == sentence(EventView(1, 0.0, cause, "a", "ops", [], partition))
+CAUSES: dict[Cause, str] = {
+    "replace": "a was replaced by a newer process of its name",
+    "leave": "a left",
+    "certify": "a was certified dead by ops",
+    "fence": "a was heard again: it had lived on, and was fenced",
+    "pin": "partition 3 was pinned to a by ops",
+    "unpin": "partition 3 was unpinned by ops",
+    "weigh": "a was weighed by ops",
+    "load": "loads were told by ops",
+    "handover": "ops handed over",
+    "other": "records were not read",
+}
+
+
+def test_each_cause_is_said_in_words() -> None:
+    assert CAUSES == {cause: sentence(EventView(1, 0.0, cause, "a", "ops", [], 3)) for cause in CAUSES}
 
 
 def test_many_targets_are_named_up_to_a_bound_and_a_hostile_name_is_shown_as_text() -> None:
@@ -132,7 +119,7 @@ def test_each_event_that_is_to_come_is_told_to_the_command(place: StandIn, notes
         place.hang_up()
 
     with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
-        result = events("--follow", "--exec", hook(notes))
+        result = neli("events", "--follow", "--exec", hook(notes), NELI_TOKEN=TOKEN)
     ((given, parts),) = noted(notes)
     assert json.loads(given) == json.loads(given.strip())
     assert ("expire", "beta was expired by alpha") == (json.loads(given)["cause"], json.loads(given)["text"])
@@ -149,7 +136,7 @@ def watched(place: StandIn, notes: Path, *changes: OwnerView, command: str = "",
 
     arguments = ["--exec", command or hook(notes), "--exec-timeout", timeout]
     with whenever(lambda: place.held == 1, then):
-        return CliRunner().invoke(watch_command, arguments, catch_exceptions=False)
+        return neli("watch", *arguments)
 
 
 def test_a_watch_tells_each_change_in_order_and_not_what_was_there_before(place: StandIn, notes: Path) -> None:
@@ -161,16 +148,13 @@ def test_a_watch_tells_each_change_in_order_and_not_what_was_there_before(place:
     assert ["m0", 0] == [json.loads(noted(notes)[0][0])[part] for part in ("name", "partition")]
 
 
-@pytest.mark.parametrize("name", ["$(touch hurt)", "; touch hurt #", "`touch hurt`", "a\nb", "--output", "a\0b"])
-def test_no_name_can_become_a_command(
-    place: StandIn, notes: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    watched(place, notes, OwnerView(0, name, "http://m:1", 5))
-    ((given, parts),) = noted(notes)
-    assert name == json.loads(given)["name"]
-    expected = name if name.isprintable() else name.encode("unicode_escape").decode()
-    assert expected == parts["NELI_CHANGE_NAME"]
+def test_no_name_can_become_a_command(place: StandIn, notes: Path, tmp_path: Path) -> None:
+    names = ["$(touch hurt)", "; touch hurt #", "`touch hurt`", "a\nb", "--output", "a\0b"]
+    watched(place, notes, *(OwnerView(0, name, "http://m:1", 5 + term) for term, name in enumerate(names)))
+    for name, (given, parts) in zip(names, noted(notes), strict=True):
+        assert name == json.loads(given)["name"]
+        expected = name if name.isprintable() else name.encode("unicode_escape").decode()
+        assert expected == parts["NELI_CHANGE_NAME"]
     assert not (tmp_path / "hurt").exists()
 
 
@@ -212,26 +196,19 @@ def test_a_command_that_is_not_there_is_said(place: StandIn, notes: Path) -> Non
     ],
 )
 def test_wrong_options_are_refused(place: StandIn, arguments: list[str], said: str) -> None:
-    result = events(*arguments)
+    result = neli("events", *arguments)
     assert (2, True) == (result.exit_code, said in result.stderr)
-
-
-def test_the_help_has_an_example_and_the_exit_codes() -> None:
-    text = events("--help").output
-    assert [True, True, True] == ["Example" in text, "Exit codes" in text, "NELI_AGENT" in text]
 
 
 # From a ledger
 
 
-def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NELI_AGENT", raising=False)
+def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path) -> None:
     began = datetime.now(UTC)
     with Member(configured(tmp_path)) as member:
         assert member.pulse(60.0)
         member.drain("a")
-    lines = events("--ledger", f"sqlite://{tmp_path}/ledger.db").stdout.splitlines()
+    lines = neli("events", "--ledger", f"sqlite://{tmp_path}/ledger.db").stdout.splitlines()
     times, texts = zip(*(line.split("  ", 1) for line in lines), strict=True)
     assert (
         f"a joined: {PARTITIONS} partitions to a",
@@ -244,20 +221,14 @@ def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path, monkeyp
 
 def test_a_ledger_is_followed(tmp_path: Path) -> None:
     code = "from neli_router.commands.events import events_command; events_command(prog_name='neli events')"
-    path = f"sqlite://{tmp_path}/ledger.db"
-    command = [sys.executable, "-c", code, "--ledger", path, "--follow"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with Member(configured(tmp_path)) as member:
         assert member.pulse(60.0)
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-            assert process.stdout is not None
+        with Program(code, "--ledger", f"sqlite://{tmp_path}/ledger.db", "--follow", folder=tmp_path) as process:
             assert "a joined" in process.stdout.readline()
             member.weigh("x", 7)
             assert "x was weighed by a" in process.stdout.readline()
-            process.terminate()
 
 
-def test_a_ledger_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = events("--ledger", f"sqlite://{tmp_path}/none.db")
+def test_a_ledger_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    result = neli("events", "--ledger", f"sqlite://{tmp_path}/none.db")
     assert (5, 1) == (result.exit_code, len(result.stderr.splitlines()))

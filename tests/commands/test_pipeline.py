@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from neli_router.commands.pipeline import pipeline_command, ticks_command
 from neli_router.exit_codes import EXIT_USAGE
 from neli_router.pipeline.feeds import TickFolder
+from tests.support.commands import neli
 
 
 def ticks(*arguments: str) -> Result:
-    return CliRunner().invoke(ticks_command, list(arguments))
+    return neli("ticks", *arguments)
 
 
 def test_ticks_fills_a_folder_with_intervals_that_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_pipeline_refuses_options_that_it_cannot_use_before_it_starts_anythi
     arguments: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.html"
-    done = CliRunner().invoke(pipeline_command, [*arguments, "--report", str(report)])
+    done = neli("pipeline", *arguments, "--report", str(report))
     assert (EXIT_USAGE, False) == (done.exit_code, report.exists())
     assert said in done.output + capfd.readouterr().err
 

@@ -1,36 +1,32 @@
 """The commands that wish: what they ask of the agent, and when they ask the operator first."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner, Result
 
-from neli_router.agent.wire import Refusal, WishAsked
-from neli_router.commands.wishes import drain_command, pin_command, undrain_command, unpin_command, weigh_command
-from tests.support.agents.stand_in import StandIn, standing_in
+from neli_router.agent.wire import LoadAsked, Refusal, WishAsked
+from neli_router.keyspace import Layout
+from neli_router.loads import LoadProfile
+from tests.support.agents.stand_in import StandIn
+from tests.support.commands import neli
 
-
-@pytest.fixture(name="place")
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    with standing_in(tmp_path) as (agent, address):
-        monkeypatch.setenv("NELI_AGENT", address)
-        yield agent
+LAYOUT = Layout(slots=16, partitions=2)
+MOVES = ["FROM   TO    COUNT  PARTITIONS", "alpha  beta  1      0"]
 
 
-def run(command: click.Command, *arguments: str, given: str = "") -> Result:
-    return CliRunner().invoke(command, arguments, input=given, catch_exceptions=False)
+@pytest.fixture(autouse=True)
+def _profile(tmp_path: Path) -> None:
+    LoadProfile.of(LAYOUT, [(4, 30.0), (2, 20.0), (5, 15.0)], {0: 50.0, 1: 15.0}).save(tmp_path / "profile.json")
 
 
-def test_each_wish_asks_for_what_it_was_told(place: StandIn) -> None:
-    run(drain_command, "a")
-    run(undrain_command, "a")
-    run(pin_command, "3", "b")
-    run(unpin_command, "3")
-    run(weigh_command, "c", "50")
-    run(weigh_command, "c", "own")
+def test_each_wish_asks_for_what_it_was_told_and_prints_what_moves(place: StandIn) -> None:
+    results = [
+        neli(*line.split())
+        for line in ("drain a", "undrain a", "pin 3 b", "unpin 3", "weigh c 50", "weigh c own", "drain a --output json")
+    ]
+    assert ["1 partition to move:", *MOVES] == results[0].stdout.splitlines()
+    assert [0] == json.loads(results[-1].stdout)["moves"][0]["partitions"]
     assert [
         ("drain", WishAsked(name="a")),
         ("undrain", WishAsked(name="a")),
@@ -38,47 +34,77 @@ def test_each_wish_asks_for_what_it_was_told(place: StandIn) -> None:
         ("unpin", WishAsked(partition=3)),
         ("weigh", WishAsked(name="c", weight=50)),
         ("weigh", WishAsked(name="c")),
+        ("drain", WishAsked(name="a")),
     ] == place.wishes
 
 
-def test_what_moves_is_printed(place: StandIn) -> None:
-    result = run(drain_command, "alpha")
-    assert [
-        "1 partition to move:",
-        "FROM   TO    COUNT  PARTITIONS",
-        "alpha  beta  1      0",
-    ] == result.stdout.splitlines()
-    assert [0] == json.loads(run(drain_command, "alpha", "--output", "json").stdout)["moves"][0]["partitions"]
+def test_the_loads_of_a_profile_are_told_with_its_layout(place: StandIn) -> None:
+    result = neli("load", "profile.json")
+    assert [LoadAsked({0: 50.0, 1: 15.0}, LAYOUT)] == place.loads
+    last = "The busiest member carries 1.50 times what is fair, and 1.02 times after this."
+    assert ["1 partition to move:", *MOVES, last] == result.stdout.splitlines()
+    found = json.loads(neli("load", "profile.json", "--output", "json").stdout)
+    assert (1.5, 1.02) == (found["before"], found["after"])
+    assert 0 == neli("load", "--forget").exit_code
+    assert LoadAsked({0: 0.0, 1: 0.0}) == place.loads[-1]
 
 
-def test_a_dry_run_changes_nothing(place: StandIn) -> None:
-    assert "1 partition would move:" == run(drain_command, "alpha", "--dry-run").stdout.splitlines()[0]
-    assert [True] == [asked.preview for _, asked in place.wishes]
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [("drain alpha", "Drain alpha?"), ("load profile.json", "Let partitions count with these loads, 65 in all?")],
+)
+def test_a_dry_run_changes_nothing_and_on_a_terminal_a_command_shows_the_moves_and_asks(
+    place: StandIn, words: str, question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def previews() -> list[bool]:
+        return [*(asked.preview for asked in place.loads), *(asked.preview for _, asked in place.wishes)]
 
-
-def test_on_a_terminal_it_shows_the_moves_and_asks(place: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "1 partition would move:" == neli(*words.split(), "--dry-run").stdout.splitlines()[0]
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
-    result = run(drain_command, "alpha", given="n\n")
-    assert (1, [True]) == (result.exit_code, [asked.preview for _, asked in place.wishes])
-    assert "Drain alpha?" in result.output
-    run(drain_command, "alpha", given="y\n")
-    run(drain_command, "alpha", "--yes")
-    assert [True, True, False, False] == [asked.preview for _, asked in place.wishes]
+    result = neli(*words.split(), given="n\n")
+    assert (1, True, [True, True]) == (result.exit_code, question in result.output, previews())
+    neli(*words.split(), given="y\n")
+    neli(*words.split(), "--yes")
+    assert [True, True, True, False, False] == previews()
 
 
-def test_a_weight_that_is_none_is_refused(place: StandIn) -> None:
-    assert [2, 2, 2] == [run(weigh_command, "c", weight).exit_code for weight in ("heavy", "1.5", "²")]
-    assert [] == place.wishes
+def test_slots_that_no_member_should_carry_alone_are_named(place: StandIn) -> None:
+    place.balance = (2.0, 1.8, 0.25)
+    remarks = neli("load", "profile.json").stdout.splitlines()[4:]
+    assert [
+        "Slot 4 (partition 0) alone is 1.85 times what is fair: loads cannot be even, whichever member has it.",
+        "Slot 2 (partition 0) alone is 1.23 times what is fair: loads cannot be even, whichever member has it.",
+        "Say it again when these are handed over: more may be exchanged then.",
+    ] == remarks
 
 
-def test_each_help_has_an_example_and_the_exit_codes() -> None:
-    for command in (drain_command, undrain_command, pin_command, unpin_command, weigh_command):
-        text = run(command, "--help").output
-        assert [True, True, True] == ["Example" in text, "Exit codes" in text, "--dry-run" in text]
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "bad.json is no JSON: give a file that LoadProfile.save wrote"),
+        (
+            '{"layout": {"slots": 16, "partitions": 2}, "partitions": [-1, 0], "slots": {}}',
+            "bad.json is no load profile that can be used: Expected `float` >= 0.0 - at `$.partitions[0]`",
+        ),
+        (
+            '{"layout": {"slots": 16, "partitions": 2}, "partitions": [0, 0], "slots": {}}',
+            "the profile has no load in it: measure where keys are worked on",
+        ),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_refused_before_the_agent_is_asked(
+    place: StandIn, text: str, sentence: str
+) -> None:
+    Path("bad.json").write_text(text)
+    result = neli("load", "bad.json")
+    assert (2, "", f"Error: {sentence}") == (result.exit_code, result.stdout, result.stderr.strip())
+    assert 2 == neli("weigh", "c", "²").exit_code
+    assert [] == place.requests
 
 
-def test_what_the_agent_finds_wrong_with_a_wish_is_one_sentence_without_ceremony(place: StandIn) -> None:
+@pytest.mark.parametrize("words", ["pin 3 x", "load profile.json"])
+def test_what_the_agent_finds_wrong_with_a_wish_is_one_sentence_without_ceremony(place: StandIn, words: str) -> None:
     found = "no member is called 'x': the members are a, b"
     place.refusal = Refusal("ConfigError", "a usable configuration was wanted", "it has 1 problem", found)
-    result = run(pin_command, "3", "x")
+    result = neli(*words.split())
     assert (2, "", f"Error: {found}\n") == (result.exit_code, result.stdout, result.stderr)

@@ -1,0 +1,12 @@
+"""`neli`, run in the test's own process."""
+
+from click.testing import CliRunner, Result
+
+from neli_router.cli import main
+
+__all__ = ["neli"]
+
+
+def neli(*words: str, given: str | bytes | None = None, **environment: str | None) -> Result:
+    """Run it with these words, and with `given` on its standard input. A variable that is None is not set."""
+    return CliRunner().invoke(main, words, input=given, env=environment, prog_name="neli", catch_exceptions=False)
