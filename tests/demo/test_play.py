@@ -3,21 +3,17 @@
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 from neli_router import demo
 from neli_router.demo.scene import Run, Scene, StoryEvent, Unfinished
 from neli_router.processes.group import ProcessGroup
-
-WAIT_MAX = 300.0
-"""For a host that is busy with something else."""
+from tests.support.processes.forked import Program, lives
+from tests.support.waiting import PATIENCE, until
 
 LONG = 5.0
 """A lease for demos that must end well: each takeover must be over within five leases, on a busy machine, too."""
@@ -26,12 +22,12 @@ LINE = re.compile(r" *(?P<at>\d+\.\d{3}) s  (?P<kind>[a-z]+) +(?P<who>[a-z]+) +(
 """Every line of the story in plain form."""
 
 
-class Demo:
+class Demo(Program):
     """One that runs, in a process group of its own, with its temporary files in `folder`."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         given = {"seconds": 1.0, "lease": 0.4, "live": False, **options}
-        program = (
+        code = (
             "import signal\n"  # A shell that starts tests in the background has them ignore it.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from pathlib import *\n"  # For `keep`, as `repr` writes it.
@@ -39,27 +35,11 @@ class Demo:
             f"raise SystemExit(demo.run(**{given}))"
         )
         self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "TMPDIR": str(folder)},
-            process_group=0,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Whatever a test found, nothing goes on running."""
-        with self.process:
-            self.process.send_signal(signal.SIGTERM)
+        super().__init__(code, folder=folder, environment={**os.environ, "TMPDIR": str(folder)}, own_group=True)
 
     def read_until(self, kind: str) -> None:
         """Read until an event of this kind is told."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self.stdout:
             self.lines.append(line.rstrip("\n"))
             if (told := LINE.fullmatch(self.lines[-1])) and told["kind"] == kind:
                 return
@@ -67,9 +47,9 @@ class Demo:
 
     def end(self) -> int:
         """Read what is left; the exit code."""
-        assert self.process.stdout is not None
-        self.lines += self.process.stdout.read().splitlines()
-        return self.process.wait(WAIT_MAX)
+        out, errors = self.communicate()
+        self.lines += (out + errors).splitlines()
+        return self.wait()
 
     def require_success(self) -> None:
         code = self.end()
@@ -88,24 +68,8 @@ class Demo:
             if told["kind"] == "start" and (found := re.search(r"process (\d+)", told["text"]))
         ]
 
-    def no_worker_is_left(self) -> bool:
-        give_up_at = time.monotonic() + WAIT_MAX
-        while any(map(_is_alive, self.workers)):
-            if time.monotonic() > give_up_at:
-                return False
-            time.sleep(0.01)
-        return True
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        # A process that has ended is still there until its parent waits for it: an orphan in a container, for ever.
-        return "Z" != Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except ProcessLookupError:
-        return False
-    except FileNotFoundError:
-        return sys.platform != "linux"
+    def await_the_end_of_all_workers(self) -> None:
+        until(lambda: not any(map(lives, self.workers)), "the end of all workers")
 
 
 @pytest.fixture
@@ -116,7 +80,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.process
 def test_the_demo_tells_its_story_and_all_its_checks_hold(folder: Path) -> None:
-    with Demo(folder, lease=LONG) as shown:
+    """For two members, too. The ledger and the logs are kept if that is wanted."""
+    two = {"members": 2, "partitions": 5, "seed": 4, "keep": folder / "kept"}
+    with Demo(folder, lease=LONG) as shown, Demo(folder, lease=LONG, **two) as kept:
         shown.require_success()
         blank = shown.lines.index("")
         assert blank - 1 == len(shown.told), "each line but the title tells one event, in a constant format"
@@ -124,26 +90,26 @@ def test_the_demo_tells_its_story_and_all_its_checks_hold(folder: Path) -> None:
         beginning = ["start", "start", "start", "share", "route", "kill", "lead", "start", "share", "stop", "lead"]
         assert [*beginning, "wake", "share", "leave", "lead", "share", "leave", "leave", "route"] == kinds
         assert ["PASS"] * 10 == [line[:4] for line in shown.lines[blank + 2 : -1]]
-        assert shown.no_worker_is_left()
+        shown.await_the_end_of_all_workers()
 
-
-@pytest.mark.process
-def test_two_members_are_enough_and_the_ledger_and_the_logs_are_kept_if_that_is_wanted(folder: Path) -> None:
-    with Demo(folder, lease=LONG, members=2, partitions=5, seed=4, keep=folder / "kept") as shown:
-        shown.require_success()
-        kept = {path.name for path in (folder / "kept").iterdir()}
-        assert {"alpha.log", "bravo.log", "ledger.db"} <= kept
+        kept.require_success()
+        assert {"alpha.log", "bravo.log", "ledger.db"} <= {path.name for path in (folder / "kept").iterdir()}
         assert "member.joined member=alpha" in (folder / "kept" / "alpha.log").read_text()
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_whatever_ends_the_demo_ends_its_workers(folder: Path, number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "at", "workers"),
+    [(signal.SIGINT, 130, "share", 3), (signal.SIGTERM, 143, "stop", 4), (signal.SIGHUP, 129, "share", 3)],
+)
+def test_whatever_ends_the_demo_ends_its_workers(
+    folder: Path, number: signal.Signals, code: int, at: str, workers: int
+) -> None:
     with Demo(folder) as shown:
-        shown.read_until("stop")
-        shown.process.send_signal(number)
-        assert (code, 4) == (shown.end(), len(shown.workers))
-        assert shown.no_worker_is_left()
+        shown.read_until(at)
+        shown.send_signal(number)
+        assert (code, workers) == (shown.end(), len(shown.workers))
+        shown.await_the_end_of_all_workers()
         assert not any("Traceback" in line for line in shown.lines)
 
 
@@ -151,9 +117,9 @@ def test_whatever_ends_the_demo_ends_its_workers(folder: Path, number: signal.Si
 def test_a_demo_that_is_killed_leaves_no_worker_behind_not_even_a_stopped_one(tmp_path: Path) -> None:
     with Demo(tmp_path) as shown:
         shown.read_until("stop")
-        shown.process.kill()
+        shown.kill()
         assert -signal.SIGKILL == shown.end()
-        assert shown.no_worker_is_left()
+        shown.await_the_end_of_all_workers()
 
 
 @pytest.mark.process
@@ -164,7 +130,7 @@ def test_a_worker_that_dies_by_itself_ends_the_story_and_fails_the_demo(folder: 
         assert 1 == shown.end()
         (reason,) = (line for line in shown.lines if "the story" in line and line.startswith("FAIL"))
         assert f"member charlie (process {shown.workers[2]}) failed: " in reason
-        assert shown.no_worker_is_left()
+        shown.await_the_end_of_all_workers()
 
 
 class Listener:
@@ -186,7 +152,7 @@ def started(folder: Path, ledger: Path) -> str:
         scene = Scene(Run(8, 0.5, 0.0), group, Listener())
         try:
             scene.start("alpha")
-            scene.wait(lambda: False, WAIT_MAX)
+            scene.wait(lambda: False, PATIENCE)
         except Unfinished as failure:
             return str(failure)
     return ""
@@ -199,30 +165,24 @@ def test_a_worker_that_cannot_start_says_why_in_its_members_own_words(tmp_path: 
     assert "Traceback" not in why
 
 
-@pytest.mark.process
-def test_of_a_worker_that_never_becomes_a_member_the_last_words_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interpreter = tmp_path / "python"
-    interpreter.write_text("#!/bin/sh\necho 'Traceback, and so on' >&2\necho 'the disk is full' >&2\nexit 3\n")
-    interpreter.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(interpreter))
-    why = started(tmp_path, tmp_path / "ledger.db")
-    assert re.fullmatch(r"member alpha \(process \d+\) failed: the disk is full", why)
+LAST_WORDS = "#!/bin/sh\necho 'Traceback, and so on' >&2\necho 'the disk is full' >&2\nexit 3\n"
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("interpreter", "expected"),
     [
+        ("python", r"member alpha \(process \d+\) failed: the disk is full"),
         ("/bin/false", r"member alpha \(process \d+\) failed: exit code 1, and its log is empty"),
         ("/nowhere/python", r"no process could be started for member alpha: .*No such file .*"),
     ],
 )
-def test_of_one_that_says_nothing_what_is_known_is_told(
+def test_of_a_worker_that_never_becomes_a_member_the_last_words_are_told(
     interpreter: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "executable", interpreter)
+    (tmp_path / "python").write_text(LAST_WORDS)
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / interpreter))
     assert re.fullmatch(expected, started(tmp_path, tmp_path / "ledger.db"))
 
 

@@ -29,7 +29,7 @@ LEASE = 0.3
 NAMES = ["m1", "m2", "m3", "m4", "m5"]
 PARTITIONS = 16
 PAUSE = LEASE / 20
-SECONDS = max(15.0, float(os.environ.get("NELI_TEST_SECONDS", "60")))
+SECONDS = max(15.0, float(os.environ.get("NELI_TEST_SECONDS", "20")))
 
 AVAILABLE_SECONDS = 5.0
 
