@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from neli_router.deaths.process import HostProcess, ProcessMark
-
-PATIENCE = 180.0
+from tests.support.processes.forked import state_of
+from tests.support.waiting import PATIENCE
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def test_the_end_of_a_process_is_seen_before_its_parent_has_waited_for_it() -> N
         assert not process.has_ended()
         os.kill(child.pid, signal.SIGKILL)
         assert process.has_ended(PATIENCE)
-        assert Path(f"/proc/{child.pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "Z"
+        assert "Z" == state_of(child.pid)
 
 
 def test_a_mark_is_of_one_process_and_of_no_other_with_its_number() -> None:
@@ -66,45 +66,6 @@ def test_a_process_that_is_stopped_has_not_ended_and_can_be_killed() -> None:
         os.kill(child.pid, signal.SIGSTOP)
         assert not process.has_ended(0.2)
         process.kill()
-        assert process.has_ended(PATIENCE)
-
-
-def test_a_process_whose_first_thread_has_ended_lives_until_the_last_has() -> None:
-    script = """
-        import ctypes, sys, threading
-        def linger():
-            print("ready", flush=True)
-            sys.stdin.read()
-            import os
-            os._exit(0)
-        threading.Thread(target=linger).start()
-        ctypes.CDLL(None).pthread_exit(None)  # The first thread alone.
-    """
-    with running(script) as child, closing(HostProcess.of(child.pid)) as process:
-        stat = Path(f"/proc/{child.pid}/stat")
-        while stat.read_text("ascii").rpartition(")")[2].split()[0] != "Z":  # So the kernel shows the first thread.
-            pass
-        assert not process.has_ended(0.2)
-        assert child.stdin is not None
-        child.stdin.close()
-        assert process.has_ended(PATIENCE)
-
-
-def test_a_process_that_becomes_another_program_has_not_ended() -> None:
-    script = """
-        import os, sys
-        print("ready", flush=True)
-        sys.stdin.readline()
-        os.execv(sys.executable, [sys.executable, "-c", "print('ready', flush=True); import sys; sys.stdin.read()"])
-    """
-    with running(script) as child, closing(HostProcess.of(child.pid)) as process:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write("\n")
-        child.stdin.flush()
-        assert child.stdout.readline() == "ready\n"
-        assert not process.has_ended()
-        child.kill()
         assert process.has_ended(PATIENCE)
 
 

@@ -28,25 +28,12 @@ def judged(script: str) -> Verdict:
 _ENDS: dict[str, type[Done | Lost]] = {"done": Done, "lost": Lost}
 
 
-def test_a_takeover_after_the_end_of_what_was_allowed_is_no_fault() -> None:
-    verdict = judged("""
-a 5 acts 1.0-2.0
-a 5 acts 1.5-2.5
-b 9 acts 2.6-3.0
-""")
-    assert [] == verdict.faults
-    assert (3, 0, 1) == (verdict.acts, verdict.handovers, verdict.takeovers)
+def test_takeovers_and_handovers_are_counted() -> None:
+    verdict = judged("a 5 acts 1.0-2.0\na 5 acts 1.5-2.5\nb 9 acts 2.6-3.0")
+    assert ([], 3, 0, 1) == (verdict.faults, verdict.acts, verdict.handovers, verdict.takeovers)
     assert {0: {"a", "b"}} == verdict.processes
-
-
-def test_a_handover_ends_what_was_allowed_at_once() -> None:
-    verdict = judged("""
-a 5 acts 1.0-2.0
-a 5 done 1.2
-b 9 acts 1.3-2.3
-""")
-    assert [] == verdict.faults
-    assert (1, 0) == (verdict.handovers, verdict.takeovers)
+    verdict = judged("a 5 acts 1.0-2.0\na 5 done 1.2\nb 9 acts 1.3-2.3")
+    assert ([], 1, 0) == (verdict.faults, verdict.handovers, verdict.takeovers)
 
 
 def test_a_killed_process_acts_no_more_whatever_it_was_allowed() -> None:
@@ -58,79 +45,56 @@ def test_a_killed_process_acts_no_more_whatever_it_was_allowed() -> None:
         assert overlaps == len(judged_lives([killed, heir]).overlaps)
 
 
-def test_two_who_may_act_at_once_overlap_for_as_long_as_both_may() -> None:
-    (overlap,) = judged("""
-a 5 acts 1.0-2.0
-b 9 acts 1.75-3.0
-""").overlaps
-    assert ("a", "b", 0.25) == (overlap.first.process, overlap.second.process, overlap.seconds)
-
-
-def test_an_overlap_is_seen_in_whatever_order_the_notes_are_read() -> None:
-    verdict = judged("""
-c 12 acts 6.0-7.0
-b 9 acts 1.5-1.6
-a 5 acts 1.0-2.0
-""")
+def test_two_who_may_act_at_once_overlap_in_whatever_order_the_notes_are_read() -> None:
+    verdict = judged("c 12 acts 6.0-7.0\nb 9 acts 1.5-1.6\na 5 acts 1.0-2.0")
     assert [
         "partition 0: a under 5 from 1.000000 to 2.000000 beside b under 9 from 1.500000 to 1.600000, 100.000 ms"
     ] == [str(overlap) for overlap in verdict.overlaps]
 
 
-def test_a_short_act_within_a_long_one_does_not_hide_what_comes_after_it() -> None:
-    verdict = judged("""
-a 5 acts 1.0-9.0
-b 7 acts 2.0-3.0
-c 9 acts 4.0-5.0
-""")
-    assert [("a", "b"), ("a", "c")] == [(one.first.process, one.second.process) for one in verdict.overlaps]
+OVERLAPS = {
+    "for as long as both may": ("a 5 acts 1.0-2.0\nb 9 acts 1.75-3.0", ["ab"]),
+    "a short act within a long one hides nothing": (
+        "a 5 acts 1.0-9.0\nb 7 acts 2.0-3.0\nc 9 acts 4.0-5.0",
+        ["ab", "ac"],
+    ),
+    "one that comes back under another term is another owner": ("a 5 acts 1.0-2.0\na 9 acts 1.9-3.0", ["aa"]),
+    "what two readings of one clock may differ by": (f"a 5 acts 1.0-2.0\nb 9 acts {2 - CLOCK_ERROR / 2}-3.0", []),
+    "more than two readings may differ by": (f"a 5 acts 1.0-2.0\nb 9 acts {2 - CLOCK_ERROR * 2}-3.0", ["ab"]),
+    "one that was found lost early may act until its end": ("a 5 acts 1.0-2.0\na 5 lost 1.2\nb 9 acts 1.5-2.5", ["ab"]),
+    "within another's time, however short": (
+        f"a 5 acts 1.0-2.0\nb 9 acts 1.5-2.5\nb 9 done {1.5 + CLOCK_ERROR / 4}",
+        ["ab"],
+    ),
+}
 
 
-def test_a_process_that_comes_back_under_another_term_is_another_owner() -> None:
-    verdict = judged("""
-a 5 acts 1.0-2.0
-a 9 acts 1.9-3.0
-""")
-    assert 1 == len(verdict.overlaps)
+@pytest.mark.parametrize("case", OVERLAPS)
+def test_an_overlap_is_seen(case: str) -> None:
+    script, expected = OVERLAPS[case]
+    assert expected == [one.first.process + one.second.process for one in judged(script).overlaps]
 
 
-def test_what_two_readings_of_one_clock_may_differ_by_is_no_overlap() -> None:
-    assert [] == judged(f"a 5 acts 1.0-2.0\nb 9 acts {2 - CLOCK_ERROR / 2}-3.0").overlaps
-    assert 1 == len(judged(f"a 5 acts 1.0-2.0\nb 9 acts {2 - CLOCK_ERROR * 2}-3.0").overlaps)
-
-
-@pytest.mark.parametrize(("later", "term"), [("b", 4), ("b", 5), ("a", 4)])
-def test_a_term_that_is_not_above_all_earlier_ones_has_gone_back(later: str, term: int) -> None:
-    verdict = judged(f"a 5 acts 1.0-2.0\n{later} {term} acts 3.0-4.0")
-    assert 1 == len(verdict.regressions) == len(verdict.faults)
+@pytest.mark.parametrize(
+    ("script", "regressions", "relapses"),
+    [
+        *((f"a 5 acts 1.0-2.0\n{later} acts 3.0-4.0", 1, 0) for later in ("b 4", "b 5", "a 4")),
+        ("a 5 acts 1.0-2.0\na 5 acts 3.0-4.0", 0, 0),  # It was fenced for a while, and goes on under its term.
+        ("a 5 acts 1.0-2.0\na 5 done 1.5\na 5 acts 1.6-2.1", 0, 1),
+    ],
+)
+def test_a_term_that_goes_back_and_an_act_after_its_end_are_faults(
+    script: str, regressions: int, relapses: int
+) -> None:
+    verdict = judged(script)
+    found = (len(verdict.regressions), len(verdict.relapses), len(verdict.faults))
+    assert (regressions, relapses, regressions + relapses) == found
 
 
 def test_an_old_term_that_acts_again_after_a_newer_one_has_gone_back() -> None:
-    verdict = judged("""
-a 5 acts 1.0-2.0
-b 9 acts 3.0-4.0
-a 5 acts 5.0-6.0
-""")
     assert [
         "partition 0: a term went back from b under 9 from 3.000000 to 4.000000 to a under 5 from 5.000000 to 6.000000"
-    ] == (verdict.faults)
-
-
-def test_one_who_is_fenced_for_a_while_may_go_on_under_its_term() -> None:
-    assert [] == judged("a 5 acts 1.0-2.0\na 5 acts 3.0-4.0").faults
-
-
-def test_who_acts_after_having_said_that_it_is_done_has_relapsed() -> None:
-    verdict = judged("a 5 acts 1.0-2.0\na 5 done 1.5\na 5 acts 1.6-2.1")
-    assert 1 == len(verdict.relapses) == len(verdict.faults)
-
-
-def test_a_lease_that_was_found_lost_early_may_have_been_acted_on_until_its_end() -> None:
-    assert 1 == len(judged("a 5 acts 1.0-2.0\na 5 lost 1.2\nb 9 acts 1.5-2.5").overlaps)
-
-
-def test_an_act_within_anothers_time_is_an_overlap_however_short() -> None:
-    assert 1 == len(judged(f"a 5 acts 1.0-2.0\nb 9 acts 1.5-2.5\nb 9 done {1.5 + CLOCK_ERROR / 4}").overlaps)
+    ] == judged("a 5 acts 1.0-2.0\nb 9 acts 3.0-4.0\na 5 acts 5.0-6.0").faults
 
 
 def test_partitions_are_judged_apart() -> None:
