@@ -28,6 +28,7 @@ from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Certify, Genesis, Join, Leave, Record, decode, encode
 from neli_router.keyspace import Layout
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
+from tests.support.processes.forked import state_of
 from tests.support.waiting import until
 
 __all__ = ["Nursery", "Peer", "Peers"]
@@ -50,16 +51,12 @@ class Peer:
     def incarnation(self) -> str:
         return incarnation_of(self.life)
 
-    @property
-    def is_stopped(self) -> bool:
-        return Path(f"/proc/{self.pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "T"
-
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
-        until(lambda: self.is_stopped, "it stands still")
+        until(lambda: "T" == state_of(self.pid), "it stands still")
 
 
 class Nursery(Closing):

@@ -5,7 +5,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import count
@@ -27,6 +26,7 @@ from neli_router.ledgers.sqlite.file import beside, delete_file
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.processes.history import history_of
 from tests.deaths.peers import NAMESPACE, Nursery, Peers
+from tests.support.processes.forked import Program
 from tests.support.records import founded
 from tests.support.waiting import PATIENCE, until
 
@@ -117,17 +117,12 @@ def test_of_two_members_in_one_process_one_closes_and_the_other_is_still_found(p
     both = peers.start(lives=2, then="witnesses.pop(lives[0]).close(); say('closed')")
     assert "closed" == peers.let_do(both)
     peers.leave(both.life)
-    newcomer = peers.start()
+    other, together = peers.start(), peers.start(lives=2)
     peers.await_watch()
     both.kill()
-    until(lambda: [(newcomer.incarnation, f"{both.lives[1]}0000")] == peers.certificates, "the end of the other")
-
-
-def test_members_of_one_process_die_together(peers: Peers) -> None:
-    both, other = peers.start(lives=2), peers.start()
-    peers.await_watch()
-    both.kill()
-    until(lambda: {one for _, one in peers.certificates} == {f"{it}0000" for it in both.lives}, "the end of both")
+    together.kill()
+    dead = {f"{life}0000" for life in (both.lives[1], *together.lives)}
+    until(lambda: {one for _, one in peers.certificates} == dead, "the end of the other, and of both")
     assert [other.incarnation] == list(peers.read().seats)
 
 
@@ -209,16 +204,11 @@ fcntl.lockf(file, fcntl.LOCK_EX, 0, {int(LIFE, 16) + 1})
 print("ready", flush=True)
 input()
 """
-        pipe = subprocess.PIPE
-        child = stack.enter_context(
-            subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, text=True)
-        )
-        assert child.stdout is not None
+        child = stack.enter_context(Program(script, folder=tmp_path))
         assert "ready\n" == child.stdout.readline()
         with open(ledger.members_path) as file, pytest.raises(BlockingIOError):  # noqa: PTH123 - mine is gone with it.
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, int(OTHER, 16))
         assert mine.holder(OTHER) is None
-        child.kill()
 
 
 def test_the_file_is_for_those_who_may_write_the_ledger(tmp_path: Path) -> None:
@@ -237,22 +227,19 @@ def test_the_file_is_for_those_who_may_write_the_ledger(tmp_path: Path) -> None:
         assert 0 == told.st_size
 
 
-def test_where_another_machine_may_have_the_locks_there_are_none(
+def test_where_another_machine_may_have_the_locks_there_are_none_and_a_pipe_in_their_place_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "LOCAL_FILE_SYSTEMS", frozenset({"none"}))
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
         before = descriptors()
+        os.mkfifo(ledger.members_path)
+        with pytest.raises(Unsupported):  # And it does not hold anything up.
+            PeerWitness(ledger, LIFE)
+        ledger.members_path.unlink()
+        monkeypatch.setattr(locks, "LOCAL_FILE_SYSTEMS", frozenset({"none"}))
         with pytest.raises(Unsupported, match="no file on a local file system"):
             PeerWitness(ledger, LIFE)
         assert before == descriptors()
-
-
-def test_a_pipe_in_place_of_the_file_is_refused_and_does_not_hold_anything_up(tmp_path: Path) -> None:
-    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
-        os.mkfifo(ledger.members_path)
-        with pytest.raises(Unsupported):
-            PeerWitness(ledger, LIFE)
 
 
 def test_a_ledger_is_deleted_with_the_file_of_its_locks(tmp_path: Path) -> None:
@@ -370,7 +357,7 @@ with Member(config, runtime=runtime) as member:
 
 def test_what_a_killed_member_led_is_led_by_others_long_before_its_lease_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NELI_AGENT": f"{tmp_path}/no-agent.sock"}
+    environment = {**os.environ, "NELI_AGENT": f"{tmp_path}/no-agent.sock"}
 
     def led() -> dict[str, str]:
         return {name: Path(f"{path}.{name}").read_text("ascii") for name in processes if processes[name].poll() is None}
@@ -378,9 +365,8 @@ def test_what_a_killed_member_led_is_led_by_others_long_before_its_lease_has_end
     with ExitStack() as stack:
         processes = {}
         for name in ("m1", "m2", "m3"):
-            command = [sys.executable, "-P", "-c", MEMBER, str(path), name]
-            processes[name] = stack.enter_context(subprocess.Popen(command, env=environment))
-            stack.callback(processes[name].kill)
+            process = Program(MEMBER, str(path), name, folder=tmp_path, environment=environment)
+            processes[name] = stack.enter_context(process)
             until(Path(f"{path}.{name}").exists, "it is there")
         until(lambda: {"m1": "2", "m2": "2", "m3": "2"} == led(), "all have their share")
         with closing(SqliteLedger(path)) as ledger:

@@ -15,8 +15,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
-
-import pytest
+from unittest import mock
 
 __all__ = ["Program", "lives", "state_of", "without_neli"]
 
@@ -72,8 +71,7 @@ class Program:
         ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
         order = (theirs, str(folder), dict(environment or os.environ), str(log or ""), own_group, code, arguments)
         self._process = _SERVER.Process(target=_be, args=order, daemon=True)
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # The server imports by it what it is to preload.
+        with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # For what the server is to preload.
             forkserver.ensure_running()
         self._process.start()
         self.stdin, self.stdout, self.stderr = (
