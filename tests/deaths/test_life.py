@@ -8,19 +8,11 @@ from neli_router.deaths.life import OwnLife, life_of
 from neli_router.errors import ConfigError
 
 
-def test_a_life_is_known_by_each_of_its_incarnations() -> None:
+def test_a_life_is_known_by_each_of_its_incarnations_and_shown_by_its_secret_alone() -> None:
     life = OwnLife.begin(Random(1))
     assert life.name == life_of(f"{life.name}0000") == life_of(f"{life.name}ffff")
-
-
-def test_the_secret_shows_the_life_and_no_other_does() -> None:
-    life = OwnLife.begin(Random(1))
     assert life == OwnLife.shown_by(life.secret)
     assert life.name != OwnLife.shown_by("0" * 32).name
-
-
-def test_the_secret_stands_in_no_repr() -> None:
-    life = OwnLife.begin(Random(1))
     assert life.secret not in repr(life)
 
 

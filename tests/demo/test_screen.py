@@ -10,7 +10,7 @@ from rich.console import Console
 from neli_router.demo import screen
 from neli_router.demo.checks import Check
 from neli_router.demo.scene import Run, StoryEvent
-from neli_router.demo.screen import MEMBER_STYLES, LiveScreen, PlainScreen, frame, spelled, summary
+from neli_router.demo.screen import MEMBER_STYLES, LiveScreen, PlainScreen, frame
 from neli_router.demo.story import NAMES
 from neli_router.demo.traffic import LookUps
 from neli_router.processes.referee import Life, LifePhase, Span
@@ -119,10 +119,6 @@ def test_every_letter_can_be_read_on_its_own_background_whatever_the_terminals_i
     assert contrast >= 4.5, "what the Web Content Accessibility Guidelines (AA) ask of text"
 
 
-def test_an_event_is_one_line_in_a_constant_format() -> None:
-    assert ["    3.002 s  kill   bravo    kill -9: process 4712 is no more; it led 2 partitions"] == spelled(KILL)
-
-
 def test_plain_lines_tell_the_story_and_its_outcome(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainScreen("NELI Router demo: a test") as plain:
         plain.tell(KILL)
@@ -177,9 +173,3 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-def test_the_summary_names_what_failed() -> None:
-    held, broken = Check("SIGSTOP", True, ""), Check("shares", False, "")
-    assert "all 2 checks held" == summary([held, held])
-    assert "1 of 2 checks failed: shares" == summary([held, broken])

@@ -45,10 +45,10 @@ def environment(container: Any) -> dict[str, str]:
     }
 
 
-def mounted(pod: Any, path: str) -> Any:
-    """The volume that the pod's first container has at `path`."""
-    name = next(mount["name"] for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"] == path)
-    return next(volume for volume in pod["volumes"] if volume["name"] == name)
+def mounts(pod: Any) -> dict[str, Any]:
+    """Path -> the volume there, for the pod's first container."""
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    return {mount["mountPath"]: volumes[mount["name"]] for mount in pod["containers"][0]["volumeMounts"]}
 
 
 def test_the_agents_environment_is_a_usable_configuration(tmp_path: Path) -> None:
@@ -64,15 +64,11 @@ def test_the_agents_environment_is_a_usable_configuration(tmp_path: Path) -> Non
     assert {"NELI_NAME", "POD_NAME", "POD_IP"} <= told.keys()
 
 
-def test_kubernetes_waits_for_longer_than_the_agent_drains() -> None:
+def test_graces_are_longer_than_what_they_wait_for() -> None:
     drain_timeout = float(environment(CONTAINER)["NELI_DRAIN_TIMEOUT"])
     assert Config("memory://x").drain_timeout == drain_timeout
     assert drain_timeout + 10 <= AGENT["terminationGracePeriodSeconds"]
-
-
-def test_the_programs_grace_has_room_for_its_pause_and_its_work() -> None:
     _, seconds = PROGRAM["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-    drain_timeout = float(environment(CONTAINER)["NELI_DRAIN_TIMEOUT"])
     assert int(seconds) + drain_timeout <= PROGRAM["terminationGracePeriodSeconds"]
 
 
@@ -84,15 +80,15 @@ def test_readiness_asks_for_the_ledger_and_liveness_does_not() -> None:
 
 def test_the_program_finds_the_agents_socket_as_the_agents_user() -> None:
     assert environment(PROGRAM["containers"][0])["NELI_AGENT"] == f"unix:{environment(CONTAINER)['NELI_AGENT_SOCKET']}"
-    assert mounted(AGENT, "/run/neli")["hostPath"]["path"] == mounted(PROGRAM, "/run/neli")["hostPath"]["path"]
+    assert mounts(AGENT)["/run/neli"]["hostPath"]["path"] == mounts(PROGRAM)["/run/neli"]["hostPath"]["path"]
     users = {pod["securityContext"]["runAsUser"] for pod in (AGENT, PROGRAM)}
     assert {10001} == users
     assert f"chown {AGENT['securityContext']['runAsUser']}:" in AGENT["initContainers"][0]["command"][2]
-
-
-def test_the_ledger_outlives_the_pod() -> None:
-    folder = mounted(AGENT, "/var/lib/neli")["hostPath"]["path"]
-    assert f"sqlite://{folder}/ledger.db" == environment(CONTAINER)["NELI_LEDGER"]
+    # And the ledger outlives the pod.
+    assert (
+        f"sqlite://{mounts(AGENT)['/var/lib/neli']['hostPath']['path']}/ledger.db"
+        == environment(CONTAINER)["NELI_LEDGER"]
+    )
 
 
 @pytest.mark.parametrize("pod", [AGENT, PROGRAM, OF_GROUP, OF_MEMBERS], ids=["agent", "program", "group", "members"])
@@ -131,12 +127,6 @@ def test_the_manifests_say_that_this_ledger_serves_one_host_only() -> None:
 
 
 # A group across nodes
-
-
-def mounts(pod: Any) -> dict[str, Any]:
-    """Path -> the volume there, for the pod's first container."""
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
-    return {mount["mountPath"]: volumes[mount["name"]] for mount in pod["containers"][0]["volumeMounts"]}
 
 
 def test_the_groups_environment_is_a_usable_configuration(tmp_path: Path) -> None:

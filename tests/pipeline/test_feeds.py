@@ -4,6 +4,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -26,6 +27,18 @@ TICKS, INTERVALS = 3000, 5
 @pytest.fixture(name="intervals")
 def some() -> list[pa.Table]:
     return list(Market(instruments=40).split(TICKS, INTERVALS))
+
+
+def producer_for(address: str, **settings: Any) -> tuple[Producer, str]:
+    """A producer for the topic at this address, and the topic's name."""
+    servers, name = address.removeprefix("kafka://").split("/")
+    return Producer({"bootstrap.servers": servers, **settings}), name
+
+
+def encoded(ticks: pa.Table) -> list[tuple[str, bytes]]:
+    """The key and the body of each tick's message."""
+    rows = ticks.set_column(2, "at", ticks["at"].cast(pa.int64())).to_pylist()
+    return [(tick["instrument"], msgspec.json.encode(tick)) for tick in rows]
 
 
 def read(feed: TickFolder | TickTopic, lane: int, after: int, upto: int) -> pa.Table:
@@ -101,13 +114,11 @@ def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
 ) -> None:
     address = new_topic(1)
     feed = TickTopic(address, LAYOUT)
-    servers, name = address.removeprefix("kafka://").split("/")
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
+    producer, name = producer_for(address, **{"transactional.id": uuid4().hex})
     producer.init_transactions(60)
     producer.begin_transaction()
-    feed_of_one = intervals[0].slice(0, 3)
-    for tick in feed_of_one.set_column(2, "at", feed_of_one["at"].cast(pa.int64())).to_pylist():
-        producer.produce(name, msgspec.json.encode(tick), key=tick["instrument"], partition=0)
+    for key, body in encoded(intervals[0].slice(0, 3)):
+        producer.produce(name, body, key=key, partition=0)
     producer.commit_transaction(60)
     # The broker marks the end of the transaction a moment after it has taken it.
     until(lambda: feed.tip(0, 0) == 4, "the tip behind the end of the transaction")
@@ -130,13 +141,10 @@ def test_ticks_that_retention_dropped_are_an_error(new_topic: Callable[[int], st
 @pytest.mark.kafka
 def test_a_tick_in_a_lane_that_its_owner_does_not_read_is_an_error(new_topic: Callable[[int], str]) -> None:
     address = new_topic(2)
-    servers, name = address.removeprefix("kafka://").split("/")
-    tick = Market(instruments=1).interval(1)
-    (instrument,) = tick["instrument"].to_pylist()
+    ((instrument, body),) = encoded(Market(instruments=1).interval(1))
     right = LAYOUT.partition(instrument) % 2
-    producer = Producer({"bootstrap.servers": servers})
-    (value,) = tick.set_column(2, "at", tick["at"].cast(pa.int64())).to_pylist()
-    producer.produce(name, msgspec.json.encode(value), partition=1 - right)
+    producer, name = producer_for(address)
+    producer.produce(name, body, partition=1 - right)
     assert 0 == producer.flush(60)
     with pytest.raises(NeliError, match=f"it has some that belong to partition {right}"):
         read(TickTopic(address, LAYOUT), 1 - right, 0, 1)
@@ -148,8 +156,7 @@ def test_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
 ) -> None:
     for message in (b'{"instrument": "EUR/USD"}', None):
         address = new_topic(1)
-        servers, name = address.removeprefix("kafka://").split("/")
-        producer = Producer({"bootstrap.servers": servers})
+        producer, name = producer_for(address)
         producer.produce(name, message, partition=0)
         assert 0 == producer.flush(60)
         with pytest.raises(NeliError, match="one is not"):
