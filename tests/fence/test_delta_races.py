@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,13 +21,13 @@ import neli_router
 from neli_router.fence import Refused
 from neli_router.fence.delta import FencedTable, Progress
 from neli_router.keyspace import Layout
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(neli_router.__file__).parents[1]
 LAYOUT = Layout(partitions=8)
 SCHEMA = pa.schema([("writer", pa.string()), ("term", pa.int64()), ("batch", pa.int64())])
-PATIENCE = 180.0
 
 RACERS, BATCHES, PARTITIONS = 3, 16, 2
 """6 processes and 160 batches held, too, with 7762 terms drawn. These take a few seconds."""
@@ -277,27 +276,11 @@ def test_to_look_and_then_to_write_by_the_path_lets_a_zombie_in(table: FencedTab
     It also shows that `disorder` can find what the race above must not have.
     """
     path = str(table.path)
-    looked, overtaken = threading.Event(), threading.Event()
-
-    def zombie() -> None:
-        assert DeltaTable(path).transaction_version("neli.term/1") == 7
-        looked.set()
-        assert overtaken.wait(PATIENCE)
-        ids = [Transaction("neli.term/1", 7), Transaction("neli.batch/1", 1)]
-        write_deltalake(
-            path,
-            rows("zombie", 7, 1, 1),
-            mode="append",
-            schema_mode="merge",
-            commit_properties=CommitProperties(app_transactions=ids),
-        )
-
     table.append(rows("zombie", 7, 0, 1), {1: 7}, 0)
-    thread = threading.Thread(target=zombie)
-    thread.start()
-    assert looked.wait(PATIENCE)
+    assert DeltaTable(path).transaction_version("neli.term/1") == 7
     table.append(rows("owner", 9, 1, 1), {1: 9}, 1)
-    overtaken.set()
-    thread.join(PATIENCE)
+    ids = [Transaction("neli.term/1", 7), Transaction("neli.batch/1", 1)]
+    properties = CommitProperties(app_transactions=ids)
+    write_deltalake(path, rows("zombie", 7, 1, 1), mode="append", schema_mode="merge", commit_properties=properties)
     assert [(1, 0, "zombie"), (1, 1, "owner"), (1, 1, "zombie")] == held(table)
     assert 2 == len(disorder(table.path))

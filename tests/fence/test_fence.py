@@ -8,6 +8,7 @@ import pickle
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from enum import IntEnum
 from pathlib import Path
@@ -20,6 +21,7 @@ from neli_router import fence
 from neli_router.errors import NeliError
 from neli_router.fence import RESOURCE_MAX, TERM_MAX, FenceMisused, Refused, Tally
 from neli_router.fence.statements import driver_of
+from tests.support.waiting import PATIENCE
 
 
 class Grade(IntEnum):
@@ -42,36 +44,34 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
 # Admitted
 
 
-def test_a_resource_starts_without_a_term_and_admits_any(connection: sqlite3.Connection) -> None:
+def test_a_term_is_admitted_unless_a_higher_one_was_and_the_refusal_says_what_to_do(
+    connection: sqlite3.Connection,
+) -> None:
     assert fence.admitted(connection, "invoices") is None
-    fence.admit(connection, "invoices", 0)
-    assert 0 == fence.admitted(connection, "invoices")
-
-
-def test_equal_and_higher_terms_are_admitted_and_remembered(connection: sqlite3.Connection) -> None:
-    for term in (7, 7, 9, TERM_MAX):
+    for term in (0, 7, 7, 9, TERM_MAX):
         fence.admit(connection, "invoices", term)
         assert term == fence.admitted(connection, "invoices")
-
-
-def test_a_lower_term_is_refused_and_changes_nothing(connection: sqlite3.Connection) -> None:
-    fence.admit(connection, "invoices", 9)
+    fence.admit(connection, "orders", 9)
     with pytest.raises(Refused) as caught:
-        fence.admit(connection, "invoices", 7)
-    assert ("invoices", 7, 9) == (caught.value.resource, caught.value.term, caught.value.admitted)
-    assert 9 == fence.admitted(connection, "invoices")
-
-
-def test_a_refusal_says_what_was_wanted_what_was_found_and_what_to_do(connection: sqlite3.Connection) -> None:
-    fence.admit(connection, "invoices", 9)
-    with pytest.raises(NeliError) as caught:
-        fence.admit(connection, "invoices", 7)
+        fence.admit(connection, "orders", 7)
+    assert ("orders", 7, 9) == (caught.value.resource, caught.value.term, caught.value.admitted)
+    assert isinstance(caught.value, NeliError)
     expected = (
-        "term 7 was to be admitted to 'invoices', but term 9 was already: roll this transaction back and stop the "
+        "term 7 was to be admitted to 'orders', but term 9 was already: roll this transaction back and stop the "
         "work: a newer owner has taken it over. If every member is refused, the group's terms began anew (another "
         "ledger, or state folders that were lost): start all with a term_base of at least 9"
     )
     assert expected == str(caught.value)
+    assert 9 == fence.admitted(connection, "orders")
+
+
+@pytest.mark.parametrize(
+    "name", ["Invoices", "n" * RESOURCE_MAX, "'); DROP TABLE neli_fence; -- %s ? :1 {term} ö"], ids=ascii
+)
+def test_resources_of_any_names_know_nothing_of_each_other(connection: sqlite3.Connection, name: str) -> None:
+    fence.admit(connection, "invoices", 9)
+    fence.admit(connection, name, 3)
+    assert [9, 3] == [fence.admitted(connection, one) for one in ("invoices", name)]
 
 
 def test_a_refusal_survives_the_way_to_another_process() -> None:
@@ -87,16 +87,8 @@ def test_a_batch_is_new_once_and_a_later_one_ends_all_before_it(connection: sqli
     assert expected == [fence.admit_batch(connection, "invoices", *one) for one in asked]
     assert (9, TERM_MAX) == (fence.admitted(connection, "invoices"), fence.admitted_batch(connection, "invoices"))
     assert fence.admitted_batch(connection, "orders") is None
-
-
-def test_a_batch_that_was_rolled_back_is_new_again(connection: sqlite3.Connection) -> None:
-    assert fence.admit_batch(connection, "invoices", 7, 1)
     connection.rollback()
-    assert fence.admit_batch(connection, "invoices", 7, 1)
-
-
-def test_a_batch_under_a_lower_term_is_refused_whether_it_is_new_or_not(connection: sqlite3.Connection) -> None:
-    assert fence.admit_batch(connection, "invoices", 9, 1)
+    assert fence.admit_batch(connection, "invoices", 9, 1), "it was rolled back"
     connection.commit()
     for batch in (1, 2):
         with pytest.raises(Refused):
@@ -114,54 +106,27 @@ def test_what_is_no_batch_is_refused_before_anything_is_written(connection: sqli
     assert fence.admitted(connection, "invoices") is None
 
 
-def test_resources_know_nothing_of_each_other(connection: sqlite3.Connection) -> None:
-    fence.admit(connection, "invoices", 9)
-    fence.admit(connection, "orders", 7)
-    fence.admit(connection, "Invoices", 1)
-    expected = [9, 7, 1]
-    assert expected == [fence.admitted(connection, name) for name in ("invoices", "orders", "Invoices")]
-
-
-def test_a_name_is_text_and_never_a_part_of_the_statement(connection: sqlite3.Connection) -> None:
-    name = "'); DROP TABLE neli_fence; -- %s ? :1 {term} ö"
-    fence.admit(connection, name, 3)
-    assert 3 == fence.admitted(connection, name)
-
-
 # Whose transaction it is
 
 
-def test_it_neither_commits_nor_rolls_back(connection: sqlite3.Connection, path: Path) -> None:
-    fence.admit(connection, "invoices", 7)
+def test_the_transaction_is_the_callers_also_after_a_refusal(connection: sqlite3.Connection, path: Path) -> None:
+    with connection:
+        fence.admit(connection, "invoices", 9)
+    fence.admit(connection, "orders", 7)
     assert connection.in_transaction
     with closing(sqlite3.connect(path)) as other:
-        assert fence.admitted(other, "invoices") is None
+        assert fence.admitted(other, "orders") is None
     connection.rollback()
-    assert fence.admitted(connection, "invoices") is None
-
-
-def test_after_a_refusal_the_transaction_is_still_the_callers(connection: sqlite3.Connection) -> None:
+    assert fence.admitted(connection, "orders") is None
     with connection:
         fence.admit(connection, "orders", 1)
-        fence.admit(connection, "invoices", 9)
         with pytest.raises(Refused):
             fence.admit(connection, "invoices", 7)
     assert 1 == fence.admitted(connection, "orders")
-
-
-def test_a_write_that_was_refused_is_rolled_back_with_what_came_before_it(connection: sqlite3.Connection) -> None:
-    connection.execute("CREATE TABLE notes (body TEXT)")
-    with connection:
-        fence.admit(connection, "notes", 9)
-
-    def write_too_early() -> None:
-        with connection:
-            connection.execute("INSERT INTO notes VALUES ('too early')")
-            fence.admit(connection, "notes", 7)
-
-    with pytest.raises(Refused):
-        write_too_early()
-    assert [] == connection.execute("SELECT * FROM notes").fetchall()
+    with pytest.raises(Refused), connection:  # noqa: PT012 - the two are one transaction.
+        fence.admit(connection, "orders", 2)
+        fence.admit(connection, "invoices", 7)
+    assert 1 == fence.admitted(connection, "orders"), "a write that is refused is rolled back with all before it"
 
 
 def test_a_connection_that_commits_each_statement_is_refused_before_it_does(path: Path) -> None:
@@ -179,31 +144,21 @@ def test_a_connection_that_commits_each_statement_is_refused_before_it_does(path
 # The table
 
 
-def test_making_the_table_again_keeps_what_was_admitted(connection: sqlite3.Connection) -> None:
-    fence.admit(connection, "invoices", 7)
-    fence.install(connection)
-    assert 7 == fence.admitted(connection, "invoices")
-
-
-def test_many_may_make_the_table_at_once(path: Path) -> None:
+def test_many_may_make_the_table_at_once_and_it_keeps_what_was_admitted(path: Path) -> None:
     barrier = threading.Barrier(8)
-    failures: list[BaseException] = []
 
-    def make() -> None:
-        try:
-            with closing(sqlite3.connect(path, timeout=30)) as own:
-                barrier.wait()
-                fence.install(own)
-                own.commit()
-        except BaseException as error:  # noqa: BLE001 - told to the main thread, which asserts that there is none.
-            failures.append(error)
+    def make(_: int) -> None:
+        with closing(sqlite3.connect(path, timeout=PATIENCE)) as own:
+            barrier.wait()
+            fence.install(own)
+            own.commit()
 
-    threads = [threading.Thread(target=make) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [] == failures
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(8)))
+    with closing(sqlite3.connect(path)) as connection:
+        fence.admit(connection, "invoices", 7)
+        fence.install(connection)
+        assert 7 == fence.admitted(connection, "invoices")
 
 
 def test_without_the_table_the_drivers_error_says_how_to_make_it(path: Path) -> None:
@@ -287,11 +242,6 @@ def test_what_is_no_name_is_refused_and_not_shown(connection: sqlite3.Connection
         fence.admitted(connection, resource)
 
 
-def test_the_longest_name_is_fine(connection: sqlite3.Connection) -> None:
-    fence.admit(connection, "n" * RESOURCE_MAX, 7)
-    assert 7 == fence.admitted(connection, "n" * RESOURCE_MAX)
-
-
 def test_what_is_no_connection_is_refused() -> None:
     with pytest.raises(FenceMisused, match="which has no cursors"):
         fence.admit(object(), "invoices", 7)
@@ -300,15 +250,12 @@ def test_what_is_no_connection_is_refused() -> None:
 # Drivers
 
 
-class Derived(sqlite3.Connection):
-    """As an application or a library of instruments would derive one."""
-
-
 def test_a_class_that_derives_from_a_drivers_connection_is_known(path: Path) -> None:
-    with closing(sqlite3.connect(path, factory=Derived)) as derived:
-        fence.install(derived)
-        fence.admit(derived, "invoices", 7)
-        assert 7 == fence.admitted(derived, "invoices")
+    derived: type[sqlite3.Connection] = type("Derived", (sqlite3.Connection,), {})
+    with closing(sqlite3.connect(path, factory=derived)) as opened:
+        fence.install(opened)
+        fence.admit(opened, "invoices", 7)
+        assert 7 == fence.admitted(opened, "invoices")
 
 
 class Wrapped:
@@ -323,16 +270,15 @@ def test_a_driver_that_nobody_knows_works_by_its_paramstyle(connection: sqlite3.
     wrapped = Wrapped(connection)
     with pytest.raises(FenceMisused, match="say paramstyle="):
         fence.admit(wrapped, "invoices", 7)
+    with pytest.raises(FenceMisused, match="'dollar'"):
+        fence.admit(wrapped, "invoices", 7, paramstyle="dollar")
+    with pytest.raises(FenceMisused, match="autocommit mode"):
+        fence.admit(Wrapped(connection, autocommit=True), "invoices", 7, paramstyle=paramstyle)
     fence.install(wrapped, paramstyle=paramstyle)
     fence.admit(wrapped, "invoices", 7, paramstyle=paramstyle)
     assert 7 == fence.admitted(wrapped, "invoices", paramstyle=paramstyle)
     with pytest.raises(Refused):
         fence.admit(wrapped, "invoices", 6, paramstyle=paramstyle)
-
-
-def test_a_driver_that_nobody_knows_is_refused_in_autocommit_mode(connection: sqlite3.Connection) -> None:
-    with pytest.raises(FenceMisused, match="autocommit mode"):
-        fence.admit(Wrapped(connection, autocommit=True), "invoices", 7, paramstyle="qmark")
 
 
 @pytest.mark.parametrize(
@@ -349,11 +295,6 @@ def test_every_paramstyle_of_the_standard_is_spelled(paramstyle: str, values: st
     statement = driver_of(SimpleNamespace(cursor=print), paramstyle).admit("invoices", 7)
     assert f"VALUES {values} ON" in statement.text
     assert parameters == statement.parameters
-
-
-def test_a_paramstyle_that_does_not_exist_is_refused(connection: sqlite3.Connection) -> None:
-    with pytest.raises(FenceMisused, match="'dollar'"):
-        fence.admit(connection, "invoices", 7, paramstyle="dollar")
 
 
 @pytest.mark.parametrize("shape", [sqlite3.Row, lambda cursor, row: {"term": row[0]}, lambda cursor, row: None])
@@ -383,15 +324,12 @@ def test_what_was_admitted_and_refused_is_counted(connection: sqlite3.Connection
 def test_threads_that_count_at_once_lose_nothing() -> None:
     tally = Tally()
 
-    def count() -> None:
-        for _ in range(2000):
+    def count(times: int) -> None:
+        for _ in range(times):
             tally.count(refused=True)
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count, [2000] * 4))
     assert (0, 8000) == (tally.admitted, tally.refused)
 
 

@@ -8,7 +8,6 @@ The server is asked whether a transaction waits (`pg_blocking_pids`); that is no
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from psycopg.rows import class_row, dict_row, scalar_row
 
 from neli_router import fence
 from neli_router.fence import TERM_MAX, FenceMisused, Refused, asynchronous
-from tests.support.servers.postgresql import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.postgresql
 
@@ -42,15 +41,10 @@ def beside(act: Callable[[], Any]) -> Iterator[Future[Any]]:
 
 
 def wait_until_blocked(address: str, blocked: Either, by: Either) -> None:
-    give_up_at = time.monotonic() + PATIENCE
-    pids = blocked.info.backend_pid, by.info.backend_pid
+    asked = "SELECT %s = ANY(pg_blocking_pids(%s))"
+    pids = by.info.backend_pid, blocked.info.backend_pid
     with psycopg.connect(address, autocommit=True) as watching:
-        while True:
-            row = watching.execute("SELECT %s = ANY(pg_blocking_pids(%s))", (pids[1], pids[0])).fetchone()
-            if row == (True,):
-                return
-            assert time.monotonic() < give_up_at, "it was not blocked"
-            time.sleep(0.005)
+        until(lambda: watching.execute(asked, pids).fetchone() == (True,), "one that is blocked")
 
 
 def admitted(address: str, resource: str = "notes") -> int | None:
@@ -134,26 +128,18 @@ def test_of_two_that_write_one_batch_the_second_waits_and_writes_if_the_first_di
             assert is_new == asking.result(PATIENCE)
 
 
-def test_a_rollback_restores_the_fence_for_who_waited(address: str) -> None:
+@pytest.mark.parametrize("first", [None, 7])
+def test_a_rollback_restores_the_fence_for_who_waited(address: str, first: int | None) -> None:
+    """Also that of the first admission ever."""
     with two(address) as (older, newer):
-        write(older, 7, "first")
+        if first is not None:
+            write(older, first, "first")
         fence.admit(newer, "notes", 9)
         with beside(lambda: write(older, 7, "second")) as writing:
             wait_until_blocked(address, older, newer)
             newer.rollback()
             writing.result(PATIENCE)
-    assert ["second"] == bodies(address)
-    assert 7 == admitted(address)
-
-
-def test_the_first_admission_ever_that_is_rolled_back_leaves_nothing(address: str) -> None:
-    with two(address) as (older, newer):
-        fence.admit(newer, "notes", 9)
-        with beside(lambda: write(older, 7, "first")) as writing:
-            wait_until_blocked(address, older, newer)
-            newer.rollback()
-            writing.result(PATIENCE)
-    assert 7 == admitted(address)
+    assert (7, ["second"]) == (admitted(address), bodies(address))
 
 
 def test_resources_do_not_wait_for_each_other(address: str) -> None:
@@ -178,7 +164,7 @@ def test_a_stricter_isolation_refuses_in_the_servers_words(address: str, level: 
     assert ["new"] == bodies(address)
 
 
-def test_a_connection_that_commits_each_statement_is_refused_before_it_does(address: str) -> None:
+def test_a_connection_that_commits_each_statement_or_is_in_pipeline_mode_is_refused(address: str) -> None:
     with psycopg.connect(address, autocommit=True) as by_itself:
         with pytest.raises(FenceMisused, match="autocommit mode"):
             fence.admit(by_itself, "notes", 7)
@@ -186,6 +172,13 @@ def test_a_connection_that_commits_each_statement_is_refused_before_it_does(addr
         with by_itself.transaction():
             fence.admit(by_itself, "notes", 7)
     assert 7 == admitted(address)
+    with psycopg.connect(address) as connection:
+        with connection.pipeline(), pytest.raises(FenceMisused, match="it is in pipeline mode"):
+            fence.admit(connection, "notes", 9)
+        fence.admit(connection, "notes", 9)
+        with connection.pipeline():
+            connection.execute("INSERT INTO notes VALUES ('a', 'nine', 9)")
+    assert (9, ["nine"]) == (admitted(address), bodies(address))
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
@@ -204,17 +197,17 @@ def test_many_may_make_the_table_at_once(address: str, autocommit: bool) -> None
     assert admitted(address) is None
 
 
-def test_without_the_table_the_drivers_error_says_how_to_make_it(address: str) -> None:
+def test_the_table_refuses_what_no_term_can_be_and_without_it_the_drivers_error_says_how_to_make_it(
+    address: str,
+) -> None:
     with psycopg.connect(address) as connection:
+        with pytest.raises(psycopg.errors.CheckViolation):
+            connection.execute("INSERT INTO neli_fence VALUES ('notes', -1)")
+        connection.rollback()
         connection.execute("DROP TABLE neli_fence")
         with pytest.raises(psycopg.errors.UndefinedTable) as caught:
             fence.admit(connection, "notes", 7)
     assert ["neli: `install(connection)` of neli_router.fence makes the table; commit it"] == caught.value.__notes__
-
-
-def test_the_table_itself_refuses_what_no_term_can_be(address: str) -> None:
-    with psycopg.connect(address) as connection, pytest.raises(psycopg.errors.CheckViolation):
-        connection.execute("INSERT INTO neli_fence VALUES ('notes', -1)")
 
 
 @pytest.mark.parametrize("factory", [dict_row, scalar_row, class_row(dict)])
@@ -322,16 +315,6 @@ def test_another_search_path_is_another_fence(address: str) -> None:
         fence.install(connection)
         assert fence.admitted(connection, "notes") is None
         connection.rollback()
-
-
-def test_a_connection_in_pipeline_mode_is_refused(address: str) -> None:
-    with psycopg.connect(address) as connection:
-        with connection.pipeline(), pytest.raises(FenceMisused, match="it is in pipeline mode"):
-            fence.admit(connection, "notes", 9)
-        fence.admit(connection, "notes", 9)
-        with connection.pipeline():
-            connection.execute("INSERT INTO notes VALUES ('a', 'nine', 9)")
-    assert (9, ["nine"]) == (admitted(address), bodies(address))
 
 
 def test_two_resources_in_opposite_order_deadlock_and_the_servers_error_says_what_to_do(address: str) -> None:

@@ -24,9 +24,9 @@ import pytest
 import neli_router
 from neli_router import fence
 from neli_router.fence import FenceMisused, Refused, asynchronous
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(neli_router.__file__).parents[1]
-PATIENCE = 180.0
 
 ZOMBIE = """
 import sqlite3, sys
@@ -97,27 +97,20 @@ def woken(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def take_over(connection: Any) -> None:
-    """A new owner's way: raise the fence and commit it; then read, and write."""
-    fence.admit(connection, "notes", 9)
-    connection.commit()
-    assert [] == connection.execute("SELECT * FROM notes").fetchall()
-    fence.admit(connection, "notes", 9)
-    connection.execute("INSERT INTO notes VALUES ('n', 'newer', 9)")
-    connection.commit()
-
-
-def test_a_process_that_was_stopped_in_its_work_is_refused_when_it_wakes_up(path: Path) -> None:
-    with zombie("sqlite", str(path)) as process, closing(sqlite3.connect(path)) as newer:
-        take_over(newer)
-        assert "7 refused by 9 1\n" == woken(process)
-        assert [("newer",)] == newer.execute("SELECT body FROM notes").fetchall()
-
-
-@pytest.mark.postgresql
-def test_a_process_that_was_stopped_in_its_work_is_refused_by_postgresql_too(address: str) -> None:
-    with zombie("postgresql", address) as process, psycopg.connect(address) as newer:
-        take_over(newer)
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_a_process_that_was_stopped_in_its_work_is_refused_when_it_wakes_up(
+    kind: str, path: Path, request: pytest.FixtureRequest
+) -> None:
+    address = str(path) if kind == "sqlite" else request.getfixturevalue("address")
+    newer: Any = sqlite3.connect(address) if kind == "sqlite" else psycopg.connect(address)
+    with zombie(kind, address) as process, closing(newer):
+        # A new owner's way: raise the fence and commit it; then read, and write.
+        fence.admit(newer, "notes", 9)
+        newer.commit()
+        assert [] == newer.execute("SELECT * FROM notes").fetchall()
+        fence.admit(newer, "notes", 9)
+        newer.execute("INSERT INTO notes VALUES ('n', 'newer', 9)")
+        newer.commit()
         assert "7 refused by 9 1\n" == woken(process)
         assert [("newer",)] == newer.execute("SELECT body FROM notes").fetchall()
 

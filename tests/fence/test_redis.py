@@ -1,10 +1,11 @@
 """The fence in a real Redis: admitted writes happen in the same step, and refused ones not at all."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext, suppress
 from enum import IntEnum
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -41,6 +42,7 @@ def text(value: object) -> str:
 
 def test_a_term_is_admitted_unless_a_higher_one_was(client: Any, resource: str) -> None:
     assert fence.admitted(client, resource) is None
+    before = tally.admitted, tally.refused
     for term in (0, 7, 7, 9, 10, 2**53, 2**53 + 1, TERM_MAX):
         fence.admit(client, resource, term)
         assert term == fence.admitted(client, resource)
@@ -49,6 +51,7 @@ def test_a_term_is_admitted_unless_a_higher_one_was(client: Any, resource: str) 
     refused = caught.value
     assert (resource, TERM_MAX - 1, TERM_MAX) == (refused.resource, refused.term, refused.admitted)
     assert TERM_MAX == fence.admitted(client, resource)
+    assert (8, 1) == (tally.admitted - before[0], tally.refused - before[1])
 
 
 @pytest.mark.parametrize(("held", "term"), [(10, 9), (100, 99), (10, 0), (2**63 - 1, 2**53), (19, 10), (2, 1)])
@@ -82,9 +85,12 @@ def test_a_batch_is_written_once_and_a_later_one_ends_all_before_it(client: Any,
     assert 4 == client.llen(key)
 
 
-def test_a_batch_whose_command_failed_is_still_to_be_written(client: Any, resource: str) -> None:
-    with pytest.raises(redis_py.ResponseError, match=r"Unknown Redis command|unknown command"):
-        fence.admit_batch(client, resource, 7, 1, ("NOSUCHCOMMAND", "x"))
+def test_a_batch_whose_command_failed_is_still_to_be_written_and_counts_nowhere(client: Any, resource: str) -> None:
+    before = tally.admitted, tally.refused
+    for act in (partial(fence.admit_batch, client, resource, 7, 1), partial(fence.admit, client, resource, 7)):
+        with pytest.raises(redis_py.ResponseError, match=r"Unknown Redis command|unknown command"):
+            act(("NOSUCHCOMMAND", "x"))
+    assert before == (tally.admitted, tally.refused)
     assert fence.admitted_batch(client, resource) is None
     assert fence.admit_batch(client, resource, 7, 1)
 
@@ -97,6 +103,8 @@ def test_a_batch_may_have_many_commands_and_a_step_may_not(client: Any, resource
     for commands in ([("PING",)] * (fence.BATCH_MAX + 1), [("DEL", *["x"] * 5000)] * 200):
         with pytest.raises(FenceMisused, match="smaller batches"):
             fence.admit_batch(client, resource, 7, 2, *commands)
+    with pytest.raises(FenceMisused, match="at most 1000 commands"):
+        fence.admit(client, resource, 7, *[("PING",)] * 1001)
     with pytest.raises(FenceMisused, match="a batch was wanted"):
         fence.admit_batch(client, resource, 7, -1)
     assert 1 == fence.admitted_batch(client, resource)
@@ -113,23 +121,18 @@ def test_a_command_that_redis_could_not_carry_out_is_refused_before_those_in_fro
     assert (words, 1) == (client.llen(key), fence.admitted_batch(client, resource))
 
 
-def test_a_zombie_among_many_threads_never_writes_after_a_newer_owner(client: Any, redis: str, resource: str) -> None:
+def test_a_zombie_among_many_threads_never_writes_after_a_newer_owner(redis: str, resource: str) -> None:
     key = f"log of {resource}"
 
     def write(term: int) -> None:
-        with closing(redis_py.Redis.from_url(redis)) as own:
+        with closing(redis_py.Redis.from_url(redis)) as own, suppress(Refused):
             for _ in range(50):
-                try:
-                    fence.admit(own, resource, term, ("RPUSH", key, term))
-                except Refused:
-                    return
+                fence.admit(own, resource, term, ("RPUSH", key, term))
 
-    threads = [threading.Thread(target=write, args=(term,)) for term in range(1, 6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    written = [int(term) for term in client.lrange(key, 0, -1)]
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(write, range(1, 6)))
+    with closing(redis_py.Redis.from_url(redis)) as client:
+        written = [int(term) for term in client.lrange(key, 0, -1)]
     assert sorted(written) == written
     assert 50 == written.count(5)
 
@@ -141,29 +144,29 @@ def test_resources_are_apart_and_their_names_may_hold_anything_printable(client:
     assert list(range(len(names))) == [fence.admitted(client, name) for name in names]
 
 
-@pytest.mark.parametrize("command", ["SET key value", b"SET", (), []])
-def test_what_is_no_command_is_refused_before_anything_is_sent(client: Any, resource: str, command: Any) -> None:
-    with pytest.raises(FenceMisused, match="each a tuple of its words"):
-        fence.admit(client, resource, 7, command)
-    with pytest.raises(FenceMisused, match="at most 1000 commands"):
-        fence.admit(client, resource, 7, *[("PING",)] * 1001)
-    assert fence.admitted(client, resource) is None
+NO_COMMANDS: tuple[Any, ...] = ("SET key value", b"SET", (), [])
+NO_WORDS: tuple[Any, ...] = (Grade.HIGH, True, None, 1j, ["a"])
+"""The client sends an IntEnum as `<Grade.HIGH: 7>`."""
+
+WAYS_OUT: tuple[Any, ...] = (("SELECT", 1), (b"flushdb",), ("FlushAll",), ("SWAPDB", 0, 1))
+"""After SELECT, the number of a batch was remembered in another database, and the batch written twice."""
 
 
-@pytest.mark.parametrize("word", [Grade.HIGH, True, None, 1 + 1j, ["a"]])
-def test_what_redis_would_be_sent_in_other_words_is_refused(client: Any, resource: str, word: Any) -> None:
-    """The client sends an IntEnum as `<Grade.HIGH: 7>`."""
-    with pytest.raises(FenceMisused, match=f"found a {type(word).__name__} in one"):
-        fence.admit(client, resource, 7, ("SET", f"key of {resource}", 1), ("SET", f"key of {resource}", word))
-    assert fence.admitted(client, resource) is None
-
-
-@pytest.mark.parametrize("command", [("SELECT", 1), (b"flushdb",), ("FlushAll",), ("SWAPDB", 0, 1)])
-def test_a_command_that_leads_away_from_the_fence_is_refused(client: Any, resource: str, command: Any) -> None:
-    """After SELECT, the number of a batch was remembered in another database, and the batch written twice."""
-    with pytest.raises(FenceMisused, match="leave the fence where it is"):
-        fence.admit_batch(client, resource, 7, 1, ("SET", f"key of {resource}", 1), command)
-    assert fence.admitted_batch(client, resource) is None
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        *((command, "each a tuple of its words") for command in NO_COMMANDS),
+        *((("SET", "key", word), f"found a {type(word).__name__} in one") for word in NO_WORDS),
+        *((command, "leave the fence where it is") for command in WAYS_OUT),
+    ],
+)
+def test_what_is_no_command_or_leads_away_from_the_fence_is_refused_before_anything_is_sent(
+    client: Any, resource: str, command: Any, problem: str
+) -> None:
+    for act in (partial(fence.admit, client, resource, 7), partial(fence.admit_batch, client, resource, 7, 1)):
+        with pytest.raises(FenceMisused, match=problem):
+            act(("SET", f"key of {resource}", 1), command)
+    assert (None, None) == (fence.admitted(client, resource), fence.admitted_batch(client, resource))
 
 
 def test_each_database_of_a_server_has_a_fence_of_its_own(client: Any, redis: str, resource: str) -> None:
@@ -173,48 +176,34 @@ def test_each_database_of_a_server_has_a_fence_of_its_own(client: Any, redis: st
         other.flushdb()
 
 
-@pytest.mark.parametrize(
-    ("settings", "is_refused"),
-    [
-        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "100mb"}, True),
-        ({"maxmemory-policy": "allkeys-random", "maxmemory": "100mb"}, True),
-        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "0"}, False),
-        ({"maxmemory-policy": "volatile-lru", "maxmemory": "100mb"}, False),
-        ({"maxmemory-policy": "noeviction", "maxmemory": "100mb"}, False),
-    ],
-)
-def test_a_server_that_drops_any_key_is_refused(settings: dict[str, str], is_refused: bool) -> None:
+def test_a_server_that_drops_any_key_is_refused() -> None:
     """Its user may have no right to `INFO`: then the fence works, and its keeper is not asked."""
     require(missing())
     password = "word"  # noqa: S105 - of a test.
-    with Redis.started(settings=settings) as server, redis_py.Redis(unix_socket_path=server.socket) as keeper:
-        with pytest.raises(FenceMisused, match="maxmemory-policy") if is_refused else nullcontext():
-            fence.admit(keeper, "invoices", 7, ("SET", "key", "value"))
-        assert (None if is_refused else b"value") == keeper.get("key")
+    with Redis.started() as server:
         server.cli("ACL", "SETUSER", "few", "on", f">{password}", "~*", "+eval", "+hget", "+hset", "+hello")
-        with redis_py.Redis(unix_socket_path=server.socket, username="few", password=password) as few:
-            fence.admit(few, "orders", 7)
+        for number, (policy, memory, is_refused) in enumerate(
+            (
+                ("allkeys-lru", "100mb", True),
+                ("allkeys-random", "100mb", True),
+                ("allkeys-lru", "0", False),
+                ("volatile-lru", "100mb", False),
+                ("noeviction", "100mb", False),
+            )
+        ):
+            server.cli("CONFIG", "SET", "maxmemory-policy", policy, "maxmemory", memory)
+            with redis_py.Redis(unix_socket_path=server.socket) as keeper:
+                with pytest.raises(FenceMisused, match="maxmemory-policy") if is_refused else nullcontext():
+                    fence.admit(keeper, "invoices", 7, ("SET", f"key {number}", "value"))
+                assert (None if is_refused else b"value") == keeper.get(f"key {number}")
+            with redis_py.Redis(unix_socket_path=server.socket, username="few", password=password) as few:
+                fence.admit(few, "orders", 7)
 
 
 @pytest.mark.parametrize("term", [-1, True, Grade.HIGH, 1.0, "7", 2**63])
 def test_what_is_no_term_is_refused(client: Any, resource: str, term: Any) -> None:
     with pytest.raises(FenceMisused, match="a term was wanted"):
         fence.admit(client, resource, term)
-
-
-def test_an_error_of_a_command_is_the_clients_and_counts_nowhere(client: Any, resource: str) -> None:
-    before = tally.admitted, tally.refused
-    with pytest.raises(redis_py.ResponseError, match=r"Unknown Redis command|unknown command"):
-        fence.admit(client, resource, 7, ("NOSUCHCOMMAND", "x"))
-    assert before == (tally.admitted, tally.refused)
-
-
-def test_the_tally_counts_what_was_admitted_and_what_was_refused(client: Any, resource: str) -> None:
-    before = tally.admitted, tally.refused
-    fence.admit(client, resource, 9)
-    with pytest.raises(Refused):
-        fence.admit(client, resource, 8)
-    assert (before[0] + 1, before[1] + 1) == (tally.admitted, tally.refused)
 
 
 def test_a_pipeline_is_no_client(client: Any, resource: str) -> None:

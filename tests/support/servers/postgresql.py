@@ -12,17 +12,16 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 
-__all__ = ["PATIENCE", "postgresql"]
+from tests.support.waiting import PATIENCE, until
 
-PATIENCE = 180.0
+__all__ = ["postgresql"]
 
 
 @contextmanager
@@ -59,7 +58,7 @@ def postgresql() -> Iterator[str]:
             )
         try:
             address = f"host={folder} user=neli dbname=postgres"
-            _wait(server, address, folder / "log")
+            until(lambda: _answers(server, address, folder / "log"), "PostgreSQL")
             yield address
         finally:
             server.send_signal(signal.SIGINT)  # Its "fast" shutdown, which does not wait for clients.
@@ -89,14 +88,9 @@ def _user() -> int | None:
     return names.get("postgres", names.get("nobody"))
 
 
-def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    give_up_at = time.monotonic() + PATIENCE
-    while True:
-        try:
-            psycopg.connect(address).close()
-        except psycopg.OperationalError:
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < give_up_at, log.read_text()
-            time.sleep(0.02)
-        else:
-            return
+def _answers(server: subprocess.Popen[bytes], address: str, log: Path) -> bool:
+    assert server.poll() is None, log.read_text()
+    with suppress(psycopg.OperationalError):
+        psycopg.connect(address).close()
+        return True
+    return False
