@@ -123,7 +123,7 @@ def spark() -> Iterator["SparkSession"]:
     settings = {
         "spark.driver.memory": "1g",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.shuffle.partitions": "2",
         "spark.ui.showConsoleProgress": "false",
     }
     with session("neli tests", master="local[2]", settings=settings) as started:

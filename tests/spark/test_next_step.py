@@ -47,11 +47,3 @@ def test_steps_bring_every_partition_to_its_tip_without_a_gap_or_a_repetition(se
         taken += 1
         assert taken < 1000
     assert {it: tips[it % len(tips)] for it in progress} == progress
-
-
-def test_partitions_of_one_lane_end_together() -> None:
-    progress, sizes = {0: 0, 1: 2, 2: 4, 3: 4}, []
-    while (step := next_step(progress, [9], longest=9)) is not None:
-        progress |= dict.fromkeys(step.partitions, step.upto)
-        sizes.append(len(step.partitions))
-    assert [1, 2, 4] == sizes

