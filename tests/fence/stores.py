@@ -16,8 +16,8 @@ import os
 import sqlite3
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ and this many never do."""
 
 class FencedStore(Closing, ABC):
     """One store, as a process of the name `process` uses it."""
+
+    _opened: Any
+    """The connection, from its first use on."""
 
     def __init__(self, address: str, process: str) -> None:
         self.address, self._process = address, process
@@ -62,7 +65,8 @@ class FencedStore(Closing, ABC):
     def writes(self) -> Writes: ...
 
     def close(self) -> None:
-        """Let go of the connection."""
+        if "_opened" in self.__dict__:
+            self._opened.close()
 
     def stop_between_writes(self, process: MemberProcess) -> None:
         """Let it stand still with no write half done: the lock of that would keep its successor waiting."""
@@ -74,43 +78,39 @@ class FencedStore(Closing, ABC):
 class SqliteStore(FencedStore):
     """A file."""
 
-    _writer: FencedWriter | None = None
-
     def install(self) -> None:
         FencedWriter.install(Path(self.address))
 
     def write(self, terms: Mapping[int, int]) -> dict[int, int]:
-        self._writer = self._writer or FencedWriter(Path(self.address), self._process)
         return self._writer.write(terms)[1]
 
     def admit(self, term: int) -> None:
-        with self._opened() as connection, connection:
-            fence.admit(connection, "partition 0", term)
+        with self._opened:
+            fence.admit(self._opened, "partition 0", term)
 
     def admitted(self) -> int:
-        with self._opened() as connection:
-            return fence.admitted(connection, "partition 0") or 0
+        return fence.admitted(self._opened, "partition 0") or 0
 
     @property
     def writes(self) -> Writes:
         return writes_in(Path(self.address))
 
     def stop_between_writes(self, process: MemberProcess) -> None:
-        with self._opened() as connection:
-            connection.execute("BEGIN IMMEDIATE")  # From here on nobody else writes.
-            super().stop_between_writes(process)
-            connection.rollback()
+        self._opened.execute("BEGIN IMMEDIATE")  # From here on nobody else writes.
+        super().stop_between_writes(process)
+        self._opened.rollback()
 
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self.address, timeout=60)) as connection:
-            yield connection
+    @cached_property
+    def _writer(self) -> FencedWriter:
+        return FencedWriter(Path(self.address), self._process)
+
+    @cached_property
+    def _opened(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.address, timeout=60)
 
 
 class PostgresqlStore(FencedStore):
     """A server. What one stopped process has begun there, only it can end."""
-
-    _connection: Any = None
 
     def install(self) -> None:
         columns = "(place BIGSERIAL PRIMARY KEY, partition INTEGER, term BIGINT, process TEXT)"
@@ -146,10 +146,6 @@ class PostgresqlStore(FencedStore):
         refusals = self._opened.execute("SELECT process, partition, term FROM refusals ORDER BY place").fetchall()
         return judged(rows, refusals)
 
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
     def stop_between_writes(self, process: MemberProcess) -> None:
         for _ in range(STOPS_MAX):
             super().stop_between_writes(process)
@@ -165,19 +161,15 @@ class PostgresqlStore(FencedStore):
         (row,) = self._opened.execute(asked, (process.life.label,)).fetchall()
         return str(row[0])
 
-    @property
+    @cached_property
     def _opened(self) -> Any:
         import psycopg  # noqa: PLC0415 - a worker that writes elsewhere does not need it.
 
-        if self._connection is None:
-            self._connection = psycopg.connect(self.address, autocommit=True, application_name=self._process)
-        return self._connection
+        return psycopg.connect(self.address, autocommit=True, application_name=self._process)
 
 
 class RedisStore(FencedStore):
     """A server in which each write is one step, whatever becomes of the process that asked for it."""
-
-    _client: Any = None
 
     def install(self) -> None:
         pass
@@ -210,17 +202,11 @@ class RedisStore(FencedStore):
         rows = [tuple(json.loads(row)) for row in self._opened.lrange("writes", 0, -1)]
         return judged(rows, [tuple(json.loads(row)) for row in self._opened.lrange("refusals", 0, -1)])
 
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-
-    @property
+    @cached_property
     def _opened(self) -> Any:
         import redis  # noqa: PLC0415 - a worker that writes elsewhere does not need it.
 
-        if self._client is None:
-            self._client = redis.Redis.from_url(self.address)
-        return self._client
+        return redis.Redis.from_url(self.address)
 
 
 class Heedless:

@@ -237,11 +237,14 @@ def test_a_users_own_update_is_fenced_by_the_row_that_it_changes(address: str) -
 # Awaited connections
 
 
-def test_the_awaited_form_admits_refuses_and_waits_alike(address: str) -> None:
-    async def script() -> Refused:
+def test_the_awaited_form_admits_refuses_waits_and_explains_alike(address: str) -> None:
+    async def script() -> None:
         older = await psycopg.AsyncConnection.connect(address, row_factory=dict_row)
         newer = await psycopg.AsyncConnection.connect(address)
-        async with older, newer:
+        by_itself = await psycopg.AsyncConnection.connect(address, autocommit=True)
+        async with older, newer, by_itself:
+            with pytest.raises(FenceMisused, match="autocommit mode"):
+                await asynchronous.admit(by_itself, "notes", 7)
             assert await asynchronous.admitted(older, "notes") is None
             await older.rollback()
             await asynchronous.admit(newer, "notes", 9)
@@ -250,13 +253,18 @@ def test_the_awaited_form_admits_refuses_and_waits_alike(address: str) -> None:
             await newer.commit()
             with pytest.raises(Refused) as caught:
                 await zombie
+            assert ("notes", 7, 9) == (caught.value.resource, caught.value.term, caught.value.admitted)
             await older.rollback()
             assert 9 == await asynchronous.admitted(older, "notes")
             await asynchronous.install(older)
-        return caught.value
+            await older.commit()
+            await by_itself.execute("DROP TABLE neli_fence")
+            with pytest.raises(psycopg.errors.UndefinedTable) as missing:
+                async with by_itself.transaction():
+                    await asynchronous.admit(by_itself, "notes", 7)
+            assert 1 == len(missing.value.__notes__)
 
-    refused = asyncio.run(script())
-    assert ("notes", 7, 9) == (refused.resource, refused.term, refused.admitted)
+    asyncio.run(script())
 
 
 def test_a_task_that_is_cancelled_while_it_waits_leaves_the_fence_as_it_was(address: str) -> None:
@@ -274,20 +282,6 @@ def test_a_task_that_is_cancelled_while_it_waits_leaves_the_fence_as_it_was(addr
 
     asyncio.run(script())
     assert 7 == admitted(address)
-
-
-def test_an_awaited_connection_in_autocommit_mode_is_refused_and_a_missing_table_explained(address: str) -> None:
-    async def script() -> list[str]:
-        async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
-            with pytest.raises(FenceMisused, match="autocommit mode"):
-                await asynchronous.admit(connection, "notes", 7)
-            await connection.execute("DROP TABLE neli_fence")
-            with pytest.raises(psycopg.errors.UndefinedTable) as caught:
-                async with connection.transaction():
-                    await asynchronous.admit(connection, "notes", 7)
-            return caught.value.__notes__
-
-    assert 1 == len(asyncio.run(script()))
 
 
 # Ways around it, as docs/fencing.md has them
