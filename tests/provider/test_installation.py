@@ -29,13 +29,14 @@ from airflow_provider.triggers.neli import MEMORY
 from neli_router.agent import Client
 from neli_router.fence.delta import FencedTable
 from neli_router.keyspace import Layout
-from tests.commands.test_run import STUBBORN, lives
+from tests.commands.test_run import STUBBORN
 from tests.provider.submissions import Submission, send
 from tests.status.conftest import one_browser as _browser  # noqa: F401 - the fixture `browser`.
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import TOKEN
 from tests.support.browsing import Page
 from tests.support.given import spelled
+from tests.support.processes.forked import lives
 from tests.support.servers.airflow import ENDED, Airflow, awaited, until
 from tests.test_docs import blocks
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.test_run import STUBBORN, lives
+from tests.commands.test_run import STUBBORN
 from tests.provider.submissions import processes
 from tests.support.agents.running import Running
 from tests.support.given import spelled
+from tests.support.processes.forked import lives
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process]
