@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -191,15 +192,13 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
         broken.connect(f"{tmp_path}/agent.sock")
         broken.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
         with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
-            lines = answer.iter_lines()
-            while "event: acquired" != next(lines):
-                pass
+            events = Events(answer)
+            events.next_called("acquired")
             other.undrain("b")
             other.drain("a")
             other.undrain("a")
             agent.send_signal(signal.SIGTERM)
-            while "event: revoked" != next(lines):
-                pass
+            events.next_called("revoked")
             with client(tmp_path) as second:
                 until(lambda: "this agent is being stopped" == second.get("/ready").json().get("found"))
                 assert 503 == second.get("/ready").status_code
@@ -216,17 +215,13 @@ def test_a_second_signal_does_not_wait_for_the_programs(tmp_path: Path) -> None:
     with process(tmp_path, {"lease": 4.0, "drain_timeout": 600.0}) as agent:  # A lease that is kept, as above.
         until(lambda: is_ready(tmp_path))
         with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
-            lines = answer.iter_lines()
-            while "event: acquired" != next(lines):
-                pass
+            events = Events(answer)
+            events.next_called("acquired")
             agent.send_signal(signal.SIGINT)
-            while "event: revoked" != next(lines):
-                pass
+            events.next_called("revoked")
             agent.send_signal(signal.SIGTERM)
-            while "event: fenced" != next(lines):
-                pass
-            while "event: ended" != next(lines):
-                pass
+            events.next_called("fenced")
+            events.next_called("ended")
         assert EXIT_DONE == agent.wait(PATIENCE)
 
 
@@ -290,19 +285,8 @@ def test_an_agent_with_few_descriptors_says_at_its_start_what_that_costs(tmp_pat
     assert "agent.few_descriptors clients_at_most=1 why='this process may have 64 open files; a client more is" in told
 
 
-def test_an_agent_that_may_open_too_few_files_does_not_start(tmp_path: Path) -> None:
-    limited = MAIN.replace(
-        "raise SystemExit", "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\nraise SystemExit"
-    )
-    with process(tmp_path, main=limited) as agent:
-        _, told = agent.communicate(timeout=PATIENCE)
-    assert EXIT_REFUSED == agent.returncode
-    assert "at least 64 open files were wanted, for the ledger, the sockets and a client, but this" in told
-    assert not (tmp_path / "agent.sock").exists()
-
-
-def test_what_cannot_be_listened_on_is_an_exit_code_and_a_sentence(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_what_an_agent_cannot_do_without_is_an_exit_code_and_a_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         address = f"127.0.0.1:{holder.getsockname()[1]}"
@@ -310,6 +294,12 @@ def test_what_cannot_be_listened_on_is_an_exit_code_and_a_sentence(
     assert "another process holds that port" in capfd.readouterr().err
     assert EXIT_USAGE == run(configured(tmp_path), AgentOptions(socket="relative.sock"))
     assert "must be an absolute path" in capfd.readouterr().err
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (20, 20))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    assert EXIT_REFUSED == run(configured(tmp_path), AgentOptions(socket=f"{tmp_path}/agent.sock"))
+    expected = "at least 64 open files were wanted, for the ledger, the sockets and a client, but this"
+    assert expected in capfd.readouterr().err
+    assert not (tmp_path / "agent.sock").exists()
 
 
 # Reading the configuration again
