@@ -98,6 +98,7 @@ def test_moves_are_counted_by_name_beside_the_least() -> None:
     found = audited(entries(written(*ALICE_DIES)))
     assert [(0, 0, 0), (2, 2, 2), (2, 2, 2)] == [(plan.moved, plan.planned, plan.least) for plan in found.plans]
     assert (4, 0) == (found.moved, found.needless)
+    assert [True, True] == [0 <= seconds <= 1.0 for seconds in found.handovers]  # From the plan until the record.
     # Under its own name a process comes back to what it had, and load may ask for more than the least.
     back = written(genesis(), join("a", "alice", at=1), ("a", 0.0), join("b", "alice", at=3), ("b", 1.0))
     found = audited(entries(back))
@@ -105,12 +106,6 @@ def test_moves_are_counted_by_name_beside_the_least() -> None:
     hot = written(*ALICE_DIES[:12], Load(by="x", loads={0: 90.0, 2: 70.0, 1: 1.0, 3: 1.0}), ("a", 4.0))
     plan = audited(entries(hot)).plans[-1]
     assert (0, 2) == (plan.least, plan.planned)
-
-
-def test_a_handover_took_from_its_plan_until_its_record() -> None:
-    found = audited(entries(written(*ALICE_DIES[:12])))
-    assert 2 == len(found.handovers)
-    assert all(0 <= seconds <= 1.0 for seconds in found.handovers)
 
 
 def test_the_balance_is_the_largest_share_over_the_fair_one_of_those_that_are_not_drained() -> None:
@@ -128,11 +123,13 @@ def test_a_member_that_joins_again_and_again_flaps() -> None:
     assert ("flapping", "warning") == (kinds(found, "warning")[0], found.verdict)
 
 
-def test_beats_after_its_end_show_that_the_expired_was_alive() -> None:
-    records = written(*ALICE_DIES)
-    found = audited(entries([*records, Beat(by="a", sent_at=11.0, at=10, digest="0" * 16)]))
-    assert ["alive", "notes"] == kinds(found, "note")
-    assert {"beat": 1} == found.void
+def test_beats_after_its_end_show_that_the_expired_was_alive_and_void_records_are_counted() -> None:
+    late = Beat(by="a", sent_at=11.0, at=10, digest="0" * 16)
+    found = audited(entries([*written(*ALICE_DIES), late]))
+    assert (["alive", "notes"], {"beat": 1}) == (kinds(found, "note"), found.void)
+    history = [*entries(written(*ALICE_DIES)), Entry(90, b"junk"), Entry(91, encode(expire("b", "a", 10)))]
+    found = audited(history)
+    assert ({"expire": 1}, 1) == (found.void, found.kinds["unreadable"])
 
 
 ALICE_IS_KILLED = [*ALICE_DIES[:12], Certify(by="b", incarnation="a"), *beats("b", 4.5, 5.5)]
@@ -160,12 +157,6 @@ def test_only_a_beat_that_was_sent_after_the_certificate_was_read_proves_it_fals
     found = audited(entries([*written(*ALICE_IS_KILLED), later]))
     assert ("broken", ["certificate"]) == (found.verdict, kinds(found))
     assert "alice was certified dead at offset 12 and wrote a Beat 499 ms later" in found.findings[0].text
-
-
-def test_void_records_and_unreadable_bytes_are_counted() -> None:
-    history = [*entries(written(*ALICE_DIES)), Entry(90, b"junk"), Entry(91, encode(expire("b", "a", 10)))]
-    found = audited(history)
-    assert ({"expire": 1}, 1) == (found.void, found.kinds["unreadable"])
 
 
 # Signs that something is not sound
