@@ -1,4 +1,4 @@
-"""What tests of commands share: a folder of their own, a stand-in for the agent, and a program that becomes root."""
+"""Tests of commands share a folder of their own, a stand-in for the agent, and a program that becomes root."""
 
 import os
 import shutil

@@ -311,7 +311,7 @@ print(open(f"/proc/{pid}/comm").read())
     os.kill(pid, signal.SIGKILL)
     assert f"{pid} [[LeftProcess(pid={pid}, name='sleep', user='root')]]" == said
     assert "sleep" == comm.strip(), "it goes on, and its guardian is gone"
-    assert "" == errors, "neli run was told, and says it"
+    assert "" == errors, "neli run knows, and says it"
 
 
 def test_a_guardian_without_neli_run_says_itself_what_goes_on(tmp_path: Path, as_root: Path) -> None:

@@ -17,7 +17,7 @@ ALPHA = "alpha http://alpha:1 partition 0 term 4"
 
 
 def printed(*words: str, given: str | bytes | None = None) -> list[Any]:
-    """What it prints as JSON, a line each."""
+    """Its output as JSON, one value a line."""
     return [json.loads(line) for line in neli(*words, "--output", "json", given=given).stdout.splitlines()]
 
 

@@ -74,7 +74,7 @@ class Run(Program):
         assert any(part in line for line in self.stderr), f"it ended without {part!r}"
 
     def pids(self, count: int) -> list[int]:
-        """Of the command and its children, which write them down."""
+        """The command and its children write these down."""
         file = self.folder / "pids"
         until(lambda: file.exists() and len(file.read_text().split()) == count, f"{count} processes in {self.folder}")
         return [int(pid) for pid in file.read_text().split()]
@@ -146,7 +146,7 @@ def test_a_command_whose_role_is_led_here_starts_without_a_word(runs: Runs, monk
     cases = [
         ((), ("true",), (0, "")),
         (("--no-wait",), ("echo", "ran"), (0, "ran\n")),
-        ((), ("sh", "-c", "kill -SEGV $$"), (128 + signal.SIGSEGV, "")),  # As a shell tells it.
+        ((), ("sh", "-c", "kill -SEGV $$"), (128 + signal.SIGSEGV, "")),  # As a shell has it.
         ((), privileges, (0, "NoNewPrivs:\t1\n")),
         (("--allow-new-privileges",), privileges, (0, "NoNewPrivs:\t0\n")),
         ((), token, (0, "none 0.5\n")),
@@ -253,7 +253,7 @@ def test_revoked_the_command_may_finish_and_is_killed_after_the_grace(runs: Runs
 def test_when_a_lease_runs_out_the_command_ends_whoever_of_its_processes_stands_still(
     runs: Runs, tmp_path: Path
 ) -> None:
-    """The commands all run at once, because each waits for the end of a lease."""
+    """The commands run side by side, because each waits for the end of a lease."""
     runs.agent.lease_ends = time.monotonic() + FIRST
     runs.agent.leads(remaining=FIRST)
     with runs_in(tmp_path / "renewed") as others:
@@ -321,7 +321,7 @@ def test_a_process_that_became_root_is_told_of_and_does_not_hold_a_lost_role_up(
             run.terminate()
             run.await_line(f"PROCESS {pid} (sleep, of the user root) CANNOT BE ENDED")
         os.kill(pids[0], signal.SIGKILL)
-        assert 128 + signal.SIGTERM == both[0].end()[0], "one that ends by itself is waited for"
+        assert 128 + signal.SIGTERM == both[0].end()[0], "a process that ends on its own is waited for"
         assert None is both[1].poll(), "the role is held here, so it waits"
         runs.agent.say("fenced", why="expired by beta")
         assert 77 == both[1].end()[0]
@@ -456,7 +456,7 @@ Settled = Callable[[float, float], list[Host]]
 
 @pytest.fixture(name="settled")
 def _settled(tmp_path: Path) -> Iterator[Settled]:
-    """Starts two hosts, whose agents share the partitions. In the end, the command never ran twice at once."""
+    """Starts two hosts, whose agents share the partitions. The command must never run on both."""
     hosts: list[Host] = []
 
     def settled(lease: float, drain_timeout: float) -> list[Host]:
@@ -531,7 +531,7 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
         assert none_lives(first.pids)
     finally:
         with suppress(ProcessLookupError):
-            os.kill(guardian, signal.SIGCONT)  # Or it would stay for ever, if something above fails.
+            os.kill(guardian, signal.SIGCONT)  # Otherwise a failed test would leave it behind.
 
 
 @pytest.mark.process

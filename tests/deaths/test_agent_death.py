@@ -108,7 +108,7 @@ def command_under_a_lease(running: RunningAgent, role: int) -> Iterator[tuple[Pr
 
 
 def test_a_lease_of_neli_run_is_waited_for_as_long_as_it_or_its_guardian_lives(tmp_path: Path) -> None:
-    """So it has ended its command before the death of its agent is told."""
+    """So its command has ended before anybody reports the death of its agent."""
     with (
         agent(tmp_path, "--witness", "child", lease=LENT) as running,
         command_under_a_lease(running, 0) as (run, pid),

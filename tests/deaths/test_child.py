@@ -125,7 +125,7 @@ def program(folder: Path, story: str, *, ledger: str = "", **options: object) ->
 
 
 def test_a_member_that_is_killed_with_its_process_group_is_certified_long_before_its_lease_ends(tmp_path: Path) -> None:
-    """Its child ignores what a terminal or a service manager sends, and shows nobody the ledger's address."""
+    """Its child ignores what a terminal or a service manager sends, and does not show the ledger's address."""
     with program(tmp_path, PLAIN) as member:
         child = member.child
         assert "child" == member.of(Join)[0].witness

@@ -1,4 +1,4 @@
-"""A ledger's history tells what counted from what did not."""
+"""The history of a ledger separates records that counted from those that did not."""
 
 from neli_router.induction.records import Beat, Certify, Expire, Genesis, Handover, Join, Leave, Record, encode
 from neli_router.keyspace import Layout

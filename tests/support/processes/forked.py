@@ -41,7 +41,7 @@ def without_neli() -> dict[str, str]:
 
 
 def state_of(pid: int) -> str:
-    """The state of its first thread, as the kernel shows it: R, S, T, t, Z ..., or X if there is no such process."""
+    """The state of its first thread, as the kernel shows it: R, S, T, t, Z ..., or X for a process that has gone."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[0]
     return "X"
