@@ -96,7 +96,7 @@ class SqliteStore(FencedStore):
         return writes_in(Path(self.address))
 
     def stop_between_writes(self, process: MemberProcess) -> None:
-        self._opened.execute("BEGIN IMMEDIATE")  # From here on nobody else writes.
+        self._opened.execute("BEGIN IMMEDIATE")  # No other process writes from here on.
         super().stop_between_writes(process)
         self._opened.rollback()
 

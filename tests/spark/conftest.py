@@ -1,4 +1,4 @@
-"""What the tests of Spark share beside the session: Java that starts sooner, and a database."""
+"""The tests of Spark also share a Java that starts sooner, and a database."""
 
 import os
 from collections.abc import Iterator

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -36,12 +36,15 @@ from neli_router.pipeline.ticks import Market
 from neli_router.processes.history import history_of
 from tests.support.servers.spark import MEMORY, Spark
 
-__all__ = ["LEASE", "Outcome", "play", "play_on_cluster"]
+__all__ = ["LEASE", "TICKS", "Outcome", "play", "play_on_cluster"]
 
 AIMED = Path(__file__).with_name("aimed_job.py")
 PARTITIONS, INTERVALS, HALF, SECONDS = 12, 12, 6, 60
 LEASE = 15.0
 """A shorter one is lost by all hosts at once while other tests take all cores, since these are niced and start JVMs."""
+
+TICKS = int(os.environ.get("NELI_TEST_TICKS", "60000"))
+"""A test writes so many. A million take some seconds more; `python -m benchmarks pipeline` writes a million."""
 
 LOOK_EVERY = 0.05
 PATIENCE = 600.0
@@ -141,7 +144,8 @@ class _Play:
         self._append(self._market)
         self._start("alpha", "", master=cluster.master)
         self._await(lambda: self._has_come_to(INTERVALS // 4), "a quarter of the ticks")
-        os.kill(min(_executors(cluster)), signal.SIGKILL)
+        self._await(lambda: len(cluster.executors()) == 2, "the end of the executors of an earlier job")
+        os.kill(cluster.executors()[0], signal.SIGKILL)
         self._await(lambda: self._ended("alpha") is not None, "the end of the job")
         self.codes = {"alpha": self.hosts["alpha"].driver.wait()}
 
@@ -233,14 +237,3 @@ class _Play:
             time.sleep(LOOK_EVERY)
             for name in self.hosts:
                 self._ended(name)
-
-
-def _executors(cluster: Spark) -> list[int]:
-    """The processes of the cluster's executors: each has its folder below that of its worker."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # It has ended meanwhile, or is another user's.
-            is_ours = (process / "cwd").readlink().is_relative_to(cluster._folder)
-            if is_ours and b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return found

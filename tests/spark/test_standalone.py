@@ -1,42 +1,36 @@
-"""One job, unchanged, on this machine and on a cluster, where an executor is killed and tasks run twice."""
+"""Jobs on a cluster: each row lands once when executors are killed, and when tasks run twice or fail after a write."""
 
 import json
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import redis as redis_py
+from deltalake import DeltaTable
 
 from neli_router import fence
-from tests.spark.prices_job import PARTITIONS, ROWS
-from tests.spark.twice_job import ROWS as TWICE
-from tests.support.servers.postgresql import postgresql
+from neli_router.fence.delta import FencedTable, Progress
+from neli_router.keyspace import Layout
+from tests.spark.cluster_job import PARTITIONS, ROWS, SECOND_PART, TABLE_ROWS, TERMS
+from tests.spark.takeovers import TICKS, play_on_cluster
 from tests.support.servers.spark import Spark
+from tests.support.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgresql, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 600.0
 ALL = list(range(PARTITIONS))
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    with postgresql() as address:
-        with psycopg.connect(address) as connection:
-            connection.execute("CREATE TABLE prices (batch INTEGER, instrument TEXT, price REAL)")
-            fence.install(connection)
-        yield address
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +39,43 @@ def cluster() -> Iterator[Spark]:
         yield started
 
 
+class Job:
+    """The job under way. Spark writes into its log."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+        self._process, self._log = process, log
+
+    def told(self) -> object:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self.said()[-5000:]
+        return json.loads(line)
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go on\n")
+        self._process.stdin.flush()
+
+    def wait(self, holds: Callable[[], bool], what: str) -> None:
+        def has_come() -> bool:
+            assert self._process.poll() in {None, 0}, self.said()[-5000:]
+            return holds()
+
+        until(has_come, what, patience=PATIENCE)
+
+    def ended(self) -> bool:
+        return self._process.poll() == 0
+
+
 @contextmanager
-def job(log: Path, *arguments: str, program: str = "prices_job.py") -> Iterator[subprocess.Popen[str]]:
-    """The job under way; what Spark says goes into `log`."""
+def job(folder: Path, *arguments: str) -> Iterator[Job]:
     with (
-        log.open("w") as said,
+        (folder / "log").open("w") as said,
         subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "spark" / program), *arguments],
+            [sys.executable, str(ROOT / "tests" / "spark" / "cluster_job.py"), *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -60,107 +84,87 @@ def job(log: Path, *arguments: str, program: str = "prices_job.py") -> Iterator[
         ) as process,
     ):
         try:
-            yield process
+            yield Job(process, folder / "log")
         finally:
             process.kill()
 
 
-def line(process: subprocess.Popen[str], log: Path) -> object:
-    assert process.stdout is not None
-    told = process.stdout.readline()
-    assert told, log.read_text()[-5000:]
-    return json.loads(told)
-
-
-def landed(address: str) -> dict[int, tuple[int, int]]:
-    """Batch -> its rows in the table, and its instruments: each row landed once if both are ROWS."""
-    with psycopg.connect(address) as connection:
-        asked = "SELECT batch, count(*), count(DISTINCT instrument) FROM prices GROUP BY batch"
-        return {batch: (rows, instruments) for batch, rows, instruments in connection.execute(asked).fetchall()}
-
-
-def take_over(address: str, partition: int) -> None:
-    with psycopg.connect(address) as connection:
-        fence.admit(connection, f"prices/{partition}", 200)
-
-
-def executor_of(daemon: str) -> int:
+def executor_of(daemon: int) -> int:
     """The executor that started a daemon of Python workers."""
-
-    def asked(column: str, process: str) -> str:
-        ps = shutil.which("ps")
-        assert ps, "Spark's own scripts need it"
-        return subprocess.check_output([ps, "-ww", "-o", f"{column}=", "-p", process], text=True).strip()
-
-    parent = asked("ppid", daemon)
-    command = asked("args", parent)
-    assert "CoarseGrainedExecutorBackend" in command, command
-    return int(parent)
+    parent = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+    assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{parent}/cmdline").read_bytes()
+    return parent
 
 
-def test_the_job_runs_on_this_machine_alone(address: str, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with job(log, "local[2]", address) as process:
-        for batch in range(1, 4):
-            assert {str(batch): ALL} == line(process, log)
-        take_over(address, 5)
-        process.communicate("go on\n", timeout=PATIENCE)
-    kept = ROWS - ROWS // PARTITIONS
-    assert {1: (ROWS, ROWS), 2: (ROWS, ROWS), 3: (ROWS, ROWS), 4: (kept, kept)} == landed(address)
-
-
-def test_on_a_cluster_whose_executors_die_and_whose_tasks_run_twice_every_row_lands_once(
-    cluster: Spark, address: str, tmp_path: Path
-) -> None:
-    log, mishaps = tmp_path / "log", tmp_path / "mishaps"
-    mishaps.mkdir()
-    with job(log, cluster.master, address, str(mishaps)) as process:
-        os.kill(executor_of(written(mishaps / "process", process, log)), signal.SIGKILL)
-        for batch in range(1, 4):
-            assert {str(batch): ALL} == line(process, log)
-        assert {"again", "failed", "process"} == {path.name for path in mishaps.iterdir()}
-        assert {1: (ROWS, ROWS), 2: (ROWS, ROWS), 3: (ROWS, ROWS)} == landed(address)
-        take_over(address, 5)
-        told, _ = process.communicate("go on\n", timeout=PATIENCE)
-        assert ["prices/5", 105, 200] == json.loads(told)
-        kept = ROWS - ROWS // PARTITIONS
-        assert (kept, kept) == landed(address)[4]
-
-
-def written(path: Path, process: subprocess.Popen[str], log: Path) -> str:
-    """The first line of a file, once it is there."""
-    give_up_at = time.monotonic() + PATIENCE
-    while not (path.exists() and path.read_text().endswith("\n")):
-        assert process.poll() is None, log.read_text()[-5000:]
-        assert time.monotonic() < give_up_at, log.read_text()[-5000:]
-        time.sleep(0.02)
-    return path.read_text().strip()
-
-
+@pytest.mark.postgresql
 @pytest.mark.redis
-def test_when_both_runs_of_a_task_write_to_the_end_each_row_lands_once_and_neither_fails(
-    cluster: Spark, address: str, redis: str, tmp_path: Path
+def test_each_row_lands_once_when_tasks_run_twice_or_fail_after_their_write_and_when_executors_are_killed(
+    cluster: Spark, database: str, redis: str, tmp_path: Path
 ) -> None:
-    log, file = tmp_path / "log", tmp_path / "prices.db"
-    made = "CREATE TABLE twice (batch INTEGER, instrument TEXT)"
-    with closing(sqlite3.connect(file)) as sqlite, psycopg.connect(address) as postgres:
+    file = tmp_path / "prices.db"
+    with closing(sqlite3.connect(file)) as sqlite, psycopg.connect(database) as postgres:
         sqlite.execute("PRAGMA journal_mode = WAL")
-        sqlite.execute(made)
-        postgres.execute(made)
-        fence.install(sqlite)
-        sqlite.commit()
-    with job(log, cluster.master, str(tmp_path), str(file), address, redis, program="twice_job.py") as process:
-        told = [line(process, log) for _ in range(6)]
-        assert process.wait(PATIENCE) == 0, log.read_text()[-5000:]
-    assert [[number, batch, ALL] for number in range(3) for batch in (1, 2)] == told
-    assert 6 == len([path for path in tmp_path.iterdir() if re.fullmatch("[0-2]-[12]", path.name)])
-    once = [(batch, TWICE, TWICE) for batch in (1, 2)]
-    asked = "SELECT batch, count(*), count(DISTINCT instrument) FROM twice GROUP BY batch ORDER BY batch"
-    with closing(sqlite3.connect(file)) as sqlite, psycopg.connect(address) as postgres:
-        assert once == sqlite.execute(asked).fetchall()
-        assert once == postgres.execute(asked).fetchall()
+        for connection in (sqlite, postgres):
+            connection.execute("CREATE TABLE mishaps (batch INTEGER, instrument TEXT)")
+            fence.install(connection)
+            connection.commit()
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    table = FencedTable.create(tmp_path / "table", schema, Layout(partitions=PARTITIONS))
+
+    with job(tmp_path, cluster.master, str(tmp_path), str(file), database, redis) as at_work:
+        # Both runs of a task write to the end, and neither fails.
+        for number in range(3):
+            for batch in (1, 2):
+                assert [number, batch, ALL] == at_work.told()
+        assert 6 == len([path for path in tmp_path.iterdir() if re.fullmatch("[0-2]-[12]", path.name)])
+
+        # An executor is killed in a transaction, then each task fails after its commit.
+        at_work.wait(lambda: has_whole_line(tmp_path / "1-3"), "a task that waits to be killed")
+        os.kill(executor_of(int((tmp_path / "1-3").read_text())), signal.SIGKILL)
+        assert [[1, 3, ALL], [1, 4, ALL]] == [at_work.told() for _ in range(2)]
+        assert (tmp_path / "1-4").exists()
+
+        # A newer owner is there.
+        with psycopg.connect(database) as connection:
+            fence.admit(connection, "mishaps/5", 200)
+        at_work.go_on()
+        assert ["mishaps/5", 105, 200] == at_work.told()
+
+        # An executor is killed while it writes into a fenced table.
+        at_work.wait(lambda: any(table.path.glob("_neli/*/rows/_temporary/0/_temporary/*/*")), "a write")
+        os.kill(cluster.executors()[0], signal.SIGKILL)
+        assert [ALL, ALL] == [at_work.told() for _ in range(2)]
+        at_work.wait(at_work.ended, "the end of the job")
+        first_part, _ = at_work.said().split(SECOND_PART)
+
+    asked = "SELECT batch, count(*), count(DISTINCT instrument) FROM mishaps GROUP BY batch ORDER BY batch"
+    once = [(batch, ROWS, ROWS) for batch in range(1, 5)]
+    kept = ROWS - ROWS // PARTITIONS
+    with closing(sqlite3.connect(file)) as sqlite, psycopg.connect(database) as postgres:
+        assert once[:2] == sqlite.execute(asked).fetchall()
+        assert [*once, (5, kept, kept)] == postgres.execute(asked).fetchall()
     with closing(redis_py.Redis.from_url(redis)) as client:
-        landed = [client.hvals(f"{tmp_path}/{batch}") for batch in (1, 2)]
-    assert [[b"1"] * TWICE] * 2 == landed
-    lost = [text for text in log.read_text().splitlines() if "Lost task" in text]
-    assert [] == [text for text in lost if "TaskKilled" not in text]  # Spark kills a run that is not needed any more.
+        assert [[b"1"] * ROWS] * 2 == [client.hvals(f"{tmp_path}/{batch}") for batch in (1, 2)]
+    lost = [line for line in first_part.splitlines() if "Lost task" in line]
+    assert [] == [line for line in lost if "TaskKilled" not in line]  # Spark kills a run that is not needed any more.
+
+    found = DeltaTable(str(table.path)).to_pyarrow_table(columns=["id"])
+    assert (2 * TABLE_ROWS, TABLE_ROWS) == (found.num_rows, len(pc.unique(found["id"])))
+    assert {partition: Progress(term, 1) for partition, term in TERMS.items()} == table.progress()
+    table.sweep()
+    assert set(table.files()) == {str(path) for path in table.path.rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
+def has_whole_line(path: Path) -> bool:
+    return path.exists() and path.read_text().endswith("\n")
+
+
+def test_every_tick_lands_once_when_an_executor_is_killed_in_mid_run(cluster: Spark, tmp_path: Path) -> None:
+    outcome = play_on_cluster(tmp_path, cluster, TICKS)
+    assert (TICKS, TICKS, 0, 0) == (
+        *(outcome.count.made, outcome.count.landed),
+        *(outcome.count.doubled, outcome.count.missing),
+    )
+    assert outcome.has_same_bars
+    assert {"alpha": 0} == outcome.codes
+    assert "Lost executor" in outcome.log

@@ -7,25 +7,21 @@
         session(master=spark.master)          a driver of one's own; tests start it as a process
 
 The workers have different names of one host: Spark runs a task a second time on another host only.
-
-`python -m tests.support.servers.spark [WORKERS]` starts one for trying things out, until Ctrl-C.
 """
 
 import http.client
 import json
-import signal
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pyspark
 
 from neli_router.spark import java_home
-from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.servers.process import ServerProcess, free_port
+from tests.support.waiting import until
 
 __all__ = ["MEMORY", "Spark"]
 
@@ -34,7 +30,6 @@ MEMORY = "512m"
 """Of a worker, and so of its executor. Spark refuses less than 450 MB."""
 
 START_MAX = 600.0
-PAUSE = 0.1
 
 
 class Spark:
@@ -52,10 +47,17 @@ class Spark:
 
     def driver_state(self, driver: str) -> str:
         """Of a driver that runs on the cluster, as its API for submissions says."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.rest_port, timeout=60)
-        with closing(connection):
-            connection.request("GET", f"/v1/submissions/status/{driver}")
-            return str(json.loads(connection.getresponse().read())["driverState"])
+        return str(_told(self.rest_port, f"/v1/submissions/status/{driver}")["driverState"])
+
+    def executors(self) -> list[int]:
+        """The processes of the executors: each has its folder below that of its worker."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # It has ended meanwhile, or is another user's.
+                is_ours = (process / "cwd").readlink().is_relative_to(self._folder)
+                if is_ours and b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+        return found
 
     @classmethod
     @contextmanager
@@ -72,12 +74,8 @@ class Spark:
                     process.kill()
 
     def start(self) -> None:
-        self._master.begin(
-            self._command(
-                "master.Master",
-                *("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._pages)),
-            )
-        )
+        pages = ("--webui-port", str(self._pages))
+        self._master.begin(self._command("master.Master", "--host", "127.0.0.1", "--port", str(self._port), *pages))
         for number, worker in enumerate(self._workers):
             worker.begin(
                 self._command(
@@ -86,11 +84,7 @@ class Spark:
                     *("--webui-port", "0", "--work-dir", str(self._folder / f"work-{number}"), self.master),
                 )
             )
-        self._wait()
-
-    def log(self) -> str:
-        """The end of what each process said."""
-        return "\n".join(process.log() for process in (self._master, *self._workers))
+        until(self._has_all_workers, "a cluster of Spark with all its workers", patience=START_MAX)
 
     def _command(self, role: str, *arguments: str) -> list[str]:
         environment = {
@@ -107,26 +101,16 @@ class Spark:
         assigned = [f"{name}={value}" for name, value in environment.items()]
         return ["env", *assigned, str(program), f"org.apache.spark.deploy.{role}", *arguments]
 
-    def _wait(self) -> None:
-        """Until the master knows all workers."""
-        give_up_at = time.monotonic() + START_MAX
-        while time.monotonic() < give_up_at:
-            connection = http.client.HTTPConnection("127.0.0.1", self._pages, timeout=5)
-            with suppress(OSError, http.client.HTTPException, ValueError):
-                connection.request("GET", "/json/")
-                if json.loads(connection.getresponse().read())["aliveworkers"] == len(self._workers):
-                    connection.close()
-                    return
-            connection.close()
-            time.sleep(PAUSE)
-        raise AssertionError(f"Spark's cluster did not start within {START_MAX} s:\n{self.log()}")
+    def _has_all_workers(self) -> bool:
+        """Whether the master knows them."""
+        for process in (self._master, *self._workers):
+            assert process.running, process.log()
+        with suppress(OSError, http.client.HTTPException, ValueError):
+            return bool(_told(self._pages, "/json/")["aliveworkers"] == len(self._workers))
+        return False
 
 
-def main() -> None:
-    with until_asked_to_end(), Spark.started(workers=int(sys.argv[1]) if len(sys.argv) > 1 else 2) as spark:
-        print(f"Spark {pyspark.__version__} at {spark.master} (Ctrl-C ends it)", flush=True)  # noqa: T201
-        signal.pause()
-
-
-if __name__ == "__main__":
-    main()
+def _told(port: int, path: str) -> dict[str, Any]:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET", path)
+        return dict(json.loads(connection.getresponse().read()))
