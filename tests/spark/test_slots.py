@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 LAYOUT = Layout()
 TAGGED = Layout(slots=1001, partitions=64, tags=True)
-"""Its slots are no multiple of its partitions."""
+"""A layout whose partitions do not divide its slots."""
 
 EDGES: Sequence[str] = (
     *("", "\0", "\0\0\0\0", "a", "ab", "abc", "abcd", "abcde", "a\0", "a\0\0\0", "\0a", "abcd\0\0\0", "abc\0"),
