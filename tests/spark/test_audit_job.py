@@ -4,21 +4,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from dags.jobs.audit_ownership import (
-    archived,
-    audit_archive,
-    by_hour,
-    by_member_and_hour,
-    by_partition,
-    copy_new,
-    entries_of,
-    statistics_of,
-)
+from dags.jobs.audit_ownership import archived, audit_archive, by_member_and_hour, copy_new, entries_of, statistics_of
 from neli_router.errors import NeliError
 from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Record, encode
@@ -56,17 +48,10 @@ def archive(spark: SparkSession, folder: Path, records: Sequence[Record]) -> Pat
     return folder
 
 
-def test_each_run_copies_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
-    ledger, folder, records = tmp_path / "ledger.db", tmp_path / "archive [1]", history()
-    append(ledger, records[:12])
-    copy_new(spark, f"sqlite://{ledger}", folder)
-    append(ledger, records[12:])
-    copy_new(spark, f"sqlite://{ledger}", folder)
-    assert entries(records, first=1) == list(entries_of(archived(spark, folder)))
-
-
-def test_a_ledger_that_was_made_anew_is_not_mixed_with_its_archive(spark: SparkSession, tmp_path: Path) -> None:
-    first, second, folder, records = tmp_path / "first.db", tmp_path / "second.db", tmp_path / "archive", history()
+def test_each_run_copies_what_is_new_also_of_a_ledger_that_was_trimmed_and_nothing_of_one_made_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first, second, folder, records = tmp_path / "first.db", tmp_path / "second.db", tmp_path / "archive [1]", history()
     append(first, records[:12])
     copy_new(spark, f"sqlite://{first}", folder)
     append(second, [genesis("c"), *records[1:]])  # Longer than the first, so that no record is missing.
@@ -74,40 +59,23 @@ def test_a_ledger_that_was_made_anew_is_not_mixed_with_its_archive(spark: SparkS
         copy_new(spark, f"sqlite://{second}", folder)
     assert entries(records[:12], first=1) == list(entries_of(archived(spark, folder)))
 
-
-def test_a_ledger_that_was_trimmed_goes_on_in_its_archive(spark: SparkSession, tmp_path: Path) -> None:
-    ledger, folder, records = tmp_path / "ledger.db", tmp_path / "archive", history()
-    append(ledger, records[:12])
-    copy_new(spark, f"sqlite://{ledger}", folder)
     state = State()
     for offset, record in enumerate(records, start=1):
         state = fold(state, offset, record)
-    append(ledger, [*records[12:], snapshot("b", state)])
-    with closing(SqliteLedger(ledger)) as opened:
+    records.append(snapshot("b", state))
+    append(first, records[12:])
+    with closing(SqliteLedger(first)) as opened:
         opened.trim(10)
-    copy_new(spark, f"sqlite://{ledger}", folder)
-    assert [*range(1, len(records) + 2)] == [entry.offset for entry in entries_of(archived(spark, folder))]
+    copy_new(spark, f"sqlite://{first}", folder)
+    assert entries(records, first=1) == list(entries_of(archived(spark, folder)))
 
 
-def test_records_that_two_runs_copied_count_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_archive_in_which_two_runs_copied_the_same_has_the_audit_of_its_records(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     folder = archive(spark, tmp_path / "archive", history())
     archive(spark, folder, history()[:9])
     assert entries(history(), first=1) == list(entries_of(archived(spark, folder)))
-
-
-def test_an_archive_that_is_not_there_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(NeliError, match=r"there is no .*: name a ledger"):
-        archived(spark, tmp_path / "archive")
-
-
-def test_kafkas_time_of_a_record_comes_along(spark: SparkSession, tmp_path: Path) -> None:
-    at = datetime(2026, 11, 22, 8, 0, 0, 250_000, tzinfo=UTC)
-    rows = spark.createDataFrame([(7, at, "{}")], "offset long, time timestamp, payload string")
-    assert [(7, b"{}", at.timestamp())] == list(map(tuple, entries_of(rows)))
-
-
-def test_the_audit_of_an_archive_is_that_of_its_records(spark: SparkSession, tmp_path: Path) -> None:
-    folder = archive(spark, tmp_path / "archive", history())
     Notebook(tmp_path / "alice.1.notes").write(Acts(START + 6.1, START + 13.0, {0: 1002}))
     Notebook(tmp_path / "bob.1.notes").write(Acts(START + 12.5, START + 17.0, {0: 1020}))
     found = audit_archive(spark, folder, tmp_path)
@@ -115,12 +83,15 @@ def test_the_audit_of_an_archive_is_that_of_its_records(spark: SparkSession, tmp
     assert (1, "broken") == (len(found.overlaps), found.verdict)
 
 
-def test_leading_is_cut_at_the_hours(spark: SparkSession) -> None:
-    """Alice led from 6 s and a bit until she died at 7.5; bob leads from 15, which is the next hour, until 16.5."""
-    tables = tables_of(audited(entries(history(), first=1), one_clock=True))
-    rows = by_member_and_hour(spark.createDataFrame(tables["tenures"])).collect()
-    assert [(0, "alice", 4, 4), (1, "bob", 4, 4)] == [(it.hour, it.member, it.partitions, it.began) for it in rows]
-    assert [4 * (7.5 - 6.012012), 4 * 1.5] == pytest.approx([it.partition_seconds for it in rows], abs=1e-4)
+def test_an_archive_that_is_not_there_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(NeliError, match=r"there is no .*: name a ledger"):
+        archived(spark, tmp_path / "archive")
+
+
+def test_kafkas_time_of_a_record_comes_along(spark: SparkSession) -> None:
+    at = datetime(2026, 11, 22, 8, 0, 0, 250_000, tzinfo=UTC)
+    rows = spark.createDataFrame([(7, at, "{}")], "offset long, time timestamp, payload string")
+    assert [(7, b"{}", at.timestamp())] == list(map(tuple, entries_of(rows)))
 
 
 def test_a_tenure_over_several_hours_counts_in_each(spark: SparkSession) -> None:
@@ -131,25 +102,19 @@ def test_a_tenure_over_several_hours_counts_in_each(spark: SparkSession) -> None
     ]
 
 
-def test_each_hour_has_its_moves_takeovers_and_members(spark: SparkSession) -> None:
-    tables = tables_of(audited(entries(history(), first=1), one_clock=True))
-    frames = [spark.createDataFrame(tables[name]) for name in ("moves", "takeovers", "members")]
-    first, second = by_hour(*frames).collect()
-    assert (0, 0, 1, 7.5, 2, 0) == (
-        *(first.hour, first.moves, first.takeovers, first.takeover_p50, first.joins, first.expired),
-    )
-    assert (1, 4, 0, None, 0, 1) == (
-        *(second.hour, second.moves, second.takeovers, second.takeover_p50, second.joins, second.expired),
-    )
-
-
-def test_each_partition_says_how_often_it_changed_hands(spark: SparkSession) -> None:
-    tables = tables_of(audited(entries(history(), first=1), one_clock=True))
-    rows = by_partition(spark.createDataFrame(tables["tenures"])).collect()
-    assert [(partition, 2, 2) for partition in range(4)] == [(it.partition, it.tenures, it.members) for it in rows]
-
-
-def test_statistics_are_delta_tables(spark: SparkSession, tmp_path: Path) -> None:
+def test_statistics_by_hour_member_and_partition_are_delta_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Alice led from 6 s and a bit until she died at 7.5; bob leads from 15, which is the next hour, until 16.5."""
     write_tables(statistics_of(spark, tables_of(audited(entries(history(), first=1), one_clock=True))), tmp_path)
-    counts = {path.name: DeltaTable(path).to_pyarrow_table().num_rows for path in tmp_path.iterdir()}
-    assert {"by_hour": 2, "by_member_and_hour": 2, "by_partition": 4} == counts
+
+    def rows(name: str, *columns: str) -> list[tuple[Any, ...]]:
+        found = DeltaTable(tmp_path / name).to_pyarrow_table().to_pylist()
+        return sorted(tuple(row[column] for column in columns) for row in found)
+
+    assert {"by_hour", "by_member_and_hour", "by_partition"} == {path.name for path in tmp_path.iterdir()}
+    assert [(0, 0, 1, 7.5, 2, 0), (1, 4, 0, None, 0, 1)] == rows(
+        "by_hour", "hour", "moves", "takeovers", "takeover_p50", "joins", "expired"
+    )
+    assert [(0, "alice", 4, 4), (1, "bob", 4, 4)] == rows("by_member_and_hour", "hour", "member", "partitions", "began")
+    seconds = [row[1] for row in rows("by_member_and_hour", "hour", "partition_seconds")]
+    assert [4 * (7.5 - 6.012012), 4 * 1.5] == pytest.approx(seconds, abs=1e-4)
+    assert [(partition, 2, 2) for partition in range(4)] == rows("by_partition", "partition", "tenures", "members")

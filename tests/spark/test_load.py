@@ -31,23 +31,17 @@ def of_columns(layout: Layout, *, weighed: bool) -> LoadProfile:
     return LoadProfile.of_columns(pl.Series(keys), layout, weights=pl.Series(weights) if weighed else None)
 
 
-@pytest.mark.parametrize("layout", [Layout(tags=True), Layout(slots=2**32, partitions=7)])
-def test_a_profile_is_that_of_the_same_columns(rows: DataFrame, layout: Layout) -> None:
-    assert of_columns(layout, weighed=True) == load_profile(rows, "in.strument", layout, weight="load")
-
-
-def test_without_a_weight_each_row_counts_as_one(rows: DataFrame) -> None:
-    assert of_columns(LAYOUT, weighed=False) == load_profile(rows, "in.strument", LAYOUT)
+def test_a_profile_is_that_of_the_same_columns(rows: DataFrame) -> None:
+    for layout in (Layout(tags=True), Layout(slots=2**32, partitions=7)):
+        assert of_columns(layout, weighed=True) == load_profile(rows, "in.strument", layout, weight="load")
+    assert of_columns(LAYOUT, weighed=False) == load_profile(rows, "in.strument", LAYOUT), "each row counts as one"
+    assert 0.0 == load_profile(rows.where("false"), "in.strument", LAYOUT).total
 
 
 @pytest.mark.parametrize(("kind", "value"), [("bigint", 3), ("decimal(9,2)", Decimal(3))])
 def test_weights_may_be_any_numbers(spark: SparkSession, kind: str, value: object) -> None:
     rows = spark.createDataFrame([("ACME", value)], f"key string, weight {kind}")
     assert 3.0 == load_profile(rows, "key", LAYOUT, weight="weight").total
-
-
-def test_no_rows_have_no_load(rows: DataFrame) -> None:
-    assert 0.0 == load_profile(rows.where("false"), "in.strument", LAYOUT).total
 
 
 def test_weights_that_are_none_are_refused_whatever_their_keys(spark: SparkSession) -> None:
@@ -58,22 +52,14 @@ def test_weights_that_are_none_are_refused_whatever_their_keys(spark: SparkSessi
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "weight", "problem"),
-    [
+def test_a_column_that_is_missing_or_no_weight_or_no_key_is_refused(rows: DataFrame) -> None:
+    for key, weight, problem in (
         ("instrument", None, "column 'instrument' is missing"),
         ("in.strument", "cost", "column 'cost' is missing"),
         ("in.strument", "in.strument", "column 'in.strument' is of type string: a number was wanted as weight"),
-    ],
-)
-def test_a_column_that_is_missing_or_no_weight_is_refused(
-    rows: DataFrame, key: str, weight: str | None, problem: str
-) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        load_profile(rows, key, LAYOUT, weight=weight)
-
-
-def test_numbers_are_no_keys(rows: DataFrame) -> None:
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            load_profile(rows, key, LAYOUT, weight=weight)
     with pytest.raises(BadKey, match="a column of keys, string or binary, was wanted in 'load'"):
         load_profile(rows, "load", LAYOUT)
 

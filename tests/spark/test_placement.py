@@ -1,7 +1,6 @@
 """Rows by owner: the files of a table, those that an owner reads, and the tasks that rows come to."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from neli_router.spark import FilesRead, files_read, laid_out, owned, repartitio
 
 pytestmark = pytest.mark.spark
 
-LAYOUT = Layout(partitions=16)
-KEYS = 400
+LAYOUT = Layout(partitions=8)
+KEYS = 200
 
 
 def customers(spark: SparkSession) -> DataFrame:
@@ -38,7 +37,7 @@ def keys(df: DataFrame) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of 16 partitions, laid out by us."""
+    """A table of eight partitions, laid out by us."""
     path = tmp_path_factory.mktemp("lake") / "customers"
     written(customers(spark).transform(laid_out, "key", LAYOUT), path)
     return path
@@ -75,17 +74,22 @@ def nodes(plan: Any) -> list[Any]:
 # Laid out
 
 
-def test_each_partition_has_one_file_and_no_file_holds_two(table: DataFrame, folder: Path) -> None:
-    assert 16 == len(list(folder.glob("partition=*/part-*.parquet"))) == len(list(folder.rglob("*.parquet")))
+def test_each_partition_has_one_file_no_file_holds_two_and_all_have_the_note(table: DataFrame, folder: Path) -> None:
+    assert 8 == len(list(folder.glob("partition=*/part-*.parquet"))) == len(list(folder.rglob("*.parquet")))
     rows = table.select("key", "partition", input_file_name().alias("file")).collect()
     assert [LAYOUT.partition(row.key) for row in rows] == [row.partition for row in rows]
-    assert 16 == len({row.file for row in rows}) == len({(row.file, row.partition) for row in rows})
+    assert 8 == len({row.file for row in rows}) == len({(row.file, row.partition) for row in rows})
+    for file in folder.rglob("*.parquet"):
+        metadata = parquet.read_schema(file).metadata
+        fields = json.loads(metadata[b"org.apache.spark.sql.parquet.row.metadata"])["fields"]
+        expected = {"neli.layout": {"slots": 16384, "partitions": 8, "tags": False}}
+        assert [expected, {}] == [field["metadata"] for field in fields]
 
 
 def test_fewer_tasks_still_hold_whole_partitions(spark: SparkSession) -> None:
     rows = customers(spark).transform(laid_out, "key", LAYOUT, tasks=3)
     places = rows.select("partition", spark_partition_id().alias("task")).distinct().collect()
-    assert [(number, number % 3) for number in range(16)] == sorted((row.partition, row.task) for row in places)
+    assert [(number, number % 3) for number in range(8)] == sorted((row.partition, row.task) for row in places)
 
 
 def test_a_row_without_a_key_is_not_laid_out(spark: SparkSession, tmp_path: Path) -> None:
@@ -94,56 +98,44 @@ def test_a_row_without_a_key_is_not_laid_out(spark: SparkSession, tmp_path: Path
         written(laid_out(df, "key", LAYOUT), tmp_path / "refused")
 
 
-def test_the_note_is_in_the_files(folder: Path) -> None:
-    schema = parquet.read_schema(next(folder.rglob("*.parquet")))
-    fields = json.loads(schema.metadata[b"org.apache.spark.sql.parquet.row.metadata"])["fields"]
-    expected = {"neli.layout": {"slots": 16384, "partitions": 16, "tags": False}}
-    assert [expected, {}] == [field["metadata"] for field in fields]
-
-
 # Owned
 
 
-def test_an_owner_of_an_eighth_of_the_partitions_reads_an_eighth_of_the_files(table: DataFrame) -> None:
-    mine = owned(table, "key", (3, 11), LAYOUT)
-    assert keys_of((3, 11)) == keys(mine)
-    assert FilesRead(2, 16) == files_read(table, (3, 11))
-    assert "2 of 16 files" == str(files_read(table, (3, 11)))
-    assert 2 == files_that_spark_read(mine)
-    assert 16 == files_that_spark_read(table)
+def test_an_owner_of_a_fourth_of_the_partitions_reads_a_fourth_of_the_files(table: DataFrame) -> None:
+    mine = owned(table, "key", (3, 5), LAYOUT)
+    assert keys_of((3, 5)) == keys(mine)
+    assert FilesRead(2, 8) == files_read(table, (3, 5))
+    assert "2 of 8 files" == str(files_read(table, (3, 5)))
+    assert [2, 8] == [files_that_spark_read(mine), files_that_spark_read(table)]
     assert table.columns == mine.columns
-
-
-def test_a_filter_on_the_computed_partition_alone_reads_every_file(table: DataFrame) -> None:
-    """This is why `owned` filters by the stored column, too."""
-    computed = with_partition(table, "key", LAYOUT, name="computed").filter(col("computed").isin(3, 11))
-    assert keys_of((3, 11)) == keys(computed)
-    assert 16 == files_that_spark_read(computed)
+    # This is why `owned` filters by the stored column, too.
+    computed = with_partition(table, "key", LAYOUT, name="computed").filter(col("computed").isin(3, 5))
+    assert keys_of((3, 5)) == keys(computed)
+    assert 8 == files_that_spark_read(computed)
 
 
 def test_owners_read_every_row_once_and_nothing_without_partitions(table: DataFrame) -> None:
-    shares = [owned(table, "key", range(member, 16, 3), LAYOUT) for member in range(3)]
-    assert keys_of(range(16)) == sorted(key for share in shares for key in keys(share))
+    shares = [owned(table, "key", range(member, 8, 3), LAYOUT) for member in range(3)]
+    assert keys_of(range(8)) == sorted(key for share in shares for key in keys(share))
     assert [] == keys(owned(table, "key", [], LAYOUT))
     assert {3: 7}.keys() == {row.partition for row in owned(table, "key", {3: 7}, LAYOUT).collect()}
 
 
 def test_filters_of_the_users_prune_and_reach_the_files_as_well(table: DataFrame) -> None:
-    mine = owned(table, "key", range(8), LAYOUT).filter("partition = 3 AND number = 7")
+    mine = owned(table, "key", range(4), LAYOUT).filter("partition = 3 AND number = 7")
     assert 1 == files_that_spark_read(mine)
     assert "EqualTo(number,7)" in mine._jdf.queryExecution().executedPlan().toString()
 
 
-def test_a_table_that_is_not_laid_out_is_filtered_by_its_keys(spark: SparkSession) -> None:
-    df = customers(spark)
-    assert keys_of((3, 11)) == keys(df.transform(owned, "key", (3, 11), LAYOUT, stored=None))
-    assert df.columns == df.transform(owned, "key", (3,), LAYOUT, stored=None).columns
-    assert FilesRead(0, 0) == files_read(df.withColumn("partition", lit(1)), (3, 11))
-
-
-def test_rows_without_a_key_are_nobodys(spark: SparkSession) -> None:
-    df = spark.createDataFrame([("a",), (None,)], "key string")
-    assert ["a"] == keys(df.transform(owned, "key", range(16), LAYOUT, stored=None))
+def test_a_table_that_is_not_laid_out_is_filtered_by_its_keys_and_rows_without_one_are_nobodys(
+    spark: SparkSession,
+) -> None:
+    df = customers(spark).unionByName(spark.sql("SELECT CAST(NULL AS STRING) AS key, 1L AS number"))
+    mine = df.transform(owned, "key", (3, 5), LAYOUT, stored=None)
+    assert keys_of((3, 5)) == keys(mine)
+    assert df.columns == mine.columns
+    assert keys_of(range(8)) == keys(df.transform(owned, "key", range(8), LAYOUT, stored=None))
+    assert FilesRead(0, 0) == files_read(df.withColumn("partition", lit(1)), (3, 5))
 
 
 def test_columns_may_have_any_names(spark: SparkSession, tmp_path: Path) -> None:
@@ -152,30 +144,32 @@ def test_columns_may_have_any_names(spark: SparkSession, tmp_path: Path) -> None
     written(df.transform(laid_out, "the.key", LAYOUT, name=name), tmp_path / "odd", column=name)
     table = spark.read.parquet(str(tmp_path / "odd"))
     mine = owned(table, "the.key", (3,), LAYOUT, stored=name)
+    assert 1 == files_that_spark_read(mine)
     assert keys_of((3,)) == sorted(row["the.key"] for row in mine.collect())
-    assert FilesRead(1, 16) == files_read(table, (3,), stored=name)
-    assert 1 == files_that_spark_read(owned(table, "the.key", (3,), LAYOUT, stored=name))
+    assert FilesRead(1, 8) == files_read(table, (3,), stored=name)
 
 
 # Another layout
 
 
-@pytest.mark.parametrize("layout", [Layout(partitions=8), Layout(partitions=32), Layout(slots=512, partitions=16)])
-def test_a_table_that_notes_another_layout_is_refused_before_it_is_read(table: DataFrame, layout: Layout) -> None:
-    with pytest.raises(TableMismatch) as caught:
-        owned(table, "key", (3,), layout)
-    assert layout.spelled() in caught.value.wanted
-    assert "'partitions': 16" in caught.value.found
+def test_a_table_that_notes_another_layout_is_refused_before_it_is_read(spark: SparkSession, table: DataFrame) -> None:
+    table.createOrReplaceTempView("noted")
+    for noted in (table, spark.table("noted")):
+        for layout in (Layout(partitions=4), Layout(partitions=16), Layout(slots=512, partitions=8)):
+            with pytest.raises(TableMismatch) as caught:
+                owned(noted, "key", (3,), layout)
+            assert layout.spelled() in caught.value.wanted
+            assert "'partitions': 8" in caught.value.found
 
 
 def test_folders_that_the_layout_does_not_have_are_refused_before_they_are_read(table: DataFrame) -> None:
-    """Without this, half of the rows of partition 3 would be missing, and no row would show it."""
-    with pytest.raises(TableMismatch, match="it has the partitions 8, 9, 10, 11, 12 and 3 more"):
-        owned(without_notes(table), "key", (3,), Layout(partitions=8))
+    """Without this, half of the rows of partition 1 would be missing, and no row would show it."""
+    with pytest.raises(TableMismatch, match="it has the partitions 2, 3, 4, 5, 6 and 1 more"):
+        owned(without_notes(table), "key", (1,), Layout(partitions=2))
 
 
 def test_rows_of_another_partition_stop_the_job(table: DataFrame) -> None:
-    mine = owned(without_notes(table), "key", (3,), Layout(partitions=32))
+    mine = owned(without_notes(table), "key", (3,), Layout(partitions=16))
     with pytest.raises(PySparkException, match="has a key of another partition, or none: read it with the layout"):
         mine.collect()
     with pytest.raises(PySparkException, match="has a key of another partition"):
@@ -183,17 +177,11 @@ def test_rows_of_another_partition_stop_the_job(table: DataFrame) -> None:
 
 
 def test_the_note_of_a_new_partition_column_outranks_that_of_the_old_table(table: DataFrame) -> None:
-    other = Layout(partitions=8)
+    other = Layout(partitions=4)
     again = table.drop("partition").transform(with_partition, "key", other)
     assert keys_of((3,), other) == keys(owned(again, "key", (3,), other))
     with pytest.raises(TableMismatch):
         owned(again, "key", (3,), LAYOUT)
-
-
-def test_a_catalog_keeps_the_note(spark: SparkSession) -> None:
-    customers(spark).transform(laid_out, "key", LAYOUT).createOrReplaceTempView("noted")
-    with pytest.raises(TableMismatch):
-        owned(spark.table("noted"), "key", (3,), Layout(partitions=8))
 
 
 # Refused before anything is read
@@ -208,8 +196,8 @@ def test_what_cannot_be_owned_is_refused(table: DataFrame) -> None:
         owned(table, "key", (3,), LAYOUT, stored="day")
     with pytest.raises(ConfigError, match="must hold numbers of partitions, and holds string"):
         owned(table, "key", (3,), LAYOUT, stored="key")
-    with pytest.raises(ConfigError, match="from 0 to 15, and have -1, 16"):
-        owned(table, "key", (-1, 3, 16), LAYOUT)
+    with pytest.raises(ConfigError, match="from 0 to 7, and have -1, 8"):
+        owned(table, "key", (-1, 3, 8), LAYOUT)
 
 
 # Tasks
@@ -224,26 +212,22 @@ def tasks(df: DataFrame) -> dict[int, set[int]]:
 
 def test_all_rows_of_a_partition_come_to_a_task_of_its_own(spark: SparkSession) -> None:
     rows = customers(spark).transform(with_partition, "key", LAYOUT)
-    assert {number: {number} for number in range(16)} == tasks(repartition_by_owner(rows, range(16)))
-    few = rows.transform(repartition_by_owner, range(16)).filter("partition IN (3, 7)")
-    mine = rows.filter("partition IN (3, 7, 12)").transform(repartition_by_owner, {12: 1, 3: 1, 7: 2})
-    assert {3: {0}, 7: {1}, 12: {2}} == tasks(mine)
+    assert {number: {number} for number in range(8)} == tasks(repartition_by_owner(rows, range(8)))
+    # This is why the tasks are numbered: hashing the column puts several partitions into one.
+    assert 8 > len({task for found in tasks(rows.repartition(8, "partition")).values() for task in found})
+    mine = rows.filter("partition IN (3, 7, 6)").transform(repartition_by_owner, {6: 1, 3: 1, 7: 2})
+    assert {3: {0}, 6: {1}, 7: {2}} == tasks(mine)
     assert 3 == mine.rdd.getNumPartitions()
+    few = rows.transform(repartition_by_owner, range(8)).filter("partition IN (3, 7)")
     assert {3: {3}, 7: {7}} == tasks(few)
-
-
-def test_hashing_the_column_would_put_several_partitions_into_one_task(spark: SparkSession) -> None:
-    """This is why the tasks are numbered."""
-    hashed = customers(spark).transform(with_partition, "key", LAYOUT).repartition(16, "partition")
-    assert 16 > len({task for found in tasks(hashed).values() for task in found})
 
 
 def test_an_owner_has_one_task_for_all_of_its_partitions(spark: SparkSession) -> None:
     rows = customers(spark).transform(with_partition, "key", LAYOUT)
-    owners = {number: ("alpha", "bravo", "charlie")[number % 3] for number in range(16)}
-    by_owner = repartition_by_owner(rows, range(16), owners=owners)
-    assert {number: {number % 3} for number in range(16)} == tasks(by_owner)
-    assert Counter(keys_of(range(16))) == Counter(keys(by_owner))
+    owners = {number: ("alpha", "bravo", "charlie")[number % 3] for number in range(8)}
+    by_owner = repartition_by_owner(rows, range(8), owners=owners)
+    assert {number: {number % 3} for number in range(8)} == tasks(by_owner)
+    assert keys_of(range(8)) == keys(by_owner)
 
 
 def test_a_row_that_has_no_task_fails_the_job(spark: SparkSession) -> None:

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from neli_router import fence
 from neli_router.fence import FenceMisused, Refused
 from neli_router.spark import Landing, RedisReceiver, SqlReceiver
-from tests.support.servers.postgresql import postgresql
 
 pytestmark = pytest.mark.spark
 
@@ -74,12 +73,14 @@ EACH_ONCE = [f"instrument {number}" for number in range(100)]
 ROWS = {partition: 13 if partition < 4 else 12 for partition in range(8)}
 
 
-def test_every_row_of_a_batch_lands_once_however_often_it_is_written(
+def test_every_row_of_a_batch_lands_once_however_often_it_is_written_and_however_late(
     prices: SqlReceiver, frame: DataFrame, path: Path
 ) -> None:
-    assert Landing(ROWS, frozenset()) == prices.write(frame, inserting(), terms=TERMS, batch=1)
-    assert Landing({}, frozenset(TERMS)) == prices.write(frame, inserting(), terms=TERMS, batch=1)
+    assert Landing(ROWS, frozenset()) == prices.write(frame, inserting(), terms=TERMS, batch=5)
+    for batch in (5, 4):
+        assert Landing({}, frozenset(TERMS)) == prices.write(frame, inserting(), terms=TERMS, batch=batch)
     assert EACH_ONCE == instruments(path)
+    assert Landing({}, frozenset()) == prices.write(frame.where("false"), inserting(), terms=TERMS, batch=6)
 
 
 def test_the_column_of_partitions_may_have_any_name(prices: SqlReceiver, frame: DataFrame, path: Path) -> None:
@@ -88,17 +89,7 @@ def test_the_column_of_partitions_may_have_any_name(prices: SqlReceiver, frame: 
     assert EACH_ONCE == instruments(path)
 
 
-def test_an_older_batch_that_comes_late_counts_as_written(
-    spark: SparkSession, prices: SqlReceiver, frame: DataFrame, path: Path
-) -> None:
-    prices.write(priced(spark, range(8)), inserting(), terms=TERMS, batch=5)
-    assert frozenset(TERMS) == prices.write(frame, inserting(), terms=TERMS, batch=4).before
-    assert 8 == len(instruments(path))
-
-
-def test_a_new_owner_raises_the_fence_and_learns_where_to_go_on(
-    spark: SparkSession, prices: SqlReceiver, frame: DataFrame
-) -> None:
+def test_a_new_owner_raises_the_fence_and_learns_where_to_go_on(spark: SparkSession, prices: SqlReceiver) -> None:
     prices.write(priced(spark, range(3)), inserting(), terms=TERMS, batch=7)
     newer = dict.fromkeys((1, 2, 3), 200)
     prices.raise_terms(newer)
@@ -119,9 +110,8 @@ def test_a_deposed_driver_is_refused_loudly_and_what_it_still_owns_is_written(
     assert [expected] == caught.value.__notes__
     assert [one for number, one in enumerate(EACH_ONCE) if number % 8 not in {2, 5}] == instruments(path)
     kept = {partition: term for partition, term in TERMS.items() if partition not in {2, 5}}
-    assert (
-        frozenset(kept) == prices.write(frame.where("partition NOT IN (2, 5)"), inserting(), terms=kept, batch=1).before
-    )
+    mine = frame.where("partition NOT IN (2, 5)")
+    assert frozenset(kept) == prices.write(mine, inserting(), terms=kept, batch=1).before
 
 
 def test_a_write_that_fails_leaves_nothing_and_may_be_tried_again(
@@ -157,34 +147,26 @@ def test_what_cannot_be_written_is_said_before_spark_starts(prices: SqlReceiver,
     assert [] == instruments(path)
 
 
-def test_a_batch_without_rows_is_no_error(prices: SqlReceiver, frame: DataFrame) -> None:
-    empty = frame.where("false")
-    assert Landing({}, frozenset()) == prices.write(empty, inserting(), terms=TERMS, batch=1)
-
-
 @pytest.mark.postgresql
-def test_it_writes_to_postgresql(frame: DataFrame) -> None:
+def test_it_writes_to_postgresql(frame: DataFrame, database: str) -> None:
     def insert(connection: Any, rows: Iterator[Row]) -> None:
         with connection.cursor() as cursor, cursor.copy("COPY prices FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
 
-    with postgresql() as address:
-        with psycopg.connect(address) as connection:
-            connection.execute("CREATE TABLE prices (instrument TEXT, price REAL, partition INTEGER)")
-            fence.install(connection)
-        prices = SqlReceiver("prices", lambda: psycopg.connect(address))
-        assert ROWS == prices.write(frame, insert, terms=TERMS, batch=1).landed
-        assert frozenset(TERMS) == prices.write(frame, insert, terms=TERMS, batch=1).before
-        prices.raise_terms({2: 200})
-        with pytest.raises(Refused, match="'prices/2', but term 200 was already"):
-            prices.write(frame, insert, terms=TERMS, batch=2)
-        with psycopg.connect(address) as connection:
-            expected = {partition: rows * (1 if partition == 2 else 2) for partition, rows in ROWS.items()}
-            assert expected == dict(
-                connection.execute("SELECT partition, count(*) FROM prices GROUP BY partition").fetchall()
-            )
-        assert {1: 2, 2: 1} == prices.progress([1, 2])
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE prices (instrument TEXT, price REAL, partition INTEGER)")
+        fence.install(connection)
+    prices = SqlReceiver("prices", lambda: psycopg.connect(database))
+    assert ROWS == prices.write(frame, insert, terms=TERMS, batch=1).landed
+    assert frozenset(TERMS) == prices.write(frame, insert, terms=TERMS, batch=1).before
+    prices.raise_terms({2: 200})
+    with pytest.raises(Refused, match="'prices/2', but term 200 was already"):
+        prices.write(frame, insert, terms=TERMS, batch=2)
+    with psycopg.connect(database) as connection:
+        counted = connection.execute("SELECT partition, count(*) FROM prices GROUP BY partition").fetchall()
+    assert {partition: rows * (1 if partition == 2 else 2) for partition, rows in ROWS.items()} == dict(counted)
+    assert {1: 2, 2: 1} == prices.progress([1, 2])
 
 
 @pytest.mark.redis
