@@ -193,7 +193,7 @@ def test_a_record_that_is_too_long_is_told_of_and_ends_nothing(monkeypatch: pyte
     monkeypatch.setattr(pump, "RECORD_MAX", 45)
     rig.machine.answers[Read] = [Append([WISH, Leave(by="a")], lasting=True)]
     assert "ledger.record_too_long" == rig.turn().told[-1].event
-    assert [encode(Leave(by="a"))] == rig.tape.payloads
+    assert ("append", [encode(Leave(by="a"))], True) == rig.tape.log[-1]
     assert not any(isinstance(event, Broken) for event in rig.turn().events)
 
 
