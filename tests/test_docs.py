@@ -116,6 +116,8 @@ def help_of(program: str, *words: str) -> str:
         if program.endswith(".py"):
             runpy.run_path(str(ROOT / program), run_name="__main__")
         else:
+            # Another test of this worker may have imported it, and `runpy` warns of that.
+            patched.delitem(sys.modules, f"{program}.__main__", raising=False)
             runpy.run_module(program, run_name="__main__", alter_sys=True)
     return told.getvalue()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import cache
+from hashlib import blake2b
 from os import environ
 from random import Random
 from typing import Any
@@ -273,10 +274,13 @@ def test_many_seeds_end_with_a_verdict_and_with_what_was_counted() -> None:
     kind = protocol, guarantee, weather = ("neli", "exclusive", "fair")
     (first, *_), asked = SEEDS[kind], ("--protocol", protocol, "--guarantee", guarantee, "--weather", weather)
     code, output = neli("--start", str(first), "--seeds", "2", "--jobs", "1", *asked)
-    *_, verdict, counts = output.splitlines()  # On a busy machine, its progress comes first.
-    expected = sum((run(seed, *kind).counts for seed in SEEDS[kind]), Counter())
+    *_, verdict, counts, traces = output.splitlines()  # On a busy machine, its progress comes first.
+    runs = [run(seed, *kind) for seed in SEEDS[kind]]
+    expected = sum((it.counts for it in runs), Counter())
     assert (0, True) == (code, verdict.startswith(f"simulate: 2 seeds from {first}: every promise held, "))
     assert ", ".join(f"{name} {count:,}" for name, count in sorted(expected.items())) == counts.strip()
+    every = "".join(it.trace for it in runs).encode()
+    assert f"  traces {blake2b(every, digest_size=8).hexdigest()}" == traces
 
 
 @pytest.mark.parametrize(
