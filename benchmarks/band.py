@@ -2,9 +2,9 @@
 
     members --half a round trip--> an SQLite ledger --half a round trip--> members      one is killed with -9
 
-Real processes and a real ledger, which the members see from a distance (`tests/support/processes/slow_worker.py`). Below five
-sixths of a lease all lead, and a member that is killed must be taken over. Above, no member leads for longer than a
-moment, none can expire another, and each must say so in its log.
+Real processes and a real ledger, which the members see from a distance (`tests/support/processes/slow_worker.py`).
+Below five sixths of a lease all lead, and a member that is killed must be taken over. Above, no member leads for longer
+than a moment, none can expire another, and each must say so in its log.
 
     takeovers_over_lease_max@T      of the trials at a round trip of T leases
     not_taken_over                  kills below five sixths of a lease after which partitions stayed unled; must be 0
