@@ -145,6 +145,7 @@ def test_a_bad_variable_is_told_with_its_name(variable: str, text: str, expected
         ("name = {token = 'secret'}", "name=a dict must be text (FILE line 2)"),
         ("weight = 0x" + "f" * 9000, "weight=a huge number must be a whole number (FILE line 2)"),
         ("lease = inf", "lease=inf must be a number of seconds, at least 0 (FILE line 2)"),
+        ("[agent]\ntoken_file = 1234567890123456", "agent.token_file=... must be text (FILE line 3)"),
         ("layout = 5", "layout must be a table (FILE line 2): write [layout] above it"),
         ("leese = 1", "leese is no known option (FILE line 2): did you mean lease?"),
         ("[agent]\nlease = 1", "agent.lease is no known option (FILE line 3): did you mean lease?"),
