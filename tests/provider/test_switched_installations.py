@@ -54,7 +54,7 @@ LEASE = 10.0
 PARTITIONS = 8
 PARTITION = Layout(partitions=PARTITIONS).partition_of_role(ROLE)
 
-EVERY = timedelta(seconds=10)
+EVERY = timedelta(seconds=15)
 
 CONFIG = """
 ledger = "sqlite://{folder}/ledger.db"
