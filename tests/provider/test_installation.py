@@ -27,6 +27,7 @@ from selenium.webdriver.common.by import By
 from airflow_provider.sensors.neli import leader_from
 from airflow_provider.triggers.neli import MEMORY
 from neli_router.agent import Client
+from neli_router.errors import NoAgent
 from neli_router.fence.delta import FencedTable
 from neli_router.keyspace import Layout
 from tests.commands.test_run import STUBBORN
@@ -47,7 +48,7 @@ EXAMPLES = blocks("docs/airflow.md", "python")
 
 ROLE = 3
 
-LEASE = 8.0
+LEASE = 10.0
 """Seconds. One that is kept while tasks and a JVM start, which take both cores, and that a test can wait out."""
 
 WHO_LEADS = {"Who leads": "/plugin/neli"}
@@ -161,8 +162,8 @@ def changes_in(events: Sequence[dict[str, Any]]) -> Counter[tuple[str, int]]:
     return Counter((one["event"], one["term"]) for one in payloads)
 
 
-@pytest.fixture(name="place", scope="module")
-def _place(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+@pytest.fixture(name="installed", scope="module")
+def _installed(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("installation")
     deaf = folder / "spark-submit"
     # The last words of the command line are the folder of the job, and its way.
@@ -200,6 +201,18 @@ def _place(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             # Into the database, which the scheduler asks.
             place.api.add_connection("neli_two", extra={"address": a.address})
             yield place
+
+
+@pytest.fixture(name="place")
+def _place(installed: Place) -> Iterator[Place]:
+    """With both agents: one that a test has killed starts again."""
+    yield installed
+    for agent in (installed.a, installed.b):
+        try:
+            with agent.client() as client:
+                client.status()
+        except NoAgent:
+            agent.start()
 
 
 def test_airflow_shows_the_provider_and_no_error(place: Place) -> None:
@@ -338,7 +351,6 @@ def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Plac
         assert page.was_never_reloaded
     assert browser.current_url.startswith(f"{airflow.url}/plugin/neli")
     page.close()
-    place.a.start()
 
 
 @contextmanager
@@ -390,7 +402,6 @@ def test_tasks_that_lose_their_role_end_and_their_retries_succeed_where_it_is_le
     swallowed = api.log("lose", run, "swallow")
     assert "not me" in swallowed
     assert "THE TASK DID NOT STOP within 1 s" in swallowed
-    first.start()
 
 
 def submitted(place: Place, dag_id: str, folder: Path, *tries: tuple[AgentProcess, str]) -> str:
@@ -456,7 +467,6 @@ def test_a_job_that_loses_its_role_is_gone_and_refused_and_its_retry_succeeds_wh
     assert {"NELI_AGENT": first.address, "NELI_TOKEN": TOKEN} == told["environment"]
     assert TOKEN not in told["command"]
     assert [first.name] == DeltaTable(str(table.path)).to_pyarrow_table()["member"].to_pylist()
-    second.start()
 
 
 def test_nothing_is_left_of_the_job_of_a_task_that_is_killed(place: Place, tmp_path: Path) -> None:
