@@ -1,13 +1,13 @@
 """The gate: every test that this machine can run, so that no core is ever idle, and one table at the end.
 
-    sample     some proofs, repeated and compared with tests/proofs.lock
     spark      all that starts Spark: each worker has one JVM for all its tests
+    sample     some proofs, repeated and compared with tests/proofs.lock
     core       needs no server, no browser and no other process: mostly waits
     servers    real processes, Kafka, Redis, PostgreSQL, a browser
     airflow    all that imports Airflow, or starts installations of it
 
     in front    core -------> servers -------> airflow ---------->
-    behind      sample ---> spark ------------------------->
+    behind      spark -------------------------> sample --->
 
 Two lanes run side by side. What runs behind is niced, so that tests that wait for something in real time get a core
 first. It prints what it said when it has ended. `python -m tests.gate core` runs only the core; any option after the
@@ -73,13 +73,13 @@ class Stage:
 
 
 STAGES = (
-    Stage("sample", (), niced=19),
     Stage(
         "spark",
         # Programs that start Spark wait for cores more than others do.
         ("tests/spark", "tests/test_docs.py", "-m", "spark or not airflow", "-n", CORES, *BY_FILE, "--timeout=1200"),
         niced=5,
     ),
+    Stage("sample", (), niced=5),
     Stage(
         "core",
         # Most of these tests wait more than they compute. With more workers, they would wait for a core instead.
