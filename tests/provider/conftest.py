@@ -48,10 +48,12 @@ for name in [name for name in os.environ if name.startswith(("AIRFLOW__", "AIRFL
     del os.environ[name]
 os.environ.update(SETTINGS)
 
-from neli_router.settings.agent_options import AgentOptions  # noqa: E402 - after the home is set, as all that follows.
+from neli_router.agent import Client  # noqa: E402 - after the home is set, as all that follows.
+from neli_router.settings.agent_options import AgentOptions  # noqa: E402
 from tests.support.agents.running import TOKEN, Running, configured, running  # noqa: E402
 from tests.support.given import DagTest, spelled  # noqa: E402
 from tests.support.servers.airflow import begin_with  # noqa: E402
+from tests.support.waiting import PATIENCE, until  # noqa: E402
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -114,6 +116,8 @@ def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     with running(configured(folder, lease=LEASE_OF_ONE), options) as agent:
         agent.await_ready()
+        with Client(f"unix:{options.socket}", timeout=PATIENCE) as client:
+            until(lambda: client.lease(0) is not None, "the lead of the only agent")
         yield agent
 
 
