@@ -12,37 +12,30 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dags.jobs.publish_prices import BARS, KEY, bars
+from dags.jobs.publish_prices import BARS
 from neli_router.agent import Client
 from neli_router.agent.client.leading import LeadingBlock
 from neli_router.agent.client.leases import AgentLease, Share
 from neli_router.fence.delta import FencedTable
-from neli_router.keyspace import Layout
 from neli_router.pipeline.feeds import TickFolder
-from neli_router.pipeline.landing import commits_of, counted, same_bars
+from neli_router.pipeline.landing import commits_of
 from neli_router.pipeline.source import TickSteps
 from neli_router.pipeline.ticks import SCHEMA, Market
 from neli_router.settings.agent_options import AgentOptions
-from neli_router.spark import append_rows, guarded, run_job, with_partition
+from neli_router.spark import append_rows, guarded, run_job
 from neli_router.spark.steps import StepLoop
+from tests.spark.published import BAR_SECONDS, LAYOUT, LEASE, bars_made, require_whole
 from tests.support.agents.running import PATIENCE, configured, running
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
-LAYOUT = Layout(partitions=4)
-LEASE = 15.0
-"""Seconds. Spark keeps both cores busy for seconds now and then, and shorter leases would be lost by it."""
-
-SECONDS, INTERVALS, TICKS = 60, 4, 2000
+INTERVALS, TICKS = 4, 400
 DRAIN_TIMEOUTS = {"patient": 120.0, "hasty": 0.3}
 OTHER = {"patient": "hasty", "hasty": "patient"}
 
@@ -88,7 +81,7 @@ class Bench:
     def __init__(
         self, folder: Path, spark: SparkSession, hosts: Hosts, *, first_batch: int = 1, appended: int = INTERVALS
     ) -> None:
-        self.market = list(Market(instruments=12, seconds=SECONDS).split(TICKS, INTERVALS))
+        self.market = list(Market(instruments=12, seconds=BAR_SECONDS).split(TICKS, INTERVALS))
         self.table = FencedTable.create(folder / "table", BARS, LAYOUT, first_batch=first_batch)
         self._hosts, self._spark, self._feed = hosts, spark, TickFolder(folder / "ticks")
         self.append = self._feed.append
@@ -102,8 +95,7 @@ class Bench:
         def made(ticks: DataFrame, partitions: Sequence[int]) -> DataFrame:
             nonlocal taken
             taken += 1
-            mine = ticks.transform(with_partition, KEY, LAYOUT).where(sql.col("partition").isin(*partitions))
-            rows = bars(mine, seconds=SECONDS)
+            rows = bars_made(ticks, partitions)
             return rows if taken != 2 or in_step_two() != ENDLESS else endless(rows)
 
         steps = TickSteps(self._spark, str(self._feed.folder), LAYOUT)
@@ -123,11 +115,7 @@ class Bench:
         landed = [(it, batch) for commit in commits_of(self.table.path) for it, batch in commit.batches.items()]
         batches = range(self.table.first_batch, self.table.first_batch + INTERVALS)
         assert [(it, batch) for it in range(LAYOUT.partitions) for batch in batches] == sorted(landed)
-        ticks = pa.concat_tables(self.market)
-        made = {it["values"]: it["counts"] for it in ticks["instrument"].value_counts().to_pylist()}
-        rows = dataset.dataset(self.table.files(), format="parquet").to_table()
-        assert counted(rows, made).is_exact
-        assert same_bars(rows, ticks, SECONDS)
+        require_whole(self.table, self.market)
 
 
 ENDLESS = "endless"
@@ -248,7 +236,7 @@ def test_a_query_goes_on_from_its_checkpoint_on_each_host_that_leads_its_role_an
                 bench.table.raise_terms(terms)
 
                 def land(ticks: DataFrame, batch: int) -> None:
-                    rows = bars(ticks.transform(with_partition, KEY, LAYOUT), seconds=SECONDS)
+                    rows = bars_made(ticks, range(LAYOUT.partitions))
                     if batch == at and before(lease) == ENDLESS:
                         rows = endless(rows)
                     landings.append((name, batch, bool(append_rows(rows, bench.table, terms, batch).landed)))
