@@ -44,7 +44,7 @@ LEASE = 15.0
 """A shorter one is lost by all hosts at once while other tests take all cores, since these are niced and start JVMs."""
 
 TICKS = int(os.environ.get("NELI_TEST_TICKS", "60000"))
-"""A test writes so many. A million take some seconds more; `python -m benchmarks pipeline` writes a million."""
+"""The tests write this number. A million take some seconds more; `python -m benchmarks pipeline` writes a million."""
 
 LOOK_EVERY = 0.05
 PATIENCE = 600.0

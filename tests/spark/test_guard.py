@@ -331,7 +331,7 @@ class Driver:
             )
 
     def await_session(self) -> list[Any]:
-        """The job tells the rows that it counted, its name, its master, its shuffle partitions and its Java."""
+        """The job says how many rows it counted, its name, its master, its shuffle partitions and its Java."""
         assert self.process.stdout is not None
         found = next((line for line in self.process.stdout if line.startswith("[")), None)
         assert found is not None, self._stderr.read_text()
