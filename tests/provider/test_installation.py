@@ -72,8 +72,10 @@ PATHS = ("/neli/", "/neli/assets/main.js", "/neli/v1/events", "/neli/v1/status",
 class Place:
     """The installation, the agents of its host and of another one, and what moves their roles."""
 
-    def __init__(self, airflow: Airflow, a: AgentProcess, b: AgentProcess, group: Client) -> None:
+    def __init__(self, airflow: Airflow, a: AgentProcess, b: AgentProcess, alone: AgentProcess, group: Client) -> None:
         self.airflow, self.api, self.a, self.b, self.group = airflow, airflow.api, a, b, group
+        self.alone = alone
+        """The agent of a third host, alone in its group. No busy machine takes its long lease: for tasks of one try."""
         layout = group.table().layout
         assert layout is not None
         self.partitions = {ROLE, layout.partition("nightly")}
@@ -178,11 +180,16 @@ def _installed(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     shutil.copy(HERE / "installed_dags.py", folder / "dags")
     (example,) = (block for block in EXAMPLES if 'DAG("prices_by_symbol")' in block)
     (folder / "dags" / "prices_by_symbol.py").write_text(example, encoding="utf-8")
-    with agents(folder, "a", "b", lease=LEASE, drain_timeout=0.3) as (a, b), a.client() as group:
+    with (
+        AgentProcess("c", folder, lease=60.0, ledger=f"sqlite://{folder}/ledger_of_c.db") as alone,
+        agents(folder, "a", "b", lease=LEASE, drain_timeout=0.3) as (a, b),
+        a.client() as group,
+    ):
         environment = {
             "AIRFLOW_CONN_NELI_DEFAULT": b.connection,
             "AIRFLOW_CONN_HOST_A": spelled(address=a.address, password=TOKEN),
             "AIRFLOW_CONN_HOST_B": spelled(address=b.address, password=TOKEN),
+            "AIRFLOW_CONN_HOST_C": alone.connection,
             "AIRFLOW_CONN_HOST_THAT_IS_AWAY": spelled(address="unix:/nowhere/agent.sock"),
             "AIRFLOW_CONN_SPARK_DEFAULT": spelled("spark", host="local[1]"),
             "DEAF_SPARK": str(deaf),
@@ -191,7 +198,7 @@ def _installed(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             "PYTHONPATH": os.pathsep.join(filter(None, [str(folder / "policies"), os.environ.get("PYTHONPATH")])),
         }
         with Airflow.started(environment, dags=folder / "dags") as airflow:
-            place = Place(airflow, a, b, group)
+            place = Place(airflow, a, b, alone, group)
             place.api.await_dag("submits", "prices_by_symbol")
             # While the API server imports what its first task needs, nothing else may write to the database.
             first, *_ = awaited(lambda: place.api.runs("told"), "the watcher's first word")
@@ -470,7 +477,7 @@ def test_a_job_that_loses_its_role_is_gone_and_refused_and_its_retry_succeeds_wh
 
 
 def test_nothing_is_left_of_the_job_of_a_task_that_is_killed(place: Place, tmp_path: Path) -> None:
-    dag_id, here = "submits_what_is_deaf", leader_of(ROLE, [place.a, place.b])
+    dag_id, here = "submits_what_is_deaf", place.alone
     by_a_person, by_the_kernel = tmp_path / "person", tmp_path / "kernel"
     runs = [submitted(place, dag_id, folder, (here, "deaf")) for folder in (by_a_person, by_the_kernel)]
     files = [folder / "1" / "pids" for folder in (by_a_person, by_the_kernel)]
