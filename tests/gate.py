@@ -9,7 +9,7 @@
     in front    core -------> servers -------> airflow ---------->
     behind      spark -------------------------> sample --->
 
-Two lanes run side by side. What runs behind is niced, so that tests that wait for something in real time get a core
+Two lanes run side by side. The lane behind is niced, so that tests that wait for something in real time get a core
 first. It prints what it said when it has ended. `python -m tests.gate core` runs only the core; any option after the
 names goes to every pytest. Every test belongs to exactly one stage, by its markers and folder. The exit code is 0 if
 every stage ended with 0.
@@ -61,7 +61,7 @@ class Stage:
 
     name: str
     options: tuple[str, ...]
-    """Of pytest. A stage without any is the sample of the proofs."""
+    """Options of pytest. A stage without any is the sample of the proofs."""
     niced: int | None = None
     """By how much, in the lane behind; None is for the lane in front."""
 

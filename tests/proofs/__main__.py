@@ -5,7 +5,7 @@
     python -m tests.proofs --check          only says whether a line is stale, in seconds  `make test` begins with it
     python -m tests.proofs --sample COMMIT  repeats some, and compares them with the lock  `make test` runs it alongside
 
-A proof that fails is not recorded: its line stays stale, and so does `make test` red. Each line is written as soon as
+A proof that fails loses its line, so `make test` stays red. Each line is written as soon as
 its proof has ended, so an interrupted run loses nothing. All processors are used, the longest proofs first.
 
 The sample catches a line that was never run. The hash of the sources can be written by hand. The result cannot be
@@ -196,6 +196,8 @@ def _prove(chosen: Sequence[Proof], known: Sequence[Proof], lines: dict[str, Lin
             write(recorded.values())
         else:
             failed += 1
+            recorded.pop(proof.name, None)
+            write(recorded.values())
             _say(f"FAIL {proof.name}\n{outcome.output[-10_000:]}")
     seconds = time.monotonic() - began_at
     _say(f"prove: {len(chosen)} proofs run, {failed} FAILED, {len(known)} in {LOCK.name}, {seconds:.0f} s")

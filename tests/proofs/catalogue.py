@@ -6,8 +6,7 @@
 A command that catches a mutant must pass on the shipped code, or the mutant shows nothing. So each `neli` command that
 a patch names is a proof of its own as well. A `pytest` command is not: `make test` runs those tests anyway.
 
-No exploration and no run of seeds takes much longer than half a minute. `make test` repeats whole proofs only, so a
-longer one would never be repeated. `make explore` goes further.
+Most take less than half a minute, because `make test` repeats whole proofs. `make explore` goes further.
 """
 
 import re
