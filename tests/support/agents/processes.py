@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -64,6 +65,7 @@ class AgentProcess(Closing):
         return Client(self.address, timeout=PATIENCE)
 
     def start(self) -> None:
+        assert threading.current_thread() is threading.main_thread(), "it would end with its thread"
         options = [word for option in self._options.items() for word in option]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("NELI_")}
         with self.log.open("ab") as out:

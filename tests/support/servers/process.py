@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -102,8 +103,9 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start it, with the environment of this process unless another is given. It dies with this thread."""
+        """Start it, with the environment of this process unless another is given."""
         assert self._process is None, "it runs already"
+        assert threading.current_thread() is threading.main_thread(), "it would end with its thread"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 leashed(command),
