@@ -163,12 +163,15 @@ class _KafkaWriter:
         }
         self._offsets: list[int] = []
         self._failing: KafkaError | None = None
+        """Why the last record to be delivered was not."""
+        self._too_long: KafkaError | None = None
+        """Why a record was refused that `append` has not raised yet. It says nothing about later records."""
         self._count = self._stood = 0
         """Of deliveries, failed ones too; and at the last look for a leader."""
         self._producer = Producer(self._settings)
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Queue them. Raises LedgerError if they cannot be, or if the last that were could not be delivered."""
+        """Queue them. Raises LedgerError if they cannot be, or if earlier ones could not be delivered."""
         batch: list[dict[str, Any]] = [{"value": payload} for payload in payloads]
         try:
             self._producer.produce_batch(self._at.topic, batch, 0, on_delivery=self._delivered)
@@ -177,9 +180,8 @@ class _KafkaWriter:
             raise explain(self._heed(error.args[0]), self._at, "an append") from error
         if (refused := next((it["_error"] for it in batch if "_error" in it), None)) is not None:
             raise explain(self._heed(refused), self._at, "an append")
-        if (failing := self._failing) is not None:
-            if failing.code() in TOO_LONG:
-                self._failing = None  # It says nothing about the records to come.
+        too_long, self._too_long = self._too_long, None
+        if (failing := too_long or self._failing) is not None:
             raise explain(failing, self._at, "an append")
 
     def acknowledged(self) -> list[int]:
@@ -215,6 +217,8 @@ class _KafkaWriter:
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         self._failing = error
+        if error is not None and error.code() in TOO_LONG:
+            self._too_long, self._failing = error, None
         self._count += 1
         offset = message.offset()
         if error is None and offset is not None:
