@@ -12,6 +12,7 @@ has all intervals and the jobs that are left have ended by themselves. It is jud
 of the table and of the group: nothing that a job says of itself counts.
 """
 
+import os
 import sys
 import time
 from collections import Counter
@@ -46,7 +47,7 @@ from neli_router.pipeline.picture import Picture, page
 from neli_router.pipeline.ticks import Market
 from neli_router.processes.history import history_of
 
-__all__ = ["SETTINGS", "Board", "frame", "run", "submitted"]
+__all__ = ["SETTINGS", "Board", "core_share", "frame", "run", "submitted"]
 
 NAMES = ("alpha", "bravo", "charlie")
 VICTIM = "bravo"
@@ -59,9 +60,9 @@ LEASE = 2.0
 SECONDS = 60
 """Of a bar, and of an interval."""
 
-START_MAX, STEP_MAX = 180.0, 120.0
-"""How long all jobs may take to start, and how long the table may stand still, in seconds. A busy machine needs some;
-after that, the show has failed."""
+START_MAX, STEP_MAX = 90.0, 60.0
+"""How long all jobs may take to start, and how long the table may stand still, in seconds of a core: where a process
+gets a tenth of one, ten times as long by the clock. After that, the show has failed."""
 
 LOOK_EVERY = 0.1
 
@@ -195,7 +196,8 @@ class _Show:
         self._table: FencedTable | None = None
         self._running: dict[str, HostProcesses] = {}
         self._next_at = inf
-        self._moved_at = host_clock()
+        self._moved_at, self._still = host_clock(), 0.0
+        """When anything moved last, and for how many seconds of a core nothing has."""
         self._killed_at = 0.0
         self._fed_at: list[float] = []
         self._terms: dict[int, int] = {}
@@ -287,15 +289,18 @@ class _Show:
         self._await(lambda: self._board.whole >= step, STEP_MAX, f"every partition was to come to interval {step}")
 
     def _await(self, awaited: Callable[[], bool], still_max: float, wanted: str) -> None:
-        """Until it is so; Unfinished if nothing moves for `still_max` seconds, or if a job fails."""
-        self._moved_at = host_clock()
+        """Until it is so; Unfinished if nothing moves for `still_max` seconds of a core, or if a job fails."""
+        self._moved_at, self._still = host_clock(), 0.0
         while not awaited():
-            if host_clock() - self._moved_at > still_max:
-                raise Unfinished(f"{wanted}, but nothing moved for {still_max:g} s{self._last_words()}")
+            if self._still > still_max:
+                seconds = host_clock() - self._moved_at
+                raise Unfinished(f"{wanted}, but nothing moved for {seconds:.0f} s{self._last_words()}")
+            looked_at = host_clock()
             time.sleep(LOOK_EVERY)
             self._feed_on()
             self._look()
             self._screen.refresh()
+            self._still += (host_clock() - looked_at) * core_share()
 
     def _feed_on(self) -> None:
         if host_clock() >= self._next_at and self._board.tip < self._board.intervals:
@@ -328,7 +333,7 @@ class _Show:
         progress = self._table.progress()
         landed = [progress[partition].batch for partition in range(self._partitions)]
         if landed != self._board.landed:
-            self._moved_at = host_clock()
+            self._moved_at, self._still = host_clock(), 0.0
         before = self._board.whole
         self._terms = {it: at.term for it, at in progress.items() if at.term is not None}
         names = self._names()
@@ -434,6 +439,12 @@ def _terms_grew(commits: list[TableCommit]) -> Check:
         f"{raised} times a partition's fence was raised in {len(commits)} commits, and {lowered or 'no'} times lowered"
     )
     return Check("terms only grew", bool(highest) and not lowered, text)
+
+
+def core_share() -> float:
+    """The part of a core that a busy process gets here, by the load of the last minute; 1 where a core is free."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    return cores / max(cores, load)
 
 
 def submitted(settings: Mapping[str, str]) -> str:
