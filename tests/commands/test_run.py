@@ -254,8 +254,8 @@ def test_when_a_lease_runs_out_the_command_ends_whoever_of_its_processes_stands_
     runs: Runs, tmp_path: Path
 ) -> None:
     """The commands run side by side, because each waits for the end of a lease."""
-    runs.agent.lease_ends = time.monotonic() + FIRST
     runs.agent.leads(remaining=FIRST)
+    runs.agent.lease_ends = time.monotonic() + FIRST
     with runs_in(tmp_path / "renewed") as others:
         others.agent.leads(remaining=FIRST)
         renewed = others.start("bash", "-c", "echo $$ >> pids; while [ ! -e stop ]; do sleep 0.05; done; exit 3")
@@ -280,7 +280,6 @@ def test_when_a_lease_runs_out_the_command_ends_whoever_of_its_processes_stands_
         # A command is killed a margin before its lease is over, and no other one begins in what is left of it.
         until(lambda: time.monotonic() > (runs.agent.lease_ends or 0.0))
         assert first == keeping.pids(2)
-        runs.agent.lease_ends = None
         runs.agent.leads(term=8)
         keeping.pids(4)
         keeping.terminate()

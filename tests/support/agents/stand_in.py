@@ -77,6 +77,7 @@ class StandIn:
     def leads(self, *, term: int = 7, remaining: float = 30.0, drain_timeout: float = 10.0) -> None:
         """From now on the stand-in's member leads, and says so to all that wait."""
         self.lease = LeaseView(0, True, "alpha", term, remaining, drain_timeout)
+        self.lease_ends = None  # Only now: a question in between would find the last term with a new end.
         self.say("acquired", self.lease)
 
     def say(self, name: str, view: msgspec.Struct | None = None, *, why: str = "") -> None:
