@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +23,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
+from neli_router.leash import end_with_parent
 from tests.support.waiting import until
 
 __all__ = ["Keys", "Page", "missing", "started"]
@@ -54,10 +56,15 @@ def started() -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     for option in OPTIONS:
         options.add_argument(option)
-    options.binary_location = which("chromium") or ""
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     with TemporaryDirectory(prefix="neli-browser-", ignore_cleanup_errors=True) as folder:
-        service = Service(which("chromedriver"), env={**os.environ, "TMPDIR": folder})
+        # A driver that is killed would leave its browser: each is on the leash of the process that started it.
+        leashed = Path(folder, "chromium")
+        leashed.write_text('#!/bin/sh\nexec setpriv --pdeathsig KILL chromium "$@"\n', encoding="ascii")
+        leashed.chmod(0o755)
+        options.binary_location = str(leashed)
+        leash = {"preexec_fn": end_with_parent}
+        service = Service(which("chromedriver"), env={**os.environ, "TMPDIR": folder}, popen_kw=leash)
         driver = webdriver.Chrome(options=options, service=service)
         try:
             yield driver

@@ -1,6 +1,7 @@
 """A PostgreSQL of one's own: made in a temporary folder, reached by its Unix socket, ended by its process number.
 
     initdb --> folder/data       postgres -k folder --> folder/.s.PGSQL.5432       SIGINT --> gone, with the folder
+                                                                                   we are killed --> gone, too
 
 PostgreSQL refuses to run as root, so root becomes the user that Debian made for it, or the user `nobody`. A
 machine without it skips the tests that need it; where CI=true, that is a failure.
@@ -19,6 +20,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from neli_router.leash import leashed
 from tests.support.waiting import PATIENCE, until
 
 __all__ = ["postgresql"]
@@ -49,9 +51,8 @@ def postgresql() -> Iterator[str]:
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (folder / "log").open("w") as log:
             server = subprocess.Popen(
-                [programs / "postgres", "-D", data, *options],
+                [*_prefix(user), str(programs / "postgres"), "-D", data, *options],
                 cwd=folder,
-                user=user,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -86,6 +87,14 @@ def _user() -> int | None:
         return None
     names = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall()}
     return names.get("postgres", names.get("nobody"))
+
+
+def _prefix(user: int | None) -> list[str]:
+    """The words before a command that run it as that user and end it with this process. SIGQUIT stops PostgreSQL immediately."""
+    if user is None:
+        return leashed([], by=signal.SIGQUIT)
+    # The kernel forgets a leash when the user changes, and another user may have no way to our Python.
+    return ["setpriv", f"--reuid={user}", "--clear-groups", "--pdeathsig=QUIT"]
 
 
 def _answers(server: subprocess.Popen[bytes], address: str, log: Path) -> bool:
