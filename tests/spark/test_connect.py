@@ -130,7 +130,8 @@ def test_all_of_it_holds_over_spark_connect(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "files"), str(tmp_path / "table"), str(tmp_path)],
         cwd=Path(neli_router.__file__).parents[1],
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        # PySpark's own tests say so, and get a port that is free instead of the one that all others take.
+        env={**os.environ, "SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
