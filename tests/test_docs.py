@@ -407,12 +407,21 @@ def test_more_than_one_owner(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("spark")
 def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {"ledger": f"sqlite:{tmp_path}/ledger.db"}
+    query = ""
     # Leases that outlast whatever else this machine is busy with: Spark is slow to start, and members must not be lost.
     config = Config(names["ledger"], name="anna", layout=Layout(partitions=4), lease=15.0)
     with Member(config) as member, member.leading("x"):
         for block in blocks("docs/spark.md", "python"):
             exec(block, names)  # noqa: S102
-        until(lambda: names["spark"].table("owners").count() >= 4, patience=2 * PATIENCE)
+            query = block if "writeStream" in block else query
+
+        def is_whole() -> bool:
+            # Spark gives Python ten seconds to start, however busy the machine is. The page says what to do then.
+            if "failed to connect back" in str(names["owners"].exception()):
+                exec(query, names)  # noqa: S102
+            return bool(names["spark"].table("owners").count() >= 4)
+
+        until(is_whole)
         names["owners"].stop()
     assert 1000 == names["count"]
     assert [("ACME", 15.5)] == [(row.instrument, row.price) for row in names["tasks"].collect()]
