@@ -30,8 +30,13 @@ airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PO
 	$(DEV)/bin/python -P -m airflow_provider.local $(if $(PORT),--port $(PORT))
 
 fetch: $(DEV)/ready ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go)
-	@$(DEV)/bin/python -m tests.support.servers.jars
-	@$(DEV)/bin/python -m tests.support.servers.goneli
+	@$(MAKE) --no-print-directory -j3 fetch-jars fetch-goneli $(DEV)/spark.jsa
+
+fetch-%: $(DEV)/ready
+	@$(DEV)/bin/python -m tests.support.servers.$*
+
+$(DEV)/spark.jsa: $(DEV)/ready
+	@$(DEV)/bin/python -m tests.support.servers.spark
 
 test: $(DEV)/ready ## Every test that this machine can run, and a sample of the proofs
 	@$(DEV)/bin/python -m tests.proofs --check

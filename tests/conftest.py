@@ -19,6 +19,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.servers import redis as redis_servers
+from tests.support.servers.jars import LIGHT, for_spark
 from tests.support.servers.kafka import SHORT_GROUPS, Kafka, missing
 
 if TYPE_CHECKING:
@@ -69,13 +70,14 @@ def _own_home(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _folder_of_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A Spark that is killed leaves blocks and artifacts behind: in a folder that goes with those of the tests."""
     folder = str(tmp_path_factory.mktemp("java"))
-    there = f"-Djava.io.tmpdir={folder}"
+    options = f"{for_spark()} -Djava.io.tmpdir={folder}"
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SPARK_LOCAL_DIRS", folder)
-        patched.setenv("SPARK_SUBMIT_OPTS", f"{there} -Dspark.executor.extraJavaOptions={there}")
+        patched.setenv("SPARK_LAUNCHER_OPTS", " ".join(LIGHT))
+        patched.setenv("SPARK_SUBMIT_OPTS", f"{options} '-Dspark.executor.extraJavaOptions={options}'")
         yield
 
 

@@ -73,16 +73,6 @@ def pytest_unconfigure() -> None:
     logging.getLogger().handlers.clear()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _small_java(_folder_of_java: None) -> Iterator[None]:
-    """The C1 compiler alone starts sooner, and leaves the cores to the tests."""
-    small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SPARK_SUBMIT_OPTS", f"{os.environ['SPARK_SUBMIT_OPTS']} {small}")
-        patched.setenv("SPARK_LAUNCHER_OPTS", small)
-        yield
-
-
 @pytest.fixture
 def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection of that id, to a Spark of one core, with the modules of this process."""

@@ -19,9 +19,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["KAFKA", "ZOOKEEPER", "Jars"]
+__all__ = ["KAFKA", "LIGHT", "SPARK_CLASSES", "ZOOKEEPER", "Jars", "for_spark"]
 
 ROOT = Path(__file__).parents[3]
+
+LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""The C1 compiler alone starts sooner, and no test runs long enough for what the other one makes of it."""
+
+SPARK_CLASSES = Path(sys.prefix, "spark.jsa")
+"""See `spark.py`. It lies in the environment and is made again with it, because Java ignores it with other jars."""
 
 TRANSFER_MAX = 60_000
 """Milliseconds that Maven waits for the next byte. Without a bound, a connection that died would hang the step."""
@@ -59,9 +65,7 @@ class Jars:
     def command(self, *arguments: str, heap: str) -> list[str]:
         """Java with these jars."""
         assert self.ready, self.missing()
-        # The C1 compiler alone starts sooner and leaves the cores to the tests.
-        options = [f"-Xmx{heap}", f"-Xms{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-        return ["java", *options, "-cp", f"{self.folder}/*", *arguments]
+        return ["java", f"-Xmx{heap}", f"-Xms{heap}", *LIGHT, "-cp", f"{self.folder}/*", *arguments]
 
     def fetch(self) -> str:
         """Bring them, unless they are there. Returns why they could not be brought, or nothing."""
@@ -116,6 +120,11 @@ class Jars:
 
 KAFKA = Jars("Kafka", "4.3.1", "pom.xml")
 ZOOKEEPER = Jars("ZooKeeper", "3.9.4", "zookeeper.xml")
+
+
+def for_spark() -> str:
+    """The options of each Java that runs Spark."""
+    return " ".join([*LIGHT, *([f"-XX:SharedArchiveFile={SPARK_CLASSES}"] if SPARK_CLASSES.exists() else [])])
 
 
 def say(line: str) -> None:

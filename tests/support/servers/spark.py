@@ -7,10 +7,17 @@
         session(master=spark.master)          a driver of one's own; tests start it as a process
 
 The workers have different names of one host: Spark runs a task a second time on another host only.
+
+`python -m tests.support.servers.spark`, a part of `make fetch`, runs a small job and archives the classes that it
+loaded. With that archive, a Spark starts with about half of the processor time.
 """
 
 import http.client
 import json
+import os
+import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -20,10 +27,30 @@ from typing import Any, Self
 import pyspark
 
 from neli_router.spark import java_home
+from tests.support.servers.jars import LIGHT, SPARK_CLASSES, for_spark
 from tests.support.servers.process import ServerProcess, free_port
 from tests.support.waiting import until
 
 __all__ = ["MEMORY", "Spark"]
+
+EXERCISE = """
+import sys
+from pyspark.sql import SparkSession, functions as F
+settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"}
+spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+rows = spark.range(100).select("id", F.concat(F.lit("k"), "id").alias("key"), F.lit(1).alias("part"))
+rows.mapInArrow(lambda batches: batches, rows.schema).write.partitionBy("part").parquet(sys.argv[1])
+read = spark.read.parquet(sys.argv[1])
+read.groupBy("key").agg(F.sum("id")).join(read, "key").orderBy("key").collect()
+stream = spark.readStream.schema(read.schema).parquet(sys.argv[1]).writeStream.trigger(availableNow=True)
+stream.foreachBatch(lambda batch, _: batch.count()).start().awaitTermination()
+gateway = spark.sparkContext._gateway
+spark.stop()
+gateway.shutdown()
+gateway.proc.stdin.close()
+gateway.proc.wait()
+"""
+"""The job uses each part of Spark that tests use. Java writes the archive when it ends, and the job waits for that."""
 
 HOSTS = ("127.0.0.1", "localhost")
 MEMORY = "512m"
@@ -90,8 +117,7 @@ class Spark:
         environment = {
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            # The C1 compiler alone starts sooner and leaves the cores to the tests.
-            "SPARK_DAEMON_JAVA_OPTS": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={self._folder}",
+            "SPARK_DAEMON_JAVA_OPTS": f"{for_spark()} -Djava.io.tmpdir={self._folder}",
             # Of the executors, too: one that is killed leaves its blocks behind.
             "SPARK_LOCAL_DIRS": str(self._folder),
             "SPARK_MASTER_OPTS": f"-Dspark.master.rest.enabled=true -Dspark.master.rest.port={self.rest_port}",
@@ -114,3 +140,35 @@ def _told(port: int, path: str) -> dict[str, Any]:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("GET", path)
         return dict(json.loads(connection.getresponse().read()))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="neli-spark-") as folder:
+        unfinished = Path(folder, SPARK_CLASSES.name)
+        options = [*LIGHT, f"-XX:ArchiveClassesAtExit={unfinished}", "-Xlog:disable", f"-Djava.io.tmpdir={folder}"]
+        done = subprocess.run(
+            [sys.executable, "-c", EXERCISE, f"{folder}/table"],
+            env={
+                **os.environ,
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_LOCAL_DIRS": folder,
+                "SPARK_SUBMIT_OPTS": " ".join(options),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        is_made = done.returncode == 0 and unfinished.exists()
+        if is_made:
+            shutil.move(unfinished, SPARK_CLASSES)
+    said = (
+        f"its classes are in {SPARK_CLASSES}"
+        if is_made
+        else f"it starts slowly, without an archive: {done.stderr[-300:]}"
+    )
+    print(f"Spark {pyspark.__version__}: {said}")  # noqa: T201 - the step is for people to watch.
+
+
+if __name__ == "__main__":
+    main()
