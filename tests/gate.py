@@ -2,11 +2,11 @@
 
     spark      all that starts Spark: each worker has one JVM for all its tests
     sample     some proofs, repeated and compared with tests/proofs.lock
-    core       needs no server, no browser and no other process: mostly waits
-    servers    real processes, Kafka, Redis, PostgreSQL, a browser
     airflow    all that imports Airflow, or starts installations of it
+    servers    real processes, Kafka, Redis, PostgreSQL, a browser
+    core       needs no server, no browser and no other process: mostly waits
 
-    in front    core -------> servers -------> airflow ---------->
+    in front    airflow ----------> servers -------> core ------->
     behind      spark -------------------------> sample --->
 
 Two lanes run side by side. The lane behind is niced, so that tests that wait for something in real time get a core
@@ -18,6 +18,7 @@ Each worker starts each server that its tests ask for once. The tests of one fil
 share is made once.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -52,7 +53,10 @@ STAGE_MAX = 3600.0
 """Seconds. Each test has its own bound; this one is for what happens between them."""
 
 GRACE = 10.0
-"""Seconds that a stage which is stopped has to end its servers and workers."""
+"""Seconds that a stage has for what it started to end: when it is stopped, and when it has ended."""
+
+PR_SET_CHILD_SUBREAPER = 36
+"""The number in linux/prctl.h, which never changes."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,14 @@ STAGES = (
         niced=5,
     ),
     Stage("sample", (), niced=5),
+    # First, because installations of Airflow leave cores to others: they are processes that wait for each other.
+    Stage("airflow", ("tests/provider", "tests/test_docs.py", "-m", "airflow", "-n", CORES, *BY_FILE)),
+    Stage("servers", ("-m", f"not spark and not airflow and ({SERVERS})", "-n", "3", *BY_FILE, *WITHOUT_SPARK)),
     Stage(
         "core",
         # Most of these tests wait more than they compute. With more workers, they would wait for a core instead.
         ("-m", f"not spark and not airflow and not ({SERVERS})", "-n", "3", "--dist", "worksteal", *WITHOUT_SPARK),
     ),
-    Stage("servers", ("-m", f"not spark and not airflow and ({SERVERS})", "-n", "4", *BY_FILE, *WITHOUT_SPARK)),
-    # An installation is five processes and a gigabyte, and starts in half a minute.
-    Stage("airflow", ("tests/provider", "tests/test_docs.py", "-m", "airflow", "-n", CORES, *BY_FILE)),
 )
 
 
@@ -105,10 +109,10 @@ class Run:
         self._report, self._said = folder / f"{stage.name}.xml", folder / f"{stage.name}.log"
         self.code: int | None = None
         self.seconds = self.processor = 0.0
-        """How long it took, and how long processors worked for it and for all that it waited for."""
+        """How long it took, and how long processors worked for it and for all that it started."""
         niced = None if alone else stage.niced
         # A gate that is killed takes its stages with it, and they take their workers and servers.
-        command = leashed(stage.command(self._report, options))
+        command = leashed([sys.executable, "-m", "tests.gate", "--reap", *stage.command(self._report, options)])
         with self._said.open("wb") as said:
             # In a session of its own, so that it can be ended with all that it started.
             self._process = subprocess.Popen(
@@ -186,6 +190,39 @@ class Lane(threading.Thread):
             run.end()
 
 
+def reap(command: Sequence[str]) -> int:
+    """Run it, as the parent of all that loses its own, and return its exit code.
+
+    Without that, the time of a Java whose Python was killed would be missing, and a server that never ends would go unseen.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # It goes to the whole group, and the command answers it.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    process = subprocess.Popen(leashed(command))
+    while process.returncode is None:
+        pid, status = os.wait()
+        if pid == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+    give_up_at = time.monotonic() + GRACE
+    while left := orphans():
+        if time.monotonic() > give_up_at:
+            for pid, said in left.items():
+                say(f"gate: process {pid} was left behind, and is killed: {said[:200]}")
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    return process.returncode or 0
+
+
+def orphans() -> dict[int, str]:
+    """The children of this process that live, with their commands; the others are reaped."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    listed = Path("/proc/self/task", str(os.getpid()), "children")
+    pids = listed.read_text(encoding="ascii").split() if listed.exists() else []
+    return {int(pid): Path("/proc", pid, "cmdline").read_text(errors="replace").replace("\0", " ") for pid in pids}
+
+
 def say(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - people watch it.
 
@@ -238,6 +275,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--reap"]:
+        sys.exit(reap(sys.argv[2:]))
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
