@@ -193,7 +193,8 @@ class Lane(threading.Thread):
 def reap(command: Sequence[str]) -> int:
     """Run it, as the parent of all that loses its own, and return its exit code.
 
-    Without that, the time of a Java whose Python was killed would be missing, and a server that never ends would go unseen.
+    Without that, the time of a Java whose Python was killed would be missing, and a server that never ends would be
+    overlooked.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # It goes to the whole group, and the command answers it.
     if sys.platform == "linux":

@@ -90,7 +90,10 @@ def _user() -> int | None:
 
 
 def _prefix(user: int | None) -> list[str]:
-    """The words before a command that run it as that user and end it with this process. SIGQUIT stops PostgreSQL immediately."""
+    """The words before a command that run it as that user and end it with this process.
+
+    SIGQUIT stops PostgreSQL immediately.
+    """
     if user is None:
         return leashed([], by=signal.SIGQUIT)
     # The kernel forgets a leash when the user changes, and another user may have no way to our Python.
