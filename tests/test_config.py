@@ -75,38 +75,23 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (
-            {"protocol": "zookeeper"},
-            "zookeeper is no known protocol: choose from fast-neli, gossip, induction, neli, t",
-        ),
-        ({"name": "tab\there"}, r"the name must be printable text of at most 256 characters, got 'tab\there'"),
+        ({"protocol": "zookeeper"}, "zookeeper is no known protocol: choose from fast-neli, gossip, induction, neli"),
         ({"name": 7}, "name=7 must be text, or None for a fresh one"),
-        ({"lease": "1"}, "lease='1' must be a number of seconds, at least 0"),
-        ({"lease": float("nan")}, "lease=nan must be a number of seconds, at least 0"),
-        ({"lease": 0}, "lease=0 must be from 0.01 to 3600.0 seconds"),
-        ({"beat": 0.0}, "beat=0.0 must be above 0 and at most a quarter"),
-        ({"drain_timeout": -1}, "drain_timeout=-1 must be a number of seconds, at least 0"),
-        ({"delay_max": 5.0}, "delay_max=5.0 must be at most lease=1.0"),
         ({"max_age": "never"}, "max_age='never' must be a number of seconds, "),
-        ({"guarantee": "exclusively"}, "guarantee='exclusively' is unknown: choose 'exclusive'"),
         ({"guarantee": ["exclusive"]}, "guarantee=['exclusive'] must be text"),
-        ({"layout": {"slots": 4, "partitions": 8}}, "partitions=8 must be at most slots=4"),
         ({"layout": 8}, "layout=8 must be a Layout(slots=..., partitions=..., tags=...)"),
-        ({"snapshot_every": 1}, "snapshot_every=1 must be a whole number of at least 100"),
         ({"ledger": "jobs.db"}, "ledger='jobs.db' does not say what kind of ledger it is: write sqlite:///"),
         ({"ledger": "/var/a:b"}, "ledger='/var/a***' does not say what kind of ledger it is"),
         ({"ledger": "sqlite://var/jobs.db"}, "ledger='sqlite://var/jobs.db' names the host 'var', and a file has none"),
         ({"ledger": "sqlite:a.db?key=b"}, "ledger='sqlite:a.db?***' has options, and a file takes none: take away t"),
         ({"ownership": "sqlite:a.db?key=b"}, "ownership='sqlite:a.db?***' is no address in Redis: write redis://"),
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
-        ({"ledger": "memory://"}, "ledger='memory://' does not say where it is"),
         ({"ledger": "redi://host/jobs"}, "redi is no known kind of ledger: did you mean redis? Choose from kafka, "),
         ({"witness": "chlid"}, "chlid is no known witness: did you mean child? Choose from"),
         ({"witness": "child", "kill_hung": 0.25}, "kill_hung=0.25 must be a part of the lease, from 0.5 to below 1"),
         ({"witness": "child", "kill_hung": 1}, "kill_hung=1 must be a part of the lease, from 0.5 to below 1"),
         ({"kill_hung": 0.5}, "kill_hung needs a witness that does it: add witness='child'"),
         ({"ownership": 7}, "ownership=7 must be an address, or None to tell nobody"),
-        ({"ownership": "sqlite:jobs.db"}, "ownership='sqlite:jobs.db' is no address in Redis: write redis://"),
         ({"ownership": "redis://host"}, "ownership='redis://host': a group was wanted"),
         ({"ledger": None}, "ledger=None must be text"),
     ],
@@ -116,17 +101,15 @@ def test_one_problem_is_told_in_words_that_help(options: dict[str, object], expe
     assert expected == found[0][: len(expected)]
 
 
-def test_a_lease_that_is_no_number_is_one_problem_in_each_protocol() -> None:
+def test_a_lease_that_is_no_number_is_one_problem_in_each_protocol_and_a_pipe_of_settings_is_refused_at_once(
+    tmp_path: Path,
+) -> None:
     borrowed = {"protocol": "neli", "ledger": "kafka://h:1/jobs"}
     for options in ({}, borrowed, {**borrowed, "guarantee": "available"}, {**borrowed, "protocol": "fast-neli"}):
         assert ["lease='long' must be a number of seconds, at least 0"] == problems_of(lease="long", **options)
-
-
-def test_a_pipe_in_place_of_a_file_of_settings_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    address = f"kafka://localhost/jobs?config={tmp_path / 'pipe'}"
-    remedy = "cannot be read (OSError): name a file that this user may read"
-    assert remedy in addresses.problems_of(address)[0]
+    (found,) = addresses.problems_of(f"kafka://localhost/jobs?config={tmp_path}/pipe")
+    assert "cannot be read (OSError): name a file that this user may read" in found
 
 
 SECRETS = """
@@ -139,48 +122,41 @@ redis://user:a/secret@host/jobs
 """
 
 
-def test_nothing_that_may_be_a_secret_is_shown_of_an_address() -> None:
+def test_nothing_that_may_be_a_secret_is_shown_of_an_address_and_what_is_none_is() -> None:
     for address in SECRETS.split():
         assert "secret" not in " ".join((public_address(address), *addresses.problems_of(address))), address
         assert "secret" not in "".join(problems_of(ledger=address, lease=0)), address
     made = Config("memory://user:secret@jobs")
     assert (False, True) == ("secret" in repr(made), "memory://***" in repr(made))
-
-
-@pytest.mark.parametrize(
-    ("address", "shown"),
-    [
+    for address, shown in (
         ("kafka://a:1,b:2/jobs?replication=3", "kafka://a:1,b:2/jobs?replication=3"),
         ("kafka://u:p@a:1/jobs?replication=3&ssl.key.password=p", "kafka://***@a:1/jobs?replication=3&***"),
         ("redis://:p@a:1/jobs?db=2", "redis://***@a:1/jobs?db=2"),
         ("sqlite:///var/lib/a@b.db", "sqlite:///var/lib/a@b.db"),
-    ],
-)
-def test_what_is_no_secret_is_shown_of_an_address_that_can_be_read(address: str, shown: str) -> None:
-    assert shown == public_address(address)
+    ):
+        assert shown == public_address(address)
 
 
-def test_a_configuration_is_a_value_with_all_that_the_protocol_needs() -> None:
+def test_a_configuration_is_a_value_with_all_that_the_protocol_needs_and_a_fresh_name_if_it_has_none() -> None:
     made = Config("memory://jobs", name="a")
     assert {made} == {pickle.loads(pickle.dumps(made)), Config("memory://jobs", name="a")}  # noqa: S301 - our own.
-    found = Config("memory://jobs", name="a", address="host:1", weight=3, zone="z", lease=2.0, beat=0.1).settings()
-    assert ("a", "host:1", 3, "z", 2.0, 0.1) == (
-        *(found.name, found.address, found.weight, found.zone, found.lease, found.beat_every),
-    )
+    given = {"name": "a", "address": "host:1", "weight": 3, "zone": "z", "lease": 2.0}
+    found = Config("memory://jobs", beat=0.1, **given).settings()
+    assert given == {name: getattr(found, name) for name in given}
+    assert 0.1 == found.beat_every
+    first, second = (Config("memory://jobs").settings().name for _ in range(2))
+    assert (True, True) == (first != second, f"-{os.getpid()}-" in first)
 
 
-def test_a_member_without_a_name_gets_a_fresh_one_each_time() -> None:
-    made = Config("memory://jobs")
-    first, second = made.settings().name, made.settings().name
-    assert first != second
-    assert f"-{os.getpid()}-" in first
-
-
-def test_members_that_name_the_same_memory_share_its_log() -> None:
+def test_members_that_name_the_same_memory_share_its_log_and_a_forked_child_has_one_of_its_own() -> None:
     first, second = (config.open(Config("memory://test-config-shared")) for _ in range(2))
     other = config.open(Config("memory:test-config-other"))
     first.append([b"x"])
     assert ([1], 0) == ([entry.offset for entry in second.read(0)], len(other.read(0)))
+    child = os.fork()
+    if not child:  # pragma: no cover - counted in another process.
+        os._exit(len(config.open(Config("memory://test-config-shared")).read(0)))
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_sqlite_is_opened_by_absolute_and_by_relative_path_and_made_for_members_only(
@@ -209,25 +185,15 @@ class Forgetful(MemoryLedger):
 
 def test_exclusive_is_refused_on_a_ledger_that_may_rewind_unless_that_is_accepted() -> None:
     ledger = Forgetful(MemoryLog())
-    with pytest.raises(
-        ConfigError, match="needs a ledger that never rewinds, and forgetful may lose records"
-    ) as raised:
+    expected = (
+        "needs a ledger that never rewinds, and forgetful may lose records"
+        ".*say accept_rewinds=True and fence every act that matters"
+    )
+    with pytest.raises(ConfigError, match=expected):
         config.require_promises(Config("memory://jobs"), ledger)
-    assert "say accept_rewinds=True and fence every act that matters" in str(raised.value)
     config.require_promises(Config("memory://jobs", accept_rewinds=True), ledger)
     config.require_promises(Config("memory://jobs", guarantee="available"), ledger)
     config.require_promises(Config("memory://jobs"), MemoryLedger(MemoryLog()))
-
-
-def test_a_forked_child_shares_no_memory_with_its_parent() -> None:
-    """A log in memory would be a second one there, with the first one's records."""
-    ledger = config.open(Config("memory://test-config-fork"))
-    ledger.append([b"x"])
-    child = os.fork()
-    if not child:  # pragma: no cover - counted in another process.
-        found = config.open(Config("memory://test-config-fork")).read(0)
-        os._exit(len(found))
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
@@ -271,29 +237,26 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
     ],
 )
 def test_one_problem_of_a_group_of_peers_is_told_in_words_that_help(options: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Config(**{"ledger": PEERS, "protocol": "term", **options})
-    assert expected in str(caught.value)
-    assert 1 == len(caught.value.problems)
+    (found,) = problems_of(**{"ledger": PEERS, "protocol": "term", **options})
+    assert expected in found
 
 
 def test_all_problems_of_a_group_of_peers_are_told_at_once() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Config(PEERS, protocol="term", replicas=9, beat=2.0, guarantee="available", witness="agent", zone=7)  # type: ignore[arg-type]
-    assert 5 == len(caught.value.problems)
+    found = problems_of(
+        ledger=PEERS, protocol="term", replicas=9, beat=2.0, guarantee="available", witness="agent", zone=7
+    )
+    assert 5 == len(found)
 
 
 def test_peers_have_defaults_that_leave_room_for_two_lost_heartbeats_and_classes_if_they_are_told_so() -> None:
     term = Config(PEERS, protocol="term").peer_settings(1)
     assert isinstance(term, TermSettings)
     assert (1.5, 0.5, "priority", 1) == (term.lease, term.beat, term.policy, term.me)
-    gossip = Config(PEERS, protocol="gossip", name="a").peer_settings(2)
-    told = Config(PEERS, protocol="gossip", first_class=1, relay=True).peer_settings(0)
-    assert isinstance(gossip, GossipSettings)
-    assert isinstance(told, GossipSettings)
-    assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)
-    assert (None, False, 3) == (gossip.first_class, gossip.relay, gossip.voters)
-    assert (1, True, 1) == (told.first_class, told.relay, told.voters)
+    for options, expected in (({}, (None, False, 3)), ({"first_class": 1, "relay": True}, (1, True, 1))):
+        gossip = Config(PEERS, protocol="gossip", name="a", **options).peer_settings(2)
+        assert isinstance(gossip, GossipSettings)
+        assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)
+        assert expected == (gossip.first_class, gossip.relay, gossip.voters)
 
 
 def test_an_even_number_of_voters_is_a_doubt_that_says_what_it_costs() -> None:
@@ -301,15 +264,15 @@ def test_an_even_number_of_voters_is_a_doubt_that_says_what_it_costs() -> None:
         peers = ",".join(f"127.0.0.1:{7801 + i}" for i in range(count))
         return Config(f"peers://{peers}/jobs", **{"protocol": "term", **options}).peer_settings(0).doubts
 
-    assert [[], [], []] == [doubts(1), doubts(3), doubts(5)]
-    assert ["2 peers need 2 for a majority, and bear no failure, as one alone does: leave one out, or add one"] == (
-        doubts(2)
-    )
-    assert ["4 peers need 3 for a majority, and bear 1 failure, as 3 do: leave one out, or add one"] == doubts(4)
-    assert ["6 peers need 4 for a majority, and bear 2 failures, as 5 do: leave one out, or add one"] == doubts(6)
-    expected = "4 that elect together need 3 for a majority, and bear 1 failure, as 3 do: leave one out, or add one"
-    assert [expected] == doubts(5, replicas=4) == doubts(9, protocol="gossip", first_class=4)
-    assert [] == doubts(4, replicas=3)
+    assert [[], [], [], []] == [doubts(1), doubts(3), doubts(5), doubts(4, replicas=3)]
+    for expected, found in (
+        ("2 peers need 2 for a majority, and bear no failure, as one alone does", doubts(2)),
+        ("4 peers need 3 for a majority, and bear 1 failure, as 3 do", doubts(4)),
+        ("6 peers need 4 for a majority, and bear 2 failures, as 5 do", doubts(6)),
+        ("4 that elect together need 3 for a majority, and bear 1 failure, as 3 do", doubts(5, replicas=4)),
+        ("4 that elect together need 3 for", doubts(9, protocol="gossip", first_class=4)),
+    ):
+        assert expected in found[0]
 
 
 def test_preferences_order_the_replicas_and_do_not_choose_them() -> None:
@@ -325,7 +288,5 @@ def test_members_of_one_list_have_one_ledger_for_people_and_an_address_that_is_n
     told = {Config(f"{PEERS}?me=127.0.0.1:780{i}", protocol="term").public_ledger for i in (1, 2, 3)}
     assert {PEERS} == told
     assert f"{PEERS}?me=127.0.0.1:7801" == public_address(f"{PEERS}?me=127.0.0.1:7801")
-    assert "geheim" not in public_address("peers://me:geheim@127.0.0.1:7801/jobs")
-    with pytest.raises(ConfigError) as caught:
-        Config("peers://me:geheim@127.0.0.1:7801/jobs", protocol="term")
-    assert "geheim" not in str(caught.value)
+    address = "peers://me:geheim@127.0.0.1:7801/jobs"
+    assert "geheim" not in public_address(address) + "".join(problems_of(ledger=address, protocol="term"))

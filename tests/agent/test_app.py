@@ -29,7 +29,6 @@ from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, con
 LAYOUT = Layout(partitions=PARTITIONS)
 KEYS = ["customer-7", "", "a b+c%&=#/?", "line\nline\r\n", "\0", "käse", "\N{PILE OF POO}", "{a}b", "x" * KEY_MAX]
 
-
 View = TypeVar("View")
 
 
@@ -47,10 +46,7 @@ def get(agent: Running, path: str, view: type[View], **query: str) -> View:
         return msgspec.json.decode(client.get(f"/v1/{path}", params=query).content, type=view)
 
 
-# Owners
-
-
-def test_any_text_and_any_bytes_are_a_key(agent: Running) -> None:
+def test_any_text_and_any_bytes_are_a_key_and_a_role_is_a_number_or_a_name(agent: Running) -> None:
     for key in KEYS:
         found = get(agent, "owner", OwnerView, key=key)
         assert ("a", LAYOUT.slot(key), LAYOUT.partition(key)) == (found.name, found.slot, found.partition)
@@ -60,55 +56,40 @@ def test_any_text_and_any_bytes_are_a_key(agent: Running) -> None:
         text = base64.urlsafe_b64encode(raw).decode()
         for spelled in (text, text.rstrip("=")):
             assert LAYOUT.slot(raw) == get(agent, "owner", OwnerView, key64=spelled).slot
+    for role, partition in (("3", 3), ("11", 3), ("-1", 7), ("nightly", LAYOUT.partition("nightly"))):
+        found = get(agent, "owner", OwnerView, role=role)
+        assert ("a", None, partition) == (found.name, found.slot, found.partition)
 
 
 @pytest.mark.parametrize(
-    ("role", "partition"), [("3", 3), ("11", 3), ("-1", 7), ("nightly", LAYOUT.partition("nightly"))]
-)
-def test_a_role_is_a_number_or_a_name(agent: Running, role: str, partition: int) -> None:
-    found = get(agent, "owner", OwnerView, role=role)
-    assert ("a", None, partition) == (found.name, found.slot, found.partition)
-
-
-@pytest.mark.parametrize(
-    "query",
+    ("query", "kind", "hint"),
     [
-        "",
-        "key=Mr.+Secret&role=1",
-        "key=Mr.+Secret&key64=AAAA",
-        "key=%ff%feSecret",
-        "key64=Secret!",
-        "key64=S",
-        "key64=%E2%82%AC",
-        f"key=Secret{'x' * KEY_MAX}",
-        f"key64={'A' * (2 * KEY_MAX)}",
-        "role=1111111111111111111",
-        f"role=Secret{'x' * KEY_MAX}",
+        ("owner?", "BadKey", ""),
+        ("owner?key=Mr.+Secret&role=1", "BadKey", ""),
+        ("owner?key=Mr.+Secret&key64=AAAA", "BadKey", ""),
+        ("owner?key=%ff%feSecret", "BadKey", ""),
+        ("owner?key64=Secret!", "BadKey", ""),
+        ("owner?key64=S", "BadKey", ""),
+        ("owner?key64=%E2%82%AC", "BadKey", ""),
+        (f"owner?key=Secret{'x' * KEY_MAX}", "BadKey", ""),
+        (f"owner?key64={'A' * (2 * KEY_MAX)}", "BadKey", ""),
+        ("owner?role=1111111111111111111", "BadKey", ""),
+        (f"owner?role=Secret{'x' * KEY_MAX}", "BadKey", ""),
+        ("owner?ky=Secret", "BadRequest", "did you mean key?"),
+        ("owner?key=Secret&key=Secret", "BadRequest", "POST /v1/owners"),
+        ("owner?Secret", "BadRequest", "encode each value"),
+        ("owner?key64%3DMrSecret%26limit=1", "BadRequest", "There is key, key64, role"),
+        ("owner?" + "&".join(f"key{i}=1" for i in range(20)), "BadRequest", "encode each value"),
+        ("share?partitions=MrSecret", "BadRequest", ""),
+        ("moves?limit=MrSecret", "BadRequest", ""),
     ],
 )
-def test_what_is_no_key_is_refused_and_not_repeated(agent: Running, query: str) -> None:
-    with agent.client() as client:
-        found = refused(client.get(f"/v1/owner?{query}"))
-    assert "BadKey" == found.kind
-    assert found.remedy
-
-
-@pytest.mark.parametrize(
-    ("query", "hint"),
-    [
-        ("owner?ky=Secret", "did you mean key?"),
-        ("owner?key=Secret&key=Secret", "POST /v1/owners"),
-        ("owner?Secret", "encode each value"),
-        ("owner?key64%3DMrSecret%26limit=1", "There is key, key64, role"),
-        ("owner?" + "&".join(f"key{i}=1" for i in range(20)), "encode each value"),
-        ("share?partitions=MrSecret", ""),
-        ("moves?limit=MrSecret", ""),
-    ],
-)
-def test_a_query_that_makes_no_sense_is_refused(agent: Running, query: str, hint: str) -> None:
+def test_what_is_no_key_and_a_query_that_makes_no_sense_are_refused_and_not_repeated(
+    agent: Running, query: str, kind: str, hint: str
+) -> None:
     with agent.client() as client:
         found = refused(client.get(f"/v1/{query}"))
-    assert ("BadRequest", True) == (found.kind, hint in found.remedy)
+    assert (kind, True, True) == (found.kind, found.remedy != "", hint in found.remedy)
 
 
 def test_many_keys_have_their_owners_in_their_order(agent: Running) -> None:
@@ -143,18 +124,13 @@ def test_a_body_that_is_not_what_was_asked_for_is_refused(agent: Running, body: 
     assert ("BadRequest", found) == (refusal.kind, refusal.found)
 
 
-# Leases of this member
-
-
 def test_a_lease_says_how_long_it_holds_and_is_not_waited_for_where_it_is_led(agent: Running) -> None:
     found = get(agent, "lease", LeaseView, role="nightly")
     assert (True, "a", LAYOUT.partition("nightly")) == (found.leads, found.member, found.partition)
     assert 0 < found.remaining <= STEADY
     assert DRAIN == found.drain_timeout
     assert get(agent, "leadership", LeaseView, role="3", timeout="0").leads
-
-
-def test_a_lease_is_of_one_role_and_a_timeout_is_a_number_of_seconds(agent: Running) -> None:
+    # A lease is of one role, and a timeout is a number of seconds.
     with agent.client() as client:
         for query in ("", "role=1&role=2", "key=1", "rol=1"):
             assert refused(client.get(f"/v1/lease?{query}")).kind in {"BadKey", "BadRequest"}
@@ -163,10 +139,9 @@ def test_a_lease_is_of_one_role_and_a_timeout_is_a_number_of_seconds(agent: Runn
             assert ("BadRequest", "timeout was to be a number from 0 to 3600") == (found.kind, found.wanted)
 
 
-# The group
-
-
-def test_the_table_the_members_and_the_status_fit_together(agent: Running) -> None:
+def test_table_members_and_status_fit_together_and_the_history_says_who_joined_and_what_went_where(
+    agent: Running,
+) -> None:
     table, status = get(agent, "table", TableView), get(agent, "status", StatusView)
     (member,) = get(agent, "members", MembersView).members
     assert [0] * PARTITIONS == [partition.owner for partition in table.partitions]
@@ -176,9 +151,6 @@ def test_the_table_the_members_and_the_status_fit_together(agent: Running) -> No
     assert ("a", "exclusive", STEADY, "member", PARTITIONS, "") == found
     assert (PARTITIONS, 1) == (len(status.table.partitions), len(status.members))
     assert status.history
-
-
-def test_moves_and_the_history_say_who_joined_and_what_went_where(agent: Running) -> None:
     move = get(agent, "moves", MovesView).moves[0]
     found = (move.partitions, move.source, move.target, move.cause, move.by)
     assert (list(range(PARTITIONS)), None, "a", "join", "a") == found
@@ -204,16 +176,7 @@ def test_events_are_streamed_as_they_come_and_once_more_when_they_have_grown(tmp
     assert len(told) <= 3
 
 
-def test_an_agent_that_is_a_member_is_well_and_ready(agent: Running) -> None:
-    with agent.client() as client:
-        assert [200, 200] == [client.get(path).status_code for path in ("/health", "/ready")]
-        assert 200 == client.head("/health").status_code
-
-
-# Wishes
-
-
-def test_a_wish_is_previewed_and_then_granted(agent: Running) -> None:
+def test_wishes_are_previewed_then_granted_and_pins_and_weights_are_shown_where_they_count(agent: Running) -> None:
     with agent.client() as client:
         seen = client.post("/v1/drain", json={"name": "a", "preview": True}).json()
         assert [False] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
@@ -222,12 +185,7 @@ def test_a_wish_is_previewed_and_then_granted(agent: Running) -> None:
         for name in ("a", "long-gone"):  # The group need not know a name to forget it.
             assert 200 == client.post("/v1/undrain", json={"name": name}).status_code
         assert [False] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
-    assert (False, True) == (seen["done"], done["done"])
-    assert seen["moves"] == done["moves"]
-
-
-def test_pins_and_weights_are_shown_where_they_count(agent: Running) -> None:
-    with agent.client() as client:
+        assert (False, True, True) == (seen["done"], done["done"], seen["moves"] == done["moves"])
         assert 200 == client.post("/v1/pin", json={"name": "a", "partition": 3}).status_code
         assert 200 == client.post("/v1/weigh", json={"name": "a", "weight": 9}).status_code
         status = client.get("/v1/status").json()
@@ -242,15 +200,12 @@ def test_pins_and_weights_are_shown_where_they_count(agent: Running) -> None:
     ("kind", "body", "problem"),
     [
         ("pin", {"name": "b", "partition": 1}, "no member is called 'b': the members are a"),
-        ("drain", {"name": "b", "preview": True}, "no member is called 'b': the members are a"),
         ("weigh", {"name": "b", "weight": 1}, "no member is called 'b': the members are a"),
         ("pin", {"name": "a", "partition": 99}, "there is no partition 99: they count from 0 to 7"),
         ("pin", {"name": "a"}, "pin needs a partition: give one"),
         ("unpin", {"partition": 1, "name": "a"}, "unpin takes no name: leave it out"),
         ("drain", {"name": "a", "weight": 3}, "drain takes no weight: leave it out"),
         ("drain", {}, "drain needs a name: give one"),
-        ("weigh", {"name": "a", "weight": -1}, "weight=-1 must be a whole number from 0 to 1000000"),
-        ("drain", {"name": "a\n"}, "a member's name must be printable text of 1 to 256 characters, got 'a\\n'"),
     ],
 )
 def test_a_wish_that_makes_no_sense_is_refused(
@@ -262,9 +217,6 @@ def test_a_wish_that_makes_no_sense_is_refused(
     assert problem in found.remedy
 
 
-# Loads
-
-
 def told(client: httpx.Client, **asked: object) -> LoadView:
     answer = client.post("/v1/load", json=asked)
     assert 200 == answer.status_code, answer.text
@@ -273,32 +225,32 @@ def told(client: httpx.Client, **asked: object) -> LoadView:
 
 def test_loads_are_previewed_then_granted_then_forgotten(agent: Running) -> None:
     loads = {str(partition): 2.5 for partition in range(PARTITIONS)}
-    state = agent.agent.member
+    member = agent.agent.member
     with agent.client() as client:
         assert not told(client, loads=loads, preview=True).done
-        assert {} == state.state.loads
+        assert {} == member.state.loads
         view = told(client, loads=loads, layout=msgspec.to_builtins(LAYOUT))
         assert (True, [], 1.0, 1.0, 1.0) == (view.done, view.moves, view.before, view.after, view.share)
-        assert dict.fromkeys(range(PARTITIONS), 2.5) == state.state.loads
+        assert dict.fromkeys(range(PARTITIONS), 2.5) == member.state.loads
         assert 2.5 == client.get("/v1/table").json()["partitions"][3]["load"]
         told(client, loads=dict.fromkeys(loads, 0.0))
-    assert {} == state.state.loads
+    assert {} == member.state.loads
 
 
 def test_loads_said_again_are_said_in_another_unit_unless_some_are_left_out(agent: Running) -> None:
     """Or nothing would change, and assignment would not go on."""
-    state = agent.agent.member
     with agent.client() as client:
-        for expected in ({0: 3.0, 1: 1.0}, {0: 6.0, 1: 2.0}, {0: 3.0, 1: 1.0}):
-            told(client, loads={"0": 3.0, "1": 1.0})
-            assert expected == state.state.loads
-        told(client, loads={"0": 3.0})
-        assert {0: 3.0, 1: 1.0} == state.state.loads
-        told(client, loads={"0": 1e15, "1": 1.0})
-        told(client, loads={"0": 1e15, "1": 1.0})
-        assert {0: 5e14, 1: 0.5} == state.state.loads
-        told(client, loads={"0": 0.0, "1": 0.0})
-        assert {} == state.state.loads
+        for loads, expected in (
+            ({"0": 3.0, "1": 1.0}, {0: 3.0, 1: 1.0}),
+            ({"0": 3.0, "1": 1.0}, {0: 6.0, 1: 2.0}),
+            ({"0": 3.0, "1": 1.0}, {0: 3.0, 1: 1.0}),
+            ({"0": 3.0}, {0: 3.0, 1: 1.0}),
+            ({"0": 1e15, "1": 1.0}, {0: 1e15, 1: 1.0}),
+            ({"0": 1e15, "1": 1.0}, {0: 5e14, 1: 0.5}),
+            ({"0": 0.0, "1": 0.0}, {}),
+        ):
+            told(client, loads=loads)
+            assert expected == agent.agent.member.state.loads
 
 
 @pytest.mark.parametrize(
@@ -325,9 +277,6 @@ def test_loads_that_cannot_be_meant_are_refused_before_anything_is_written(
     assert tip == agent.agent.member.state.loads
 
 
-# Unknown paths
-
-
 @pytest.mark.parametrize(
     ("method", "path", "remedy"),
     [
@@ -352,21 +301,14 @@ def test_an_unknown_path_or_method_says_what_there_is(agent: Running, method: st
     assert "access-control-allow-origin" not in answer.headers
 
 
-# The page and the metrics
-
-
-def test_the_metrics_are_prometheus_own_text(agent: Running) -> None:
+def test_health_metrics_and_the_page_are_served_and_the_page_is_never_out_of_date(agent: Running) -> None:
     with agent.client() as client:
-        answer = client.get("/metrics")
-    assert 200 == answer.status_code
-    assert "neli_partitions_led 8.0" in answer.text
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-
-
-def test_the_page_may_load_nothing_from_elsewhere_and_is_never_out_of_date(agent: Running) -> None:
-    with agent.client() as client:
+        answers = [client.get("/health"), client.head("/health"), client.get("/ready"), client.get("/metrics")]
         page = client.get("/")
         again = client.get("/", headers={"if-none-match": page.headers["etag"]})
+    assert [200] * 4 == [answer.status_code for answer in answers]
+    assert "neli_partitions_led 8.0" in answers[-1].text
+    assert answers[-1].headers["content-type"].startswith("text/plain; version=0.0.4")
     assert (200, "text/html; charset=utf-8") == (page.status_code, page.headers["content-type"])
     assert page.headers["content-security-policy"].startswith("default-src 'self'")
     assert ("no-cache", "nosniff") == (page.headers["cache-control"], page.headers["x-content-type-options"])

@@ -9,7 +9,7 @@ from neli_router.errors import BadKey, NeliError, NotLeading
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE
 
 LAYOUT = Layout(partitions=PARTITIONS)
 
@@ -55,27 +55,3 @@ def test_a_role_is_waited_for_until_a_pin_brings_it(follower: Running, other: Me
         assert waited_for.remaining() > 0
         with client.leading(2, timeout=PATIENCE) as lease:
             assert (waited_for.term, "a", True) == (lease.term, lease.member, lease.remaining() <= STEADY)
-
-
-def test_loads_exchange_hot_partitions_for_cold_ones(follower: Running, other: Member) -> None:
-    with Client(follower.options.socket or "", timeout=PATIENCE) as client:
-
-        def is_even() -> bool:
-            shares = {member.partitions for member in client.members().members}
-            return {PARTITIONS // 2} == shares and all(one.owner == one.target for one in client.table().partitions)
-
-        other.undrain("a")
-        until(is_even, "an even share")
-        owners = [one.owner for one in client.table().partitions]
-        loads = {partition: 9.0 if owner == owners[0] else 1.0 for partition, owner in enumerate(owners)}
-        planned = client.load(loads, layout=LAYOUT, preview=True)
-        assert owners == [one.target for one in client.table().partitions]
-        done = client.load(loads, layout=LAYOUT)
-        assert (1.8, 1.0, 0.5) == (planned.before, planned.after, planned.share)
-        assert [(move.source, move.target, move.partitions) for move in planned.moves] == [
-            (move.source, move.target, move.partitions) for move in done.moves
-        ]
-        until(lambda: {20.0} == {member.load for member in client.members().members})
-        assert PARTITIONS // 2 == sum(len(move.partitions) for move in done.moves)
-        other.drain("a")
-        client.load(dict.fromkeys(loads, 0.0))

@@ -95,32 +95,6 @@ async def test_a_block_is_cancelled_at_once_when_its_lease_is_lost(agent: StandI
 
 
 @scene
-async def test_a_block_is_cancelled_when_its_lease_is_not_renewed(agent: StandIn, client: AsyncClient) -> None:
-    agent.leads(remaining=2.0)
-    with pytest.raises(LeaseLost, match="without being renewed"):
-        async with client.leading("nightly"):
-            await asyncio.Event().wait()
-
-
-@scene
-async def test_a_cancellation_from_outside_is_not_swallowed(agent: StandIn, client: AsyncClient) -> None:
-    agent.leads()
-    inside = asyncio.Event()
-
-    async def work() -> None:
-        async with client.leading("nightly"):
-            inside.set()
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(work())
-    await inside.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await until_in_loop(lambda: agent.held == 0)
-
-
-@scene
 async def test_an_agent_that_is_killed_while_it_is_waited_for_raises(agent: StandIn, client: AsyncClient) -> None:
     async def kill() -> None:
         await until_in_loop(lambda: agent.held == 1)

@@ -1,7 +1,6 @@
 """All that wait are told: leadership by long poll and by events, owners, and the status."""
 
 import socket
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from neli_router.agent.server import channels, connections, hub
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from tests.support.agents.running import DRAIN, LEASE, PARTITIONS, STEADY, Running, configured, paired
+from tests.support.agents.stand_in import whenever
 from tests.support.waiting import PATIENCE, until
 
-LAYOUT = Layout(partitions=PARTITIONS)
 ROLE = "3"
 LEADING = b"/v1/leadership/events?role=3"
 
@@ -30,41 +29,30 @@ def await_event(client: socket.socket, name: bytes) -> None:
         said += more
 
 
-# Leadership
-
-
-def test_a_long_poll_ends_when_the_role_is_led_here(follower: Running, other: Member) -> None:
-    with follower.client() as client:
-        answers = []
-        poll = threading.Thread(
-            target=lambda: answers.append(client.get("/v1/leadership", params={"role": ROLE, "timeout": PATIENCE}))
-        )
-        poll.start()
+def test_a_long_poll_ends_when_its_client_goes_or_the_role_is_led_here(follower: Running, other: Member) -> None:
+    with follower.connected() as client:
+        ask(client, b"/v1/leadership?role=3&timeout=3600")
         until(lambda: follower.agent.traffic.waiting == 1)
-        other.pin(3, "a")
-        poll.join(PATIENCE)
-    (answer,) = answers
+    until(lambda: follower.agent.traffic.waiting == 0)
+    with (
+        follower.client() as asker,
+        whenever(lambda: follower.agent.traffic.waiting == 1, lambda: other.pin(3, "a")),
+    ):
+        answer = asker.get("/v1/leadership", params={"role": ROLE, "timeout": PATIENCE})
     assert (200, True, "a") == (answer.status_code, answer.json()["leads"], answer.json()["member"])
 
 
 def test_every_long_poll_ends_when_its_time_is_over_and_says_who_leads_instead(follower: Running) -> None:
     """The loop's timers follow another clock than leases do, and one that rang early was once waited for again."""
     with ExitStack() as stack:
-        clients = [stack.enter_context(follower.connected()) for _ in range(200)]
+        clients = [stack.enter_context(follower.connected()) for _ in range(100)]
         for number, client in enumerate(clients):
-            ask(client, b"/v1/leadership?role=3&timeout=0.0%02d" % (number % 100))
+            ask(client, b"/v1/leadership?role=3&timeout=0.0%02d" % number)
         assert {b"HTTP/1.1 409"} == {client.recv(12) for client in clients}
     with follower.client() as asker:
         answer = asker.get("/v1/leadership", params={"role": ROLE, "timeout": "0.05"})
     assert (409, "NotLeading") == (answer.status_code, answer.json()["kind"])
     assert answer.json()["found"].startswith("b owns it under term ")
-
-
-def test_a_client_that_goes_away_is_not_waited_for(follower: Running) -> None:
-    with follower.connected() as client:
-        ask(client, b"/v1/leadership?role=3&timeout=3600")
-        until(lambda: follower.agent.traffic.waiting == 1)
-    until(lambda: follower.agent.traffic.waiting == 0)
 
 
 def test_a_stream_of_leadership_tells_its_whole_life(follower: Running, other: Member) -> None:
@@ -74,8 +62,8 @@ def test_a_stream_of_leadership_tells_its_whole_life(follower: Running, other: M
         assert waiting["why"].startswith("b owns it under term ")
         other.pin(3, "a")
         acquired = events.next_called("acquired")
-        parts = ("leads", "partition", "member", "drain_timeout")
-        assert (True, 3, "a", DRAIN) == tuple(acquired[part] for part in parts)
+        found = [acquired[part] for part in ("leads", "partition", "member", "drain_timeout")]
+        assert [True, 3, "a", DRAIN] == found
         assert 0 < acquired["remaining"] <= STEADY
         renewed = events.next_called("renewed")
         assert (True, acquired["term"]) == (renewed["leads"], renewed["term"])
@@ -87,27 +75,23 @@ def test_a_stream_of_leadership_tells_its_whole_life(follower: Running, other: M
     until(lambda: 3 in other.led)
 
 
-def test_a_stream_that_breaks_gives_the_role_back_at_once(follower: Running, other: Member) -> None:
-    other.pin(3, "a")
-    with follower.connected() as client:
-        ask(client, LEADING)
-        await_event(client, b"acquired")
-        other.unpin(3)
-        await_event(client, b"revoked")
-        assert 3 not in other.led
-    until(lambda: 3 in other.led)
-    assert 0 == follower.agent.traffic.streams
-
-
-def test_all_that_wait_are_told_of_one_takeover(follower: Running, other: Member) -> None:
+def test_all_that_wait_are_told_of_one_takeover_and_streams_that_break_give_the_role_back_at_once(
+    follower: Running, other: Member
+) -> None:
     with ExitStack() as stack:
-        clients = [stack.enter_context(follower.connected()) for _ in range(100)]
+        clients = [stack.enter_context(follower.connected()) for _ in range(50)]
         for client in clients:
             ask(client, LEADING)
-        until(lambda: follower.agent.traffic.streams == 100)
+        until(lambda: follower.agent.traffic.streams == len(clients))
         other.pin(3, "a")
         for client in clients:
             await_event(client, b"acquired")
+        other.unpin(3)
+        for client in clients:
+            await_event(client, b"revoked")
+        assert 3 not in other.led
+    until(lambda: 3 in other.led)
+    assert 0 == follower.agent.traffic.streams
 
 
 def test_streams_are_told_another_reason_to_wait_and_the_agents_end(tmp_path: Path) -> None:
@@ -130,9 +114,6 @@ def test_streams_are_told_another_reason_to_wait_and_the_agents_end(tmp_path: Pa
         agent.join()
 
 
-# Owners
-
-
 def test_a_watch_begins_with_what_is_and_goes_on_with_what_changes(follower: Running, other: Member) -> None:
     with (
         follower.events("/v1/watch") as events,
@@ -147,14 +128,12 @@ def test_a_watch_begins_with_what_is_and_goes_on_with_what_changes(follower: Run
         moved = events.next_called("owner")
         assert ("a", 3, None) == (moved["name"], moved["partition"], moved["slot"])
         assert "a" == client.get("/v1/owner", params={"role": "3"}).json()["name"]
-        other.pin(LAYOUT.partition("k"), "a")
+        partition = Layout(partitions=PARTITIONS).partition("k")
+        other.pin(partition, "a")
         moved = one.next_called("owner")
-        assert ("a", LAYOUT.partition("k")) == (moved["name"], moved["partition"])
+        assert ("a", partition) == (moved["name"], moved["partition"])
         for query in ("key=a&role=1", "nothing=1"):
             assert 400 == client.get(f"/v1/watch?{query}").status_code
-
-
-# The status
 
 
 def test_the_status_is_shown_again_when_something_changes_and_as_leases_run(follower: Running, other: Member) -> None:
@@ -165,9 +144,7 @@ def test_the_status_is_shown_again_when_something_changes_and_as_leases_run(foll
         other.pin(3, "nobody-yet")  # No owner changes.
         while "nobody-yet" != events.next_called("changed")["table"]["partitions"][3]["pinned"]:
             pass
-
-
-def test_changes_that_come_together_are_shown_together(follower: Running) -> None:
+    # Changes that come together are shown together.
     ticker = follower.agent.hub.status
 
     def change() -> int:
@@ -183,19 +160,16 @@ def test_changes_that_come_together_are_shown_together(follower: Running) -> Non
         assert before + 1 == follower.on_loop(lambda: ticker.version)
 
 
-# Streams as such
-
-
-def test_a_stream_that_is_silent_gets_a_comment(follower: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_silent_gets_a_comment_and_more_streams_than_there_may_be_are_refused(
+    follower: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hub, "COMMENT_EVERY", 1)
     with follower.client() as client, client.stream("GET", "/v1/watch", params={"role": ROLE}) as answer:
         assert "text/event-stream; charset=utf-8" == answer.headers["content-type"]
         lines = answer.iter_lines()
         while ":" != next(lines):
             pass
-
-
-def test_more_streams_than_there_may_be_are_refused(follower: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    until(lambda: follower.agent.traffic.streams == 0)
     monkeypatch.setattr(hub, "STREAMS_MAX", 1)
     with follower.events("/v1/watch") as events:
         events.next()
@@ -240,7 +214,6 @@ def test_clients_that_come_and_go_leave_nothing_behind(follower: Running) -> Non
         with follower.events(path) as events:
             assert events.next()[0]
     until(lambda: follower.agent.traffic.streams == 0 and not follower.agent.traffic.connections)
-    one = follower.agent.hub
-    left = follower.on_loop(lambda: [len(one._waiting), len(one._watching), len(one.status._streams), len(one._all)])
-    assert [0, 0, 0, 0] == left
-    assert not any(follower.on_loop(lambda: [len(slot) for slot in one._wheel]))
+    hub = follower.agent.hub
+    left = follower.on_loop(lambda: [hub._waiting, hub._watching, hub.status._streams, hub._all, *hub._wheel])
+    assert not any(left)

@@ -11,13 +11,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from neli_router.agent.server.metrics import BUCKETS, AgentCollector, Delays, MetricsSnapshot, render
+from neli_router.agent.server.metrics import AgentCollector, Delays, MetricsSnapshot, render
 from neli_router.clock import host_clock
 from neli_router.electors.events import Led
 from neli_router.fence import tally
 from neli_router.peers.outlook import Outlook
-from neli_router.status.chronicle import Chronicle
-from neli_router.status.group_view import COUNTED
 from tests.support.agents.running import Running
 from tests.support.waiting import until
 
@@ -31,7 +29,7 @@ NORMAL = MetricsSnapshot(
     lease_left=0.75,
     leases_left={"alice": 0.75, "bob": 0.5},
     delays=Delays(deque()),
-    counts={"suspicions": 2, "moves": 40, "records": 1000},
+    counts={"records": 1000, "skipped": 1, "suspicions": 2, "expired": 6, "certified": 4, "moves": 40},
     fenced=1,
     refused_writes=3,
     table_age=0.01,
@@ -82,7 +80,8 @@ def values(**different: Any) -> dict[str, float]:
     return found
 
 
-def test_every_fact_is_told() -> None:
+def test_every_fact_is_told_and_what_never_happened_as_0() -> None:
+    """An alert on a counter that only appears with its first event would miss that event."""
     expected = {
         "neli_agent_info{guarantee='exclusive',member='alice',protocol='induction',version='0.1.0'}": 1,
         "neli_lease_seconds": 1.0,
@@ -92,10 +91,10 @@ def test_every_fact_is_told() -> None:
         "neli_append_to_read_seconds_count": 0,
         "neli_append_to_read_seconds_sum": 0,
         "neli_records_total": 1000,
-        "neli_skipped_records_total": 0,
+        "neli_skipped_records_total": 1,
         "neli_suspicions_total": 2,
-        "neli_expired_members_total": 0,
-        "neli_certified_members_total": 0,
+        "neli_expired_members_total": 6,
+        "neli_certified_members_total": 4,
         "neli_handovers_total": 0,
         "neli_moves_total": 40,
         "neli_fenced_total": 1,
@@ -121,41 +120,18 @@ def test_every_fact_is_told() -> None:
     assert expected == told
 
 
-def test_names_keep_prometheus_conventions_and_the_process_and_the_platform_are_told_of_too() -> None:
-    assert {"process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds", "python_info"} <= set(
-        families()
-    )
-    for family in families().values():
-        assert family.documentation
-        samples = {sample.name for sample in family.samples}
-        if family.type == "counter":
-            assert {f"{family.name}_total"} == samples
-        assert not family.name.endswith(("_ms", "_milliseconds", "_total", "_count", "_bucket"))
-
-
-def test_what_is_counted_is_what_the_chronicle_counts() -> None:
-    counts = dict(zip(COUNTED, range(1, len(COUNTED) + 1), strict=True))
-    told = values(counts=counts)
-    same = ("suspicions", "handovers", "moves", "records")
-    renamed = {"skipped": "skipped_records", "expired": "expired_members", "certified": "certified_members"}
-    for key, name in (dict(zip(same, same, strict=True)) | renamed).items():
-        assert counts[key] == told[f"neli_{name}_total"]
-
-
-def test_without_any_history_every_metric_is_there_all_the_same() -> None:
-    """An alert on a counter that only appears with its first event would miss that event."""
-    told = values(counts=Chronicle().group.counts, fenced=0, refused_writes=0)
-    for name in ("fenced", "refused_writes", "suspicions", "moves"):
-        assert 0 == told[f"neli_{name}_total"]
-
-
-# Leases and the table
-
-
-def test_a_lease_that_has_ended_has_nothing_left() -> None:
+def test_what_has_ended_or_is_away_is_told_and_a_member_may_be_called_anything() -> None:
+    told = values(table_age=inf)
+    assert (inf, 0) == (told["neli_table_age_seconds"], told["neli_ledger_available"])
+    assert 0 == values(ledger_available=False)["neli_ledger_available"]
+    assert 0 == values(is_powerless=True)["neli_can_expire"]
     told = values(lease_left=-0.5, leases_left={"bob": -3.0})
     assert 0 == told["neli_lease_left_seconds"]
     assert 0 == told["neli_member_lease_left_seconds{member='bob'}"]
+    for name in ('quo"te', "back\\slash", "two\nlines", "ünïcode", "", "a,b={c}"):
+        found = families(name=name, leases_left={name: 0.5})
+        for family in ("neli_member_lease_left_seconds", "neli_agent_info"):
+            assert [name] == [sample.labels["member"] for sample in found[family].samples]
 
 
 def test_what_a_borrowed_group_does_not_have_is_left_out_and_not_zero() -> None:
@@ -191,28 +167,9 @@ def test_of_peers_is_told_who_answers_who_leads_and_what_was_refused() -> None:
         "neli_leader_changes_total": 2,
     }
     assert expected == {name: told.get(name) for name in expected}
-
-
-def test_without_a_store_of_owners_nothing_says_that_a_table_is_old_or_a_ledger_away() -> None:
-    assert not {"neli_table_age_seconds", "neli_ledger_available"} & values(**AMONG_PEERS).keys()
+    # Without a store of owners, nothing says that a table is old or a ledger away.
+    assert not {"neli_table_age_seconds", "neli_ledger_available"} & told.keys()
     assert {"neli_table_age_seconds", "neli_ledger_available"} <= values(**AMONG_PEERS | {"has_table": True}).keys()
-
-
-def test_a_table_that_was_never_read_a_ledger_that_is_away_and_a_powerless_member_are_told() -> None:
-    told = values(table_age=inf)
-    assert (inf, 0) == (told["neli_table_age_seconds"], told["neli_ledger_available"])
-    assert 0 == values(ledger_available=False)["neli_ledger_available"]
-    assert 0 == values(is_powerless=True)["neli_can_expire"]
-
-
-def test_a_member_may_be_called_anything() -> None:
-    for name in ('quo"te', "back\\slash", "two\nlines", "ünïcode", "", "a,b={c}"):
-        told = families(name=name, leases_left={name: 0.5})
-        assert [name] == [sample.labels["member"] for sample in told["neli_member_lease_left_seconds"].samples]
-        assert [name] == [sample.labels["member"] for sample in told["neli_agent_info"].samples]
-
-
-# Delays
 
 
 def test_delays_fall_into_buckets_that_add_up_and_are_counted_once_however_often_they_are_scraped() -> None:
@@ -241,14 +198,6 @@ def test_scrapes_at_once_count_each_delay_once() -> None:
     assert pytest.approx(40.0) == total
 
 
-def test_the_chronicles_delays_are_taken_as_they_are() -> None:
-    chronicle = Chronicle()
-    chronicle.beat_delays.append(0.004)
-    assert 1 == Delays(chronicle.beat_delays).taken()[0][-1][1]
-    assert not chronicle.beat_delays
-    assert sorted(set(BUCKETS)) == list(BUCKETS)
-
-
 def test_the_collector_fits_any_registry_and_reads_at_each_scrape() -> None:
     taken = [NORMAL]
     registry = CollectorRegistry()
@@ -256,9 +205,6 @@ def test_the_collector_fits_any_registry_and_reads_at_each_scrape() -> None:
     assert 128 == registry.get_sample_value("neli_partitions_led")
     taken.append(replace(NORMAL, led=7))
     assert 7 == registry.get_sample_value("neli_partitions_led")
-
-
-# The snapshot of a real agent
 
 
 def test_the_own_lease_counts_from_the_sending_of_the_beat_and_not_from_its_reading(agent: Running) -> None:

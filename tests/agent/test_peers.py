@@ -49,20 +49,20 @@ def doctor(peers: list[str], *words: str, protocol: str = "term") -> tuple[int, 
     return code, " ".join(said.split())
 
 
+def key_in(folder: Path, content: str) -> str:
+    path = folder / "key"
+    path.write_text(content)
+    path.chmod(0o600)
+    return str(path)
+
+
 class Group:
     """Agents of m0, m1 and so on, on the places of one list."""
 
     def __init__(
-        self,
-        folder: Path,
-        stack: ExitStack,
-        *,
-        count: int = 3,
-        protocol: str = "term",
-        listed: Listed | None = None,
-        **options: Any,
+        self, folder: Path, stack: ExitStack, *, count: int = 3, protocol: str = "term", **options: Any
     ) -> None:
-        self.folder, self.listed = folder, listed or Listed(folder)
+        self.folder, self.listed = folder, Listed(folder)
         self.places = self.listed.places
         given = {**OPTIONS, **({"beat": BEAT} if protocol == "term" else {}), **options}
         self.agents: list[Running] = []
@@ -265,10 +265,8 @@ def test_commands_and_metrics_show_peers_their_leaders_and_what_became_of_those_
     assert f"{places[2]} is silent (nothing is heard of it)" in say("events")[1]
 
     # Another process that has another key speaks from the place of the peer that left.
-    key = tmp_path / "key"
-    key.write_text("0" * 64)
-    key.chmod(0o600)
-    stranger = Config(f"{group.listed.address(2)}&key_file={key}", protocol="term", name="m2", beat=BEAT, **OPTIONS)
+    address = f"{group.listed.address(2)}&key_file={key_in(tmp_path, '0' * 64)}"
+    stranger = Config(address, protocol="term", name="m2", beat=BEAT, **OPTIONS)
     until(lambda: group.metrics()[silent] == 0, "its silence")
     with Member(stranger):
         until(lambda: group.metrics()["neli_refused_datagrams_total{key}"] > 0, "a refusal")
@@ -370,63 +368,24 @@ def test_an_agent_of_gossip_is_drained_and_another_leads_until_all_others_are_go
     assert (5, True) == (code, "drain a member at its own agent" in said)
 
 
-def test_of_agents_with_preferences_the_last_one_leads_only_what_no_other_can(
-    listed: Listed, stack: ExitStack, tmp_path: Path
-) -> None:
-    group = Group(tmp_path, stack, listed=listed, preferences=f"0-4: {listed.places[0]}; others,{listed.places[2]}")
-    until(lambda: [5, 0, 0] == [len(set(one.agent.member.led) - {5}) for one in group.agents], "what the rules say")
-    until(lambda: 6 == sum(group.shares()[:2]), "leaders of all, and not the last one")
-    assert 0 == group.say("drain", "m0", "--yes")[0]
-    until(lambda: 0 == group.shares()[0] and 6 == sum(group.shares()), "a takeover by the others")
-
-
-# Without an agent
-
-
 def test_where_leaders_are_not_elected_nobody_can_be_named(agent: Running) -> None:
-    for command, expected in (
-        ("rebalance", "choose the protocol 'term'"),
-        ("peers", "members do not elect among themselves: ask for the members"),
-    ):
+    expected = {
+        "rebalance": "choose the protocol 'term'",
+        "peers": "members do not elect among themselves: ask for the members",
+    }
+    for command, words in expected.items():
         code, said = neli(command, "--agent", agent.options.socket or "")
-        assert (5, True) == (code, expected in said)
+        assert (5, True) == (code, words in said)
 
 
-@pytest.mark.parametrize("words", [("audit", "peers://a:1,b:1/x"), ("events", "--ledger", "peers://a:1,b:1/x")])
-def test_peers_are_refused_as_a_ledger_that_could_be_read(words: tuple[str, ...]) -> None:
-    code, said = neli(*words)
-    assert (2, True) == (code, "peers have none, and write nothing down" in said)
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--me a:1", "--me must come with --peers, which names all members: add it"),
-        ("--peers a:1 --ledger memory://x", "--ledger and --peers both say where the group is: leave one"),
-        ("--peers 127.0.0.1:1 --group a/b --protocol term", "--group must be the name of a group: 1 to"),
-        ("--peers 127.0.0.1:1 --me 127.0.0.1:2 --protocol term", "--me is not in the list of peers"),
-        ("--peers 127.0.0.1 --protocol term", "peers were wanted as HOST:PORT,HOST:PORT, with ports from"),
-        ("--peers a:1,b:1,c:1 --protocol term --state /x", "name its file with --key-file PATH; `op"),
-        ("--peers a:1,b:1,c:1 --protocol term --state /x", "peers on several hosts need a key"),
-        ("--peers a:1,b:1,c:1 --protocol term --key-file /x", "outlasts a restart with --state PATH"),
-        ("--peers 127.0.0.1:1", "a list of peers is no ledger of induction: choose the protocol term or gossip"),
-    ],
-)
-def test_a_wrong_list_is_refused_in_words_that_help(words: str, expected: str) -> None:
-    code, said = neli("agent", *words.split())
-    assert (2, True) == (code, expected in said)
-    assert "ledger=" not in said
-    assert "?" not in said
-
-
-@pytest.mark.parametrize("protocol", ["term", "gossip"])
-def test_an_elector_without_a_list_is_told_how_to_name_one(protocol: str) -> None:
-    code, said = neli("agent", "--protocol", protocol)
-    assert (2, 1) == (code, said.count("Error:"))
-    assert "no peers are named, among whom to elect: name them all, such as --peers a:7801,b" in said
-
-
-def test_one_partition_without_a_leader_is_told_as_one() -> None:
+def test_peers_are_refused_as_a_ledger_that_could_be_read_and_an_elector_is_told_how_to_name_them() -> None:
+    for words in (("audit", "peers://a:1,b:1/x"), ("events", "--ledger", "peers://a:1,b:1/x")):
+        code, said = neli(*words)
+        assert (2, True) == (code, "peers have none, and write nothing down" in said)
+    for protocol in ("term", "gossip"):
+        code, said = neli("agent", "--protocol", protocol)
+        assert (2, 1) == (code, said.count("Error:"))
+        assert "no peers are named, among whom to elect: name them all, such as --peers a:7801,b" in said
     assert ["1 partition has", "2 partitions have"] == [unled(PeersView([], 2, 3, 1, one)) for one in (1, 2)]
     assert "start all peers with the same" in str(why_of(PeerView("a:1", "refused", None, 0, "protocol")))
 
@@ -450,12 +409,12 @@ def test_doctor_reads_the_flags_of_a_list_and_says_whether_another_process_has_t
     assert (1, True) == (code, f"the place {listed.places[0]} of this member was wanted, but ano" in said)
 
 
-def test_doctor_says_what_a_member_would_say_of_its_key_and_of_its_votes(listed: Listed, tmp_path: Path) -> None:
-    key, state = tmp_path / "key", tmp_path / "state0"
-    key.write_text("too short")
-    key.chmod(0o600)
+def test_doctor_says_what_a_member_would_say_of_its_key_of_its_votes_and_of_unknown_names(
+    listed: Listed, tmp_path: Path
+) -> None:
+    state = tmp_path / "state0"
     words = ("--me", listed.places[0], "--group", "jobs", "--state", str(state))
-    code, said = doctor(listed.places, *words, "--key-file", str(key))
+    code, said = doctor(listed.places, *words, "--key-file", key_in(tmp_path, "too short"))
     assert (1, True) == (code, "holds 9 bytes, and a key has 16 at least" in said)
     assert f"{state} can be made" in said
     with closing(KeptMemory(state, group="jobs", me=listed.places[0], mark=b"term 256 3")) as memory:
@@ -463,17 +422,9 @@ def test_doctor_says_what_a_member_would_say_of_its_key_and_of_its_votes(listed:
     assert f"{state} can be written to" in doctor(listed.places, *words)[1]
     code, said = doctor(listed.places, *words, protocol="gossip")
     assert (1, True) == (code, "the file was written for another protocol, or for another number" in said)
-
-
-def test_doctor_says_what_an_even_number_costs_and_which_name_nobody_knows(tmp_path: Path) -> None:
-    places = [f"127.0.0.1:{port}" for port in (7801, 7802, 7803, 7804)]
-    assert "4 peers need 3 for a majority, and bear 1 failure, as 3 do" in doctor(places, "--me", places[0])[1]
-    key = tmp_path / "key"
-    key.write_text("0" * 64)
-    key.chmod(0o600)
     missing = ["a.invalid:1", "b.invalid:1", "c.invalid:1"]
-    words = ("--key-file", str(key), "--state", f"{tmp_path}/nowhere", "--me", missing[0])
-    said = doctor(missing, *words)[1]
+    known = ("--key-file", key_in(tmp_path, "0" * 64), "--state", f"{tmp_path}/nowhere")
+    said = doctor(missing, "--me", missing[0], *known)[1]
     assert "no address is known for a.invalid:1, b.invalid:1, c.invalid:1" in said
     assert "its name does not resolve" in said
     assert "nowhere can be made" in said

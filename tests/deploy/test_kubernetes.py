@@ -1,28 +1,20 @@
 """The manifests of docs/deploy: they keep the agent's promises, and those of members in pods of one's own."""
 
-import ast
 import importlib
 import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import neli_router
-from neli_router.agent.server.sockets import listen_unix
 from neli_router.config import Config
-from neli_router.errors import NeliError
 from neli_router.ledgers.addresses import problems_of
-from neli_router.settings.agent_address import Address, distrust
 from neli_router.settings.resolve import resolve
 
 FOLDER = Path(neli_router.__file__).parents[1] / "docs" / "deploy"
 yaml: Any = importlib.import_module("yaml")
 
-Manifests = dict[tuple[str, str], Any]
 
-
-def manifests(name: str) -> Manifests:
+def manifests(name: str) -> dict[tuple[str, str], Any]:
     return {
         (manifest["kind"], manifest["metadata"]["name"]): manifest
         for manifest in yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8"))
@@ -64,15 +56,12 @@ def test_the_agents_environment_is_a_usable_configuration(tmp_path: Path) -> Non
     assert {"NELI_NAME", "POD_NAME", "POD_IP"} <= told.keys()
 
 
-def test_graces_are_longer_than_what_they_wait_for() -> None:
+def test_graces_are_longer_than_what_they_wait_for_and_only_readiness_asks_for_the_ledger() -> None:
     drain_timeout = float(environment(CONTAINER)["NELI_DRAIN_TIMEOUT"])
     assert Config("memory://x").drain_timeout == drain_timeout
     assert drain_timeout + 10 <= AGENT["terminationGracePeriodSeconds"]
     _, seconds = PROGRAM["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     assert int(seconds) + drain_timeout <= PROGRAM["terminationGracePeriodSeconds"]
-
-
-def test_readiness_asks_for_the_ledger_and_liveness_does_not() -> None:
     probes = {kind: CONTAINER[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
     assert {"startup": "/health", "readiness": "/ready", "liveness": "/health"} == probes
     assert {"name": "http", "containerPort": 7635} in CONTAINER["ports"]
@@ -85,24 +74,18 @@ def test_the_program_finds_the_agents_socket_as_the_agents_user() -> None:
     assert {10001} == users
     assert f"chown {AGENT['securityContext']['runAsUser']}:" in AGENT["initContainers"][0]["command"][2]
     # And the ledger outlives the pod.
-    assert (
-        f"sqlite://{mounts(AGENT)['/var/lib/neli']['hostPath']['path']}/ledger.db"
-        == environment(CONTAINER)["NELI_LEDGER"]
-    )
+    folder = mounts(AGENT)["/var/lib/neli"]["hostPath"]["path"]
+    assert f"sqlite://{folder}/ledger.db" == environment(CONTAINER)["NELI_LEDGER"]
 
 
-@pytest.mark.parametrize("pod", [AGENT, PROGRAM, OF_GROUP, OF_MEMBERS], ids=["agent", "program", "group", "members"])
-def test_nothing_runs_with_rights_that_it_does_not_need(pod: Any) -> None:
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert not pod["automountServiceAccountToken"]
-    for container in pod["containers"]:
-        context = container["securityContext"]
-        assert not context["allowPrivilegeEscalation"]
-        assert context["readOnlyRootFilesystem"]
-        assert {"drop": ["ALL"]} == context["capabilities"]
-
-
-def test_no_secret_is_written_down() -> None:
+def test_nothing_runs_with_rights_that_it_does_not_need_and_no_secret_is_written_down() -> None:
+    for pod in (AGENT, PROGRAM, OF_GROUP, OF_MEMBERS):
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert not pod["automountServiceAccountToken"]
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert (False, True) == (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"])
+            assert {"drop": ["ALL"]} == context["capabilities"]
     assert not [kind for kind, _ in (*MANIFESTS, *GROUP, *MEMBERS) if kind == "Secret"]
     for pod in (AGENT, OF_GROUP, OF_MEMBERS):
         assert "NELI_TOKEN" not in environment(pod["containers"][0])
@@ -113,20 +96,11 @@ def test_selectors_select_what_they_make() -> None:
         if kind in {"DaemonSet", "Deployment"}:
             labels = manifest["spec"]["template"]["metadata"]["labels"]
             assert labels == manifest["spec"]["selector"]["matchLabels"]
-    (labels,) = [MEMBERS["Deployment", "orders"]["spec"]["selector"]["matchLabels"]]
+    labels = MEMBERS["Deployment", "orders"]["spec"]["selector"]["matchLabels"]
     assert labels == MEMBERS["Service", "orders"]["spec"]["selector"]
     assert labels == MEMBERS["PodDisruptionBudget", "orders"]["spec"]["selector"]["matchLabels"]
     policy = MANIFESTS["NetworkPolicy", "neli-agent"]["spec"]["podSelector"]["matchLabels"]
     assert policy == MANIFESTS["DaemonSet", "neli-agent"]["spec"]["selector"]["matchLabels"]
-
-
-def test_the_manifests_say_that_this_ledger_serves_one_host_only() -> None:
-    text = (FOLDER / "kubernetes.yaml").read_text(encoding="utf-8")
-    assert re.search(r"serves one host only.*spans nodes needs a ledger in Kafka or Redis", text.replace("\n# ", " "))
-    assert "kubernetes-group.yaml" in text
-
-
-# A group across nodes
 
 
 def test_the_groups_environment_is_a_usable_configuration(tmp_path: Path) -> None:
@@ -165,64 +139,32 @@ def test_the_agents_of_a_group_take_the_place_of_those_of_each_node() -> None:
     assert mounts(AGENT)["/run/neli"] == mounts(OF_GROUP)["/run/neli"]
 
 
-# Members in pods of one's own
-
-
-def of_orders(name: str) -> ast.expr:
-    """What orders.py gives to that name."""
-    tree = ast.parse((FOLDER / "orders.py").read_text(encoding="utf-8"))
-    (found,) = [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
-    ]
-    return found
-
-
-def test_the_members_program_gets_what_it_reads_from_its_environment() -> None:
+def test_the_members_program_gets_what_it_reads_its_ports_and_paths_agree_and_it_has_time_to_leave() -> None:
     (container,) = OF_MEMBERS["containers"]
     text = (FOLDER / "orders.py").read_text(encoding="utf-8")
     read = set(re.findall(r"""os\.environ(?:\.get)?[\[(]["'](\w+)["']""", text))
     assert read - {"NELI_LEASE"} == environment(container).keys()
     assert "orders:app" in container["args"]
-    assert ["--workers", "1"] == container["args"][container["args"].index("--workers") :][:2]
-
-
-def test_the_members_ports_and_paths_agree() -> None:
-    (container,) = OF_MEMBERS["containers"]
-    port = container["args"][container["args"].index("--port") + 1]
+    given = dict(zip(container["args"], container["args"][1:], strict=False))
+    port = given["--port"]
+    assert "1" == given["--workers"]
     assert port == environment(container)["PORT"]
     assert [{"name": "http", "containerPort": int(port)}] == container["ports"]
     assert "http" == MEMBERS["Service", "orders"]["spec"]["ports"][0]["targetPort"]
-    text = (FOLDER / "orders.py").read_text(encoding="utf-8")
     for kind, path in (("startup", "/health"), ("readiness", "/ready"), ("liveness", "/health")):
         assert {"path": path, "port": "http"} == container[f"{kind}Probe"]["httpGet"]
         assert f'Route("{path}"' in text
-
-
-def test_the_members_have_time_to_leave_before_they_are_killed() -> None:
-    (container,) = OF_MEMBERS["containers"]
-    linger = ast.literal_eval(of_orders("LINGER"))
+    (linger,) = re.findall(r"^LINGER = ([\d.]+)", text, flags=re.MULTILINE)
     pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    last = int(container["args"][container["args"].index("--timeout-graceful-shutdown") + 1])
-    needed = pause + Config("memory://x").drain_timeout + linger + last
+    last = int(given["--timeout-graceful-shutdown"])
+    needed = pause + Config("memory://x").drain_timeout + float(linger) + last
     assert needed + 10 <= OF_MEMBERS["terminationGracePeriodSeconds"]
 
 
-@pytest.mark.parametrize("name", ["kubernetes-members.yaml", "kubernetes-group.yaml"])
-def test_every_address_in_a_manifest_is_one(name: str) -> None:
-    text = (FOLDER / name).read_text(encoding="utf-8")
-    found = [one for one in re.findall(r"(?:kafka|rediss?)://[^'\"\s]+", text) if "?config=" not in one]
-    assert (2 if "members" in name else 0) == len(found)
-    assert [] == [problem for address in found for problem in problems_of(address)]
-    assert not [one for one in found if "hunter" in one or "PASSWORD" not in one]
-
-
-def test_an_agent_of_a_pods_own_puts_its_socket_into_a_folder_that_it_makes(tmp_path: Path) -> None:
-    """An emptyDir has mode 0777, where the agent puts no socket."""
-    tmp_path.chmod(0o777)
-    with pytest.raises(NeliError, match="others may write into its folder"), listen_unix(f"{tmp_path}/agent.sock"):
-        pass
-    with listen_unix(f"{tmp_path}/own/agent.sock"):
-        assert "" == distrust(Address(path=f"{tmp_path}/own/agent.sock"))
-    assert "NELI_AGENT_SOCKET=/run/neli/own/agent.sock" in (FOLDER / "README.md").read_text(encoding="utf-8")
+def test_every_address_in_a_manifest_is_one() -> None:
+    for name, count in (("kubernetes-members.yaml", 2), ("kubernetes-group.yaml", 0)):
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        found = [one for one in re.findall(r"(?:kafka|rediss?)://[^'\"\s]+", text) if "?config=" not in one]
+        assert count == len(found)
+        assert [] == [problem for address in found for problem in problems_of(address)]
+        assert not [one for one in found if "hunter" in one or "PASSWORD" not in one]

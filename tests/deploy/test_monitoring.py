@@ -65,7 +65,7 @@ def test_what_is_asked_for_by_label_has_the_label() -> None:
         assert set() == asked - known - by_server
 
 
-def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+def test_panels_have_numbers_of_their_own_do_not_overlap_and_are_for_any_data_source() -> None:
     numbers = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(numbers)) == len(numbers)
     taken: set[tuple[int, int]] = set()
@@ -75,38 +75,26 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
         cells = {(x + place["x"], y + place["y"]) for x in range(place["w"]) for y in range(place["h"])}
         assert not taken & cells
         taken |= cells
-
-
-def test_the_dashboard_is_for_any_data_source() -> None:
     sources = {target["datasource"]["uid"] for panel in panels() for target in panel["targets"]}
     assert {"${datasource}"} == sources
 
 
-def test_every_alert_is_seen_to_fire_and_to_be_silent() -> None:
+def test_every_alert_is_seen_to_fire_and_to_be_silent_and_says_what_happened_and_what_to_do() -> None:
     alerts = {rule["alert"] for rule in RULES}
     cases = [case for test in TESTS for case in test["alert_rule_test"]]
     assert alerts == {case["alertname"] for case in cases if case.get("exp_alerts")}
     assert alerts == {case["alertname"] for case in cases if not case.get("exp_alerts")}
-
-
-def test_every_alert_says_what_happened_and_what_to_do() -> None:
     for rule in RULES:
         assert {"summary", "description"} == rule["annotations"].keys()
         assert rule["labels"]["severity"] in {"warning", "critical"}
 
 
-def test_promtool_has_nothing_to_say_about_the_metrics() -> None:
-    snapshot = replace(NORMAL, delays=Delays(deque([0.004, 0.02])), outlook=OUTLOOK)
-    assert "" == output_of(tool("promtool"), "check", "metrics", given=render(snapshot)).strip()
-
-
-def test_promtool_takes_the_rules() -> None:
-    said = output_of(tool("promtool"), "check", "rules", "--lint-fatal", str(FOLDER / "neli-alerts.yaml"))
+def test_promtool_has_nothing_to_say_about_the_metrics_and_the_rules_which_pass_their_own_tests() -> None:
+    promtool, snapshot = tool("promtool"), replace(NORMAL, delays=Delays(deque([0.004, 0.02])), outlook=OUTLOOK)
+    assert "" == output_of(promtool, "check", "metrics", given=render(snapshot)).strip()
+    said = output_of(promtool, "check", "rules", "--lint-fatal", str(FOLDER / "neli-alerts.yaml"))
     assert f"SUCCESS: {len(RULES)} rules found" in said
-
-
-def test_the_rules_pass_their_own_tests() -> None:
-    assert "SUCCESS" in output_of(tool("promtool"), "test", "rules", str(FOLDER / "neli-alerts.test.yaml"))
+    assert "SUCCESS" in output_of(promtool, "test", "rules", str(FOLDER / "neli-alerts.test.yaml"))
 
 
 def test_promtool_understands_every_expression_of_the_dashboard(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 import neli_router
 from neli_router import Router
 from neli_router.errors import NoOwner
+from tests.support.agents.running import rest
 from tests.support.servers.process import free_port
 from tests.support.waiting import until
 
@@ -85,49 +86,26 @@ def at_work(address: str, seconds: float) -> socket.socket:
     return connection
 
 
-def answered(connection: socket.socket) -> str:
-    return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-
-
-@contextmanager
-def told_to_end_at_work(
-    tmp_path: Path, app: str, seconds: float
-) -> Iterator[tuple[Router, subprocess.Popen[bytes], socket.socket]]:
-    """A router, the owner, which got SIGTERM while it works for so long, and the connection that waits for its work."""
+@pytest.mark.process
+def test_a_server_that_is_told_to_end_finishes_its_work_and_is_never_named_while_its_port_is_closed(
+    tmp_path: Path,
+) -> None:
     ledger = f"sqlite://{tmp_path}/ledger.db"
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(server(ledger, name, tmp_path, app=app)) for name in ("a", "b")}
+        servers = {name: stack.enter_context(server(ledger, name, tmp_path)) for name in ("a", "b")}
         until((tmp_path / "ledger.db").exists, "a ledger")
         router = stack.enter_context(Router(ledger, timeout=PATIENCE))
         until(lambda: owners(router) == {"a", "b"}, "two servers that own")
         until(lambda: asked(router) in servers, "an answer")
         owner = router.owner(CUSTOMER)
-        with at_work(owner.address, seconds) as working:
+        with at_work(owner.address, 1.0) as working:
             servers[owner.name].send_signal(signal.SIGTERM)
-            yield router, servers[owner.name], working
-
-
-@pytest.mark.process
-def test_a_server_that_is_told_to_end_finishes_its_work_and_is_never_named_while_its_port_is_closed(
-    tmp_path: Path,
-) -> None:
-    with told_to_end_at_work(tmp_path, "orders:app", 1.0) as (router, owner, working):
-        answers = set()
-        while owner.poll() is None:
-            answers.add(asked(router))
-        until(lambda: asked(router) in {"a", "b"}, "another owner")
-        assert '"server":"' in answered(working)
+            answers = set()
+            while servers[owner.name].poll() is None:
+                answers.add(asked(router))
+            until(lambda: asked(router) in {"a", "b"}, "another owner")
+            assert b'"server":"' in rest(working)
     assert "refused" not in answers
-
-
-@pytest.mark.process
-def test_a_member_that_is_closed_only_at_the_end_of_a_lifespan_is_named_and_cannot_be_reached(tmp_path: Path) -> None:
-    """So the test above can fail, and the example has a reason."""
-    naive = "import orders\norders.take_sigterm_first = lambda member: None\napp = orders.app\n"
-    (tmp_path / "naive.py").write_text(naive, encoding="utf-8")
-    with told_to_end_at_work(tmp_path, "naive:app", 2 * PATIENCE) as (router, owner, _):
-        until(lambda: asked(router) == "refused", "an owner that is named, and cannot be reached")
-        assert owner.poll() is None
 
 
 @pytest.mark.process

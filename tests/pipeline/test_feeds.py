@@ -45,29 +45,18 @@ def read(feed: TickFolder | TickTopic, lane: int, after: int, upto: int) -> pa.T
     return pa.Table.from_batches(feed.read(lane, after, upto), schema=SCHEMA)
 
 
-# A folder
-
-
-def test_a_step_of_a_folder_is_the_files_behind_the_one_it_begins_after(
+def test_a_step_of_a_folder_is_the_whole_files_behind_the_one_it_begins_after(
     tmp_path: Path, intervals: list[pa.Table]
 ) -> None:
     feed = TickFolder(tmp_path / "ticks")
+    assert 0 == feed.tip(0, 0)  # It is not there yet.
     assert [1, 2, 3, 4, 5] == [feed.append(interval) for interval in intervals]
     assert (1, 5) == (feed.lanes(), feed.tip(0, 2))
     assert pa.concat_tables(intervals[1:4]) == read(feed, 0, 1, 4)
     assert 0 == read(feed, 0, 5, 5).num_rows
-
-
-def test_a_file_that_is_not_finished_is_not_there(tmp_path: Path, intervals: list[pa.Table]) -> None:
-    feed = TickFolder(tmp_path)
-    feed.append(intervals[0])
-    (tmp_path / ".00000002.unfinished").write_bytes(b"PAR1 and then nothing")
-    assert 1 == feed.tip(0, 0)
-    assert 2 == feed.append(intervals[1])
-
-
-def test_a_folder_that_is_not_there_yet_has_nothing_yet(tmp_path: Path) -> None:
-    assert 0 == TickFolder(tmp_path / "later").tip(0, 0)
+    (tmp_path / "ticks" / ".00000006.unfinished").write_bytes(b"PAR1 and then nothing")
+    assert 5 == feed.tip(0, 5)
+    assert 6 == feed.append(intervals[1])
 
 
 def test_a_file_without_the_columns_of_ticks_is_an_error_and_no_empty_step(tmp_path: Path) -> None:
@@ -78,9 +67,6 @@ def test_a_file_without_the_columns_of_ticks_is_an_error_and_no_empty_step(tmp_p
             read(TickFolder(tmp_path), 0, number - 1, number)
 
 
-# A topic
-
-
 @pytest.mark.kafka
 def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
     new_topic: Callable[[int], str], intervals: list[pa.Table]
@@ -88,7 +74,7 @@ def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
     feed = TickTopic(new_topic(3), LAYOUT)
     for interval in intervals:
         feed.append(interval)
-    assert 3 == feed.lanes()
+    assert (3, 3) == (feed.lanes(), deepcopy(feed).lanes())  # As it is sent to a worker.
     lanes = [read(feed, lane, 0, feed.tip(lane, 0)) for lane in range(3)]
     for lane, ticks in enumerate(lanes):
         assert {lane} == {LAYOUT.partition(name) % 3 for name in ticks["instrument"].to_pylist()}
@@ -97,15 +83,22 @@ def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
 
 
 @pytest.mark.kafka
-def test_a_step_of_a_topic_ends_at_any_offset_and_the_next_begins_there(
+def test_a_step_of_a_topic_ends_at_any_offset_the_next_begins_there_and_what_retention_dropped_is_an_error(
     new_topic: Callable[[int], str], intervals: list[pa.Table]
 ) -> None:
-    feed = TickTopic(new_topic(1), LAYOUT)
+    address = new_topic(1)
+    feed = TickTopic(address, LAYOUT)
     feed.append(intervals[0])
     cuts = [0, 1, 17, 400, feed.tip(0, 0)]
     steps = [read(feed, 0, after, upto) for after, upto in pairwise(cuts)]
     assert [1, 16, 383, 200] == [step.num_rows for step in steps]
     assert intervals[0] == pa.concat_tables(steps).combine_chunks()
+    servers, name = address.removeprefix("kafka://").split("/")
+    client = AdminClient({"bootstrap.servers": servers})
+    for done in client.delete_records([TopicPartition(name, 0, 10)]).values():
+        done.result(60)
+    with pytest.raises(NeliError, match="it has those from 10 to 600"):
+        read(feed, 0, 0, 600)
 
 
 @pytest.mark.kafka
@@ -126,66 +119,32 @@ def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
 
 
 @pytest.mark.kafka
-def test_ticks_that_retention_dropped_are_an_error(new_topic: Callable[[int], str], intervals: list[pa.Table]) -> None:
-    address = new_topic(1)
-    feed = TickTopic(address, LAYOUT)
-    feed.append(intervals[0])
-    servers, name = address.removeprefix("kafka://").split("/")
-    client = AdminClient({"bootstrap.servers": servers})
-    for done in client.delete_records([TopicPartition(name, 0, 10)]).values():
-        done.result(60)
-    with pytest.raises(NeliError, match="it has those from 10 to 600"):
-        read(feed, 0, 0, 600)
-
-
-@pytest.mark.kafka
-def test_a_tick_in_a_lane_that_its_owner_does_not_read_is_an_error(new_topic: Callable[[int], str]) -> None:
-    address = new_topic(2)
-    ((instrument, body),) = encoded(Market(instruments=1).interval(1))
-    right = LAYOUT.partition(instrument) % 2
-    producer, name = producer_for(address)
-    producer.produce(name, body, partition=1 - right)
-    assert 0 == producer.flush(60)
-    with pytest.raises(NeliError, match=f"it has some that belong to partition {right}"):
-        read(TickTopic(address, LAYOUT), 1 - right, 0, 1)
-
-
-@pytest.mark.kafka
-def test_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
+def test_a_tick_in_the_wrong_lane_a_message_that_is_no_tick_and_a_topic_that_is_not_there_are_errors(
     kafka: str, new_topic: Callable[[int], str]
 ) -> None:
-    for message in (b'{"instrument": "EUR/USD"}', None):
-        address = new_topic(1)
-        producer, name = producer_for(address)
-        producer.produce(name, message, partition=0)
+    ((instrument, body),) = encoded(Market(instruments=1).interval(1))
+    right = LAYOUT.partition(instrument) % 2
+    address = new_topic(2)
+    producer, name = producer_for(address)
+    messages = (body, f"it has some that belong to partition {right}"), (b'{"instrument": "?"}', "one is not")
+    for offset, (message, expected) in enumerate((*messages, (None, "one is not"))):
+        producer.produce(name, message, partition=1 - right)
         assert 0 == producer.flush(60)
-        with pytest.raises(NeliError, match="one is not"):
-            read(TickTopic(address, LAYOUT), 0, 0, 1)
+        with pytest.raises(NeliError, match=expected):
+            read(TickTopic(address, LAYOUT), 1 - right, offset, offset + 1)
     with pytest.raises(NeliError, match="make it, or correct the address"):
         TickTopic(f"kafka://{kafka}/ticks-{uuid4().hex}", LAYOUT).lanes()
 
 
-def test_the_address_of_a_feed_says_what_it_is(tmp_path: Path) -> None:
+def test_the_address_of_a_feed_says_what_it_is_everywhere_and_shows_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert isinstance(feed_at(str(tmp_path), LAYOUT), TickFolder)
-    assert isinstance(feed_at("kafka://localhost:9092/ticks", LAYOUT), TickTopic)
+    assert tmp_path / "ticks" == TickFolder(Path("ticks")).folder  # For a process in another working folder.
+    topic = feed_at("kafka://anna:secret@localhost:9092/ticks", LAYOUT)
+    assert (True, False) == (isinstance(topic, TickTopic), "secret" in repr(topic))
     with pytest.raises(ConfigError, match="the topic of ticks: a group was wanted"):
         feed_at("kafka://localhost:9092", LAYOUT)
     with pytest.raises(ConfigError, match="must be the path of a folder"):
         feed_at("s3://bucket/ticks", LAYOUT)
-
-
-def test_a_folder_is_the_same_for_a_process_in_another_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert tmp_path / "ticks" == TickFolder(Path("ticks")).folder
-
-
-@pytest.mark.kafka
-def test_a_topic_that_was_asked_before_may_be_sent_to_a_worker(new_topic: Callable[[int], str]) -> None:
-    feed = TickTopic(new_topic(3), LAYOUT)
-    assert (3, 3) == (feed.lanes(), deepcopy(feed).lanes())
-
-
-def test_a_topic_shows_no_password() -> None:
-    assert "secret" not in repr(feed_at("kafka://anna:secret@localhost:9092/ticks", LAYOUT))

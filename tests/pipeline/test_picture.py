@@ -37,21 +37,12 @@ def picture() -> Picture:
 CHECKS = [Check("each tick once", True, "8,000 ticks in & landed"), Check("takeover", False, "<not> all")]
 
 
-def test_every_commit_is_a_mark_and_every_raised_fence_a_ring() -> None:
-    shown = page("a test", picture(), CHECKS)
-    assert PARTITIONS * INTERVALS == len(re.findall(r'<rect [^>]*width="2\.4"', shown))
-    assert PARTITIONS + 2 == shown.count("<circle")
-
-
-def test_the_colours_of_the_dead_host_end_with_it() -> None:
-    marks = re.findall(r'<rect [^>]*width="2\.4"[^>]*fill="(#\w+)"', page("a test", picture(), CHECKS))
-    counts = [marks.count(colour) for colour in COLOURS]
-    assert [2 * INTERVALS + 4, 2 * KILLED_AFTER, 2 * INTERVALS + 4] == counts
-
-
-def test_the_kill_and_the_checks_are_told_in_words() -> None:
+def test_every_commit_is_a_mark_every_raised_fence_a_ring_and_the_colours_of_the_dead_host_end_with_it() -> None:
     shown = page("a <test>", picture(), CHECKS)
-    assert 2 == shown.count("bravo is killed")
+    marks = re.findall(r'<rect [^>]*width="2\.4"[^>]*fill="(#\w+)"', shown)
+    assert PARTITIONS * INTERVALS == len(marks)
+    assert [2 * INTERVALS + 4, 2 * KILLED_AFTER, 2 * INTERVALS + 4] == [marks.count(colour) for colour in COLOURS]
+    assert (PARTITIONS + 2, 2) == (shown.count("<circle"), shown.count("bravo is killed"))
     for text in ("a &lt;test&gt;", "1 of 2 checks failed: takeover", "8,000 ticks in &amp; landed", "&lt;not&gt; all"):
         assert text in shown
 
@@ -77,11 +68,8 @@ def test_the_page_is_whole_and_asks_for_nothing_else() -> None:
     assert "<script" not in shown
 
 
-def test_a_run_of_days_has_a_page() -> None:
+def test_a_run_of_days_has_a_page_and_one_without_a_commit_a_page_of_its_checks() -> None:
     slow = replace(picture(), intervals=[1000.0 + 40_000 * step for step in range(INTERVALS)])
     assert "86400 s" in page("a test", slow, CHECKS)
-
-
-def test_a_run_without_a_commit_has_a_page_of_its_checks() -> None:
     nothing = Picture(HOSTS, [], [], PARTITIONS, [], {}, "bravo", 0.0)
     assert "<svg" not in page("a test", nothing, CHECKS)

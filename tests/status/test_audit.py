@@ -38,12 +38,16 @@ ALICE_DIES: list[Record | tuple[str, float]] = [
 """The last Beat of alice was sent at 3.0 and stands at 10; bob expires it at offset 18, and waits until 9 and a bit."""
 
 
+def of(*records: Record | tuple[str, float]) -> Audit:
+    return audited(entries(written(*records)))
+
+
 def kinds(found: Audit, severity: str = "broken") -> list[str]:
     return [finding.kind for finding in found.findings if finding.severity == severity]
 
 
-def test_members_and_tenures_are_told_by_name_and_term() -> None:
-    found = audited(entries(written(*ALICE_DIES)))
+def test_members_tenures_and_moves_are_told_by_name_and_moves_beside_the_least() -> None:
+    found = of(*ALICE_DIES)
     assert [("alice", "expire"), ("bob", "")] == [(life.name, life.ending) for life in found.lives]
     assert [
         (0, 1001, "alice", "expire"),
@@ -51,75 +55,62 @@ def test_members_and_tenures_are_told_by_name_and_term() -> None:
         (1, 1001, "alice", "handover"),
         (1, 1006, "bob", ""),
     ] == [(it.partition, it.term, it.member, it.ending) for it in found.tenures][:4]
+    assert [(0, 0, 0), (2, 2, 2), (2, 2, 2)] == [(plan.moved, plan.planned, plan.least) for plan in found.plans]
+    assert (4, 0) == (found.moved, found.needless)
+    assert [True, True] == [0 <= seconds <= 1.0 for seconds in found.handovers]  # From the plan until the record.
+    # Under its own name a process comes back to what it had, and load may ask for more than the least.
+    found = of(genesis(), join("a", "alice", at=1), ("a", 0.0), join("b", "alice", at=3), ("b", 1.0))
+    assert (0, ["replaced", ""]) == (found.moved, [life.ending for life in found.lives])
+    plan = of(*ALICE_DIES[:12], Load(by="x", loads={0: 90.0, 2: 70.0, 1: 1.0, 3: 1.0}), ("a", 4.0)).plans[-1]
+    assert (0, 2) == (plan.least, plan.planned)
 
 
 def test_a_takeover_lasts_from_the_death_until_the_successor_has_waited() -> None:
-    (takeover,) = audited(entries(written(*ALICE_DIES))).takeovers
+    (takeover,) = of(*ALICE_DIES).takeovers
     # It beat every second and died somewhere between 3.0 and 4.0. The wait is counted from the Beat at 3.0, but the
     # Expire came later still: between 9.5 and 10.5.
     assert ("alice", 2, 3.5, 10.0) == (takeover.member, takeover.partitions, takeover.died, takeover.led)
     assert takeover.seconds == pytest.approx(6.5)
     assert takeover.error == pytest.approx(1.0, abs=0.01)
-
-
-def test_a_successor_that_expires_sooner_still_owes_the_wait_unless_all_is_only_available() -> None:
-    history = written(*ALICE_DIES[:12], ("b", 4.5), expire("b", "a", 10), ("b", 5.5), ("b", 10.5))
-    (takeover,) = audited(entries(history)).takeovers
+    # One that expires sooner still owes the wait, unless all is only available.
+    sooner = ("b", 4.5), expire("b", "a", 10), ("b", 5.5)
+    (takeover,) = of(*ALICE_DIES[:12], *sooner, ("b", 10.5)).takeovers
     assert takeover.led == pytest.approx(3.0 + WAIT)
-    history = written(genesis(guarantee="available"), *ALICE_DIES[1:12], ("b", 4.5), expire("b", "a", 10), ("b", 5.5))
-    (takeover,) = audited(entries(history)).takeovers
+    (takeover,) = of(genesis(guarantee="available"), *ALICE_DIES[1:12], *sooner).takeovers
     assert 5.0 == takeover.led
 
 
-def test_a_time_without_a_leader_is_a_gap() -> None:
-    """As the founder, alice owed a wait until 6 and a bit, and died before; bob was handed 1 and 3, and owed none."""
-    found = audited(entries(written(*ALICE_DIES)))
+def test_a_time_without_a_leader_is_a_gap_and_none_follows_an_end_in_good_order() -> None:
+    found = of(*ALICE_DIES)
+    # As the founder, alice owed a wait until 6 and a bit, and died before; bob was handed 1 and 3, and owed none.
     assert [LeadingGap(0.0, 1.5, (1, 3)), LeadingGap(0.0, 10.0, (0, 2))] == found.gaps
     assert (1 - (2 * 1.5 + 2 * 10.0) / (4 * 10.5), 1.0) == pytest.approx((found.led, found.owned))
-
-
-def test_a_founder_owes_a_wait_and_a_member_that_does_not_beat_for_a_lease_does_not_lead_meanwhile() -> None:
-    begun: list[Record | tuple[str, float]] = [genesis(), join("a", at=1), *beats("a", *map(float, range(10)))]
-    found = audited(entries(written(*begun)))
-    assert [LeadingGap(0.0, WAIT, (0, 1, 2, 3))] == found.gaps
-    assert 1.0 == found.owned
-    found = audited(entries(written(*begun, *beats("a", 20.0, 21.0))))
-    assert [(0.0, WAIT), (15.0, 20.0)] == [(gap.since, gap.until) for gap in found.gaps]
-    assert ["notes", "silence"] == kinds(found, "note")
-
-
-def test_a_group_that_ends_in_good_order_has_no_gap_at_its_end() -> None:
-    found = audited(entries(written(genesis(), join("a", at=1), *beats("a", 0.0, 1.0, 2.0), Leave(by="a"))))
+    found = of(genesis(), join("a", at=1), *beats("a", 0.0, 1.0, 2.0), Leave(by="a"))
     assert [] == [gap for gap in found.gaps if gap.until >= found.until and gap.since > 0]
     assert "note" == found.verdict
 
 
-def test_moves_are_counted_by_name_beside_the_least() -> None:
-    found = audited(entries(written(*ALICE_DIES)))
-    assert [(0, 0, 0), (2, 2, 2), (2, 2, 2)] == [(plan.moved, plan.planned, plan.least) for plan in found.plans]
-    assert (4, 0) == (found.moved, found.needless)
-    assert [True, True] == [0 <= seconds <= 1.0 for seconds in found.handovers]  # From the plan until the record.
-    # Under its own name a process comes back to what it had, and load may ask for more than the least.
-    back = written(genesis(), join("a", "alice", at=1), ("a", 0.0), join("b", "alice", at=3), ("b", 1.0))
-    found = audited(entries(back))
-    assert (0, ["replaced", ""]) == (found.moved, [life.ending for life in found.lives])
-    hot = written(*ALICE_DIES[:12], Load(by="x", loads={0: 90.0, 2: 70.0, 1: 1.0, 3: 1.0}), ("a", 4.0))
-    plan = audited(entries(hot)).plans[-1]
-    assert (0, 2) == (plan.least, plan.planned)
+def test_a_founder_owes_a_wait_and_a_member_that_does_not_beat_for_a_lease_does_not_lead_meanwhile() -> None:
+    begun: list[Record | tuple[str, float]] = [genesis(), join("a", at=1), *beats("a", *map(float, range(10)))]
+    found = of(*begun)
+    assert [LeadingGap(0.0, WAIT, (0, 1, 2, 3))] == found.gaps
+    assert 1.0 == found.owned
+    found = of(*begun, *beats("a", 20.0, 21.0))
+    assert [(0.0, WAIT), (15.0, 20.0)] == [(gap.since, gap.until) for gap in found.gaps]
+    assert ["notes", "silence"] == kinds(found, "note")
 
 
 def test_the_balance_is_the_largest_share_over_the_fair_one_of_those_that_are_not_drained() -> None:
-    found = audited(entries(written(*ALICE_DIES)))
-    assert [1.0, 2.0, 1.5, 1.0, 1.0] == [ratio for _, ratio in found.balance]
-    drained = (Drain(by="x", name="alice"), Handover(by="a", partition=0, term=1001), ("a", 4.0))
-    assert 0.75 == audited(entries(written(*ALICE_DIES[:12], *drained))).balance[-1][1]
+    assert [1.0, 2.0, 1.5, 1.0, 1.0] == [ratio for _, ratio in of(*ALICE_DIES).balance]
+    drained = Drain(by="x", name="alice"), Handover(by="a", partition=0, term=1001), ("a", 4.0)
+    assert 0.75 == of(*ALICE_DIES[:12], *drained).balance[-1][1]
 
 
 def test_a_member_that_joins_again_and_again_flaps() -> None:
     records: list[Record | tuple[str, float]] = [genesis(), join("z", "zoe", at=1), ("z", 0.0)]
     for place, incarnation in enumerate("abcd"):
         records += [join(incarnation, "alice", at=len(records)), (incarnation, 1.0 + place), ("z", 1.5 + place)]
-    found = audited(entries(written(*records)))
+    found = of(*records)
     assert ("flapping", "warning") == (kinds(found, "warning")[0], found.verdict)
 
 
@@ -137,15 +128,15 @@ ALICE_IS_KILLED = [*ALICE_DIES[:12], Certify(by="b", incarnation="a"), *beats("b
 
 
 def test_a_certificate_owes_no_wait_and_tells_when_it_died() -> None:
-    found = audited(entries(written(*ALICE_IS_KILLED)))
+    found = of(*ALICE_IS_KILLED)
     (takeover,) = found.takeovers
     assert [("alice", "certify"), ("bob", "")] == [(life.name, life.ending) for life in found.lives]
     assert ("alice", 2, 4.0, 4.0) == (takeover.member, takeover.partitions, takeover.died, takeover.led)
     # It may have died right after its last Beat, had its witness waited; and the record stands somewhere in a second.
     assert takeover.error == pytest.approx(1.5, abs=0.01)
     # One that came late says no more than the silence before it.
-    late = [*ALICE_DIES[:12], ("b", 4.5), ("b", 5.5), Certify(by="b", incarnation="a"), ("b", 6.5)]
-    (takeover,) = audited(entries(written(*late))).takeovers
+    late = ("b", 4.5), ("b", 5.5), Certify(by="b", incarnation="a"), ("b", 6.5)
+    (takeover,) = of(*ALICE_DIES[:12], *late).takeovers
     assert (3.5, 6.0) == (takeover.died, takeover.led)
 
 
@@ -157,9 +148,6 @@ def test_only_a_beat_that_was_sent_after_the_certificate_was_read_proves_it_fals
     found = audited(entries([*written(*ALICE_IS_KILLED), later]))
     assert ("broken", ["certificate"]) == (found.verdict, kinds(found))
     assert "alice was certified dead at offset 12 and wrote a Beat 499 ms later" in found.findings[0].text
-
-
-# Signs that something is not sound
 
 
 def test_records_that_no_sound_ledger_holds_are_proof_of_what_went_wrong() -> None:
@@ -177,14 +165,11 @@ def test_records_that_no_sound_ledger_holds_are_proof_of_what_went_wrong() -> No
     assert [] == kinds(audited(entries(race)))  # A second Genesis in the race to found the group proves nothing.
     other = found(bob(len(ALICE_DIES)))
     assert (["digest"], True) == (kinds(other), "bob computed another table" in other.findings[0].text)
+    lacking = entries(written(*ALICE_DIES))
+    del lacking[7]  # A Handover.
+    assert {"digest"} == set(kinds(audited(lacking)))
     many = found(*[Beat(by="b", sent_at=11.0 + it, at=9000, digest="0" * 16) for it in range(20)])
     assert (6, "and 15 more of this kind") == (len(kinds(many)), many.findings[5].text)
-
-
-def test_a_copy_that_lacks_a_record_is_found_by_the_digests() -> None:
-    history = entries(written(*ALICE_DIES))
-    del history[7]  # A Handover.
-    assert {"digest"} == set(kinds(audited(history)))
 
 
 def test_a_term_that_goes_down_is_a_broken_promise() -> None:
@@ -206,9 +191,6 @@ def test_a_copy_that_is_out_of_order_or_without_a_group_or_a_snapshot_is_refused
         audited(entries(written(*ALICE_DIES)[8:], first=8))
 
 
-# A ledger whose beginning is gone
-
-
 def test_a_trimmed_ledger_is_audited_from_its_first_whole_snapshot_on() -> None:
     records = written(*ALICE_DIES)
     state = folded(*records[:8])
@@ -219,6 +201,9 @@ def test_a_trimmed_ledger_is_audited_from_its_first_whole_snapshot_on() -> None:
         (it.partition, it.term, it.member) for it in trimmed.tenures
     }
     assert (2, None) == (trimmed.moved, trimmed.to_wall)
+    # Notes from before the oldest snapshot are not judged by it.
+    found = audited(entries([*records[12:], snapshot("b", folded(*records[:12]))], first=12), SOUND)
+    assert ([], True) == (kinds(found), found.noted_whole)
 
 
 def test_times_are_taken_to_the_wall_clock_by_the_founders_or_by_kafkas() -> None:
@@ -227,9 +212,6 @@ def test_times_are_taken_to_the_wall_clock_by_the_founders_or_by_kafkas() -> Non
     assert 0.001 == found.wall(found.since)
     kept = [entry._replace(time=50_000.0 + place) for place, entry in enumerate(history)]
     assert 50_002.0 == audited(kept).wall(0.0)
-
-
-# Notes
 
 
 def acted(process: str, partition: int, term: int, since: float, until: float, *, again: bool = False) -> ActedSpan:
@@ -244,25 +226,27 @@ SOUND = [
 ]
 
 
-def test_notes_that_fit_are_sound_and_tell_better_when_all_was_led() -> None:
+def test_notes_that_fit_are_sound_and_those_of_all_members_tell_better_when_all_was_led() -> None:
     found = audited(entries(written(*ALICE_DIES)), SOUND)
     assert ([], True, []) == (found.overlaps, found.noted_whole, list(found.findings))
     assert (3.5, 10.2) == (found.takeovers[0].died, found.takeovers[0].led)
-
-
-def test_a_note_that_a_member_began_to_act_shows_that_it_was_alive() -> None:
-    """One that takes over and dies before its next Beat has led what it took over, if only for a moment."""
+    found = audited(entries(written(*ALICE_DIES)), SOUND[:4])
+    assert (False, ["notes"], 10.0) == (found.noted_whole, kinds(found, "note"), found.takeovers[0].led)
+    # One that takes over and dies before its next Beat has led what it took over, if only for a moment.
     late = [acted("alice.1", 0, 1001, 3.8, 9.0), *SOUND[1:]]
     found = audited(entries(written(*ALICE_DIES)), late)
     assert pytest.approx(3.8) == found.takeovers[0].died
     assert found.tenures[0].led_until > found.tenures[0].led_from == 3.8
 
 
-def test_an_overlap_in_the_notes_is_a_broken_promise() -> None:
-    found = audited(entries(written(*ALICE_DIES)), [*SOUND[:-1], acted("bob.1", 2, 1018, 8.9, 14.0)])
+def test_an_overlap_in_the_notes_is_a_broken_promise_unless_all_was_only_available() -> None:
+    notes = [*SOUND[:-1], acted("bob.1", 2, 1018, 8.9, 14.0)]
+    found = audited(entries(written(*ALICE_DIES)), notes)
     assert [(2, "alice.1", "bob.1")] == [(it.partition, it.first.process, it.second.process) for it in found.overlaps]
     assert found.overlaps[0].seconds == pytest.approx(0.1)
     assert (["overlap"], "broken") == (kinds(found), found.verdict)
+    found = audited(entries(written(genesis(guarantee="available"), *ALICE_DIES[1:])), notes)
+    assert (1, ["overlap"], "note") == (len(found.overlaps), kinds(found, "note"), found.verdict)
 
 
 def test_a_note_that_outlasts_the_certificate_of_its_writer_allows_only_what_had_begun_before() -> None:
@@ -271,12 +255,6 @@ def test_a_note_that_outlasts_the_certificate_of_its_writer_allows_only_what_had
     found = audited(entries(written(*ALICE_IS_KILLED)), [*certified, acted("alice.1", 0, 1001, 9.5, 11.0)])
     assert [(0, "bob.1", "alice.1")] == [(it.partition, it.first.process, it.second.process) for it in found.overlaps]
     assert "broken" == found.verdict
-
-
-def test_under_available_an_overlap_is_found_and_allowed() -> None:
-    history = written(genesis(guarantee="available"), *ALICE_DIES[1:])
-    found = audited(entries(history), [*SOUND[:-1], acted("bob.1", 2, 1018, 8.9, 14.0)])
-    assert (1, ["overlap"], "note") == (len(found.overlaps), kinds(found, "note"), found.verdict)
 
 
 def test_on_several_clocks_an_overlap_that_their_error_explains_is_none() -> None:
@@ -297,38 +275,22 @@ def test_on_several_clocks_an_overlap_that_their_error_explains_is_none() -> Non
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"),
+    ("notes", "expected"),
     [
-        pytest.param([acted("bob.1", 1, 1017, 15.0, 16.0)], ["unowned"], id="a term that no member was given"),
-        pytest.param([acted("old.1", 1, 12, -9.0, -8.0)], [], id="a term from before the annals"),
-        pytest.param([acted("bob.1", 0, 1001, 0.0, 0.05)], ["unowned", "unowned"], id="one term of two processes"),
-        pytest.param([acted("alice.1", 1, 1001, 1.4, 1.5, again=True)], ["again"], id="to act again after the end"),
+        pytest.param([*SOUND, acted("bob.1", 1, 1017, 15.0, 16.0)], ["unowned"], id="a term that no member was given"),
+        pytest.param([*SOUND, acted("old.1", 1, 12, -9.0, -8.0)], [], id="a term from before the annals"),
+        pytest.param([*SOUND, acted("bob.1", 0, 1001, 0.0, 0.05)], ["unowned"] * 2, id="one term of two processes"),
+        pytest.param([*SOUND, acted("alice.1", 1, 1001, 1.4, 1.5, again=True)], ["again"], id="again after the end"),
+        pytest.param(
+            [*SOUND[:2], *SOUND[3:], acted("alice.1", 1, 1001, 14.5, 15.0)], ["term"], id="a lower term after a higher"
+        ),
     ],
 )
-def test_notes_are_judged_by_the_terms_that_members_were_given(more: list[ActedSpan], expected: list[str]) -> None:
-    assert expected == kinds(audited(entries(written(*ALICE_DIES)), [*SOUND, *more]))
+def test_notes_are_judged_by_the_terms_that_members_were_given(notes: list[ActedSpan], expected: list[str]) -> None:
+    assert expected == kinds(audited(entries(written(*ALICE_DIES)), notes))
 
 
-def test_to_begin_under_a_lower_term_after_a_higher_one_is_a_broken_promise() -> None:
-    found = audited(entries(written(*ALICE_DIES)), [*SOUND[:2], *SOUND[3:], acted("alice.1", 1, 1001, 14.5, 15.0)])
-    assert ["term"] == kinds(found)
-
-
-def test_notes_from_before_the_oldest_snapshot_are_not_judged_by_it() -> None:
-    records = written(*ALICE_DIES)
-    found = audited(entries([*records[12:], snapshot("b", folded(*records[:12]))], first=12), SOUND)
-    assert ([], True) == (kinds(found), found.noted_whole)
-
-
-def test_notes_of_some_members_only_leave_leading_to_the_rules() -> None:
-    found = audited(entries(written(*ALICE_DIES)), SOUND[:4])
-    assert (False, ["notes"], 10.0) == (found.noted_whole, kinds(found, "note"), found.takeovers[0].led)
-
-
-# Groups of the simulator
-
-
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("seed", range(1, 5))
 def test_members_terms_tenures_and_moves_are_the_referees(seed: int) -> None:
     run = simulated(seed, weather="fair" if seed % 2 else "foul")
     found, history = audited(run.entries, drift=run.options.drift), history_of(run.entries)
@@ -346,7 +308,7 @@ def test_members_terms_tenures_and_moves_are_the_referees(seed: int) -> None:
     assert not any(isnan(it.since) or isnan(it.until) for it in found.tenures)
 
 
-@pytest.mark.parametrize("seed", range(20, 24))
+@pytest.mark.parametrize("seed", range(20, 23))
 def test_takeovers_of_one_host_are_timed_to_within_a_beat(seed: int) -> None:
     """The simulator knows when a process was killed. On its own, a member that died is expired, or replaced."""
     run = simulated(seed, weather="fair", one_clock=True)

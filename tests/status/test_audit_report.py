@@ -36,15 +36,12 @@ def audit_of(alice: str = "alice", *, overlap: bool = False) -> Audit:
     return audited(entries(history(alice)), [*hers, *his], one_clock=True)
 
 
-def script_of(document: str) -> str:
-    found = re.search(r"<script>(.*)</script>", document, flags=re.DOTALL)
-    assert found is not None
-    return found.group(1)
-
-
-def test_one_file_holds_all_and_asks_for_no_other() -> None:
+def test_one_file_holds_all_asks_for_no_other_and_its_policy_lets_no_script_run_but_its_own() -> None:
     document = html_of(audit_of(), ADDRESS)
     assert [] == re.findall(r"(?:src|href)=|url\(|@import|https?://", document)
+    (script,) = re.findall(r"<script>(.*)</script>", document, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in document
 
 
 def test_a_name_and_the_address_are_text_wherever_they_stand() -> None:
@@ -55,21 +52,13 @@ def test_a_name_and_the_address_are_text_wherever_they_stand() -> None:
     assert "<h1>Audit of sqlite:/a&lt;b&gt;&amp;c</h1>" in html_of(audit_of(), "sqlite:/a<b>&c")
 
 
-def test_the_policy_lets_no_script_run_but_the_one_in_the_file() -> None:
-    document = html_of(audit_of(), ADDRESS)
-    digest = base64.b64encode(hashlib.sha256(script_of(document).encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in document
-
-
-def test_the_verdict_stands_at_the_top() -> None:
-    assert "<strong>No promise was broken</strong>" in html_of(audit_of(), ADDRESS)
+def test_the_verdict_stands_at_the_top_and_a_colour_belongs_to_a_name_in_every_picture() -> None:
     document = html_of(audit_of(overlap=True), ADDRESS)
     assert '<section class="verdict" data-is="broken"' in document
     assert "<strong>A promise was broken</strong>" in document
-
-
-def test_a_colour_belongs_to_a_name_in_every_picture() -> None:
     document = html_of(audit_of(), ADDRESS)
+    assert "<strong>No promise was broken</strong>" in document
+    assert "No member died or was cut off." in html_of(audited(entries(written(genesis()))), ADDRESS)
     looks = dict(re.findall(r'<path class="(hue-\d tint-\d)" data-name="(\d)"', document))
     assert {"hue-0 tint-0": "0", "hue-1 tint-0": "1"} == looks
     assert 2 == document.count('data-name="0" d="') == document.count('data-name="1" d="')
@@ -88,36 +77,20 @@ def test_the_script_is_told_every_tenure_or_the_longest_of_those_that_begin_in_o
     assert (["alice", "bob"], 1000, 4) == (found["names"], found["base"], len(found["tenures"]))
     assert [[0, 1], [1, 19]] == [[name, term] for _, _, name, term, *_ in found["tenures"][0]]
     monkeypatch.setattr(audit_report, "COLUMNS_MAX", 1)
-    found = told(html_of(audit_of(), ADDRESS))
-    assert [[0]] * 4 == [[name for _, _, name, *_ in row] for row in found["tenures"]]
-
-
-def test_of_very_many_names_those_are_listed_that_were_members_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_report, "NAMES_MAX", 1)
+    monkeypatch.setattr(audit_report, "NAMES_MAX", 1)  # Of very many names, those that were members for longest.
     document = html_of(audit_of(), ADDRESS)
+    assert [[0]] * 4 == [[name for _, _, name, *_ in row] for row in told(document)["tenures"]]
     assert (["alice"], True) == (re.findall(r"<bdi>(\w+)</bdi></button>", document), "1 names that were" in document)
 
 
-def test_a_history_of_nothing_much_can_be_reported() -> None:
-    document = html_of(audited(entries(written(genesis()))), ADDRESS)
-    assert "No member died or was cut off." in document
-
-
-# In a browser
-
-
-@pytest.fixture
-def shown(browser: webdriver.Chrome, tmp_path: Path) -> webdriver.Chrome:
-    """A report with an attack in it."""
-    path = tmp_path / "report.html"
+@pytest.mark.browser
+def test_in_a_report_only_its_script_runs_which_tells_owners_zooms_and_lights_members(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    path, shown = tmp_path / "report.html", browser
     path.write_text(html_of(audit_of(ATTACK, overlap=True), ADDRESS), encoding="utf-8")
     browser.get_log("browser")  # type: ignore[no-untyped-call]
     browser.get(path.as_uri())
-    return browser
-
-
-@pytest.mark.browser
-def test_in_a_report_only_its_script_runs_which_tells_owners_zooms_and_lights_members(shown: webdriver.Chrome) -> None:
     assert shown.execute_script("return window.attacked === undefined")
     picture = shown.find_element(By.CSS_SELECTOR, ".owners")
     right = int(picture.size["width"] * 0.48)

@@ -37,17 +37,16 @@ def test_tenures_moves_members_takeovers_and_findings_are_rows() -> None:
     assert ([("alice", 4, 7.5)], ["note"]) == (takeovers, [it["severity"] for it in tables["findings"]])
 
 
-def test_delta_keeps_them_and_a_later_audit_replaces_them(tmp_path: Path) -> None:
+def test_delta_keeps_them_a_later_audit_replaces_them_and_a_folder_that_cannot_be_written_is_an_error(
+    tmp_path: Path,
+) -> None:
     write_tables(tables_of(audited(entries(HISTORY[:12]))), tmp_path)
     found = audited(entries(HISTORY), one_clock=True)
     write_tables(tables_of(found), tmp_path)
     for name, table in tables_of(found).items():
         assert table.to_pylist() == DeltaTable(tmp_path / name).to_pyarrow_table().to_pylist()
     assert 1 == DeltaTable(tmp_path / "moves").version()
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "tenures").mkdir()
-    (tmp_path / "tenures" / "_delta_log").write_text("no folder")
+    (tmp_path / "other" / "tenures").mkdir(parents=True)
+    (tmp_path / "other" / "tenures" / "_delta_log").write_text("no folder")
     with pytest.raises((NeliError, OSError)):
-        write_tables(tables_of(audited(entries(HISTORY))), tmp_path)
+        write_tables(tables_of(found), tmp_path / "other")

@@ -13,19 +13,7 @@ from hypothesis import strategies as st
 
 from neli_router.errors import GroupMismatch, LedgerRewound, LedgerTrimmed, LedgerUnavailable
 from neli_router.induction.fold import State, fold
-from neli_router.induction.records import (
-    Certify,
-    Drain,
-    Handover,
-    Join,
-    Leave,
-    Pin,
-    Record,
-    Snapshot,
-    Weigh,
-    decode,
-    encode,
-)
+from neli_router.induction.records import Certify, Drain, Handover, Leave, Pin, Record, Snapshot, Weigh, decode, encode
 from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.base import Entry
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
@@ -39,13 +27,15 @@ from neli_router.status.history import (
     state_before,
     tenure_rows,
 )
-from tests.support.records import BASE, Plot, beat, expire, genesis, join, next_record, plots
+from tests.support.records import BASE, Plot, beat, expire, folded, genesis, join, next_record, plots
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds at whatever speed this machine has to spare.
 
 ALICE, BOB = join("a", "alice", address="alice:1"), join("b", "bob")
 PAIR = (genesis(), ALICE, BOB, Handover(by="a", partition=1, term=1002), Handover(by="a", partition=3, term=1002))
 """Two members with two partitions each; the next record stands at offset 6."""
+EMPTY = State(at=1)
+"""The ledger in memory begins at offset 1."""
 
 
 def ledger_of(*records: Record | bytes) -> MemoryLedger:
@@ -75,17 +65,6 @@ def spelled(rows: Iterable[TenureRow]) -> list[str]:
     ]
 
 
-def state_of(*records: Record | None) -> State:
-    """As the ledger in memory has it, whose first offset is 1."""
-    state = State(at=1)
-    for record in records:
-        state = fold(state, state.at, record)
-    return state
-
-
-# Records
-
-
 def test_each_record_is_a_row_and_says_what_it_said() -> None:
     rows = rows_of(ledger_of(*PAIR, beat("b", sent_at=7.5), Pin(by="ops", partition=2, name="bob")))
     assert ["genesis", "join", "join", "handover", "handover", "beat", "pin"] == [row.kind for row in rows]
@@ -97,23 +76,22 @@ def test_each_record_is_a_row_and_says_what_it_said() -> None:
     assert encode(ALICE).decode() == rows[1].payload
 
 
-def test_the_writer_is_called_by_its_name_while_it_is_a_member() -> None:
+def test_the_writer_is_called_by_its_name_while_it_is_a_member_and_a_row_has_the_time_that_the_ledger_keeps() -> None:
     rows = rows_of(ledger_of(*PAIR, beat("b"), Leave(by="b"), beat("b"), Drain(by="ops", name="bob")))
     assert [None, "alice", "bob", "alice", "alice", "bob", "bob", None, None] == [row.member for row in rows]
     assert ["a", "a", "b", "a", "a", "b", "b", "b", "ops"] == [row.by for row in rows]
+    kept = [Entry(1, encode(genesis()), 12.25), Entry(2, encode(ALICE))]
+    assert [12.25, None] == [row.time for row in record_rows(kept, State())]
 
 
-def test_a_record_that_passes_partitions_on_names_them_and_their_term() -> None:
+def test_a_record_that_passes_partitions_on_names_them_their_term_and_the_member_that_died() -> None:
     rows = rows_of(ledger_of(*PAIR, expire("b", "a", 2), beat("b")))
     assert [[], [0, 1, 2, 3], [], [1], [3], [0, 2], []] == [row.moved for row in rows]
     assert [None, 1002, None, 1004, 1005, 1006, None] == [row.term for row in rows]
     assert ("alice", "a") == (rows[5].name, rows[5].incarnation)
-
-
-def test_a_certificate_names_the_member_that_died_and_a_snapshot_changes_nothing() -> None:
     row = rows_of(ledger_of(*PAIR, Certify(by="b", incarnation="a")))[-1]
     assert ("certify", "bob", "alice", "a", [0, 2]) == (row.kind, row.member, row.name, row.incarnation, row.moved)
-    row = rows_of(ledger_of(*PAIR, snapshot("a", state_of(*PAIR))))[-1]
+    row = rows_of(ledger_of(*PAIR, snapshot("a", folded(*PAIR, state=EMPTY))))[-1]
     assert ("snapshot", "alice", False) == (row.kind, row.member, row.counted)
 
 
@@ -126,22 +104,12 @@ def test_a_record_without_effect_has_a_row_that_says_so() -> None:
         assert (6, False, []) == (row.offset, row.counted, row.moved), record
     counted = [row.counted for row in rows_of(ledger_of(*PAIR, beat("a"), Drain(by="ops", name="alice")))]
     assert [True] * 7 == counted
-
-
-def test_bytes_that_are_no_record_are_shown_so_that_no_reader_takes_them_for_one() -> None:
+    # Bytes that are no record are shown so that no reader takes them for one.
     valid = encode(join("a", "al\xefce"))
     row = rows_of(ledger_of(genesis(), valid.replace("\xef".encode(), b"\xef")))[-1]
     assert ("unreadable", None, None) == (row.kind, row.by, row.name)
     assert '"name":"al\\xefce"' in row.payload
     assert decode(row.payload.encode()) is None
-
-
-def test_a_row_has_the_time_that_the_ledger_keeps_and_none_where_it_keeps_none() -> None:
-    entries = [Entry(1, encode(genesis()), 12.25), Entry(2, encode(ALICE))]
-    assert [12.25, None] == [row.time for row in record_rows(entries, State())]
-
-
-# Tenures
 
 
 def test_each_partition_that_changes_hands_has_a_row() -> None:
@@ -158,9 +126,7 @@ def test_each_partition_that_changes_hands_has_a_row() -> None:
     rows = tenures_of(ledger_of(genesis(), ALICE, join("c", "alice", at=3)))
     assert [f"3: {partition} alice@1002 -> alice@1003 by join" for partition in range(4)] == spelled(rows[4:])
     assert {("a", "c")} == {(row.former_incarnation, row.incarnation) for row in rows[4:]}
-
-
-def test_tenures_that_had_begun_before_are_told_with_the_offset_where_they_began() -> None:
+    # Those that had begun before are told with the offset where they began.
     rows = tenures_of(ledger_of(*PAIR, beat("a"), beat("b")), start=6)
     assert [
         "2: 0 None@None -> alice@1002 by None",
@@ -171,12 +137,9 @@ def test_tenures_that_had_begun_before_are_told_with_the_offset_where_they_began
     assert [] == tenures_of(ledger_of(b"no record"))  # Without a group none stands.
 
 
-# Any range by itself
-
-
 def written(plot: Sequence[Plot]) -> tuple[MemoryLedger, State]:
     """A ledger in which `plot` happens after a genesis, and the state at its end."""
-    state = state_of(genesis())
+    state = folded(genesis(), state=EMPTY)
     records: list[Record | bytes] = [genesis()]
     for one in plot:
         record = next_record(state, one)
@@ -223,40 +186,38 @@ def test_what_is_left_of_a_trimmed_ledger_says_what_it_said_before(plot: list[Pl
     assert {None} >= {row.counted for row in rows_of(ledger) if row.offset < known}
 
 
-def test_where_the_snapshot_is_far_below_it_is_looked_for_farther(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_far_below_is_found_and_of_two_the_newer_serves_unless_it_contradicts_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(history, "LOOK_BACK", 2)
-    ledger = ledger_of(*PAIR, snapshot("a", state_of(*PAIR)), *[beat("a")] * 50)
+    ledger = ledger_of(*PAIR, snapshot("a", folded(*PAIR, state=EMPTY)), *[beat("a")] * 50)
     ledger.trim(6)
     assert [row.member for row in rows_of(ledger, 40, 42)] == ["alice", "alice"]
-
-
-def test_of_two_snapshots_the_newer_serves_and_one_that_contradicts_itself_does_not() -> None:
-    good = snapshot("a", state_of(*PAIR))
+    good = snapshot("a", folded(*PAIR, state=EMPTY))
     bad = Snapshot(by="a", state=good.state, upto=7)
     ledger = ledger_of(*PAIR, good, b'{"kind":"snapshot"}', b'{"kind":"snapshot","by":"a","upto":3}', beat("b"), bad)
     ledger.trim(6)
     assert "bob" == rows_of(ledger, 9)[0].member
 
 
-def test_before_the_first_snapshot_left_only_the_record_itself_is_known() -> None:
+def test_before_the_first_snapshot_left_or_without_one_only_the_record_itself_is_known() -> None:
     records = (*PAIR, beat("a"), beat("b"))
-    ledger = ledger_of(*records, snapshot("a", state_of(*records)), beat("b"))
+    ledger = ledger_of(*records, snapshot("a", folded(*records, state=EMPTY)), beat("b"))
     ledger.trim(6)
     rows = rows_of(ledger)
     assert [None, None, None, None] == [rows[0].member, rows[0].counted, rows[0].moved, rows[0].term]
     assert ["a", "b", "a", "b"] == [row.by for row in rows]
     assert [None, None, "alice", "bob"] == [row.member for row in rows]
     assert 4 == len(tenures_of(ledger))
-
-
-def test_without_a_snapshot_nothing_of_the_fold_is_known() -> None:
     ledger = ledger_of(*PAIR, beat("a"), expire("b", "a", 2))
     ledger.trim(6)
     assert [(None, None), (None, None)] == [(row.member, row.name) for row in rows_of(ledger)]
     assert [] == tenures_of(ledger)
 
 
-def test_a_range_that_was_trimmed_or_is_not_there_is_refused_and_an_empty_one_has_no_entries() -> None:
+def test_a_range_that_was_trimmed_is_not_there_or_is_of_a_newer_release_is_refused_and_an_empty_one_is_none() -> None:
+    with pytest.raises(GroupMismatch):
+        rows_of(ledger_of(genesis(version=9), join("a", "alice", versions=(1, 9))))
     ledger = ledger_of(*PAIR)
     assert [] == list(between(ledger, 4, 4))
     with pytest.raises(LedgerRewound, match="up to offset 9 were wanted, but it ends at 6: ask for what is there"):
@@ -264,12 +225,6 @@ def test_a_range_that_was_trimmed_or_is_not_there_is_refused_and_an_empty_one_ha
     ledger.trim(3)
     with pytest.raises(LedgerTrimmed, match="offset 2 was wanted, but the ledger in memory starts at 3"):
         list(between(ledger, 2, 4))
-
-
-def test_a_fold_that_this_release_does_not_know_is_refused() -> None:
-    newer = Join(by="a", name="alice", versions=(1, 9), at=0)
-    with pytest.raises(GroupMismatch):
-        rows_of(ledger_of(genesis(version=9), newer))
 
 
 class Faltering(MemoryLedger):

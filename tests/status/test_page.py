@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from neli_router.agent.server import page as files
 from neli_router.agent.wire import EventView, MovedView, MoveView, PartitionView, Refusal, StatusView, WishAsked
 from tests.support.browsing import Keys, Page
 from tests.support.page_stand_in import TOKEN, StandIn, after_takeover, group
@@ -60,16 +59,22 @@ def with_member(view: StatusView, place: int, **different: Any) -> StatusView:
     return replace(view, members=members)
 
 
-# Contents
-
-
-def test_a_large_group_is_shown_whole(page: Page, agent: StandIn) -> None:
+def test_a_large_group_is_shown_whole_with_each_cause_once_and_deaths_stay_in_sight(page: Page, agent: StandIn) -> None:
     agent.view = large = group()
     page.open(agent.address)
     expected = [large.members[cell.owner].name for cell in large.table.partitions if cell.owner is not None]
     assert expected == page.owners()
     assert [member.name for member in large.members] == page.members()
     assert "4\u202f096 of 4\u202f096" == page.run("return document.querySelector('#fact-partitions dd').textContent")
+    entries = page.texts("#moves li")
+    drained = next(entry for entry in entries if "was drained by ops" in entry)
+    assert "\u2192 worker-0 24 partitions" in drained
+    assert "\u2192 worker-2 24 partitions" in drained
+    assert "within 3.5 s" in drained
+    assert any("worker-gone was expired by worker-2" in entry for entry in entries)
+    assert any("worker-killed was certified dead by worker-1" in entry for entry in entries)
+    assert any("worker-gone was heard again: it had lived on, and was fenced" in entry for entry in entries)
+    assert page.text("#moves-count").startswith(f"{len(entries)} events since ")
 
 
 def test_a_member_is_shown_with_its_lease_weight_load_lag_and_witness(view: Page, agent: StandIn) -> None:
@@ -104,20 +109,6 @@ def test_a_borrowed_group_is_shown_without_what_it_cannot_know_or_do(page: Page,
     assert "Pinned to" not in page.text("#detail")
 
 
-def test_one_drain_of_many_partitions_is_one_entry_and_a_death_stays_in_sight(page: Page, agent: StandIn) -> None:
-    agent.view = group(8, 256)
-    page.open(agent.address)
-    entries = page.texts("#moves li")
-    drained = next(entry for entry in entries if "was drained by ops" in entry)
-    assert "\u2192 worker-0 24 partitions" in drained
-    assert "\u2192 worker-2 24 partitions" in drained
-    assert "within 3.5 s" in drained
-    assert any("worker-gone was expired by worker-2" in entry for entry in entries)
-    assert any("worker-killed was certified dead by worker-1" in entry for entry in entries)
-    assert any("worker-gone was heard again: it had lived on, and was fenced" in entry for entry in entries)
-    assert page.text("#moves-count").startswith(f"{len(entries)} events since ")
-
-
 def test_a_takeover_is_followed_without_a_reload_and_colours_stay_with_names_after_one(
     view: Page, agent: StandIn
 ) -> None:
@@ -144,7 +135,8 @@ def test_a_takeover_is_followed_without_a_reload_and_colours_stay_with_names_aft
     assert before["worker-1"] == view.run(dead)
 
 
-def test_why_a_partition_is_nobodys_is_said_above_and_beside_it(view: Page, agent: StandIn) -> None:
+def test_what_is_wrong_or_under_way_is_said_and_why(view: Page, agent: StandIn) -> None:
+    assert not view.is_shown("#powerless")
     agent.tell(replace(changed(agent.view, 5, NOBODY), why="no member of the group is alive"))
     view.await_text("#why", "1 partition is nobody's: no member of the group is alive")
     view.click_cell(5)
@@ -152,18 +144,11 @@ def test_why_a_partition_is_nobodys_is_said_above_and_beside_it(view: Page, agen
     assert "Why no member of the group is alive" in view.text("#detail")
     assert "partition 5, owned by nobody" == view.label(5)
 
-
-def test_a_member_that_can_expire_no_other_says_so_and_the_remedy(view: Page, agent: StandIn) -> None:
-    assert not view.is_shown("#powerless")
-    agent.tell(replace(agent.view, can_expire=False))
+    agent.tell(replace(GROUP, can_expire=False))
     view.await_text("#powerless", "cannot expire one that dies", "a longer lease: neli doctor says how long")
     assert not view.is_shown("#why")
-    agent.tell(replace(agent.view, can_expire=True))
+    agent.tell(changed(GROUP, 4, PartitionView(1, 9, 2, "worker-2")))
     view.await_hidden("#powerless")
-
-
-def test_a_handover_under_way_a_pin_and_a_drain_are_shown(view: Page, agent: StandIn) -> None:
-    agent.tell(changed(agent.view, 4, PartitionView(1, 9, 2, "worker-2")))
     until(lambda: "being handed to worker-2, pinned to worker-2" in view.label(4), "the handover")
     assert "1" == view.text("#fact-moving dd")
     view.click_cell(4)
@@ -203,16 +188,14 @@ def test_a_hostile_name_is_shown_as_text(view: Page, agent: StandIn) -> None:
         assert view.run("return window.isHurt === undefined")
 
 
-def test_nothing_inline_is_in_the_page_and_a_narrow_window_is_not_scrolled_sideways(view: Page) -> None:
+def test_it_has_nothing_inline_fits_a_narrow_window_and_is_dark_where_the_system_is_or_as_was_chosen(
+    view: Page,
+) -> None:
     assert 0 == view.count("script:not([src]), style, [style*='url'], [onclick]")
-    headers = dict(files.load()["/"].headers)
-    assert b"default-src 'self'" in headers[b"content-security-policy"]
     view.resize(420, 900)
     until(lambda: view.run("return document.documentElement.scrollWidth <= innerWidth"), "a page that fits")
     until(lambda: ["0", "4", "8", "12"] == view.texts(".row-label"), "shorter rows")
 
-
-def test_it_is_dark_where_the_system_is_and_as_somebody_chose_elsewhere(view: Page) -> None:
     def colours() -> tuple[str, str]:
         return view.style("body", "backgroundColor"), view.style(":root", "backgroundColor")
 
@@ -228,10 +211,7 @@ def test_it_is_dark_where_the_system_is_and_as_somebody_chose_elsewhere(view: Pa
     assert "Theme: dark" == view.element("#theme").get_attribute("aria-label")
 
 
-# By keyboard
-
-
-def test_the_map_is_walked_by_keys_and_is_one_stop_of_the_tab_key(view: Page) -> None:
+def test_the_map_is_walked_by_keys_is_one_stop_of_the_tab_key_and_what_has_the_focus_is_seen_to(view: Page) -> None:
     assert 1 == view.count('#map [tabindex="0"]')
     view.focus('[data-partition="0"]')
     walk = [Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT, Keys.ARROW_DOWN, Keys.ARROW_UP, Keys.END, Keys.HOME]
@@ -246,9 +226,6 @@ def test_the_map_is_walked_by_keys_and_is_one_stop_of_the_tab_key(view: Page) ->
     assert "0" == view.focused()
     view.press(Keys.TAB)
     assert not view.focused().isdigit()
-
-
-def test_what_has_the_focus_is_seen_to(view: Page) -> None:
     for selector in ('[data-partition="3"]', "#theme", "#unlock", "button.name", "thead button"):
         view.focus(selector)
         view.press(Keys.SHIFT)  # From now on it is the keyboard that is used.
@@ -287,9 +264,6 @@ def test_members_are_sorted_by_what_is_pressed_and_keep_the_focus(view: Page, ag
     agent.tell(replace(agent.view, members=members))
     until(lambda: view.members() == ["worker-0", "worker-1", "worker-2"], "the new order")
     assert "worker-0" == view.focused()
-
-
-# Wishes
 
 
 def test_only_the_right_token_opens_the_page_until_it_is_forgotten(view: Page) -> None:
@@ -348,7 +322,7 @@ def test_what_was_chosen_survives_the_next_status(allowed: Page, agent: StandIn)
     assert "pin-to" == allowed.focused()
 
 
-def test_who_is_drained_can_be_undrained_and_escape_leaves_a_wish_unmade(allowed: Page, agent: StandIn) -> None:
+def test_wishes_are_made_by_keys_alone_and_escape_leaves_one_unmade(allowed: Page, agent: StandIn) -> None:
     agent.tell(with_member(GROUP, 1, drained=True))
     allowed.await_text('tr[data-member="worker-1"]', "drained", "Undrain\u2026")
     allowed.focus('tr[data-member="worker-1"] .drain')
@@ -359,8 +333,6 @@ def test_who_is_drained_can_be_undrained_and_escape_leaves_a_wish_unmade(allowed
     assert "Undrain worker-1" == allowed.focused()
     assert [("/v1/undrain", True)] == [(path, asked.preview) for path, asked in agent.asked]
 
-
-def test_a_weight_is_typed_and_confirmed_by_keys_alone(allowed: Page, agent: StandIn) -> None:
     allowed.focus('tr[data-member="worker-2"] .acts button + button')
     allowed.press(Keys.ENTER)
     assert "wish-weight" == allowed.focused()
@@ -409,9 +381,6 @@ def test_a_token_that_no_longer_opens_is_replaced_where_the_wish_is(view: Page, 
     view.press(TOKEN, Keys.ENTER)
     view.await_text("#wish-summary", "This will move nothing now.")
     assert [("/v1/drain", WishAsked(name="worker-1", preview=True))] == agent.asked
-
-
-# The stream
 
 
 def test_a_stream_that_says_nothing_or_ended_is_said_to_have_and_comes_back_by_itself(

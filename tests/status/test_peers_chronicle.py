@@ -42,11 +42,14 @@ def said(chronicle: PeersChronicle) -> list[str]:
     return [sentence(view) for view in history_views(chronicle.group, 200.0, 50)]
 
 
-def test_members_are_the_peers_and_owners_their_leaders() -> None:
+def test_members_are_the_peers_owners_their_leaders_and_the_view_says_who_answers() -> None:
     group = shown(START).group
     table = table_view(group, "peers://", At(group.at, 0.0))
     assert [(0, 7), (1, 8), (1, 9), (None, 0)] == [(one.owner, one.term) for one in table.partitions]
     assert list(PEERS) == group.names
+    view = peers_view(GONE)
+    assert [("here", 1), ("silent", 0), ("alive", 1)] == [(one.state, one.leads) for one in view.peers]
+    assert (2, 2, 10, 1) == (view.majority, view.alive, view.term, view.unled)
 
 
 def test_what_a_member_finds_at_its_start_is_told_as_leads_and_not_as_silence() -> None:
@@ -56,13 +59,16 @@ def test_what_a_member_finds_at_its_start_is_told_as_leads_and_not_as_silence() 
     ] == said(shown(replace(START, silent=frozenset({2}), heard_at={1: 100.0})))
 
 
-def test_silence_and_the_reasons_of_each_change_are_told() -> None:
+def test_silence_and_the_reasons_of_each_change_are_told_and_a_refusal_once() -> None:
     assert [
         "b:1 is silent (nothing is heard of it)",
         "b:1 leads no more (3 heartbeats of b:1 were missed): 1 partition to nobody",
         "c:1 leads, term 10 (b:1 ceded): 1 partition from b:1 to c:1",
     ] == said(shown(START, GONE))[2:]
     assert "b:1 answers again" == said(shown(START, GONE, replace(GONE, at=111.0, silent=frozenset())))[-1]
+    refused = replace(START, at=101.0, refusals={2: "key"})
+    told = said(shown(START, refused, replace(refused, at=102.0), replace(refused, at=103.0, silent=frozenset({2}))))
+    assert ["c:1 is silent (what comes from it is refused: key)"] == told[2:]
 
 
 def test_a_peer_that_still_leads_others_leads_less_and_its_heir_is_named() -> None:
@@ -75,16 +81,15 @@ def test_a_peer_that_still_leads_others_leads_less_and_its_heir_is_named() -> No
 
 def test_events_are_told_apart_by_their_reasons_and_of_several_terms_none_is_told() -> None:
     none = replace(START, leaders=(None,) * 4)
-    found = replace(
-        none, at=101.0, leaders=(Led(1, 7, "2 of 3 support it"), Led(1, 9, "3 of 3 support it"), None, None)
-    )
-    more = replace(found, at=102.0, leaders=(*found.leaders[:2], Led(1, 9, "3 of 3 support it"), None))
+    two, three = Led(1, 7, "2 of 3 support it"), Led(1, 9, "3 of 3 support it")
+    found = replace(none, at=101.0, leaders=(two, three, None, None))
+    more = replace(found, at=102.0, leaders=(two, three, three, None))
     expected = [
         "b:1 leads, term 7 (2 of 3 support it): 1 partition to b:1",
         "b:1 leads, term 9 (3 of 3 support it): 2 partitions to b:1",
     ]
     assert expected == said(shown(none, found, more))
-    other = replace(more, at=103.0, leaders=(*more.leaders[:3], Led(1, 12, "3 of 3 support it")))
+    other = replace(more, at=103.0, leaders=(two, three, three, three._replace(term=12)))
     assert [expected[0], "b:1 leads (3 of 3 support it): 3 partitions to b:1"] == said(shown(none, found, more, other))
 
 
@@ -99,12 +104,6 @@ def test_what_peers_say_of_themselves_is_shown_of_them_and_no_news() -> None:
     assert before.looks_like(chronicle.group)
 
 
-def test_a_refusal_is_told_with_its_reason_once() -> None:
-    refused = replace(START, at=101.0, refusals={2: "key"})
-    told = said(shown(START, refused, replace(refused, at=102.0), replace(refused, at=103.0, silent=frozenset({2}))))
-    assert ["c:1 is silent (what comes from it is refused: key)"] == told[2:]
-
-
 def test_leaders_that_come_within_a_lease_are_one_event_and_the_same_outlook_is_none() -> None:
     later = replace(START, at=102.0, leaders=(Led(1, 9, ""), *START.leaders[1:]))
     assert ["b:1 leads: 3 partitions from nobody, a:1 to b:1"] == said(shown(START, later))[1:]
@@ -113,12 +112,6 @@ def test_leaders_that_come_within_a_lease_are_one_event_and_the_same_outlook_is_
     before = chronicle.group
     chronicle.look(replace(START, at=101.0))
     assert before.looks_like(chronicle.group)
-
-
-def test_the_view_of_peers_says_who_answers_and_how_many_partitions_have_no_leader() -> None:
-    view = peers_view(GONE)
-    assert [("here", 1), ("silent", 0), ("alive", 1)] == [(one.state, one.leads) for one in view.peers]
-    assert (2, 2, 10, 1) == (view.majority, view.alive, view.term, view.unled)
 
 
 def test_a_missing_leader_is_explained_by_a_missing_majority_first() -> None:

@@ -39,21 +39,21 @@ def test_the_members_of_one_host_are_on_one_clock_and_another_one_is_told_to_wit
     assert (True, 0.5) == (abs(aligned - 10.3) <= axis.error, axis.error)
 
 
-def test_a_member_of_which_nothing_was_read_has_no_clock() -> None:
+def test_a_member_of_which_nothing_was_read_has_no_clock_and_before_the_first_beat_there_is_no_time() -> None:
     axis = TimeAxis()
-    axis.beat(0, "a", 10.0, 0)
-    axis.beat(1, "b", 99.0, 0)
+    axis.mark(0)
+    assert (-inf, -inf) == axis.when(0)
+    axis.beat(1, "a", 10.0, 0)
+    assert (10.0, 10.0) == axis.when(0)
+    axis.beat(2, "b", 99.0, 0)
     assert (10.0, None, None) == (axis.now, axis.align("b", 99.0), axis.align("c", 1.0))
 
 
-def test_the_axis_goes_on_when_the_reference_dies() -> None:
+def test_the_axis_goes_on_when_the_reference_dies_and_breaks_where_no_member_lived_through_a_time() -> None:
     axis = alternating(510.5, rounds=3, drift=0.0)
     axis.depart("a")
     axis.beat(6, "b", 514.5, 6)
     assert (14.5, []) == (axis.now, axis.breaks)
-
-
-def test_where_no_member_lived_through_a_time_the_axis_breaks() -> None:
     axis = TimeAxis()
     axis.beat(0, "a", 10.0, 0)
     axis.depart("a")
@@ -83,15 +83,7 @@ def test_a_clock_that_jumped_is_measured_anew() -> None:
     assert axis.align("b", 813.5) == pytest.approx(13.5, abs=0.5)
 
 
-def test_before_the_first_beat_there_is_no_time() -> None:
-    axis = TimeAxis()
-    axis.mark(0)
-    assert (-inf, -inf) == axis.when(0)
-    axis.beat(1, "a", 10.0, 1)
-    assert (10.0, 10.0) == axis.when(0)
-
-
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_on_one_clock_no_record_was_written_outside_of_its_bounds(seed: int) -> None:
     run = simulated(seed, one_clock=True)
     axis, beaten, read, members = TimeAxis(one_clock=True), [], 0, set[str]()
@@ -108,8 +100,6 @@ def test_on_one_clock_no_record_was_written_outside_of_its_bounds(seed: int) -> 
     # Records before the first Beat, and those that no member told to have read, have no bounds on one side.
     true = {offset: START + run.times[offset] for offset in run.times if beaten[0] < offset < read}
     assert len(true) > 30
-    assert [] == [offset for offset, time in true.items() if not _is_within(time, axis.when(offset))]
-
-
-def _is_within(time: float, bounds: tuple[float, float]) -> bool:
-    return bounds[0] - ROUNDING <= time <= bounds[1] + ROUNDING
+    for offset, time in true.items():
+        earliest, latest = axis.when(offset)
+        assert earliest - ROUNDING <= time <= latest + ROUNDING
