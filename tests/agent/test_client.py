@@ -12,7 +12,9 @@ from neli_router.agent import Client, NoAgent
 from neli_router.agent.client.streams import EVENT_MAX, Events
 from neli_router.agent.wire import LeaseView, Refusal
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
-from tests.support.agents.running import over_once_told
+from neli_router.keyspace import Layout
+from neli_router.member.member import Member
+from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, over_once_told
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
 from tests.support.waiting import PATIENCE, until
 
@@ -298,3 +300,39 @@ def test_clients_that_come_and_go_leave_no_descriptor_and_no_thread_behind(tmp_p
         until(lambda: agent.held == 0)
         # The stand-in's threads and sockets are of this process, too, and end a little later.
         until(lambda: all(now <= then + 3 for now, then in zip(open_now(), before, strict=True)))
+
+
+def test_a_real_agent_is_asked_over_both_doors(agent: Running) -> None:
+    with Client(agent.options.socket or "", timeout=PATIENCE) as client:
+        with client.leading(0, timeout=PATIENCE) as lease:
+            assert ("a", 0) == (lease.member, lease.partition)
+        owner = client.owner("customer-7")
+        assert owner == client.owners(["customer-7"])[0] or owner.at <= client.owners([b"customer-7"])[0].at
+        long = client.owner("x" * 20_000)
+        assert ("a", "a", "a") == (owner.name, long.name, client.owner_of_role("nightly").name)
+        assert (PARTITIONS, ["a"]) == (len(client.table().partitions), [one.name for one in client.members().members])
+        assert (Layout(partitions=PARTITIONS), "a") == (client.table().layout, client.status().agent)
+        with client.watch(role=1) as changes:
+            assert "a" == next(iter(changes)).name
+        with Client(agent.address, token="another-token-of-ours", timeout=PATIENCE) as stranger:  # noqa: S106 - of a test.
+            assert 1 == len(stranger.members().members)
+            with pytest.raises(NeliError, match="it knows another one"):
+                stranger.owner("customer-7")
+        with Client(agent.address, token=TOKEN, timeout=PATIENCE) as friend:
+            assert "a" == friend.owner("customer-7").name
+
+
+def test_a_role_is_waited_for_until_a_pin_brings_it(follower: Running, other: Member) -> None:
+    with Client(follower.options.socket or "", timeout=PATIENCE) as client:
+        assert not client.pin(2, "a", preview=True).done
+        assert None is client.lease(2, within=0.1)
+        with pytest.raises(NotLeading), client.leading(2, timeout=0.1):
+            raise AssertionError("b leads it")
+        before = other.led[2]
+        client.pin(2, "a")
+        waited_for = client.lease(2, within=PATIENCE)
+        assert waited_for is not None
+        assert waited_for.term > before
+        assert waited_for.remaining() > 0
+        with client.leading(2, timeout=PATIENCE) as lease:
+            assert (waited_for.term, "a", True) == (lease.term, lease.member, lease.remaining() <= STEADY)

@@ -20,6 +20,7 @@ from neli_router.agent.server.board import STREAMS_MAX
 from neli_router.agent.server.connections import HEADERS_MAX, Connection
 from neli_router.agent.server.door import STRANGERS_MAX
 from neli_router.settings.agent_options import AgentOptions
+from tests.agent.test_hub import await_event
 from tests.agent.test_server import is_ready, process
 from tests.support.agents.running import TOKEN, Events, Running, configured, rest, running
 from tests.support.agents.strangers import ATTACKS, attack
@@ -66,16 +67,6 @@ def asked(agent: Running, path: str, *, kind: str = "tcp") -> bytes:
     with agent.connected(kind) as client:
         client.sendall(LAST % path.encode())
         return rest(client)
-
-
-def heard(client: socket.socket, text: bytes) -> bytes:
-    """What comes until `text` is in it."""
-    said = b""
-    while text not in said:
-        more = client.recv(65536)
-        assert more, said
-        said += more
-    return said
 
 
 def metric(agent: Running, name: str) -> float:
@@ -240,7 +231,7 @@ def test_a_hold_over_the_port_ends_with_its_connection_and_an_answer_that_is_bro
         until(lambda: unfenced.agent.traffic.streams == 0, "the end of the hold")
     with unfenced.connected("tcp") as one:
         one.sendall(b"GET /v1/watch HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %b\r\n\r\n" % TOKEN.encode())
-        heard(one, b"event: owner")
+        await_event(one, b"owner")
         (ours,) = [one for one in unfenced.agent.traffic.connections if one.is_answering]
         unfenced.on_loop(ours.cut)
         assert not rest(one).endswith(b"0\r\n\r\n")
@@ -265,7 +256,8 @@ def test_clients_with_the_token_take_no_room_from_others_and_are_told_of_the_age
             assert 200 == own.get("/v1/owner?key=a").status_code
         agent.stop()
         streams[0].next_called("revoked")
-        agent.stop()
+        agent.stop()  # The second time it does not wait for the programs.
+        streams[0].next_called("fenced")
         streams[0].next_called("ended")
         agent.join()
     with pytest.raises(ProcessLookupError):
@@ -277,9 +269,9 @@ def test_everybody_may_follow_the_status_and_one_too_many_ends_the_oldest(unfenc
         streams = [stack.enter_context(unfenced.connected("tcp")) for _ in range(STREAMS_MAX + 1)]
         for one in streams:
             one.sendall(ASK % b"/v1/events")
-            heard(one, b"event: status\ndata: {")
+            await_event(one, b"status\ndata: {")
         assert b"0\r\n\r\n" not in rest(streams[0])
-        heard(streams[-1], b"event: changed\ndata: {")
+        await_event(streams[-1], b"changed\ndata: {")
         assert 1 == unfenced.agent.traffic.streams
     until(lambda: unfenced.agent.traffic.streams == 0)
 

@@ -1,16 +1,18 @@
 """The agent as a process: its start, its signals, and its end."""
 
+import asyncio
 import json
 import logging
 import os
 import resource
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from neli_router.agent.server.changes import Changes
 from neli_router.agent.server.hub import HANGS_AFTER
 from neli_router.agent.server.server import Agent, run
 from neli_router.cli import main
 from neli_router.config import Config
 from neli_router.errors import ConfigError, LedgerUnusable, NeliError
 from neli_router.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
+from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.settings.agent_options import AgentOptions
 from neli_router.settings.reload import Reloaded
@@ -194,20 +198,6 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
     assert not (tmp_path / "agent.sock").exists()
 
 
-def test_a_second_signal_does_not_wait_for_the_programs(tmp_path: Path) -> None:
-    with process(tmp_path, {"lease": 4.0, "drain_timeout": 600.0}) as agent:  # A lease that is kept, as above.
-        until(lambda: is_ready(tmp_path))
-        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?role=3") as answer:
-            events = Events(answer)
-            events.next_called("acquired")
-            agent.send_signal(signal.SIGINT)
-            events.next_called("revoked")
-            agent.send_signal(signal.SIGTERM)
-            events.next_called("fenced")
-            events.next_called("ended")
-        assert EXIT_DONE == agent.wait(PATIENCE)
-
-
 def test_a_member_that_is_replaced_tells_clients_and_ends_its_agent_with_that_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,7 +252,7 @@ def test_an_agent_with_few_descriptors_says_at_its_start_what_that_costs(tmp_pat
             # The one that looked whether it is ready may not be forgotten yet.
             until(lambda: one.get("/ready").status_code == 200, "an answer to the only client")
             assert 503 == other.get("/ready").status_code
-        agent.send_signal(signal.SIGTERM)
+        agent.send_signal(signal.SIGINT)
         _, told = agent.communicate(timeout=PATIENCE)
     assert EXIT_DONE == agent.returncode
     assert "agent.few_descriptors clients_at_most=1 why='this process may have 64 open files; a client more is" in told
@@ -288,21 +278,21 @@ def test_what_an_agent_cannot_do_without_is_an_exit_code_and_a_sentence(
 def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refused() -> Reloaded:
-        raise ConfigError(["leese is no known option"])
+    found = Reloaded(token="another-token-of-ours", weight=7, log_level="error")  # noqa: S106 - it opens nothing.
+    slips = [
+        ConfigError(["leese is no known option"]),
+        Reloaded(token="Secret"),  # noqa: S106 - the same.
+        Reloaded(log_level="lowd"),
+        Reloaded(weight=-3),
+    ]
+    readings = iter([*slips, found, Reloaded(weight=1)])
 
     def reload() -> Reloaded:
-        return next(readings)()
+        reading = next(readings)
+        if isinstance(reading, ConfigError):
+            raise reading
+        return reading
 
-    found = Reloaded(token="another-token-of-ours", weight=7, log_level="error")  # noqa: S106 - it opens nothing.
-    slips: list[Callable[[], Reloaded]] = [
-        refused,
-        lambda: Reloaded(token="Secret"),  # noqa: S106 - the same.
-        lambda: Reloaded(log_level="lowd"),
-        lambda: Reloaded(weight=-3),
-    ]
-    later: list[Callable[[], Reloaded]] = [lambda: found, lambda: Reloaded(weight=1)]
-    readings = iter([*slips, *later])
     options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
     level = logging.getLogger("neli_router").level
     try:
@@ -327,6 +317,36 @@ def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_cha
             until(lambda: {} == agent.agent.member.state.weights)
     finally:
         logging.getLogger("neli_router").setLevel(level)
+
+
+def test_a_weight_is_owed_until_the_ledger_can_be_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second reading of the same file finds nothing changed, and the weight was never said."""
+    caplog.set_level(logging.INFO)
+
+    async def story() -> None:
+        inner = Member(configured(tmp_path))
+        member = await AsyncMember(inner).open()
+        try:
+            until(lambda: inner.led)
+            changes = Changes(None, weigh_max=2.0)
+            with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+                other.execute("BEGIN EXCLUSIVE")
+                await changes.take(lambda: Reloaded(weight=7), member, inner)
+                assert "agent.reload_refused" in caplog.text
+                until(lambda: inner.obstacle)
+            until(lambda: not inner.obstacle)
+            assert {} == inner.state.weights
+            await changes.take(Reloaded, member, inner)
+            until(lambda: {"a": 7} == inner.state.weights)
+            await changes.take(Reloaded, member, inner)
+        finally:
+            await member.close()
+
+    asyncio.run(story())
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("agent.reloaded")]
+    assert ["agent.reloaded weight=7", "agent.reloaded changed=nothing"] == told
 
 
 def test_a_weight_that_a_wish_overrules_is_told_of_at_the_start(
