@@ -24,7 +24,7 @@ from neli_router.member.member import Member
 from neli_router.peers.kept import KeptMemory
 from neli_router.settings.agent_options import AgentOptions
 from tests.member.test_peer_footing import PARTITIONS, Listed
-from tests.support.agents.running import Running, over_unix, running
+from tests.support.agents.running import TOKEN, Running, over_unix, running
 from tests.support.servers.process import free_udp_ports
 from tests.support.tools import output_of, tool
 from tests.support.waiting import until
@@ -60,7 +60,14 @@ class Group:
     """Agents of m0, m1 and so on, on the places of one list."""
 
     def __init__(
-        self, folder: Path, stack: ExitStack, *, count: int = 3, protocol: str = "term", **options: Any
+        self,
+        folder: Path,
+        stack: ExitStack,
+        *,
+        count: int = 3,
+        protocol: str = "term",
+        has_port: bool = False,
+        **options: Any,
     ) -> None:
         self.folder, self.listed = folder, Listed(folder)
         self.places = self.listed.places
@@ -68,7 +75,8 @@ class Group:
         self.agents: list[Running] = []
         for i in range(count):
             config = Config(self.listed.address(i), protocol=protocol, name=f"m{i}", address=f"10.0.0.{i}:9", **given)
-            self.agents.append(stack.enter_context(running(config, AgentOptions(socket=self.socket(i)))))
+            port = {"listen": "127.0.0.1:0", "token": TOKEN} if has_port and i == 0 else {}
+            self.agents.append(stack.enter_context(running(config, AgentOptions(socket=self.socket(i), **port))))
 
     def socket(self, i: int) -> str:
         return f"{self.folder}/{i}.sock"

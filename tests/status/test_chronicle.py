@@ -140,11 +140,7 @@ def test_moves_of_many_partitions_are_known_by_their_number_for_longer_than_by_n
     assert [4, 4] == [moved.number for event in one.group.events for moved in event.moved]
 
 
-def told(one: Chronicle) -> list[str]:
-    return told_by(one.group.events)
-
-
-def told_by(events: Sequence[GroupEvent]) -> list[str]:
+def told(events: Sequence[GroupEvent]) -> list[str]:
     """Such as "3: drain of bob by op, 2 bob -> alice"."""
     return [
         f"{event.offset}: {event.cause} of {event.member or '?'} by {event.by or '?'}"
@@ -162,7 +158,7 @@ def test_a_drain_is_one_event_with_all_that_it_moves() -> None:
         "1: join of alice by alice, 4 None -> alice",
         "2: join of bob by bob, 2 alice -> bob",
         "5: drain of bob by op, 2 bob -> alice",
-    ] == told(one)
+    ] == told(one.group.events)
     newest = one.group.events[-1]
     assert (5, 7, 5.0, 7.0) == (newest.offset, newest.last, newest.read_at, newest.last_at)
     assert (1, 3) == newest.moved[0].partitions
@@ -192,7 +188,7 @@ CERTIFIED = "5: certify of alice by bob, 2 alice -> bob"
 )
 def test_events_say_what_became_of_a_member(records: list[Record], events: list[str]) -> None:
     one = reading(genesis(), ALICE, *records)
-    assert events == [line for line in told(one) if ": join of" not in line]
+    assert events == [line for line in told(one.group.events) if ": join of" not in line]
 
 
 def test_a_pin_says_which_partition_and_the_times_of_joins_and_moves_are_known() -> None:
@@ -212,7 +208,7 @@ def test_a_chronicle_and_the_annals_of_the_same_ledger_tell_the_same_events(draw
     one.begin(State(), 0.0)
     one.read(entries, 0.0)
     annals.read(Entry(offset, encode(record)) for offset, record in entries)
-    assert told(one) == told_by([episode.told() for episode in annals.events])
+    assert told(one.group.events) == told([episode.told() for episode in annals.events])
 
 
 @LAW
