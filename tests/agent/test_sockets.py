@@ -5,6 +5,8 @@ import os
 import re
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,14 +18,25 @@ from neli_router.errors import NeliError
 from neli_router.settings.addresses import PATH_MAX
 from neli_router.settings.agent_address import Address, distrust
 
+HOLDER = """
+import socket, sys
+holder = socket.socket(socket.AF_UNIX)
+holder.bind(sys.argv[1])
+holder.listen()
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Somebody else listens there."""
-    with socket.socket(socket.AF_UNIX) as holder:
-        holder.bind(str(path))
-        holder.listen()
-        yield
+def held(path: Path) -> Iterator[int]:
+    """Another process listens there: its number."""
+    command = [sys.executable, "-S", "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert b"listening\n" == holder.stdout.readline()
+        yield holder.pid
+        holder.communicate()
 
 
 def mode(path: Path) -> int:
@@ -62,8 +75,8 @@ def test_a_stale_socket_and_its_lock_are_replaced_and_at_the_end_only_the_own_so
 
 def test_a_socket_that_another_agent_holds_or_starts_to_is_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
-    with held(path):
-        wanted = f"{path}, but process {os.getpid()} listens there already: use that agent, stop it"
+    with held(path) as pid:
+        wanted = f"{path}, but process {pid} listens there already: use that agent, stop it"
         with pytest.raises(NeliError, match=re.escape(wanted)), listen_unix(str(path)):
             pass
         assert path.is_socket()
@@ -116,8 +129,8 @@ def test_a_socket_that_another_process_replaced_is_left_to_it(tmp_path: Path) ->
     path = tmp_path / "agent.sock"
     with listen_unix(str(path)) as own:
         path.unlink()
-        with held(path):
-            with pytest.raises(NeliError, match="listens there already"):
+        with held(path) as pid:
+            with pytest.raises(NeliError, match=f"process {pid} listens there already"):
                 own.restored()
             own.close()
             assert answers(path)

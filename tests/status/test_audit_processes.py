@@ -25,7 +25,7 @@ pytestmark = pytest.mark.process
 LEASE = 0.5
 NAMES = ["m1", "m2", "m3", "m4", "m5"]
 PARTITIONS = 16
-SECONDS = 3.0
+SECONDS = 1.5
 
 
 @pytest.mark.parametrize("guarantee", ["exclusive", "available"])
