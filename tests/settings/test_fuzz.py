@@ -73,7 +73,7 @@ def test_any_bytes_in_the_file_give_a_configuration_or_its_problems(path: Path, 
 
 
 @given(st.dictionaries(names | st.text(max_size=8), values, max_size=6))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_values_in_the_file_give_a_configuration_or_its_problems(path: Path, tables: dict[str, Any]) -> None:
     path.write_text("\n".join(f"{toml(name)} = {toml(value)}" for name, value in tables.items()), encoding="utf-8")
     assert SECRET not in outcome({}, {}, path)

@@ -16,7 +16,7 @@ from neli_router.induction.snapshots import snapshot
 from neli_router.ledgers.base import Entry
 from neli_router.status import chronicle
 from neli_router.status.annals import Annals
-from neli_router.status.chronicle import DELAYS_MAX, EVENTS_MAX, Chronicle
+from neli_router.status.chronicle import DELAYS_MAX, Chronicle
 from neli_router.status.group_view import GroupEvent, Move
 from tests.support.records import Plot, beat, expire, folded, founded, genesis, join, plots, story
 
@@ -117,19 +117,22 @@ def test_each_kind_of_record_is_counted_and_a_certified_death_apart_from_suspici
     assert (1, 0, 0) == tuple(one.group.counts[kind] for kind in ("certified", "expired", "suspicions"))
 
 
-def test_only_the_newest_events_are_kept_and_wishes_by_the_thousand_do_not_wipe_out_a_death() -> None:
+def test_only_the_newest_events_are_kept_and_wishes_by_the_thousand_do_not_wipe_out_a_death(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = 50
+    monkeypatch.setattr(chronicle, "EVENTS_MAX", kept)
     one = reading(genesis())
-    for number in range(EVENTS_MAX):
+    for number in range(kept):
         seat = f"m{number}"
         read_on(one, join(seat, at=one.group.state.at), Leave(by=seat))
-    assert EVENTS_MAX == len(one.group.moves)
-    assert f"m{EVENTS_MAX - 1}" == one.group.moves[-1].source
-    assert 8 * EVENTS_MAX == one.group.counts["moves"]
+    assert (kept, f"m{kept - 1}") == (len(one.group.moves), one.group.moves[-1].source)
+    assert 8 * kept == one.group.counts["moves"]
     one = reading(genesis(), ALICE, BOB, *GIVE, expire("a", "b", 2))
-    for weight in range(2 * EVENTS_MAX):
+    for weight in range(2 * kept):
         read_on(one, Weigh(by="a", name="alice", weight=1 + weight % 7))
     assert ["join", "join", "expire"] == [event.cause for event in one.group.events[:3]]
-    assert 3 + EVENTS_MAX == len(one.group.events)
+    assert 3 + kept == len(one.group.events)
 
 
 def test_moves_of_many_partitions_are_known_by_their_number_for_longer_than_by_name() -> None:
