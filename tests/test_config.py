@@ -140,7 +140,7 @@ def test_nothing_that_may_be_a_secret_is_shown_of_an_address_and_what_is_none_is
 def test_a_configuration_is_a_value_with_all_that_the_protocol_needs_and_a_fresh_name_if_it_has_none() -> None:
     made = Config("memory://jobs", name="a")
     assert {made} == {pickle.loads(pickle.dumps(made)), Config("memory://jobs", name="a")}  # noqa: S301 - our own.
-    given = {"name": "a", "address": "host:1", "weight": 3, "zone": "z", "lease": 2.0}
+    given: dict[str, Any] = {"name": "a", "address": "host:1", "weight": 3, "zone": "z", "lease": 2.0}
     found = Config("memory://jobs", beat=0.1, **given).settings()
     assert given == {name: getattr(found, name) for name in given}
     assert 0.1 == found.beat_every
@@ -252,7 +252,8 @@ def test_peers_have_defaults_that_leave_room_for_two_lost_heartbeats_and_classes
     term = Config(PEERS, protocol="term").peer_settings(1)
     assert isinstance(term, TermSettings)
     assert (1.5, 0.5, "priority", 1) == (term.lease, term.beat, term.policy, term.me)
-    for options, expected in (({}, (None, False, 3)), ({"first_class": 1, "relay": True}, (1, True, 1))):
+    classes: dict[str, Any] = {"first_class": 1, "relay": True}
+    for options, expected in (({}, (None, False, 3)), (classes, (1, True, 1))):
         gossip = Config(PEERS, protocol="gossip", name="a", **options).peer_settings(2)
         assert isinstance(gossip, GossipSettings)
         assert (3.0, 0.3, "a") == (gossip.lease, gossip.beat, gossip.name)

@@ -135,8 +135,8 @@ def test_a_lease_says_how_long_it_holds_and_is_not_waited_for_where_it_is_led(ag
         for query in ("", "role=1&role=2", "key=1", "rol=1"):
             assert refused(client.get(f"/v1/lease?{query}")).kind in {"BadKey", "BadRequest"}
         for timeout in ("-1", "nan", "inf", "1e9", "soon", "", "1" * 100):
-            found = refused(client.get("/v1/leadership", params={"role": "3", "timeout": timeout}))
-            assert ("BadRequest", "timeout was to be a number from 0 to 3600") == (found.kind, found.wanted)
+            refusal = refused(client.get("/v1/leadership", params={"role": "3", "timeout": timeout}))
+            assert ("BadRequest", "timeout was to be a number from 0 to 3600") == (refusal.kind, refusal.wanted)
 
 
 def test_table_members_and_status_fit_together_and_the_history_says_who_joined_and_what_went_where(
@@ -152,8 +152,8 @@ def test_table_members_and_status_fit_together_and_the_history_says_who_joined_a
     assert (PARTITIONS, 1) == (len(status.table.partitions), len(status.members))
     assert status.history
     move = get(agent, "moves", MovesView).moves[0]
-    found = (move.partitions, move.source, move.target, move.cause, move.by)
-    assert (list(range(PARTITIONS)), None, "a", "join", "a") == found
+    assert (list(range(PARTITIONS)), None, "a") == (move.partitions, move.source, move.target)
+    assert ("join", "a") == (move.cause, move.by)
     (event,) = [event for event in get(agent, "history", HistoryView).events if event.cause == "join"]
     assert ("a", "a", event.offset) == (event.member, event.by, event.last)
     assert [(None, "a", PARTITIONS)] == [(moved.source, moved.target, moved.number) for moved in event.moved]

@@ -75,7 +75,7 @@ class Group:
         self.agents: list[Running] = []
         for i in range(count):
             config = Config(self.listed.address(i), protocol=protocol, name=f"m{i}", address=f"10.0.0.{i}:9", **given)
-            port = {"listen": "127.0.0.1:0", "token": TOKEN} if has_port and i == 0 else {}
+            port: dict[str, Any] = {"listen": "127.0.0.1:0", "token": TOKEN} if has_port and i == 0 else {}
             self.agents.append(stack.enter_context(running(config, AgentOptions(socket=self.socket(i), **port))))
 
     def socket(self, i: int) -> str:

@@ -279,7 +279,7 @@ def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_cha
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = Reloaded(token="another-token-of-ours", weight=7, log_level="error")  # noqa: S106 - it opens nothing.
-    slips = [
+    slips: list[ConfigError | Reloaded] = [
         ConfigError(["leese is no known option"]),
         Reloaded(token="Secret"),  # noqa: S106 - the same.
         Reloaded(log_level="lowd"),

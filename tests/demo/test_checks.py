@@ -6,6 +6,7 @@ A record is doctored in one place, and the table says which checks must notice; 
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -138,7 +139,7 @@ def a_needless_move(run: Run) -> None:
     run.ledger = [*run.ledger, *(Entry(offset, encode(it)) for offset, it in enumerate(whim, start=state.at))]
 
 
-def routed(**different: object) -> Callable[[Run], None]:
+def routed(**different: Any) -> Callable[[Run], None]:
     """With these figures of its look-ups."""
 
     def doctor(run: Run) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.test_peers import PARTITIONS, Group
+from tests.agent.test_peers import Group
+from tests.member.test_peer_footing import PARTITIONS
 from tests.support.browsing import Page
 from tests.support.waiting import until
 
