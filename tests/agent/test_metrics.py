@@ -207,7 +207,9 @@ def test_the_collector_fits_any_registry_and_reads_at_each_scrape() -> None:
     assert 7 == registry.get_sample_value("neli_partitions_led")
 
 
-def test_the_own_lease_counts_from_the_sending_of_the_beat_and_not_from_its_reading(agent: Running) -> None:
+def test_the_own_lease_counts_from_the_sending_of_the_beat_and_writes_that_a_fence_refused_are_told(
+    agent: Running,
+) -> None:
     one = agent.agent
     lease = one.config.lease
 
@@ -218,9 +220,6 @@ def test_the_own_lease_counts_from_the_sending_of_the_beat_and_not_from_its_read
         return 0 < (snapshot.lease_left or 0) < since_read and snapshot.leases_left["a"] < since_read
 
     until(holds)
-
-
-def test_writes_that_a_fence_of_this_process_refused_are_told(agent: Running) -> None:
-    before = agent.agent.snapshot().refused_writes
+    before = one.snapshot().refused_writes
     tally.count(refused=True)
-    assert before + 1 == agent.agent.snapshot().refused_writes
+    assert before + 1 == one.snapshot().refused_writes

@@ -398,9 +398,7 @@ def test_peers_are_refused_as_a_ledger_that_could_be_read_and_an_elector_is_told
     assert "start all peers with the same" in str(why_of(PeerView("a:1", "refused", None, 0, "protocol")))
 
 
-def test_doctor_reads_the_flags_of_a_list_and_says_whether_another_process_has_the_port(
-    listed: Listed, tmp_path: Path
-) -> None:
+def test_doctor_says_of_a_list_a_port_a_key_and_votes_what_the_member_would_say(listed: Listed, tmp_path: Path) -> None:
     words = ("--me", listed.places[0], "--state", str(tmp_path))
     said = doctor(listed.places, *words)[1]
     for expected in (
@@ -416,10 +414,6 @@ def test_doctor_reads_the_flags_of_a_list_and_says_whether_another_process_has_t
         code, said = doctor(listed.places, *words)
     assert (1, True) == (code, f"the place {listed.places[0]} of this member was wanted, but ano" in said)
 
-
-def test_doctor_says_what_a_member_would_say_of_its_key_of_its_votes_and_of_unknown_names(
-    listed: Listed, tmp_path: Path
-) -> None:
     state = tmp_path / "state0"
     words = ("--me", listed.places[0], "--group", "jobs", "--state", str(state))
     code, said = doctor(listed.places, *words, "--key-file", key_in(tmp_path, "too short"))
