@@ -122,11 +122,6 @@ class Group:
         return found
 
 
-@pytest.fixture(name="listed")
-def _listed(tmp_path: Path) -> Listed:
-    return Listed(tmp_path)
-
-
 @pytest.fixture(name="stack")
 def _stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
@@ -398,31 +393,32 @@ def test_peers_are_refused_as_a_ledger_that_could_be_read_and_an_elector_is_told
     assert "start all peers with the same" in str(why_of(PeerView("a:1", "refused", None, 0, "protocol")))
 
 
-def test_doctor_says_of_a_list_a_port_a_key_and_votes_what_the_member_would_say(listed: Listed, tmp_path: Path) -> None:
-    words = ("--me", listed.places[0], "--state", str(tmp_path))
-    said = doctor(listed.places, *words)[1]
+def test_doctor_says_of_a_list_a_port_a_key_and_votes_what_the_member_would_say(tmp_path: Path) -> None:
+    places = Listed(tmp_path).places
+    first = ("--me", places[0], "--state", str(tmp_path))
+    said = doctor(places, *first)[1]
     for expected in (
         "3 peers, and an address is known for each",
-        f"this member is {listed.places[0]}",
+        f"this member is {places[0]}",
         "no key is named",
         "the port of this member is free",
     ):
         assert expected in said
-    host, _, port = listed.places[0].rpartition(":")
+    host, _, port = places[0].rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind((host, int(port)))
-        code, said = doctor(listed.places, *words)
-    assert (1, True) == (code, f"the place {listed.places[0]} of this member was wanted, but ano" in said)
+        code, said = doctor(places, *first)
+    assert (1, True) == (code, f"the place {places[0]} of this member was wanted, but ano" in said)
 
     state = tmp_path / "state0"
-    words = ("--me", listed.places[0], "--group", "jobs", "--state", str(state))
-    code, said = doctor(listed.places, *words, "--key-file", key_in(tmp_path, "too short"))
+    words = ("--me", places[0], "--group", "jobs", "--state", str(state))
+    code, said = doctor(places, *words, "--key-file", key_in(tmp_path, "too short"))
     assert (1, True) == (code, "holds 9 bytes, and a key has 16 at least" in said)
     assert f"{state} can be made" in said
-    with closing(KeptMemory(state, group="jobs", me=listed.places[0], mark=b"term 256 3")) as memory:
+    with closing(KeptMemory(state, group="jobs", me=places[0], mark=b"term 256 3")) as memory:
         memory.keep(b"")
-    assert f"{state} can be written to" in doctor(listed.places, *words)[1]
-    code, said = doctor(listed.places, *words, protocol="gossip")
+    assert f"{state} can be written to" in doctor(places, *words)[1]
+    code, said = doctor(places, *words, protocol="gossip")
     assert (1, True) == (code, "the file was written for another protocol, or for another number" in said)
     missing = ["a.invalid:1", "b.invalid:1", "c.invalid:1"]
     known = ("--key-file", key_in(tmp_path, "0" * 64), "--state", f"{tmp_path}/nowhere")
