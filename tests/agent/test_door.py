@@ -130,7 +130,7 @@ def test_two_requests_at_once_are_answered_and_a_third_and_very_many_lines_end_t
             assert rest(one).startswith(b"HTTP/1.1 431 ")
     assert unfenced.agent.traffic.refusals["Pipelined"]
     assert metric(unfenced, 'neli_door_requests_total{outcome="pipelined"}')
-    with unfenced.connected() as one:  # The end of a body may have as many lines as a head.
+    with unfenced.connected() as one:  # The end of a body may have no more lines than a head.
         one.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n")
         one.sendall(b"a: b\r\n" * (HEADERS_MAX + 1) + b"\r\n")
         assert b" 200 OK" not in rest(one)
