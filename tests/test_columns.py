@@ -17,15 +17,10 @@ from neli_router.columns import owners_of, partitions_of
 from neli_router.errors import BadKey, NeliError, NoOwner
 from neli_router.keyspace import SLOTS_MAX, Layout
 from neli_router.router.table import Owner
+from tests.support.records import LAYOUTS
 from tests.support.waiting import PATIENCE
 
 LAW = settings(deadline=None)  # A law holds at whatever speed this machine has to spare.
-LAYOUTS = st.builds(
-    lambda slots, share, tags: Layout(slots=slots, partitions=max(1, int(slots * share)), tags=tags),
-    st.integers(1, SLOTS_MAX) | st.integers(0, 32).map(lambda power: 2**power),
-    st.floats(0, 1),
-    st.booleans(),
-)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("{}a\n\x00")
 TEXT_COLUMNS = st.lists(TEXTS | st.none(), max_size=40)
 BYTES_COLUMNS = st.lists(st.binary() | TEXTS.map(str.encode) | st.none(), max_size=40)

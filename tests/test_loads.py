@@ -166,9 +166,9 @@ def test_a_file_that_is_no_json_or_not_there_or_far_too_large_is_refused(tmp_pat
 # What it is for
 
 
-def zipf(keys: int, exponent: float, seed: int) -> LoadProfile:
+def zipf(keys: int, exponent: float) -> LoadProfile:
     ranks = range(1, keys + 1)
-    names, weights = [f"instrument-{seed}-{rank}" for rank in ranks], [rank**-exponent for rank in ranks]
+    names, weights = [f"instrument-{rank}" for rank in ranks], [rank**-exponent for rank in ranks]
     return LoadProfile.of_columns(pl.Series(names), Layout(), weights=pl.Series(weights))
 
 
@@ -207,22 +207,17 @@ def evened_out(state: State, told: LoadProfile) -> tuple[list[float], list[int],
     return balances, moves[:-1], share
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_zipf_load_is_even_after_one_change_of_few_moves(seed: int) -> None:
-    told = zipf(100_000, 1.1, seed)
+def test_a_zipf_load_is_even_after_one_change_of_few_moves_unless_one_slot_is_more_than_a_member_should_carry() -> None:
+    """With eight members the first key alone is more than an eighth of the load."""
+    told = zipf(100_000, 1.1)
+    slot, load = told.hottest(1)[0]
+    assert Layout().slot("instrument-1") == slot
     balances, moves, share = evened_out(group(4), told)
-    assert told.hottest(1)[0][1] < share * told.total
+    assert load < share * told.total
     assert balances[0] > 1.1 >= balances[1]
     assert balances[-1] < 1.01
     assert all(later <= earlier for earlier, later in pairwise(balances))
     assert max(moves) <= LOAD_MOVES_MAX
-
-
-def test_one_slot_that_is_more_than_a_member_should_carry_is_named_as_the_hottest() -> None:
-    """With eight members the first key alone is more than an eighth of the load."""
-    told = zipf(100_000, 1.1, 0)
     balances, _, share = evened_out(group(8), told)
-    slot, load = told.hottest(1)[0]
-    assert Layout().slot("instrument-0-1") == slot
     assert load > share * told.total
     assert balances[-1] > 1.1

@@ -76,14 +76,11 @@ def test_a_program_that_does_not_finish_in_time_is_fenced(protocol: str) -> None
     assert GiveBack([1]) == back
 
 
-def test_a_leader_that_hears_no_more_while_its_program_finishes_is_fenced(protocol: str) -> None:
+def test_a_leader_that_hears_no_more_while_its_program_finishes_or_loses_its_partition_is_fenced(protocol: str) -> None:
     scene, now, ends = leader(protocol, 1)
     scene.asked_back(now, 1)
     loss, back = scene.step(ends)
     assert ([1], GiveBack([1])) == (fenced([loss]), back)
-
-
-def test_a_leader_whose_partition_the_broker_took_is_fenced_at_once(protocol: str) -> None:
     scene, now, _ = leader(protocol, 1)
     assert [1] == fenced(scene.lost(now, 1))
 

@@ -2,7 +2,8 @@
 
 | section of the paper | rule | tests that begin with |
 | --- | --- | --- |
-| Protocol definition | messages without key and value to all M, continually; none dries up | `test_broadcast_` |
+| Protocol definition | messages without key and value to all M, continually | `test_broadcast_` |
+| Protocol definition | none dries up; one leads always; two overlap under `available` | `sim/test_consumer_scenes.py` |
 | Protocol definition | V, of size M, of receipt times; M never changes | `test_vector_`; `test_contract` |
 | Protocol definition | leader of M_i while V_i is newer than now - T | `test_leader_` |
 | Protocol definition | role j is filled by partition j mod size(M); roles come and go | `test_roles_` |
@@ -47,17 +48,6 @@ def test_broadcast_every_member_sends_an_empty_message_to_all_partitions_continu
     assert [(0.0, empty), (1.0, empty), (2.0, empty), (3.0, empty)] == scene.published
 
 
-def test_broadcast_while_one_process_lives_no_partition_dries_up() -> None:
-    """The last process of a group is given all partitions, and hears in each what it sent itself."""
-    scene = available()
-    scene.given(0.0, 0, 1, 2, 3)
-    for now in range(1, 100):
-        scene.step(float(now))
-        assert float(now) == scene.published[-1][0]
-        scene.message(now + 0.1, *scene.published[-1][1])
-        assert [0, 1, 2, 3] == scene.leads(now + 0.1)
-
-
 def test_vector_has_an_element_for_each_partition_and_takes_the_time_of_each_receipt() -> None:
     """The paper's zero stands for "never": it must not count as a time near the clock's own zero."""
     scene = available()
@@ -80,16 +70,9 @@ def test_leader_of_a_partition_while_its_element_is_newer_than_t_ago() -> None:
     assert ([1], []) == (scene.leads(31.9), scene.leads(32.0))
     assert 32.0 == scene.machine.standing.end(1, 10)
     assert [] == scene.step(31.9)
+    assert 32.0 == scene.machine.deadline
     (loss,) = scene.step(32.0)
     assert Fenced({1: 10}, "no message of the partition counts that is younger than T=30 s") == loss
-
-
-def test_leader_wakes_in_time_to_end() -> None:
-    scene = NeliScene(neli_settings(threshold=30.0, beat=10.0))
-    scene.given(0.0, 1)
-    scene.message(2.0, 1)
-    scene.step(30.0)
-    assert 32.0 == scene.machine.deadline
 
 
 def test_leader_of_several_partitions_loses_each_in_its_own_time() -> None:
@@ -153,26 +136,14 @@ def test_threshold_that_breaks_the_promise_is_refused(told: dict[str, object], p
     assert (problem,) == caught.value.problems
 
 
-def test_threshold_greater_than_the_session_lets_two_overlap_and_leaves_no_partition_without_a_leader() -> None:
-    """The paper's example: the session ends after 10 s, T is 30 s, so up to 20 s of overlap."""
-    old, new = available(), available()
-    old.given(0.0, 1)
-    old.message(5.0, 1)  # The last that it hears; the broker gives the partition away at 15.
-    new.given(15.0, 1)
-    leaders = {}
-    for now in range(5, 60):
-        if now >= 16:
-            new.message(float(now), 1, offset=now)
-        leaders[now] = len(old.leads(now)) + len(new.leads(now))
-    assert list(range(16, 35)) == [now for now, count in leaders.items() if count == 2]
-    assert 0 not in leaders.values()
-
-
 def advice(**told: object) -> list[object]:
     """The advice that a member with these settings logs in its first step."""
     scene = NeliScene(neli_settings(**{"threshold": 30.0, "session": 6.0, **told}))
     assert [] == scene.step(0.0)
-    return [notice.fields["found"] for notice in scene.advice]
+    found = [notice.fields["found"] for notice in scene.advice]
+    scene.step(1.0)
+    assert len(found) == len(scene.advice), "advice comes once"
+    return found
 
 
 @pytest.mark.parametrize(
@@ -192,27 +163,14 @@ def advice(**told: object) -> list[object]:
 )
 def test_advice_on_sizes_is_a_warning_and_no_error(told: dict[str, object], found: str) -> None:
     assert found in advice(**told)
-
-
-def test_advice_comes_once_and_not_where_it_is_followed() -> None:
     assert [] == advice(roles=4, members=4, assignor="roundrobin")
-    scene = NeliScene(neli_settings(session=6.0, roles=0))
-    scene.step(0.0)
-    scene.step(1.0)
-    assert 1 == len(scene.advice)
 
 
 # Topic reuse for independent role-process assignments
 
 
-def test_reuse_of_a_topic_by_two_groups_halves_the_frequency_of_both() -> None:
-    scene = NeliScene(neli_settings(threshold=30.0, beat=1.0, groups=2))
-    for now in range(5):
-        scene.step(float(now))
-    assert [0.0, 2.0, 4.0] == [now for now, _ in scene.published]
-
-
-def test_reuse_divides_the_default_frequency_as_far_as_t_allows() -> None:
+def test_reuse_of_a_topic_divides_the_frequency_and_the_default_one_as_far_as_t_allows() -> None:
+    assert [1.0, 2.0] == [neli_settings(threshold=30.0, beat=1.0, groups=n).beat_every for n in (1, 2)]
     assert [5.0, 10.0, 10.0] == [neli_settings(threshold=30.0, beat=None, groups=n).beat_every for n in (1, 2, 9)]
 
 
@@ -275,45 +233,6 @@ def test_exclusive_new_leader_waits_for_a_grace_of_t_and_e() -> None:
     assert [] == scene.step(4.4)
     assert [] == scene.leads(4.4)
     assert [Acquired({1: 10})] == scene.step(4.5)
-
-
-def test_exclusive_transition_takes_two_t_at_the_worst() -> None:
-    """The old leader's last message is of 0. The broker gives the partition away at T, when the old leader ends."""
-    settings = neli_settings(guarantee="exclusive", threshold=4.0, clock_error=0.0)
-    old, new = NeliScene(settings), NeliScene(settings)
-    old.given(-8.0, 1)
-    old.message(0.0, 1)
-    assert [1] == old.leads(3.9)
-    new.given(4.0, 1)
-    for tenth in range(1, 41):
-        new.message(4.0 + tenth / 10, 1)
-    led = {now / 10: (old.leads(now / 10), new.leads(now / 10)) for now in range(100)}
-    assert 8.0 == min(now for now, (_, leads) in led.items() if leads)  # 2T after the last message that counted.
-    assert [] == [now for now, both in led.items() if all(both)]
-
-
-@pytest.mark.parametrize("given_at", [0.1, 1.0, 2.0, 3.9])
-def test_exclusive_grace_keeps_two_apart_however_soon_the_broker_gave_the_partition_away(given_at: float) -> None:
-    """Also if the old one's clock is e behind: a message of 0 that it takes from a buffer at 0.5 looks new to it."""
-    old, new = exclusive(), exclusive()
-    old.given(-10.0, 1)
-    old.message(0.5, 1, age=0.0)
-    new.given(given_at, 1)
-    for tenth in range(1, 100):
-        new.message(given_at + tenth / 10, 1, age=0.5)
-        now = given_at + tenth / 10
-        assert not (old.leads(now) and new.leads(now))
-    assert [1] == new.leads(given_at + 9.9)
-
-
-def test_exclusive_check_before_an_act_is_no_proof_and_terms_tell_the_acts_apart() -> None:
-    """The paper asks for fencing where assurance must be absolute. A later owner's term is higher."""
-    old, new = exclusive_leader(1), exclusive()
-    new.offset = old.offset
-    new.given(5.0, 1)
-    new.message(9.0, 1)
-    new.step(9.5)
-    assert new.machine.leading[1] > old.machine.leading[1]
 
 
 # Terms
@@ -409,12 +328,15 @@ def test_available_leads_on_when_the_broker_took_a_partition_and_is_fenced_when_
     assert [1] == fenced(scene.step(31.0))
 
 
-def test_what_is_not_led_is_given_back_at_once() -> None:
+def test_what_is_not_led_is_given_back_or_left_at_once() -> None:
     """It was in its grace; or it was not even known: the broker waits for an answer all the same."""
-    scene = exclusive()
-    scene.given(0.0, 1)
-    scene.message(4.4, 1)
-    assert [GiveBack([3]), GiveBack([1])] == scene.asked_back(4.5, 1, 3)
+    scene, closing = exclusive(), exclusive()
+    for one in (scene, closing):
+        one.given(0.0, 1)
+        one.message(4.0, 1)
+    assert [GiveBack([3]), GiveBack([1])] == scene.asked_back(4.25, 1, 3)
+    assert [LeaveGroup(), Stopped(None)] == closing.step(4.25, Close())
+    assert [] == closing.leads(4.5)
 
 
 # The end
@@ -425,14 +347,6 @@ def test_available_member_that_closes_leaves_at_once_and_leads_on_until_t_has_pa
     assert [LeaveGroup()] == scene.step(2.0, Close())
     assert 31.0 == scene.machine.deadline
     assert [Revoked({1: 10}), Stopped(None)] == scene.step(31.0)
-
-
-def test_exclusive_member_that_closes_in_its_grace_leads_nothing_when_that_is_over() -> None:
-    scene = exclusive()
-    scene.given(0.0, 1)
-    scene.message(4.0, 1)
-    assert [LeaveGroup(), Stopped(None)] == scene.step(4.25, Close())
-    assert [] == scene.leads(4.5)
 
 
 def test_an_outage_says_why_a_leader_ended_and_its_end_is_followed_by_a_broadcast() -> None:

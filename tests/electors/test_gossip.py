@@ -40,7 +40,7 @@ def test_the_highest_uuid_that_lives_is_elected_and_nobody_is_favoured_within_p_
 
 
 def test_a_killed_leader_is_followed_within_two_p_by_the_next_highest() -> None:
-    for seed in range(5):
+    for seed in range(2):
         scene = settled(seed=seed)
         scene.kill(scene.by_uuid[-1])
         assert scene.until_led(2 * P) > P / 2
@@ -82,18 +82,6 @@ def test_a_living_leader_is_kept_though_a_higher_member_comes() -> None:
     scene.run(100.0)
     assert [before] == [place for _, place, _ in scene.acts]
     assert [before] * 3 == [member.favourite for member in scene.members.values()]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_terms_grow_over_leaders_and_restarts(seed: int) -> None:
-    scene = settled(seed=seed)
-    for _ in range(4):
-        place = scene.leader
-        assert place is not None
-        scene.restart(place)
-        scene.run(scene.now + 1)
-        scene.until_led(4 * P)
-    assert len(scene.acts) > 4
 
 
 def test_two_candidates_that_do_not_hear_each_other_never_both_lead() -> None:
@@ -240,17 +228,6 @@ def test_bounds_of_a_leaders_older_life_do_not_make_its_new_life_lead(remembers:
     assert {None} == set(claims)
 
 
-def test_a_member_that_lost_its_disk_begins_another_life_and_votes_again() -> None:
-    scene = settled(until=50.0)
-    lost = scene.by_uuid[0]
-    scene.restart(lost, remembers=False)
-    scene.run(scene.now + 3 * P)
-    assert scene.by_uuid[-1] == scene.members[lost].favourite
-    scene.kill(scene.by_uuid[1])
-    scene.run(scene.now + 3 * P)
-    assert [scene.by_uuid[-1]] == scene.acting
-
-
 def test_a_memory_that_cannot_be_read_is_a_lost_one_and_garbage_changes_nothing() -> None:
     one = Gossip(gossip_settings(), b"garbage", 0.0, rng=Random(1))
     assert [] == [effect for effect in one.step(TICK, 0.0) if isinstance(effect, Stopped)]
@@ -301,15 +278,15 @@ def test_relaying_what_is_known_of_a_clock_brings_fresher_estimates() -> None:
 # Pauses and late messages
 
 
-@pytest.mark.parametrize("length", [3.0, 15.0, 100.0])
-def test_a_paused_leader_acts_no_more_when_it_wakes_than_its_followers_allow(length: float) -> None:
+def test_a_paused_leader_acts_no_more_when_it_wakes_than_its_followers_allow() -> None:
     scene = settled()
     leader = scene.by_uuid[-1]
-    scene.pause(leader)
-    scene.run(scene.now + length)
-    scene.resume(leader)
-    scene.run(scene.now + 4 * P)
-    assert 1 == len(scene.acting)
+    for length in (3.0, 15.0):
+        scene.pause(leader)
+        scene.run(scene.now + length)
+        scene.resume(leader)
+        scene.run(scene.now + 4 * P)
+        assert 1 == len(scene.acting)
 
 
 def test_a_paused_voter_does_not_take_its_own_deafness_for_others_death() -> None:
@@ -321,16 +298,6 @@ def test_a_paused_voter_does_not_take_its_own_deafness_for_others_death() -> Non
     scene.resume(voter)
     scene.run(scene.now + P)
     assert (scene.by_uuid[-1], chosen_at) == (scene.members[voter].favourite, scene.members[voter]._favoured_at)
-
-
-def test_a_declaration_that_comes_late_makes_nobody_lead() -> None:
-    """Bounds say when they were made: it does not matter how long they were on their way."""
-    scene = settled()
-    leader = scene.by_uuid[-1]
-    others = scene.by_uuid[:-1]
-    scene.slow = {(place, leader): P + 5 for place in others}
-    scene.run(scene.now + 2 * P)
-    assert leader not in scene.acting
 
 
 # Liveness that the text leaves open
@@ -354,15 +321,6 @@ def test_favourites_that_were_chosen_in_cut_off_parts_do_not_stay_split() -> Non
     assert {high[-1]} == {member.favourite for member in scene.members.values()}
 
 
-def test_gossip_passes_through_others_where_links_are_missing() -> None:
-    """A chain: each member hears its neighbours only."""
-    scene = GossipScene(5, lease=20.0)
-    for place in range(5):
-        scene.cut([place], [other for other in range(5) if abs(other - place) > 1])
-    scene.run(60.0)
-    assert [scene.by_uuid[-1]] == scene.acting
-
-
 # Ending in good order, and giving way
 
 
@@ -375,16 +333,6 @@ def test_a_leader_that_closes_is_followed_without_a_wait() -> None:
     scene.kill(leader)
     assert scene.until_led(P) < 3
     assert scene.by_uuid[-2] == scene.leader
-
-
-def test_a_leader_that_ended_acts_on_no_declaration_from_before() -> None:
-    scene = settled()
-    leader = scene.by_uuid[-1]
-    member = scene.members[leader]
-    member._end_lead(scene.clock(leader), LAPSED)
-    scene.silence(range(3), [leader])
-    scene.run(scene.now + P / 2)
-    assert leader not in scene.acting
 
 
 def test_the_word_that_a_leader_ended_reaches_those_who_did_not_hear_it_themselves() -> None:
@@ -461,7 +409,7 @@ def reasons(scene: GossipScene) -> dict[int, str]:
     return {place: led.reason for place, member in scene.members.items() if (led := member.leaders[0]) is not None}
 
 
-def test_people_are_told_that_a_leader_gave_way_because_it_was_drained() -> None:
+def test_people_are_told_why_and_to_whom_a_leader_gave_way_by_the_leader_itself_as_by_the_others() -> None:
     scene = settled()
     other, heir, leader = scene.by_uuid
     address = scene.settings[0].peers[leader]
@@ -476,14 +424,10 @@ def test_people_are_told_that_a_leader_gave_way_because_it_was_drained() -> None
         heir: f"{before}; a majority favour it",
         leader: f"{address} gave all partitions away",
     } == reasons(scene)
-
-
-def test_people_are_told_to_whom_a_leader_gave_way_by_the_leader_itself_as_by_the_others() -> None:
     scene = settled()
-    other, heir, leader = scene.by_uuid
     scene.step(leader, Nominate(heir))
     scene.run(scene.now + 5 * P)
-    before = "{} gave way to {}".format(*(scene.settings[0].peers[place] for place in (leader, heir)))
+    before = f"{address} gave way to {scene.settings[0].peers[heir]}"
     assert {other: before, leader: before, heir: f"{before}; a majority favour it"} == reasons(scene)
 
 
@@ -560,6 +504,9 @@ def test_a_drained_leader_that_is_named_keeps_the_lead_whoever_was_told_so(asked
 def test_a_drained_member_that_an_operator_names_leads_until_it_is_drained_again() -> None:
     scene = settled()
     _, heir, drained = scene.by_uuid
+    scene.step(drained, Prefer({0: LEAST}))
+    scene.run(scene.now + 5 * P)
+    assert ([drained], False) == (scene.acting, scene.members[drained].drained), "priorities for some drain nobody"
     scene.step(drained, DRAIN)
     scene.run(scene.now + 5 * P)
     assert [heir] == scene.acting
@@ -569,14 +516,6 @@ def test_a_drained_member_that_an_operator_names_leads_until_it_is_drained_again
     scene.step(drained, DRAIN)
     scene.run(scene.now + 10 * P)
     assert [heir] == scene.acting
-
-
-def test_priorities_for_some_partitions_drain_nobody_where_one_leads_all() -> None:
-    scene = settled()
-    leader = scene.by_uuid[-1]
-    scene.step(leader, Prefer({0: LEAST}))
-    scene.run(scene.now + 5 * P)
-    assert ([leader], False) == (scene.acting, scene.members[leader].drained)
 
 
 def test_a_member_that_was_cut_off_for_long_forgets_a_leader_whose_end_it_missed() -> None:
@@ -621,7 +560,7 @@ def test_whoever_missed_the_end_of_a_leader_learns_of_it_also_by_one_that_starte
     assert [top] == scene.acting
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_name_that_ended_a_lead_long_ago_does_not_have_two_change_over_to_each_other_for_ever(seed: int) -> None:
     """The leader once named the heir. Later, the two favour themselves, until they hear each other again."""
     scene = GossipScene(3, seed=seed).run(40.0)

@@ -8,13 +8,10 @@ import pytest
 from neli_router.electors.phi import Signs, phi, z_of
 
 
-def test_phi_is_the_logarithm_of_the_chance_that_a_gap_is_longer() -> None:
+def test_phi_is_the_logarithm_of_the_chance_that_a_gap_is_longer_and_its_limit_is_where_it_meets_a_bound() -> None:
     for gap, expected in ((1.0, 0.30103), (2.28155, 1.0), (3.32635, 2.0), (6.61200, 8.0)):
         assert isclose(expected, phi(gap, 1.0, 1.0), abs_tol=1e-3)
     assert inf == phi(1e6, 1.0, 1.0), "beyond all numbers"
-
-
-def test_the_limit_in_deviations_is_where_phi_meets_its_bound() -> None:
     for bound in (0.5, 1.0, 8.0, 16.0, 299.0):
         assert isclose(bound, phi(z_of(bound), 0.0, 1.0), rel_tol=1e-6)
 
@@ -44,14 +41,11 @@ def test_a_peer_seems_alive_until(heard: Signs, times: list[float], limit: float
     assert isclose(limit, heard.until(0), rel_tol=1e-9)
 
 
-def test_an_outage_does_not_make_later_silence_seem_less_suspicious() -> None:
+def test_an_outage_does_not_make_later_silence_seem_less_suspicious_but_gaps_that_stay_long_are_learned() -> None:
     heard = signs(window=100)
     for at in (*range(100), *range(4000, 4010)):
         heard.sign([0], float(at))
     assert (True, False) == (heard.is_alive(0, 4009 + 3.7), heard.is_alive(0, 4009 + 5.0))
-
-
-def test_gaps_that_stay_long_are_learned() -> None:
     heard = signs(window=20)
     for at in (*range(20), *range(40, 640, 20)):
         heard.sign([0], float(at))

@@ -36,16 +36,11 @@ def test_rules_say_who_stands_first(text: str, expected: str) -> None:
     assert expected == firsts(text)
 
 
-def test_others_stand_in_the_order_that_is_assigned() -> None:
-    assigned = [assign(i, 3, 3) for i in range(6)]
-    for row, ours in zip(assigned, rows("others,c:1"), strict=True):
-        assert (row[0] > row[1]) == (ours[0] > ours[1])
-        assert 1 == ours[2]
-
-
-def test_peers_that_a_rule_does_not_name_stand_behind_those_that_it_names() -> None:
+def test_peers_that_a_rule_does_not_name_stand_behind_those_that_it_names_as_assigned() -> None:
     assert rows("b:1") == rows("b:1,others")
     assert [(2, 3, 1)] == rows("b:1", partitions=1)
+    for row, ours in zip([assign(i, 3, 3) for i in range(6)], rows("others,c:1"), strict=True):
+        assert ((row[0] > row[1]), 1) == ((ours[0] > ours[1]), ours[2])
 
 
 def test_without_a_rule_for_it_a_partition_keeps_what_is_assigned() -> None:
@@ -94,25 +89,12 @@ def test_a_rule_whose_peers_are_no_replicas_of_a_partition_that_it_names_is_refu
     with pytest.raises(ConfigError, match="none of these is a replica of partition 0, which a:1, b:1 elect: name one"):
         rows("0: c:1", factor=2)
     assert [(2, 1, 0), (0, 1, 2)] == rows("c:1", partitions=2, factor=2)  # Where it is none, the others stand.
-
-
-def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         rows("d:1; 9: a:1; 0: b:1,b:1")
-    assert 3 == len(caught.value.problems)
+    assert 3 == len(caught.value.problems), "all that is wrong is told at once"
 
 
 # In elections
-
-
-def test_the_preferred_peer_leads_and_gets_its_partition_back() -> None:
-    scene = Scene(3, policy="priority", preferences=["c:1,a:1"] * 3, transfers=True)
-    scene.run(30.0)
-    scene.kill("C")
-    scene.run(60.0)
-    scene.restart("C")
-    scene.run(120.0)
-    assert ["C", "A", "C"] == [name for name, _ in scene.leaders]
 
 
 def test_a_peer_behind_the_others_leads_only_when_they_cannot() -> None:
@@ -126,7 +108,7 @@ def test_a_peer_behind_the_others_leads_only_when_they_cannot() -> None:
     assert ("B", "A", "B") == (first, between[0], last)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_members_with_different_preferences_agree_on_one_leader_who_stays(seed: int) -> None:
     """Each wants to lead itself, or each wants another to. The scene asks at each step whether two act."""
     for texts in (["a:1", "b:1", "c:1"], ["b:1", "c:1", "a:1"], ["others,a:1", "others,b:1", "others,c:1"]):

@@ -8,10 +8,7 @@ larger groups are held to the laws alone.
 import hashlib
 import json
 import math
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,18 +154,20 @@ def best_targets(situation: Situation) -> set[tuple[str, ...]]:
     situations(members_max=4, partitions_max=5, weight_max=4)
     | situations(members_max=3, partitions_max=7, weight_max=9, orders=False)
 )
-@settings(LAW, max_examples=400)
+@settings(LAW, max_examples=250)
 def test_no_fair_target_makes_fewer_moves(situation: Situation) -> None:
     assert situation.assign() in best_targets(situation)
 
 
 @given(situations(members_max=4, partitions_max=14, weight_max=9))
-@settings(LAW, max_examples=300)
-def test_counts_are_fair_whatever_is_pinned(situation: Situation) -> None:
+@settings(LAW, max_examples=200)
+def test_counts_are_fair_whatever_is_pinned_and_a_target_that_is_reached_stays(situation: Situation) -> None:
     given = Counter(situation.pinned().values())
     everyone = {at: given[at] for at in range(len(situation.members))}
     fair = fair_counts(dict(enumerate(situation.weights())), everyone, len(situation.owners))
-    assert dict(enumerate(counts_of(situation.members, situation.assign()))) in fair
+    target = situation.assign()
+    assert dict(enumerate(counts_of(situation.members, target))) in fair
+    assert target == situation.after(target).assign()
 
 
 @given(situations(members_max=12, partitions_max=90, weight_max=30), st.integers(0, 2**70))
@@ -184,13 +183,6 @@ def test_counts_are_less_than_one_off_the_weighted_share(situation: Situation, h
         abs(count - Fraction(partitions * weight, sum(weights))) for count, weight in zip(counts, weights, strict=True)
     ]
     assert [] == [distance for distance in off if distance >= 1]
-
-
-@given(situations(members_max=8, partitions_max=40))
-@LAW
-def test_a_target_that_is_reached_stays(situation: Situation) -> None:
-    target = situation.assign()
-    assert target == situation.after(target).assign()
 
 
 @given(st.integers(1, 12), st.integers(0, 90), st.randoms(use_true_random=False))
@@ -245,26 +237,17 @@ def test_no_member_to_own_and_nothing_to_be_owned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "drains", "counts"),
-    [
-        ((1, 1, 2), "", [2, 2, 4]),
-        ((1, 0, 1), "", [4, 0, 4]),
-        ((0, 0, 0, 0), "", [2, 2, 2, 2]),
-        ((0, 0, 3), "m2", [4, 4, 0]),  # Whoever counts has no weight, so they are equal.
-        ((1, 1, 2), "m2", [4, 4, 0]),
-        ((1, 1, 2), "m0 m1 m2", [2, 2, 4]),  # Somebody must own.
-        ((0, 0), "m0 m1", [4, 4]),
-        ((1, 1), "stranger", [4, 4]),
-    ],
-)
-def test_weights_and_drains(weights: Sequence[int], drains: str, counts: list[int]) -> None:
-    members = group(*weights)
-    assert counts == counts_of(members, assign(members, [None] * 8, drains=drains.split()))
-
-
-@pytest.mark.parametrize(
     ("weights", "pinned", "drains", "counts"),
     [
+        ((1, 1, 2), "", "", [3, 3, 6]),
+        ((1, 0, 1), "", "", [6, 0, 6]),
+        ((0, 0, 0, 0), "", "", [3, 3, 3, 3]),
+        ((0, 0, 3), "", "m2", [6, 6, 0]),  # Whoever counts has no weight, so they are equal.
+        ((1, 1, 2), "", "m2", [6, 6, 0]),
+        ((1, 1, 2), "", "m0 m1 m2", [3, 3, 6]),  # Somebody must own.
+        ((0, 0), "", "m0 m1", [6, 6]),
+        ((1, 1), "", "stranger", [6, 6]),
+        # Pins may make balance impossible, and leave the rest to the others.
         ((1, 1, 1), "00", "", [4, 4, 4]),  # Pins count towards the share.
         ((1, 1, 1), "00000", "", [5, 4, 3]),  # One above its share, which is whole: the others have seven to share.
         ((1, 1, 1), "000000", "", [6, 3, 3]),
@@ -278,7 +261,7 @@ def test_weights_and_drains(weights: Sequence[int], drains: str, counts: list[in
         ((1, 9), "000000000000", "", [12, 0]),
     ],
 )
-def test_pins_that_make_balance_impossible_leave_the_rest_to_the_others(
+def test_counts_follow_weights_drains_and_pins(
     weights: Sequence[int], pinned: str, drains: str, counts: list[int]
 ) -> None:
     members = group(*weights)
@@ -336,15 +319,6 @@ def test_loads_change_which_partitions_move_but_not_the_counts_and_make_no_more_
         assert moves[0] <= moves[1] + moves_max
 
 
-@pytest.mark.parametrize(
-    ("moves_max", "after"),
-    [(1, "00001111"), (2, "00010111"), (3, "00010111"), (4, "00110011"), (99, "00110011")],
-)
-def test_an_exchange_takes_two_moves(moves_max: int, after: str) -> None:
-    loads = dict(enumerate([9.0] * 4 + [1.0] * 4))
-    assert after == owned(assign(group(1, 1), owners_of("00001111"), loads=loads, moves_max=moves_max))
-
-
 @given(loaded())
 @LAW
 def test_loads_never_make_the_heaviest_heavier(drawn: tuple[Situation, list[float]]) -> None:
@@ -400,23 +374,30 @@ def test_a_partition_without_a_load_counts_as_the_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "before", "loads", "after"),
+    ("weights", "before", "loads", "moves_max", "after"),
     [
-        ((1, 1), "00001111", "99991111", "00110011"),  # Two hot ones for two cold ones.
-        ((1, 1), "00001111", "91111111", "00001111"),  # Nobody is helped if the hot one is passed on ...
-        ((1, 4), "0011111111", "9111111111", "1011111110"),  # ... but by a member that carries it more easily.
-        ((1, 1, 1), "000111222", "922633111", "201011220"),
-        ((1, 1, 1), "001122", "904400", "001212"),  # That m0 cannot be relieved must not keep m1 from it.
-        ((1, 1, 1), "001122", "902200", "001122"),  # And if m1 carries less than a fair part, it has no need.
-        ((1, 1), "00001111", "99998888", "00001111"),  # Too little would be shifted to be worth two handovers.
-        ((1, 1, 4), "001122222222", "911122211112", "222210122220"),  # m1 carries least, but the 9 is not for it.
+        ((1, 1), "00001111", "99991111", 1, "00001111"),  # An exchange takes two moves.
+        ((1, 1), "00001111", "99991111", 2, "00010111"),
+        ((1, 1), "00001111", "99991111", 3, "00010111"),
+        ((1, 1), "00001111", "99991111", 99, "00110011"),  # Two hot ones for two cold ones.
+        ((1, 1), "00001111", "91111111", 99, "00001111"),  # Nobody is helped if the hot one is passed on ...
+        ((1, 4), "0011111111", "9111111111", 99, "1011111110"),  # ... but by a member that carries it more easily.
+        ((1, 1, 1), "000111222", "922633111", 99, "201011220"),
+        ((1, 1, 1), "001122", "904400", 99, "001212"),  # That m0 cannot be relieved must not keep m1 from it.
+        ((1, 1, 1), "001122", "902200", 99, "001122"),  # And if m1 carries less than a fair part, it has no need.
+        ((1, 1), "00001111", "99998888", 99, "00001111"),  # Too little would be shifted to be worth two handovers.
+        ((1, 1, 4), "001122222222", "911122211112", 99, "222210122220"),  # m1 carries least; the 9 is not for it.
+        # What has no owner, and what a newcomer gets, is dealt out by load at once.
+        ((1, 1), "....", "1234", 0, "0110"),
+        ((1, 1), "00000000", "99991111", 0, "01010101"),
+        ((1, 1), "00000000", "91919191", 0, "00110011"),
     ],
 )
 def test_a_hot_partition_is_exchanged_for_a_cold_one(
-    weights: Sequence[int], before: str, loads: str, after: str
+    weights: Sequence[int], before: str, loads: str, moves_max: int, after: str
 ) -> None:
     heat = {at: float(load) for at, load in enumerate(loads)}
-    assert after == owned(assign(group(*weights), owners_of(before), loads=heat))
+    assert after == owned(assign(group(*weights), owners_of(before), loads=heat, moves_max=moves_max))
 
 
 def test_a_partition_that_may_not_move_does_not_count_as_a_fair_part() -> None:
@@ -430,16 +411,6 @@ def test_an_exchange_that_shifts_little_is_left_even_if_another_would_shift_much
     """The eighteen and the nothing are far apart, but to exchange those two would help none."""
     loads = dict(enumerate([18.0, 18.0, 18.0, 35.0, 17.0, 0.0]))
     assert "000111" == owned(assign(group(1, 1), owners_of("000111"), loads=loads))
-
-
-@pytest.mark.parametrize(
-    ("before", "loads", "after"),
-    [("....", "1234", "0110"), ("00000000", "99991111", "01010101"), ("00000000", "91919191", "00110011")],
-    ids=["from the heaviest to the lightest", "a newcomer gets its part of the load", "also of other places"],
-)
-def test_what_is_dealt_out_is_dealt_by_load_at_once(before: str, loads: str, after: str) -> None:
-    heat = {at: float(load) for at, load in enumerate(loads)}
-    assert after == owned(assign(group(1, 1), owners_of(before), loads=heat, moves_max=0))
 
 
 def drawn_targets(seeds: Collection[int]) -> str:
@@ -463,16 +434,8 @@ def drawn_targets(seeds: Collection[int]) -> str:
 
 
 def test_what_a_version_computes_never_changes() -> None:
+    """Nor does it depend on the process: Python draws another hash seed for each run of the tests."""
     assert {ASSIGNMENT_VERSION: drawn_targets(range(400))} == {ASSIGNMENT_VERSION: GOLDEN.get(ASSIGNMENT_VERSION)}
-
-
-@pytest.mark.parametrize("seed", ["0", "1", "4294967295"])
-def test_every_process_computes_the_same(seed: str) -> None:
-    """Sets and hashes differ from one process to the next; targets must not."""
-    script = f"import runpy; print(runpy.run_path({__file__!r})['drawn_targets'](range(100)))"
-    environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True)
-    assert drawn_targets(range(100)) == found.stdout.strip()
 
 
 @given(loaded(), st.randoms(use_true_random=False))

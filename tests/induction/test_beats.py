@@ -45,28 +45,25 @@ def test_a_beat_is_due_at_once_after_a_join_and_an_interval_after_the_last() -> 
     assert 1.5 == beats.due()
 
 
-def test_a_member_that_does_not_hear_itself_for_a_lease_falls_silent_but_for_a_probe_every_two_leases() -> None:
+@pytest.mark.parametrize(
+    ("heard", "lapses"), [(-inf, ((5.75, 1.0), (6.0, 12.0))), (3.0, ((8.75, 4.0), (9.0, 15.0)))], ids=["never", "once"]
+)
+def test_a_member_that_does_not_hear_itself_for_a_lease_falls_silent_but_for_a_probe_every_two_leases(
+    heard: float, lapses: tuple[tuple[float, float], ...]
+) -> None:
+    """The lease counts from sending."""
     beats = joined(0.0)
-    for now, due in ((5.75, 1.0), (6.0, 12.0)):
-        beats.lapse(-inf, now)
+    if heard > 0:
+        beats.sent(BEAT, heard)
+    for now, due in lapses:
+        beats.lapse(heard, now)
         assert due == beats.due()
-    beats.sent(BEAT, 12.0)
-    beats.lapse(-inf, 13.0)
-    assert 24.0 == beats.due()
-
-
-def test_the_lease_is_counted_from_sending() -> None:
-    beats = joined(0.0)
-    beats.sent(BEAT, 3.0)
-    for now, due in ((8.75, 4.0), (9.0, 15.0)):
-        beats.lapse(3.0, now)
-        assert due == beats.due()
-
-
-def test_a_member_that_hears_itself_again_speaks_again() -> None:
-    beats = silent()
-    beats.lapse(5.5, 7.0)
-    assert 1.0 == beats.due()
+    probe = beats.due()
+    beats.sent(BEAT, probe)
+    beats.lapse(heard, probe + 1)
+    assert probe + 12 == beats.due()
+    beats.lapse(probe + 1, probe + 2)
+    assert probe + 1 == beats.due(), "a member that hears itself again speaks again"
 
 
 def test_a_member_that_reads_again_after_it_could_not_speaks_at_once() -> None:

@@ -1,6 +1,6 @@
 """The digest tells two states apart, costs only what changed, and is the same in every release that shares a fold."""
 
-from itertools import pairwise, permutations
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -53,16 +53,13 @@ def test_the_hash_of_a_fact_never_changes(field: str, key: object, value: object
     assert expected == hash_of(field, key, value)
 
 
-def test_a_hash_fits_sixty_four_bits_and_uses_them() -> None:
+def test_a_hash_fits_sixty_four_bits_uses_them_and_takes_no_name_for_two_facts() -> None:
     hashes = [hash_of("terms", place, 1001) for place in range(200)]
     assert 200 == len(set(hashes))
     assert 2**63 < max(hashes) < 2**64
     assert hash_of("pins", 1, "x") != hash_of("pins", "1", "x"), "a number is not its text"
-
-
-def test_names_with_separators_do_not_read_like_two_facts() -> None:
-    facts = (("a", 'b","c', "d"), ("a", "b", 'c","d'), ('a","b', "c", "d"), ("a", "b", "c"))
-    assert 4 == len({hash_of(*fact) for fact in facts})
+    named = (("a", 'b","c', "d"), ("a", "b", 'c","d'), ('a","b', "c", "d"), ("a", "b", "c"))
+    assert 4 == len({hash_of(*fact) for fact in named})
 
 
 def test_values_that_are_equal_are_no_difference_whether_or_not_they_are_one() -> None:
@@ -82,11 +79,6 @@ def test_a_change_costs_the_facts_that_changed() -> None:
     assert hashes[0] ^ hashes[1] ^ hashes[2] == difference(before, after)
     for before, after in ((Sample(row=(4,)), Sample(row=(4, 5))), (Sample(row=(4, 5)), Sample(row=(4,)))):
         assert hash_of("row", 1, 5) == difference(before, after)
-
-
-def test_the_order_in_which_facts_came_to_be_does_not_matter() -> None:
-    orders = list(permutations({"a": 1, "b": 2, "c": 3}.items()))
-    assert 1 == len({difference(Sample(), Sample(named=dict(order))) for order in orders})
 
 
 @LAW

@@ -1,13 +1,10 @@
 """The format of the ledger: its exact bytes, and that whatever is not of this format is nothing to everybody alike."""
 
 import json
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from neli_router.induction.fold import fold
 from neli_router.induction.records import (
     RECORD_VERSION,
     TIME_MAX,
@@ -35,8 +32,6 @@ from neli_router.induction.snapshots import snapshot
 from neli_router.keyspace import Layout
 from neli_router.protocol import BASE_MAX, LEASE_MAX, LEASE_MIN, NAME_MAX, RECORD_MAX, WEIGHT_MAX
 from tests.support.records import founded, join
-
-LAW = settings(deadline=None, max_examples=100)  # A law holds at whatever speed this machine has to spare.
 
 STATE = founded(
     Join(by="a1", name="alice", address="10.0.0.1:80", weight=2, zone="eu", versions=(1, 1), at=1),
@@ -187,18 +182,13 @@ BEAT = b'{"kind":"beat","by":"a","v":1,"sent_at":%s,"at":%s,"digest":"0000000000
 NUMBERS = [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"9" * 400, b"9" * 100_000, b"true", b'"1"', b"null"]
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:10].decode())
-def test_a_time_that_is_no_finite_number_is_none(number: bytes) -> None:
-    assert isinstance(decode(BEAT % (b"1", b"1")), Beat)
-    assert decode(BEAT % (number, b"1")) is None
-
-
 @pytest.mark.parametrize(
     "number", [*NUMBERS, b"1.0", b"-1", b"%d" % (WHOLE_MAX + 1)], ids=lambda text: text[:10].decode()
 )
-def test_an_offset_that_is_no_whole_number_of_53_bits_is_none(number: bytes) -> None:
+def test_a_time_is_a_finite_number_and_an_offset_a_whole_one_of_53_bits(number: bytes) -> None:
     assert isinstance(decode(BEAT % (b"1", b"%d" % WHOLE_MAX)), Beat)
     assert decode(BEAT % (b"1", number)) is None
+    assert (number in {b"1.0", b"-1"}) == (decode(BEAT % (number, b"1")) is not None)
 
 
 PLACE = {kind: KINDS.index(kind) for kind in KINDS}
@@ -287,28 +277,6 @@ def test_a_snapshot_of_an_impossible_state_is_none() -> None:
     )
     assert decode(with_(payload, state=state)) is not None
     assert [] == [odd for odd in outside if decode(with_(payload, state={**state, odd[0]: odd[1]})) is not None]
-
-
-# Laws
-
-
-JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@LAW
-@given(st.data(), st.sampled_from([payload for _, payload in WRITTEN]))
-def test_what_an_altered_record_says_can_always_be_folded(data: st.DataObject, payload: bytes) -> None:
-    """One that decodes is folded by everybody: if that raised, no member could ever read past it."""
-    fields = json.loads(payload)
-    inner = fields["state"] if "state" in fields and data.draw(st.booleans()) else fields
-    inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JSON)
-    record = decode(json.dumps(fields).encode())
-    state = fold(STATE, STATE.at, record)
-    assert STATE.at + 1 == state.at
 
 
 def test_the_largest_base_leaves_room_for_terms() -> None:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from neli_router.induction.fold import State, fold
 from neli_router.induction.tenure import Linger, Tenure
-from neli_router.protocol import DRIFT_MAX, wait_for
 from tests.support.records import founded, parsed
 
 LEASE, WAIT, HOLD = 10.0, 12.0, 20.0
@@ -111,21 +110,6 @@ def test_a_tenure_is_a_value_that_never_changes() -> None:
         reader.answer(word)
     assert kept == before
     assert ({"p": 100.5}, {}) == (before.heard, before.given)
-
-
-@pytest.mark.parametrize(
-    ("lease", "drift", "wait"),
-    [(10.0, 0.0, 10.0), (10.0, 0.001, 10.0 * 1.001 / 0.999), (1.0, 0.05, 1.05 / 0.95)],
-)
-def test_the_wait_is_the_lease_of_the_slowest_clock_as_the_fastest_counts_it(
-    lease: float, drift: float, wait: float
-) -> None:
-    assert pytest.approx(wait, rel=1e-12) == wait_for(lease, drift)
-
-
-def test_unless_told_otherwise_clocks_may_be_off_by_a_thousand_parts_in_a_million() -> None:
-    assert 0.001 == DRIFT_MAX
-    assert wait_for(10.0) == wait_for(10.0, 0.001)
 
 
 def test_a_new_incarnation_takes_over_what_lingers() -> None:

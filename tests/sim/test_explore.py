@@ -1,9 +1,6 @@
 """The explorer of `induction` separates worlds that differ, and no others; and each of its rules can break."""
 
 from collections.abc import Callable
-from math import inf
-
-from msgspec.structs import replace
 
 from neli_router.sim.canon import key_of
 from neli_router.sim.explore import Label
@@ -87,41 +84,6 @@ def test_the_lease_that_a_client_holds_is_told_apart_until_it_has_ended() -> Non
     assert key(lending) != key(alone)
     assert key(lending) != key(walk_on(lending, "tick"))
     assert key(walk_on(lending, "tick", "tick")) == key(walk_on(alone, "tick", "tick"))
-
-
-# Rules
-
-
-def test_two_who_act_break_a_rule() -> None:
-    world = walk(*LEADS)
-    (owner,) = world.slots
-    twin = owner._replace(tenure=owner.tenure)
-    assert "at most one acts: i0 and i0 both may" == broken_rule(world._replace(slots=(owner, twin)))
-
-
-def test_a_lease_that_never_ends_lets_two_act() -> None:
-    """The rules must be able to break: two act as soon as a proof does not lapse."""
-    world = walk(*LEADS, "start", by_name("join", "i1", "i0"))
-    deaf = world.slots[0]  # It never reads that it was replaced.
-    world = walk_on(world, by_name("read", "i1"), "tick", "tick", fresh_beat, by_name("read", "i1"))
-    assert ["i1"] == acting(world)
-    immortal = deaf._replace(tenure=replace(deaf.tenure, lasts=inf))
-    assert "at most one acts: i0 and i1 both may" == broken_rule(world._replace(slots=(immortal, world.slots[1])))
-
-
-def test_a_table_that_is_not_the_others_breaks_a_rule() -> None:
-    world = walk("start", "join", "read")
-    (slot,) = world.slots
-    other = world._replace(slots=(slot._replace(state=replace(slot.state, terms=(7,))),))
-    assert "equal prefixes give equal tables: i0 computed another than the rest" == broken_rule(other)
-
-
-def test_an_owner_that_changes_under_a_term_that_does_not_grow_breaks_a_rule() -> None:
-    world = walk("start", "join")
-    (entry,) = world.tail
-    stale = entry._replace(after=replace(entry.after, terms=world.base.terms))
-    assert broken_rule(world) is None
-    assert "terms strictly grow: the owner changed, its term did not grow" == broken_rule(world._replace(tail=(stale,)))
 
 
 def test_a_member_that_was_certified_before_breaks_a_rule() -> None:

@@ -51,7 +51,7 @@ def test_no_clock_is_off_by_more_than_its_drift(stepping: bool) -> None:
         assert 0.91 - 1e-9 <= min(rates) <= max(rates) <= 1.09 + 1e-9
 
 
-@pytest.mark.parametrize(("seed", "leases"), [*enumerate((0.5, 0.8, 0.95, 1.05, 3.0))])
+@pytest.mark.parametrize(("seed", "leases"), [*enumerate((0.95, 1.05, 3.0))])
 def test_an_outage_expires_no_member_changes_no_term_and_moves_nothing(seed: int, leases: float) -> None:
     found = outage(seed, leases=leases)
     assert (0, 0, 0) == (found.expired, found.terms_changed, found.moves)

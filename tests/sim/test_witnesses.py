@@ -41,26 +41,6 @@ def test_a_child_or_an_agent_certifies_a_process_in_the_moment_of_its_end(agent:
     assert found.converged
 
 
-@pytest.mark.parametrize("agent", [1.0], indirect=True)
-@pytest.mark.usefixtures("agent")
-def test_an_agent_that_has_ended_certifies_nobody() -> None:
-    found, one, other = at_rest(witnessed=1.0)
-    one.kill()
-    before = after(0.1, found)
-    dead = incarnation(other)
-    other.kill()
-    assert dead not in [record.incarnation for record in after(3, found)[len(before) :]]
-
-
-@pytest.mark.parametrize("agent", [0.0], indirect=True)
-@pytest.mark.usefixtures("agent")
-def test_one_that_lent_its_lease_is_certified_when_that_has_ended() -> None:
-    found, one, _ = at_rest(witnessed=1.0, lent=1.0)
-    one.kill()
-    assert [] == after(0.5, found)
-    assert 1 == len(after(1, found))
-
-
 def test_a_join_names_the_witness() -> None:
     found, _, _ = at_rest(witnessed=1.0)
     named = {record.name: record.witness for record in map(decode, found.log.payloads) if isinstance(record, Join)}

@@ -30,12 +30,13 @@ from neli_router.induction.records import (
     Weigh,
 )
 from neli_router.induction.snapshots import digest_text, snapshot
-from neli_router.keyspace import Layout
+from neli_router.keyspace import SLOTS_MAX, Layout
 from neli_router.protocol import Guarantee
 
 __all__ = [
     "BASE",
     "LAYOUT",
+    "LAYOUTS",
     "Plot",
     "beat",
     "expire",
@@ -55,6 +56,13 @@ __all__ = [
 
 BASE = 1000
 LAYOUT = Layout(slots=16, partitions=4)
+LAYOUTS = st.builds(
+    lambda slots, share, tags: Layout(slots=slots, partitions=max(1, int(slots * share)), tags=tags),
+    st.integers(1, SLOTS_MAX) | st.integers(0, 32).map(lambda power: 2**power),
+    st.floats(0, 1),
+    st.booleans(),
+)
+"""Any layout that there can be, for laws."""
 
 
 def genesis(
