@@ -24,7 +24,6 @@ from neli_router.electors.term import (
     InvalidHeartbeat,
     Message,
     Proposal,
-    Rejection,
     Remember,
     Role,
     Said,
@@ -222,15 +221,6 @@ def test_majority_has_none_of_those_who_owe_what_is_no_time(owed: float) -> None
     assert Role.CANDIDATE is machine.role
 
 
-@pytest.mark.parametrize("machine", [elector(0, term=4), follower(1, term=5), leader(term=5)[0], candidate()[0]])
-def test_scouting_changes_nothing_in_those_who_are_asked(machine: TermElector) -> None:
-    now = max(0.0, machine.deadline - 0.1)
-    machine.step(TICK, now)
-    before = vars(copy(machine))
-    hear(machine, 2, Scouting(99, 3, 0), now)
-    assert before == vars(machine)
-
-
 @pytest.mark.parametrize(("led", "answered"), [(True, True), (False, False)])
 def test_starved_is_nobody_whose_answers_see_a_leader_or_are_fewer_than_a_majority(led: bool, answered: bool) -> None:
     machine = elector(term=4)
@@ -275,14 +265,6 @@ def test_a_copy_goes_its_own_way() -> None:
     for event in (TICK, Said(1, Support(5, 1, 0.0, 0)), Said(2, Proposal(9)), TICK):
         other.step(event, now + 1.0)
     assert before == vars(machine)
-
-
-def test_messages_are_read_as_they_were_written() -> None:
-    messages: list[Message] = [
-        *(Proposal(1), Support(1, 2, 0.5, 3), Rejection(2, 1), Heartbeat(1, 2), InvalidHeartbeat(3)),
-        *(Scouting(1, 2, 3), Scouted(1, 2, yes=True, led=False), Ceded(1, 2, None), Ceded(1, 2, 0)),
-    ]
-    assert messages == msgspec.msgpack.decode(msgspec.msgpack.encode(messages), type=list[Message])
 
 
 @pytest.mark.parametrize(

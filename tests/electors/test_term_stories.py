@@ -14,7 +14,7 @@ TRANSCRIPTS = sorted(
     path for part in ("term", "priority") for path in (Path(__file__).parent / "transcripts").glob(f"{part}_*.txt")
 )
 
-SEEDS = range(10)
+SEEDS = range(5)
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=[path.stem for path in TRANSCRIPTS])

@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from neli_router.errors import GroupMismatch, LedgerRewound, Miscertified
+from neli_router.errors import GroupMismatch
 from neli_router.induction.events import Acknowledged, Append, Away, Effect, Input, Read, Restart, Wish
 from neli_router.induction.fold import State
 from neli_router.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, Induction, Phase
 from neli_router.induction.program_view import HANDOVERS_MAX
-from neli_router.induction.records import Beat, Certify, Drain, Expire, Handover, Record, Undrain, Upgrade
+from neli_router.induction.records import Beat, Drain, Expire, Handover, Record, Undrain, Upgrade
 from neli_router.keyspace import Layout
 from neli_router.protocol import (
     NO_STANDING,
@@ -67,63 +67,6 @@ def appended(effects: Sequence[Effect]) -> list[Record]:
     return [record for effect in effects if isinstance(effect, Append) for record in effect.records]
 
 
-OPENING = """
-settings starts_from=b
-0 read
-7 lives b
-7.25 read b:handover(partition=1)
-7.5 read op:weigh(name=x,weight=2) b:beat
-"""
-
-SIGNS = {
-    "an offset that is not above the last": ("read @16 junk", "offset 16 was read again"),
-    "two beats of one who had read further": (
-        "read b:beat(at=99)*2",
-        "one at offset 18 says that its writer had read up to 99",
-    ),
-    "a confirmed record that is not there": ("acknowledged 16", "another one or none was read there"),
-}
-
-DOUBTS = {
-    "a beat by who had read further": "b:beat(at=99)",
-    "many beats by a stranger who had read further": "z:beat(at=99)*9",
-    "many beats in its own name that it did not write": "me:beat(at=99)*9",
-    "another genesis": "z:genesis(at=2)",
-}
-
-
-@pytest.mark.parametrize("sign", SIGNS)
-def test_every_sign_that_the_ledger_lost_records_fences_at_once_and_sends_nothing(sign: str) -> None:
-    said, found = SIGNS[sign]
-    answers = replay(f"{OPENING}8 {said}\n").split(f"8 {said}")[1].rstrip()
-    assert "-> Fenced 1@1014 (" in answers
-    assert answers.endswith(f"Stopped LedgerRewound: {found}")
-    assert "Append" not in answers
-
-
-@pytest.mark.parametrize("doubt", DOUBTS)
-def test_a_line_that_anyone_may_have_written_makes_a_member_look_and_costs_it_nothing(doubt: str) -> None:
-    said = f"8 read {DOUBTS[doubt]}\n"
-    *_, line = replay(f"{OPENING}{said}").splitlines()
-    assert line.startswith(f"{said.strip()} -> Recheck, Append me:beat(")
-
-
-def test_a_beat_in_its_name_from_the_future_does_not_lengthen_a_lease() -> None:
-    """Two commands ran side by side after one such line."""
-    *_, before, _, after = replay(f"{OPENING}7.9 ask\n7.9 read me:beat(sent_at=99999)\n7.9 ask\n").splitlines()
-    assert before == after
-    assert "may act for" in after
-
-
-@pytest.mark.parametrize(
-    "genesis_of", [{"partitions": 8}, {"lease": 7.0}, {"guarantee": "available"}, {"version": 2}], ids=str
-)
-def test_a_member_with_other_settings_than_the_ledgers_is_refused(genesis_of: dict[str, object]) -> None:
-    fields = ",".join(f"{key}={value}" for key, value in genesis_of.items())
-    *_, line = replay(f"0 read z:genesis({fields})\n").splitlines()
-    assert " -> Stopped GroupMismatch: " in line
-
-
 def test_a_member_whose_group_beats_all_the_time_joins_without_an_empty_read() -> None:
     member = begun(founded(join("b")))
     phases = []
@@ -144,20 +87,6 @@ def test_a_member_is_refused_when_its_group_moves_to_a_fold_that_it_does_not_kno
     error = stopped(member.step(Read([(2, Upgrade(by="op", version=2))]), 1.0)).error
     assert isinstance(error, GroupMismatch)
     assert "version 2" in error.found
-
-
-def test_what_stands_behind_the_fault_is_not_read() -> None:
-    member = begun(founded(join("b")))
-    effects = member.step(Read([(2, None), (2, None), (3, None)]), 0.0)
-    assert isinstance(stopped(effects).error, LedgerRewound)
-    assert 1 == member.skipped
-
-
-def test_unreadable_records_are_told_of_at_each_doubling_of_their_number() -> None:
-    member = begun(founded())
-    effects = member.step(Read([(member.state.at + i, None) for i in range(9)]), 1.0)
-    notices = [effect for effect in effects if isinstance(effect, Notice)]
-    assert [1, 2, 4, 8] == [it.fields["skipped"] for it in notices if it.event == "record.skipped"]
 
 
 def test_a_member_that_has_ended_says_nothing_more() -> None:
@@ -224,26 +153,6 @@ def test_all_incarnations_of_a_life_begin_with_it_and_no_two_are_alike() -> None
     assert [f"0123456789ab{number}" for number in ("0000", "0001", "0002", "ffff", "10000")] == found
     assert begun(founded()).incarnation == begun(founded()).incarnation, "they come from the generator"
     assert 16 == len(begun(founded()).incarnation)
-
-
-@pytest.mark.parametrize(
-    ("by", "writer"), [("b", "the member 'b' at host:2"), ("witness of a", "'witness of a'")], ids=["member", "child"]
-)
-def test_a_member_that_is_certified_alive_ends_with_an_error_that_names_the_writer(by: str, writer: str) -> None:
-    member = begun(founded(join("b", address="host:2")), life="0123456789ab")
-    error = stopped(member.step(Read([(2, Certify(by=by, incarnation="0123456789ab0000"))]), 1.0)).error
-    assert isinstance(error, Miscertified)
-    assert f"this process lives, and {writer} certified that 0123456789ab0000 is dead" == error.found
-    assert "witness='none'" in error.remedy
-
-
-def test_a_certificate_that_a_member_writes_of_another_is_its_own_record() -> None:
-    """As a wish of its program: else a confirmation of it would look like a lost record."""
-    member = begun(founded(join("b")))
-    record = Certify(by=member.incarnation, incarnation="b")
-    assert Append([record], lasting=True) in member.step(Wish(record), 0.0)
-    member.step(Acknowledged([2]), 0.0)
-    assert [] == [one for one in member.step(Read([(2, record)]), 0.0) if isinstance(one, Stopped)]
 
 
 def test_no_more_authors_are_remembered_than_a_bound_and_the_newest_and_the_member_itself_are() -> None:

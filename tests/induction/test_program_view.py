@@ -112,15 +112,6 @@ def test_what_the_program_released_is_handed_over_and_led_no_more() -> None:
     assert ALL == view.leading
 
 
-def test_on_drain_timeout_the_fence_comes_first_and_then_the_handover() -> None:
-    view = draining()
-    view.release({0: 1001})
-    gives, effects = view.to_give(DRAINED, given(0), 12.0, repeat=False)
-    reason = "the program did not finish within drain_timeout=2 s"
-    assert ([1, 2, 3], [Fenced({1: 1001, 2: 1001, 3: 1001}, reason)]) == (gives, effects)
-    assert ({}, inf) == (view.leading, view.deadline)
-
-
 def test_each_partition_has_its_own_time_to_finish() -> None:
     partly = folded(join("q"), Pin(by="o", partition=0, name="q"), state=OWNER)
     view = leading(partly)
@@ -134,18 +125,6 @@ def test_each_partition_has_its_own_time_to_finish() -> None:
     assert 13.0 == view.deadline
 
 
-def test_what_was_asked_back_has_to_be_let_go_even_if_it_is_to_stay_after_all() -> None:
-    """The program was told to finish, and only a new term tells it to begin again."""
-    view = draining()
-    view.look(OWNER, "p")
-    assert 12.0 == view.deadline
-    assert ([], []) == view.to_give(OWNER, TENURE, 11.9, repeat=False)
-    gives, effects = view.to_give(OWNER, TENURE, 12.0, repeat=False)
-    assert [0, 1, 2, 3] == gives
-    assert [Fenced] == [type(effect) for effect in effects]
-    assert inf == view.deadline
-
-
 def test_what_was_lost_while_draining_needs_no_answer() -> None:
     view = draining()
     assert [Fenced(ALL, "")] == view.settle({}, take=True)
@@ -153,23 +132,7 @@ def test_what_was_lost_while_draining_needs_no_answer() -> None:
     assert [] == view.release(ALL)
 
 
-def test_a_member_that_leaves_asks_for_everything_back() -> None:
-    view = leading()
-    assert [Revoked(ALL)] == view.drain_all(10.0)
-    assert [] == view.drain_all(11.0)
-    assert [0, 1, 2] == view.release({0: 1001, 1: 1001, 2: 1001})
-    reason = "the program did not finish within drain_timeout=2 s"
-    assert [Fenced({3: 1001}, reason)] == view.drain_all(12.0)
-    assert {} == view.leading
-
-
 # Letting go, under `available`
-
-
-def test_a_partition_is_handed_over_while_it_is_led() -> None:
-    view = leading(DRAINED, settings=AVAILABLE)
-    assert ([0, 1, 2, 3], []) == view.to_give(DRAINED, TENURE, 10.0, repeat=False)
-    assert ALL == view.leading
 
 
 def test_when_the_successor_was_heard_the_program_is_asked_to_stop_and_else_it_is_fenced() -> None:

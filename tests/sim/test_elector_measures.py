@@ -16,13 +16,10 @@ def ticking() -> float:
 SECONDS = count()
 
 
-@pytest.mark.parametrize(("nodes", "partitions", "replicas"), [(3, 6, 3), (4, 12, 3)])
-def test_by_priority_with_transfer_no_node_leads_more_than_its_share_after_restarts(
-    nodes: int, partitions: int, replicas: int
-) -> None:
-    found = balance("priority", nodes, partitions, 8, 1, replicas=replicas)
-    assert (8, 1.0) == (found.total, found.share)
-    assert {partitions // nodes: 8} == dict(found.most)
+def test_by_priority_with_transfer_no_node_leads_more_than_its_share_after_restarts() -> None:
+    """The text's measure: how often leaders are balanced, of all times that a node was restarted."""
+    found = balance("priority", 4, 12, 8, 1, replicas=3)
+    assert (8, 1.0, {3: 8}) == (found.total, found.share, dict(found.most))
 
 
 def test_at_random_or_without_transfer_one_node_leads_more_than_its_share() -> None:

@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
-from math import inf
 from random import Random
 from typing import Any
 
@@ -178,7 +177,6 @@ SEARCHED: dict[str, AnyBounds] = {
     "exclusive": EXCLUSIVE,
     "available": replace(EXCLUSIVE, guarantee="available"),
     "neli zombies": replace(EXCLUSIVE, zombies=True),
-    "fast-neli zombies": replace(EXCLUSIVE, protocol="fast-neli", zombies=True),
 }
 
 
@@ -195,8 +193,6 @@ SEARCHED: dict[str, AnyBounds] = {
             "small",
             "terms strictly grow: the owner changed, its term did not grow",
         ),
-        # A new leader has no grace.
-        (Neli, "_begins", lambda *_: -inf, "exclusive", "at most one acts: m0 and m1 both may, for partition 0"),
         # Members publish nothing.
         (
             Neli,
@@ -215,7 +211,6 @@ SEARCHED: dict[str, AnyBounds] = {
         ),
         # A zombie that does not ask the group has the term of its successor.
         (Contender, "_propose", begin_at_once, "neli zombies", "terms grow: "),
-        (Contender, "_propose", begin_at_once, "fast-neli zombies", "terms grow: "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
