@@ -10,7 +10,7 @@ from itertools import cycle
 import pytest
 
 from neli_router import clock
-from neli_router.clock import NARROW_NS, SLACK_NS, LinuxClock, clock_of, host_clock, require_supported_platform
+from neli_router.clock import SLACK_NS, LinuxClock, clock_of, host_clock, require_supported_platform
 from neli_router.errors import Unsupported
 
 MICRO, MILLI, SECOND = 1_000, 1_000_000, 1_000_000_000
@@ -93,14 +93,6 @@ def test_a_host_that_interrupts_every_first_reading_costs_at_most_half_of_the_na
     assert before - 40e-6 <= tell() <= host.seconds() + 40e-6
 
 
-def test_a_narrow_first_reading_needs_no_second() -> None:
-    readings: list[int] = []
-    host = Host(costs=[NARROW_NS // 2])
-    host.before_reading.append(readings.append)
-    LinuxClock(host.read)
-    assert [MONOTONIC, BOOTTIME, MONOTONIC] == readings
-
-
 def test_it_neither_jitters_nor_goes_back_with_the_time_that_seems_spent_suspended() -> None:
     """A difference under the slack does not count as a suspend."""
     host = Host(suspended=10 * SECOND)
@@ -172,7 +164,7 @@ def test_the_real_clock_never_goes_back_in_any_thread() -> None:
 
     def watch() -> None:
         last = host_clock()
-        for _ in range(20_000):
+        for _ in range(5_000):
             now = host_clock()
             if now < last:
                 went_back.append(last - now)

@@ -10,14 +10,7 @@
 | Close, and Await of the end | `test_contract` |
 | Configuration: names and defaults | `test_settings_` |
 
-| fault of goNELI's source | test |
-| --- | --- |
-| `time.Now().UnixNano()` is subtracted: the wall clock may be set | `test_fault_wall_clock_arithmetic` |
-| `lastReceived` is set by whatever message came | `test_fault_any_message_taken_for_ones_own_heartbeat` |
-| `lastReceived` is the time of receipt | `test_fault_freshness_counted_from_receipt` |
-| `onAssigned` sets `isLeader` | `test_acquired_` |
-| `isLeader` is cleared by the next poll only | `test_contract`: `test_a_leader_is_one_by_the_time_` |
-| `onRevoked` calls the barrier, fenced or not | `test_fenced_` |
+The tests that begin with `test_fault_` show faults of goNELI's source that this machine does not have.
 """
 
 import pytest

@@ -1,7 +1,7 @@
 """Preferences: what a person says of who shall lead, as priorities."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neli_router.electors.preferences import OTHERS, preferred_rows
@@ -47,11 +47,8 @@ def test_without_a_rule_for_it_a_partition_keeps_what_is_assigned() -> None:
     assert [assign(i, 3, 3) for i in range(1, 6)] == rows("0: c:1")[1:]
 
 
-@given(
-    st.lists(st.sampled_from([*PEERS, "d:1", "e:1"]), min_size=1, unique=True),
-    st.integers(1, 5),
-    st.integers(0, 5),
-)
+@given(st.lists(st.sampled_from([*PEERS, "d:1", "e:1"]), min_size=1, unique=True), st.integers(1, 5), st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
 def test_preferences_never_say_who_the_replicas_are(order: list[str], factor: int, at: int) -> None:
     peers = (*PEERS, "d:1", "e:1")
     text = ",".join([*order[:at], OTHERS, *order[at:]])

@@ -258,15 +258,6 @@ def test_memory_a_term_is_above_the_base_and_none_that_was_kept_above_it_is_forg
     assert [1000, 1000, 2000] == begun
 
 
-def test_a_copy_goes_its_own_way() -> None:
-    machine, now = leader(term=5)
-    other = copy(machine)
-    before = dict(vars(machine))
-    for event in (TICK, Said(1, Support(5, 1, 0.0, 0)), Said(2, Proposal(9)), TICK):
-        other.step(event, now + 1.0)
-    assert before == vars(machine)
-
-
 @pytest.mark.parametrize(
     "written", [["H", -1, 2], ["H", 2**62, 2], ["H", 1.5, 2], ["Z", 1], ["H"], ["S", 1, 0, "x", 0]]
 )

@@ -283,20 +283,6 @@ def test_a_member_that_leaves_the_sharing_leaves_the_others_less_to_keep(pinned:
     assert after == owned(assign(group(1, 1, 1, 1, 1), owners_of(before), pins=pins))
 
 
-@given(situations(members_max=6, partitions_max=20), st.data())
-@LAW
-def test_a_pin_is_obeyed_and_one_to_a_stranger_or_of_no_partition_is_not_there(
-    situation: Situation, data: st.DataObject
-) -> None:
-    loads = data.draw(st.dictionaries(st.integers(-1, 20), st.floats(0, 100)))
-    target = situation.assign(loads=loads)
-    assert {at: target[at] for at in situation.pinned()} == {
-        at: situation.members[position].incarnation for at, position in situation.pinned().items()
-    }
-    heeded = {at: situation.members[position].name for at, position in situation.pinned().items()}
-    assert target == Situation(situation.members, situation.owners, heeded, situation.drains).assign(loads=loads)
-
-
 def test_a_pin_waits_for_its_member_and_outranks_a_drain() -> None:
     members = group(1, 1, 1)
     before = assign(members[:2], [None] * 6, pins={0: "m2"})
@@ -307,7 +293,7 @@ def test_a_pin_waits_for_its_member_and_outranks_a_drain() -> None:
 
 @given(loaded(), st.integers(0, 9))
 @LAW
-def test_loads_change_which_partitions_move_but_not_the_counts_and_make_no_more_moves_than_allowed(
+def test_loads_change_which_partitions_move_but_no_pin_and_no_count_and_make_no_more_moves_than_allowed(
     drawn: tuple[Situation, list[float]], moves_max: int
 ) -> None:
     """Beyond those that are forced, and none are in the second case."""
@@ -315,6 +301,8 @@ def test_loads_change_which_partitions_move_but_not_the_counts_and_make_no_more_
     for each in (situation, situation.after(situation.assign())):
         forced, target = each.assign(), each.assign(loads=dict(enumerate(loads)), moves_max=moves_max)
         assert counts_of(situation.members, forced) == counts_of(situation.members, target)
+        pinned = {at: each.members[position].incarnation for at, position in each.pinned().items()}
+        assert pinned == {at: target[at] for at in pinned}
         moves = [len(moved(each.members, each.owners, reached)) for reached in (target, forced)]
         assert moves[0] <= moves[1] + moves_max
 
@@ -434,18 +422,5 @@ def drawn_targets(seeds: Collection[int]) -> str:
 
 
 def test_what_a_version_computes_never_changes() -> None:
-    """Nor does it depend on the process: Python draws another hash seed for each run of the tests."""
+    """Nor does it depend on the process, or on the order of a set: Python draws another hash seed for each run."""
     assert {ASSIGNMENT_VERSION: drawn_targets(range(400))} == {ASSIGNMENT_VERSION: GOLDEN.get(ASSIGNMENT_VERSION)}
-
-
-@given(loaded(), st.randoms(use_true_random=False))
-@LAW
-def test_the_order_of_pins_drains_and_loads_is_of_no_account(
-    drawn: tuple[Situation, list[float]], rng: random.Random
-) -> None:
-    situation, loads = drawn
-    pins, drains, named = list(situation.pins.items()), list(situation.drains), list(enumerate(loads))
-    for each in (pins, drains, named):
-        rng.shuffle(each)
-    shuffled = Situation(situation.members, situation.owners, dict(pins), tuple(drains))
-    assert situation.assign(loads=dict(enumerate(loads))) == shuffled.assign(loads=dict(named))

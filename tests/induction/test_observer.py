@@ -56,11 +56,6 @@ def test_it_knows_when_a_member_was_last_heard() -> None:
     assert 9.0 == observer.heard_at
 
 
-def test_it_can_carry_a_wish_to_the_ledger() -> None:
-    wish = Drain(by="operator", name="a")
-    assert [Append([wish], lasting=True)] == watching().step(Wish(wish), 1.0)
-
-
 def test_unreadable_records_are_told_of_at_each_doubling_of_their_number() -> None:
     told = [(2, 1), (3, 2), (5, 4), (9, 8)]
     assert [Notice("record.skipped", {"offset": offset, "skipped": skipped}) for offset, skipped in told] == read(
@@ -79,12 +74,16 @@ def test_after_a_restart_it_has_to_catch_up_again() -> None:
     assert isinstance(effect, Stopped)
 
 
-def test_an_outage_and_what_concerns_members_only_leave_it_alone() -> None:
+def test_it_carries_wishes_and_ends_when_it_is_told_to_and_other_inputs_leave_it_alone() -> None:
     observer = watching(join("a"))
-    before = observer.state
+    before, wish = observer.state, Drain(by="operator", name="a")
     for event in (TICK, Away(), Acknowledged([9]), Released({0: 1001})):
         assert [] == observer.step(event, 2.0)
+    assert [Append([wish], lasting=True)] == observer.step(Wish(wish), 2.0)
     assert before is observer.state
+    assert [Stopped(None)] == observer.step(Close(), 2.0)
+    assert [] == observer.step(Wish(wish), 3.0)
+    assert [] == read(observer, join("a"))
 
 
 SIGNS: dict[str, tuple[list[tuple[int, Record | None]], type[Exception]]] = {
@@ -121,10 +120,3 @@ def test_it_ends_when_the_ledger_cannot_be_used_or_the_group_moves_to_a_fold_tha
     assert isinstance(effect, Stopped)
     assert isinstance(effect.error, GroupMismatch)
     assert "version 2" in effect.error.found
-
-
-def test_it_ends_when_it_is_told_to_and_says_nothing_more() -> None:
-    observer = watching()
-    assert [Stopped(None)] == observer.step(Close(), 2.0)
-    assert [] == observer.step(Wish(Drain(by="operator", name="a")), 3.0)
-    assert [] == read(observer, join("a"))

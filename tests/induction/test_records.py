@@ -81,10 +81,7 @@ WRITTEN: list[tuple[Record, bytes]] = [
         Certify(by="witness of alice", incarnation="a1"),
         b'{"kind":"certify","by":"witness of alice","v":1,"incarnation":"a1"}',
     ),
-    (
-        Handover(by="a1", partition=3, term=1001),
-        b'{"kind":"handover","by":"a1","v":1,"partition":3,"term":1001}',
-    ),
+    (Handover(by="a1", partition=3, term=1001), b'{"kind":"handover","by":"a1","v":1,"partition":3,"term":1001}'),
     (Leave(by="a1"), b'{"kind":"leave","by":"a1","v":1,"grace":0.0}'),
     (Drain(by="op", name="bob"), b'{"kind":"drain","by":"op","v":1,"name":"bob"}'),
     (Undrain(by="op", name="bob"), b'{"kind":"undrain","by":"op","v":1,"name":"bob"}'),

@@ -36,7 +36,6 @@ def test_a_start_from_a_snapshot_has_the_state_of_a_reader_of_all_before() -> No
     for state in (STATE, founded(join("a"), Leave(by="a"))):
         assert state == restore(written(state))
         assert state.at == written(state).upto
-        assert snapshot("z", state) == snapshot("z", restore(written(state)))
 
 
 def test_before_its_genesis_a_ledger_has_nothing_to_keep() -> None:

@@ -123,14 +123,12 @@ SIGNS: dict[str, tuple[Reader, str]] = {
         "one at offset 5 says that its writer had read up to 99",
     ),
     "another's record where a confirmed one stood": (Reader().acknowledged(1).read(join("b")), "another one or none"),
-    "bytes where a confirmed one stood": (Reader().acknowledged(1).read(None), "another one or none was read there"),
     "a wish where a confirmed one stood": (
         Reader().acknowledged(1).read(Drain(by="operator", name="x")),
         "another one or none was read there",
     ),
     "a confirmation of what is another's": (Reader().read(join("b")).acknowledged(1), "another one or none"),
     "a confirmation of bytes": (Reader().read(None).acknowledged(1), "another one or none was read there"),
-    "a confirmation of a wish": (Reader().read(Drain(by="op", name="x")).acknowledged(1), "another one or none"),
     "a confirmed offset that was skipped": (Reader().acknowledged(1).read_at(2, join("m")), "another one or none"),
     "a confirmation of a skipped offset": (Reader().read_at(2, join("m")).acknowledged(1), "another one or none"),
     # As long as nothing was forgotten

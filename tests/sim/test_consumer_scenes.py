@@ -147,36 +147,6 @@ def test_two_act_together_only_under_available_and_then_after_a_silence_more_bri
     assert {0.0} == {measured(seed, "exclusive")["overlap"] for seed in range(3)}
 
 
-# Beyond the assumptions: only terms keep two apart
-
-
-@pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
-def test_a_zombie_that_fetches_on_is_refused_by_the_fence_and_its_successor_never(protocol: BorrowedProtocol) -> None:
-    """The broker forgets a consumer before its session is over, and goes on answering its fetches."""
-    scene = Scene(protocol, "exclusive", "beyond", current=0.3, error=0.01)
-    group = scene.group
-    group.broker.day.set_right(0.0)  # One assumption at a time: all clocks of the day are right here.
-    p = group.start("p")
-    p.day.set_right(0.0)
-    scene.run(3.0)
-    q = group.start("q")
-    q.day.set_right(0.0)
-    scene.run(5.0)
-    p.consumer.group_cut_until = 60.0
-    group.broker.forget(str(group.broker.identity_of(p.label)), "lost its connection")
-    highest, refused = -1, set()
-    while scene.world.now < 9.0:
-        scene.run(scene.world.now + STEP)
-        for process in group.acting.who(0):
-            # A resource admits a write under the highest term that it has seen, or a higher one.
-            term = group.acting.terms(process)[0]
-            refused |= {process.label} if term < highest else set()
-            highest = max(highest, term)
-    assert scene.together > 0
-    assert {p.label} == refused
-    assert [q.label] == [process.label for process in group.acting.who(0)]
-
-
 # Every check can fail
 
 

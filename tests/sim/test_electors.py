@@ -8,12 +8,10 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-import msgspec
 import pytest
 
 from neli_router.electors.council import Council
 from neli_router.electors.events import PeerEffect
-from neli_router.electors.settings import PeerSettings
 from neli_router.electors.voter import Voter
 from neli_router.errors import NeliError
 from neli_router.sim.electors.insight import TermInsight, insight_of
@@ -87,17 +85,6 @@ def test_an_elector_that_is_broken_is_seen(
     for name, method in broken.items():
         monkeypatch.setattr(Council, name, method)
     assert rule == next(broken_rules(weather, forced))
-
-
-def test_peers_that_do_not_scout_unseat_leaders_that_a_majority_hears(monkeypatch: pytest.MonkeyPatch) -> None:
-    """BlazingMQ's stories, found by chance."""
-    settings = ElectorOptions.settings
-
-    def without_scouting(options: ElectorOptions, place: int) -> PeerSettings:
-        return msgspec.structs.replace(settings(options, place), scouting=False)
-
-    monkeypatch.setattr(ElectorOptions, "settings", without_scouting)
-    assert "sticks" == next(broken_rules("fair", {}))
 
 
 class _AllLead(TermInsight):

@@ -101,10 +101,7 @@ def test_one_that_crashed_is_certified_before_or_after_its_join_and_its_join_is_
     assert "join" not in verbs(walk_on(crashed, "certify"))
     assert ["i0"] == list(walk_on(crashed, "join").tip.seats)
     assert {} == walk_on(crashed, "join", "certify").tip.seats
-
-
-def test_the_living_are_not_certified() -> None:
-    assert "certify" not in verbs(walk("start", "join", "read"))
+    assert "certify" not in verbs(walk("start", "join", "read")), "the living are not certified"
 
 
 def test_one_that_crashed_as_it_lent_its_lease_is_certified_when_that_has_ended() -> None:

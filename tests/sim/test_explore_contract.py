@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace as changed
 
-from neli_router.belief import Belief
 from neli_router.cli import main
 from neli_router.commands.proofs import AnyBounds
 from neli_router.consumer_group.contender import Contender
@@ -23,8 +22,7 @@ from neli_router.induction.snapshots import restore
 from neli_router.induction.tenure import Tenure
 from neli_router.sim import steps as ledger_steps
 from neli_router.sim.consumers import canon as consumer_canon
-from neli_router.sim.consumers.miniature import ConsumerBounds, broken_consumer_rule, twin
-from neli_router.sim.consumers.options import BorrowedProtocol
+from neli_router.sim.consumers.miniature import ConsumerBounds, broken_consumer_rule
 from neli_router.sim.consumers.steps import ConsumerMiniatures, next_in_calm
 from neli_router.sim.electors import canon as elector_canon
 from neli_router.sim.electors import rumour_keys
@@ -124,11 +122,7 @@ def test_worlds_with_one_key_can_do_the_same_and_a_step_changes_no_world_but_its
             consumer_canon.LEFT_OUT,
             [ConsumerBounds("neli").machine("m0", 0, 0), ConsumerBounds("fast-neli").machine("m0", 0, 0)],
         ),
-        (
-            elector_canon.KEPT,
-            elector_canon.LEFT_OUT,
-            [ElectorMiniatures(ElectorBounds()).first().places[0].elector],
-        ),
+        (elector_canon.KEPT, elector_canon.LEFT_OUT, [ElectorMiniatures(ElectorBounds()).first().places[0].elector]),
         (
             rumour_keys.KEPT,
             rumour_keys.LEFT_OUT,
@@ -215,12 +209,7 @@ SEARCHED: dict[str, AnyBounds] = {
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_broken_is_found_with_the_way_there(
-    monkeypatch: pytest.MonkeyPatch,
-    owner: object,
-    name: str,
-    broken: Callable[..., object],
-    kind: str,
-    rule: str,
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, broken: Callable[..., object], kind: str, rule: str
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
     report = explore(miniatures_of(SEARCHED[kind]))
@@ -240,16 +229,6 @@ def test_the_way_to_what_is_broken_is_the_shortest(monkeypatch: pytest.MonkeyPat
 
 
 # Particular to borrowed groups
-
-
-@pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
-def test_a_twin_shares_nothing_that_changes(protocol: BorrowedProtocol) -> None:
-    machine = ConsumerBounds(protocol).machine("m0", 0, 0)
-    other = twin(machine)
-    for one, two in ((machine, other), (machine._belief, other._belief)):
-        for name, value in vars(one).items():
-            changes = isinstance(value, dict | list | set | Belief)
-            assert changes != (vars(two)[name] is value), name
 
 
 @pytest.mark.parametrize("bounds", [bounds for bounds in KINDS.values() if isinstance(bounds, ConsumerBounds)], ids=str)

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from neli_router.sim.simulate import outage
-from neli_router.sim.world import LINES_MAX, LocalClock, World, draw_clock
+from neli_router.sim.world import LocalClock, World, draw_clock
 
 
 def test_the_trace_tells_bytes_times_and_actions_apart() -> None:
@@ -27,13 +27,6 @@ def test_what_is_for_one_time_happens_in_the_order_of_asking() -> None:
         world.at(time, lambda what=what: happened.append((world.now, what)))
     world.run(3.0)
     assert [(0.0, "now"), (1.0, "a"), (2.0, "b"), (2.0, "c")] == happened
-
-
-def test_only_the_last_lines_are_kept() -> None:
-    world = World(1)
-    for number in range(LINES_MAX + 5):
-        world.note("m1", f"line {number}")
-    assert (LINES_MAX, "line 5") == (len(world.lines), world.lines[0].what)
 
 
 def test_a_clock_shows_what_its_rates_add_up_to_and_knows_when() -> None:
