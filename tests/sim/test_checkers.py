@@ -523,10 +523,6 @@ def test_two_who_act_on_tables_that_differ_after_the_doubt_are_found() -> None:
 # Program: the order of events
 
 
-def program() -> Program:
-    return Program("m1#1", options(), LEASE, Random(1), lambda seconds, event: None)
-
-
 @pytest.mark.parametrize(
     ("events", "message"),
     [
@@ -539,7 +535,7 @@ def program() -> Program:
     ],
 )
 def test_events_in_an_order_that_misleads_a_program_are_found(events: list[News], message: str) -> None:
-    told = program()
+    told = Program("m1#1", options(), LEASE, Random(1), lambda seconds, event: None)
     for event in events[:-1]:
         told.hear(event)
     with breaks("events_in_order", message):

@@ -279,10 +279,6 @@ explore: term: 3 electors, 2 terms over all time, lease 1 ticks, each stands at 
 over all time, which forget their term, the newest message of each kind between two lost, late, doubled; at most 100
 states
 
-neli explore --protocol gossip --voter-twice-as-fast --states 100
-explore: gossip: 3 electors, two rivals and one voter, 1 terms and 0 restarts over all time, P=2 ticks, clocks of rates
-(1, 2, 1), without ceding, the last 1 of each place's words lost, late, doubled; at most 100 states
-
 neli explore --protocol gossip --changes 1 --separate --restarts 1 --both-voters-fickle --states 100
 explore: gossip: 4 electors, two rivals and two voters, of whom one has no vote at first and both favour either, 1 terms
 and 1 restarts of the voters over all time, 1 changes of the electorate, which travel apart from declarations, P=2

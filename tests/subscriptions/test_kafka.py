@@ -102,26 +102,22 @@ def test_a_topic_is_made_with_the_times_of_the_broker_and_a_short_memory(kafka: 
     assert ("LogAppendTime", "600000") == (said["message.timestamp.type"], said["retention.ms"])
 
 
-def test_a_topic_that_is_there_is_taken_as_it_is_unless_another_number_of_partitions_was_said(kafka: str) -> None:
-    group = fresh()
+def test_a_topic_that_is_there_is_taken_as_it_is_unless_it_is_compacted_or_has_other_partitions(kafka: str) -> None:
+    group, compacted = fresh(), fresh()
     make(kafka, f"{group}.neli", partitions=7)
     with closing(opened(kafka, group)) as subscription:
         assert (7, False) == (subscription.partitions, subscription.broker_times)
         assert any("keeps the writers' times" in doubt for doubt in subscription.doubts)
     with pytest.raises(GroupMismatch, match=r"with 3 partitions was wanted, but it has 7: say layout.partitions=7"):
         opened(kafka, group, "partitions=3")
+    make(kafka, f"{compacted}.neli", cleanup_policy="compact")
+    with pytest.raises(LedgerUnusable, match="takes no messages without a key"):
+        opened(kafka, compacted)
 
 
 def test_a_topic_that_is_not_to_be_made_is_missing(kafka: str) -> None:
     with pytest.raises(LedgerMissing, match=r"--partitions 3 .*message.timestamp.type=LogAppendTime"):
         opened(kafka, fresh(), "partitions=3", create=False)
-
-
-def test_a_compacted_topic_is_refused(kafka: str) -> None:
-    group = fresh()
-    make(kafka, f"{group}.neli", cleanup_policy="compact")
-    with pytest.raises(LedgerUnusable, match="takes no messages without a key"):
-        opened(kafka, group)
 
 
 # What is not safe
