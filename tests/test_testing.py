@@ -59,12 +59,9 @@ def test_time_stands_still_unless_it_is_turned_and_a_group_settles_into_equal_sh
         assert set(range(12)) == group["a"].led.keys() | group["b"].led.keys() | group["c"].led.keys()
 
 
-def test_waiting_turns_the_clock() -> None:
+def test_waiting_turns_the_clock_and_without_effect_ends_with_an_error() -> None:
     with testing.group("a", partitions=1, lease=1.0) as group, group["a"].leading("k") as lease:
         assert (1.0 < group.now < 1.1, True) == (True, lease.holds())
-
-
-def test_waiting_without_effect_ends_with_an_error() -> None:
     with testing.group("a", "b", partitions=2) as group:
         group.settle()
         mine = next(iter(group["a"].led))

@@ -88,7 +88,7 @@ def test_a_rule_whose_peers_are_no_replicas_of_a_partition_that_it_names_is_refu
     assert [(2, 1, 0), (0, 1, 2)] == rows("c:1", partitions=2, factor=2)  # Where it is none, the others stand.
     with pytest.raises(ConfigError) as caught:
         rows("d:1; 9: a:1; 0: b:1,b:1")
-    assert 3 == len(caught.value.problems), "all that is wrong is told at once"
+    assert 3 == len(caught.value.problems), "one error names all problems"
 
 
 # In elections

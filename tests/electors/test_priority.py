@@ -25,7 +25,7 @@ from tests.electors.scenes import Scene, new_elector, term_settings
 
 
 def test_assignment_is_as_in_the_tables_of_the_text_and_spreads_the_partitions_of_a_dead_node_over_two() -> None:
-    """Of four nodes, node 0 is the primary of partitions 1, 5 and 9; node 1 the secondary of 1 and 9, node 2 of 5."""
+    """Node 0 of four is the primary of partitions 1, 5 and 9; node 1 the secondary of 1 and 9, node 2 of 5."""
     table = [(3, 1, 1, 3, 2, 2), (2, 3, 2, 1, 3, 1), (1, 2, 3, 2, 1, 3)]
     assert table == list(zip(*(assign(partition, 3, 3) for partition in range(6)), strict=True))
     rows = {number: assign(number - 1, 4, 3) for number in range(1, 13)}

@@ -242,9 +242,9 @@ def test_no_member_to_own_and_nothing_to_be_owned() -> None:
         ((1, 1, 2), "", "", [3, 3, 6]),
         ((1, 0, 1), "", "", [6, 0, 6]),
         ((0, 0, 0, 0), "", "", [3, 3, 3, 3]),
-        ((0, 0, 3), "", "m2", [6, 6, 0]),  # Whoever counts has no weight, so they are equal.
+        ((0, 0, 3), "", "m2", [6, 6, 0]),  # No member that counts has a weight, so they are equal.
         ((1, 1, 2), "", "m2", [6, 6, 0]),
-        ((1, 1, 2), "", "m0 m1 m2", [3, 3, 6]),  # Somebody must own.
+        ((1, 1, 2), "", "m0 m1 m2", [3, 3, 6]),  # One member must own.
         ((0, 0), "", "m0 m1", [6, 6]),
         ((1, 1), "", "stranger", [6, 6]),
         # Pins may make balance impossible, and leave the rest to the others.
@@ -368,14 +368,14 @@ def test_a_partition_without_a_load_counts_as_the_mean() -> None:
         ((1, 1), "00001111", "99991111", 2, "00010111"),
         ((1, 1), "00001111", "99991111", 3, "00010111"),
         ((1, 1), "00001111", "99991111", 99, "00110011"),  # Two hot ones for two cold ones.
-        ((1, 1), "00001111", "91111111", 99, "00001111"),  # Nobody is helped if the hot one is passed on ...
+        ((1, 1), "00001111", "91111111", 99, "00001111"),  # Passing the hot one on helps no member ...
         ((1, 4), "0011111111", "9111111111", 99, "1011111110"),  # ... but by a member that carries it more easily.
         ((1, 1, 1), "000111222", "922633111", 99, "201011220"),
         ((1, 1, 1), "001122", "904400", 99, "001212"),  # That m0 cannot be relieved must not keep m1 from it.
         ((1, 1, 1), "001122", "902200", 99, "001122"),  # And if m1 carries less than a fair part, it has no need.
         ((1, 1), "00001111", "99998888", 99, "00001111"),  # Too little would be shifted to be worth two handovers.
         ((1, 1, 4), "001122222222", "911122211112", 99, "222210122220"),  # m1 carries least; the 9 is not for it.
-        # What has no owner, and what a newcomer gets, is dealt out by load at once.
+        # Partitions without an owner and a newcomer's share are dealt out by load, without further moves.
         ((1, 1), "....", "1234", 0, "0110"),
         ((1, 1), "00000000", "99991111", 0, "01010101"),
         ((1, 1), "00000000", "91919191", 0, "00110011"),
@@ -422,5 +422,5 @@ def drawn_targets(seeds: Collection[int]) -> str:
 
 
 def test_what_a_version_computes_never_changes() -> None:
-    """Nor does it depend on the process, or on the order of a set: Python draws another hash seed for each run."""
+    """Every process computes the same, in whatever order a set is: Python draws another hash seed for each run."""
     assert {ASSIGNMENT_VERSION: drawn_targets(range(400))} == {ASSIGNMENT_VERSION: GOLDEN.get(ASSIGNMENT_VERSION)}

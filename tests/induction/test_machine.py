@@ -418,13 +418,13 @@ def played(group: Group, seed: int) -> Iterator[int]:
 def test_whatever_happens_members_sleep_between_deadlines_and_left_alone_they_own_and_lead_everything(
     guarantee: Guarantee, seed: int
 ) -> None:
-    """A member that did not sleep would burn a core. And its program is never told more than it may act for."""
+    """A member that did not sleep would burn a core. Its program never believes more than it may act for."""
     group = Group(guarantee)
     for place in played(group, seed):
         group.rest(place)
     group.hung.clear()
     group.loses.clear()
-    group.play(0, "restart")  # Somebody who stays.
+    group.play(0, "restart")  # A member that stays.
     group.log += [Undrain(by="op", name=name) for name in "abc"]
     group.live(30.0)
     living = [member for member in group.members if member.phase is Phase.MEMBER]

@@ -152,11 +152,6 @@ def test_a_seed_that_failed_once_holds_every_promise(seed: int, kind: tuple[str,
     assert found.violation is None, f"{found.violation}\n{found.transcript}"
 
 
-def test_seeds_that_differ_are_runs_that_differ() -> None:
-    traces = [found.trace for _, found in first_runs()]
-    assert len(traces) == len(set(traces))
-
-
 def faults_of(options: AnyOptions) -> set[str]:
     """The faults that can be struck."""
     world = World(1)
