@@ -35,19 +35,6 @@ def one_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witnessing]:
         yield host
 
 
-def require_takeover(host: Witnessing) -> None:
-    process = host.start()
-    until(lambda: process.incarnation() in host.state.owners, "its share")
-    process.process.kill()
-    host.await_certificate(process)
-    (agent,) = host.state.seats
-    assert {agent} == set(host.state.owners)
-
-
-def test_all_it_owned_is_the_others_in_the_record_that_certifies_it(host: Witnessing) -> None:
-    require_takeover(host)
-
-
 def test_a_fork_that_has_its_connection_and_lives_on_does_not_hide_the_end(host: Witnessing) -> None:
     process = host.start("if os.fork() == 0: sys.stdin.read()\nprint('ready', flush=True)\nsys.stdin.read()")
     process.process.kill()
@@ -191,16 +178,6 @@ def test_the_dead_leave_room_for_the_living(tmp_path: Path, monkeypatch: pytest.
                 assert 1 == agent.on_loop(lambda: lives.witnessed)
             until(lambda: 0 == agent.on_loop(lambda: lives.witnessed), "its end")
         assert 2 == agent.on_loop(lambda: len(lives))
-
-
-@pytest.mark.parametrize(
-    "server", [pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("redis", marks=pytest.mark.redis)]
-)
-def test_a_killed_process_is_certified_in_a_server(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    there = request.getfixturevalue(server)
-    ledger = f"kafka://{there}/{tmp_path.name}" if server == "kafka" else f"{there}/{tmp_path.name}"
-    with Witnessing(tmp_path, "--accept-rewinds", ledger=ledger) as host:
-        require_takeover(host)
 
 
 def test_an_agent_that_is_yet_to_join_certifies_by_its_name(tmp_path: Path) -> None:

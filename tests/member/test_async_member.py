@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -12,7 +12,6 @@ from neli_router import testing
 from neli_router.config import Config
 from neli_router.errors import (
     Closed,
-    ConfigError,
     GroupMismatch,
     HandlerFailed,
     LeaseLost,
@@ -25,6 +24,7 @@ from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from neli_router.protocol import BEATS_PER_LEASE, Acquired, Event, Revoked
 from neli_router.testing import Group
+from tests.support.looping import in_loop
 from tests.support.waiting import PATIENCE, until, until_in_loop
 
 
@@ -50,149 +50,109 @@ async def turns(count: int = 20) -> None:
 # By a turned clock: when a block is cancelled, and by whom
 
 
-def test_a_lost_lease_cancels_the_block_at_once(group: Group) -> None:
-    async def main() -> str:
-        member = await AsyncMember(group["a"]).open()
-        try:
-            async with member.leading(min(member.led)):
-                asyncio.get_running_loop().call_soon(group.cut, "a")
-                asyncio.get_running_loop().call_soon(group.advance, 1.5)
-                await asyncio.sleep(PATIENCE)
-        except LeaseLost as error:
-            task = asyncio.current_task()
-            assert task is not None
-            assert 0 == task.cancelling()
-            await turns()  # A cancelled task is not cancelled once more.
-            return error.found
-        finally:
-            group.heal("a")
-        return "nothing"
+@in_loop
+async def test_a_lost_lease_cancels_the_block_at_once_and_only_once(group: Group) -> None:
+    async def work() -> None:
+        async with member.leading(min(member.led)):
+            asyncio.get_running_loop().call_soon(group.cut, "a")
+            asyncio.get_running_loop().call_soon(group.advance, 1.5)
+            await asyncio.sleep(PATIENCE)
 
-    assert "no Beat of this member came back for 1 s" in asyncio.run(main())
+    member = await AsyncMember(group["a"]).open()
+    with pytest.raises(LeaseLost, match="no Beat of this member came back for 1 s"):
+        await work()
+    task = asyncio.current_task()
+    assert task is not None
+    assert 0 == task.cancelling()
+    await turns()
+    group.heal("a")
 
 
-def test_a_lease_that_ends_while_the_members_own_thread_hangs_cancels_the_block_too(group: Group) -> None:
+@in_loop
+async def test_a_lease_that_ends_while_the_members_own_thread_hangs_cancels_the_block_too(group: Group) -> None:
     """There is no notification then; the block looks by itself when its lease is to end."""
 
-    async def main() -> str:
-        member = await AsyncMember(group["a"]).open()
+    async def work() -> None:
         async with member.leading(min(member.led)):
             group.pause("a")
             group.advance(1.5)
             await asyncio.sleep(PATIENCE)
-        return "nothing"
 
+    member = await AsyncMember(group["a"]).open()
     with pytest.raises(LeaseLost, match="no heartbeat of a having come back in time"):
-        asyncio.run(main())
+        await work()
 
 
-def test_a_cancellation_from_outside_is_not_swallowed(group: Group) -> None:
-    async def main() -> None:
-        async def work() -> None:
-            async with member.leading(min(member.led)):
-                await asyncio.sleep(PATIENCE)
-
-        member = await AsyncMember(group["a"]).open()
-        worker = asyncio.create_task(work())
-        await turns()
-        group.cut("a")
-        group.advance(1.5)  # Both at once: the lease is lost, and the test cancels.
-        worker.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await worker
-        assert worker.cancelled()
-        group.heal("a")
-
-    asyncio.run(main())
-
-
-def test_a_timeout_around_a_block_stays_a_timeout(group: Group) -> None:
-    async def main() -> None:
-        member = await AsyncMember(group["a"]).open()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), member.leading(min(member.led)) as lease:
-                await asyncio.sleep(PATIENCE)
-        assert lease.holds()
-
-    asyncio.run(main())
+@in_loop
+async def test_a_timeout_around_a_block_stays_a_timeout(group: Group) -> None:
+    member = await AsyncMember(group["a"]).open()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), member.leading(min(member.led)) as lease:
+            await asyncio.sleep(PATIENCE)
+    assert lease.holds()
 
 
 @pytest.mark.parametrize("error", [LeaseLost, ZeroDivisionError])
-def test_a_block_that_ends_in_time_but_without_its_lease_says_so_unless_it_fails_by_itself(
+@in_loop
+async def test_a_block_that_ends_in_time_but_without_its_lease_says_so_unless_it_fails_by_itself(
     group: Group, error: type[Exception]
 ) -> None:
-    async def main() -> None:
-        member = await AsyncMember(group["a"]).open()
+    async def work() -> None:
         async with member.leading(min(member.led)):
             group.pause("a")
             group.advance(1.5)
             group.resume("a")
             if error is ZeroDivisionError:
                 raise ZeroDivisionError
-        raise AssertionError("not reached")
 
+    member = await AsyncMember(group["a"]).open()
     with pytest.raises(error):
-        asyncio.run(main())
+        await work()
 
 
-def test_a_block_holds_up_its_successor_and_is_told_to_finish(group: Group) -> None:
-    async def main() -> None:
-        member = await AsyncMember(group["a"]).open()
-        other = await AsyncMember(group["b"]).open()
-        role = min(member.led)
-        async with member.leading(role) as lease:
-            assert (False, False) == (lease.revoked.is_set(), await lease.revoked.wait(0.0))
-            group["b"].drain("a")
-            assert await lease.revoked.wait(PATIENCE)
-            group.advance(2.0)
-            assert (True, True, None) == (lease.holds(), bool(lease.revoked), member.lease(role))
-        group.settle()
-        held = other.lease(role)
-        assert held is not None
-        assert ("b", role, 8) == (held.member, held.partition, len(other.led))
-
-    asyncio.run(main())
+@in_loop
+async def test_a_block_holds_up_its_successor_and_is_told_to_finish(group: Group) -> None:
+    member = await AsyncMember(group["a"]).open()
+    other = await AsyncMember(group["b"]).open()
+    role = min(member.led)
+    async with member.leading(role) as lease:
+        assert (False, False) == (lease.revoked.is_set(), await lease.revoked.wait(0.0))
+        group["b"].drain("a")
+        assert await lease.revoked.wait(PATIENCE)
+        group.advance(2.0)
+        assert (True, True, None) == (lease.holds(), bool(lease.revoked), member.lease(role))
+    group.settle()
+    held = other.lease(role)
+    assert held is not None
+    assert ("b", role, 8) == (held.member, held.partition, len(other.led))
 
 
-def test_the_same_names_give_the_same_answers(group: Group) -> None:
-    async def main() -> None:
-        member, plain = AsyncMember(group["a"]), group["a"]
-        assert ("<AsyncMember: not open>", False, None) == (repr(member), member.closed, member.error)
-        for call in (lambda: member.led, lambda: member.lease(0), lambda: member.router, lambda: member.state):
-            with pytest.raises(Closed, match="this one was not opened yet"):
-                call()
-        await member.close()  # Nothing was opened, so there is nothing to close.
-        async with member:
-            assert (plain.name, plain.layout, plain.incarnation) == (member.name, member.layout, member.incarnation)
-            assert (plain.led, plain.state, plain.error) == (member.led, member.state, member.error)
-            assert (plain.router.owner("k"), f"<AsyncMember: {plain!r}>") == (member.router.owner("k"), repr(member))
-            assert await member.pulse(0.0, role=min(plain.led))
-            assert member is await member.open()
-        assert (True, True) == (member.closed, plain.closed)
-
-    with pytest.raises(ConfigError, match="has its own handler of events"):
-        AsyncMember(group["a"], on_event=print)
-    # Closing on the loop waits for the clock, so that must be turned meanwhile.
-    asyncio.run(turning(group, main()))
+@in_loop
+async def test_the_same_names_give_the_same_answers(group: Group) -> None:
+    member, plain = AsyncMember(group["a"]), group["a"]
+    assert ("<AsyncMember: not open>", False, None) == (repr(member), member.closed, member.error)
+    for call in (lambda: member.led, lambda: member.lease(0), lambda: member.router, lambda: member.state):
+        with pytest.raises(Closed, match="this one was not opened yet"):
+            call()
+    await member.close()  # Nothing was opened, so there is nothing to close.
+    async with member:
+        assert (plain.name, plain.layout, plain.incarnation) == (member.name, member.layout, member.incarnation)
+        assert (plain.led, plain.state, plain.error) == (member.led, member.state, member.error)
+        assert (plain.router.owner("k"), f"<AsyncMember: {plain!r}>") == (member.router.owner("k"), repr(member))
+        assert await member.pulse(0.0, role=min(plain.led))
+        assert member is await member.open()
+    assert (True, True) == (member.closed, plain.closed)
 
 
-async def turning(group: Group, main: Awaitable[None]) -> None:
-    """Await `main` while the group's clock goes on by itself."""
-    task = asyncio.ensure_future(main)
-    while not task.done():
-        group.advance(0.05)
-        await asyncio.sleep(0.001)
-    await task
-
-
-def test_a_member_that_exists_is_led_to_its_end_while_its_clock_is_turned(group: Group) -> None:
-    async def main() -> None:
-        member = await AsyncMember(group["a"]).open()
+@in_loop
+async def test_whoever_waits_for_a_member_of_a_test_turns_its_clock(group: Group) -> None:
+    """`close` waited in real time for a clock that stood still, and never came back."""
+    async with AsyncMember(group["a"]) as member:
         role = min(group["b"].led)
         with pytest.raises(NotLeading, match="b owns it under term"):
             async with member.leading(role, timeout=0.01):
                 pass
-        assert not await member.pulse(0.01, role=role)
+        assert not await member.pulse(1.0, role=role)
         group.cut("a")
         with pytest.raises(LedgerUnavailable, match="a drain of b was to be read back"):
             await member.drain("b", timeout=0.05)
@@ -200,155 +160,128 @@ def test_a_member_that_exists_is_led_to_its_end_while_its_clock_is_turned(group:
         group.kill("b")
         async with member.leading(role, timeout=PATIENCE) as lease:
             assert role == lease.partition
-
-    asyncio.run(turning(group, main()))
-
-
-def test_a_member_of_a_test_is_led_and_closed_without_another_that_turns_its_clock(group: Group) -> None:
-    """`close` waited in real time for a clock that stood still, and never came back."""
-
-    async def main() -> None:
-        async with AsyncMember(group["a"]) as member:
-            role = min(group["a"].led)
-            async with member.leading(role) as lease:
-                assert role == lease.partition
-            assert not await member.pulse(1.0, role=min(group["b"].led))
-        assert (True, 8) == (member.closed, len(group["b"].led))
-
-    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert member.closed
 
 
 # In real time
 
 
-def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> None:
+@in_loop
+async def test_an_asynchronous_program_from_beginning_to_end(config: Config) -> None:
+
     async def handle(event: Event) -> None:
-        assert asyncio.get_running_loop() is loop[0]
+        assert asyncio.get_running_loop() is loop
         await asyncio.sleep(0)
         told.append(type(event).__name__)
 
-    async def main() -> None:
-        loop.append(asyncio.get_running_loop())
-        async with AsyncMember(config, on_event=handle) as member:
-            async with member.leading("nightly", timeout=PATIENCE) as lease:
-                assert (True, "nightly", "a") == (lease.holds(), lease.role, lease.member)
-            await member.pin(3, "b")
-            await member.unpin(3)
-            await member.weigh("b", 2)
-            await member.load({1: 2.0})
-            await member.drain("b")
-            assert (["b"], {"b": 2}, {1: 2.0}, {}) == (
-                list(member.state.drains),
-                member.state.weights,
-                member.state.loads,
-                member.state.pins,
-            )
-            await member.undrain("b")
-            async with member.leading(0) as lease:
-                await member.close()  # In one's own block, it takes effect at the end of that.
-                assert lease.holds()
-            assert await member.await_closed(timeout=PATIENCE)
-        with pytest.raises(Closed):
-            await member.pulse(0.0)
-        with pytest.raises(Closed):
-            await member.drain("b")
-
     told: list[str] = []
-    loop: list[asyncio.AbstractEventLoop] = []
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    async with AsyncMember(config, on_event=handle) as member:
+        async with member.leading("nightly", timeout=PATIENCE) as lease:
+            assert (True, "nightly", "a") == (lease.holds(), lease.role, lease.member)
+        await member.pin(3, "b")
+        await member.unpin(3)
+        await member.weigh("b", 2)
+        await member.load({1: 2.0})
+        await member.drain("b")
+        assert (["b"], {"b": 2}, {1: 2.0}, {}) == (
+            list(member.state.drains),
+            member.state.weights,
+            member.state.loads,
+            member.state.pins,
+        )
+        await member.undrain("b")
+        async with member.leading(0) as lease:
+            await member.close()  # In one's own block, it takes effect at the end of that.
+            assert lease.holds()
+        assert await member.await_closed(timeout=PATIENCE)
+    for call in (member.pulse(0.0), member.drain("b")):
+        with pytest.raises(Closed):
+            await call
     assert ["Acquired", "Revoked"] == told
 
 
-def test_a_loop_that_is_busy_for_longer_than_a_lease_stays_a_member(config: Config) -> None:
-    async def main() -> None:
-        async with AsyncMember(config) as member:
-            assert await member.pulse(PATIENCE)
-            incarnation, terms = member.incarnation, member.led
-            last = member.state.last_beats[incarnation] + 2 * BEATS_PER_LEASE  # The ledger has nothing but its Beats.
-            # A careless program: the loop stands still.
-            until(lambda: member.state.last_beats[incarnation] >= last)
-            assert incarnation == member.incarnation
-            await until_in_loop(lambda: terms == member.led)
-
-    asyncio.run(main())
+@in_loop
+async def test_a_loop_that_is_busy_for_longer_than_a_lease_stays_a_member(config: Config) -> None:
+    async with AsyncMember(config) as member:
+        assert await member.pulse(PATIENCE)
+        incarnation, terms = member.incarnation, member.led
+        last = member.state.last_beats[incarnation] + 2 * BEATS_PER_LEASE  # The ledger has nothing but its Beats.
+        # A careless program: the loop stands still.
+        until(lambda: member.state.last_beats[incarnation] >= last)
+        assert incarnation == member.incarnation
+        await until_in_loop(lambda: terms == member.led)
 
 
-def test_a_plain_handler_runs_on_the_loop_too_and_may_close(config: Config) -> None:
+@in_loop
+async def test_a_plain_handler_runs_on_the_loop_too_and_may_close(config: Config) -> None:
+
     def handle(event: Event) -> object:
         told.append((type(event).__name__, threading.current_thread() is threading.main_thread()))
         return member.close() if isinstance(event, Acquired) else None
 
-    async def main() -> None:
-        async with member:
-            assert await member.await_closed(timeout=PATIENCE)
-
     told: list[tuple[str, bool]] = []
     member = AsyncMember(config, on_event=handle)
-    asyncio.run(main())
+    async with member:
+        assert await member.await_closed(timeout=PATIENCE)
     assert [("Acquired", True), ("Revoked", True)] == told
 
 
-def test_closing_with_a_timeout_cancels_another_tasks_block(config: Config) -> None:
-    async def main() -> None:
-        async def work() -> None:
-            async with member.leading(0):
-                entered.set()
-                await asyncio.sleep(PATIENCE)
+@in_loop
+async def test_closing_with_a_timeout_cancels_another_tasks_block(config: Config) -> None:
+    async def work() -> None:
+        async with member.leading(0):
+            entered.set()
+            await asyncio.sleep(PATIENCE)
 
-        entered = asyncio.Event()
-        async with AsyncMember(config) as member:
-            worker = asyncio.create_task(work())
-            await entered.wait()
-            await member.close(timeout=0.1)
-            with pytest.raises(LeaseLost, match="the program left the group without finishing"):
-                await worker
-
-    asyncio.run(main())
+    entered = asyncio.Event()
+    async with AsyncMember(config) as member:
+        worker = asyncio.create_task(work())
+        await entered.wait()
+        await member.close(timeout=0.1)
+        with pytest.raises(LeaseLost, match="the program left the group without finishing"):
+            await worker
 
 
-def test_a_handler_that_raises_ends_the_member_and_its_tasks(config: Config) -> None:
+@in_loop
+async def test_a_handler_that_raises_ends_the_member_and_its_tasks(config: Config) -> None:
+
     async def broken(_: Event) -> None:
         raise ZeroDivisionError
 
-    async def main() -> None:
-        async def idle(_: AsyncLease) -> None:
-            pass
+    async def idle(_: AsyncLease) -> None:
+        pass
 
-        async with AsyncMember(config, on_event=broken) as member:
-            handle = member.background(idle)
-            with pytest.raises(HandlerFailed, match="it raised ZeroDivisionError") as raised:
-                await member.await_closed(timeout=PATIENCE)
-            assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    async with AsyncMember(config, on_event=broken) as member:
+        handle = member.background(idle)
+        with pytest.raises(HandlerFailed, match="it raised ZeroDivisionError") as raised:
+            await member.await_closed(timeout=PATIENCE)
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        for call in (member.pulse(0.0), handle.wait()):
             with pytest.raises(HandlerFailed):
-                await member.pulse(0.0)
-            with pytest.raises(HandlerFailed):
-                await handle.wait()
-
-    asyncio.run(main())
+                await call
 
 
-def test_opening_raises_what_the_constructor_would_and_leaves_no_member_behind_if_it_is_cancelled(
+@in_loop
+async def test_opening_raises_what_the_constructor_would_and_leaves_no_member_behind_if_it_is_cancelled(
     config: Config,
 ) -> None:
-    async def main() -> None:
-        async with AsyncMember(config) as watching:
-            await until_in_loop(lambda: watching.state.seats)
-            with pytest.raises(GroupMismatch):
-                await AsyncMember(Config(config.ledger, lease=9.0, layout=config.layout)).open()
-            loop, one_thread = asyncio.get_running_loop(), ThreadPoolExecutor(max_workers=1)
-            loop.set_default_executor(one_thread)
-            opening = asyncio.create_task(
-                AsyncMember(Config(config.ledger, name="b", lease=0.5, layout=config.layout)).open()
-            )
-            await asyncio.sleep(0)
-            opening.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await opening
-            await loop.run_in_executor(one_thread, bool)  # Not before it has made the member.
-            await until_in_loop(lambda: not any(thread.name.startswith("neli-b") for thread in threading.enumerate()))
-            await until_in_loop(lambda: ["a"] == [peer.name for peer in watching.router.members])
-
-    asyncio.run(main())
+    async with AsyncMember(config) as watching:
+        await until_in_loop(lambda: watching.state.seats)
+        with pytest.raises(GroupMismatch):
+            await AsyncMember(Config(config.ledger, lease=9.0, layout=config.layout)).open()
+        loop, one_thread = asyncio.get_running_loop(), ThreadPoolExecutor(max_workers=1)
+        loop.set_default_executor(one_thread)
+        opening = asyncio.create_task(
+            AsyncMember(Config(config.ledger, name="b", lease=0.5, layout=config.layout)).open()
+        )
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await loop.run_in_executor(one_thread, bool)  # Not before it has made the member.
+        await until_in_loop(lambda: not any(thread.name.startswith("neli-b") for thread in threading.enumerate()))
+        await until_in_loop(lambda: ["a"] == [peer.name for peer in watching.router.members])
 
 
 def test_another_loop_is_refused(config: Config) -> None:
@@ -367,108 +300,86 @@ def test_another_loop_is_refused(config: Config) -> None:
 # Background
 
 
-def test_a_task_in_the_background_runs_while_its_role_is_led_until_it_stops_or_raises_or_its_member_closes(
+@in_loop
+async def test_a_task_in_the_background_runs_while_its_role_is_led_until_it_stops_or_raises_or_its_member_closes(
     config: Config,
 ) -> None:
-    async def main() -> None:
-        async def work(lease: AsyncLease) -> None:
-            ran.append(lease.holds())
-
-        async def broken(_: AsyncLease) -> None:
-            raise ValueError("customer-7")
-
-        async def last(lease: AsyncLease) -> None:
-            entered.set()
-            await lease.revoked.wait()
-
-        entered = asyncio.Event()
-        async with AsyncMember(config) as member:
-            handle = member.background(work, interval=0.01)
-            await until_in_loop(lambda: len(ran) >= 3)
-            assert handle.running
-            assert not await handle.wait(0.0)
-            handle.stop()
-            assert await handle.wait()
-            assert (False, {True}) == (handle.running, set(ran))
-            handle = member.background(broken)
-            for _ in range(2):
-                with pytest.raises(ValueError, match="customer-7"):
-                    await handle.wait()
-            assert not handle.running
-            handle = member.background(last)
-            await entered.wait()
-        assert await handle.wait()
-        with pytest.raises(Closed):
-            member.background(last)
-
     ran: list[bool] = []
-    asyncio.run(main())
 
+    async def work(lease: AsyncLease) -> None:
+        ran.append(lease.holds())
 
-def test_a_task_whose_lease_is_lost_is_cancelled_and_runs_again(group: Group) -> None:
-    async def main() -> None:
-        async def work(lease: AsyncLease) -> None:
-            began.append(lease.term)
-            try:
-                await asyncio.sleep(PATIENCE if len(began) == 1 else 0)
-            except asyncio.CancelledError:
-                cancelled.append(lease.term)
-                raise
+    async def broken(_: AsyncLease) -> None:
+        raise ValueError("customer-7")
 
-        member = await AsyncMember(group["a"]).open()
-        handle = member.background(work, role=min(member.led), interval=0.0)
-        await turns()
-        group.cut("a")
-        group.advance(1.5)
-        await turns()
-        group.heal("a")
-        group.settle()
-        await until_in_loop(lambda: len(began) > 1)
-        assert (1, True) == (len(cancelled), handle.running)
+    async def last(lease: AsyncLease) -> None:
+        entered.set()
+        await lease.revoked.wait()
+
+    entered = asyncio.Event()
+    async with AsyncMember(config) as member:
+        handle = member.background(work, interval=0.01)
+        await until_in_loop(lambda: len(ran) >= 3)
+        assert handle.running
+        assert not await handle.wait(0.0)
         handle.stop()
-        await handle.wait()
+        assert await handle.wait()
+        assert (False, {True}) == (handle.running, set(ran))
+        handle = member.background(broken)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="customer-7"):
+                await handle.wait()
+        assert not handle.running
+        handle = member.background(last)
+        await entered.wait()
+    assert await handle.wait()
+    with pytest.raises(Closed):
+        member.background(last)
 
+
+@in_loop
+async def test_a_task_whose_lease_is_lost_is_cancelled_and_runs_again(group: Group) -> None:
     began: list[int] = []
     cancelled: list[int] = []
-    asyncio.run(main())
+
+    async def work(lease: AsyncLease) -> None:
+        began.append(lease.term)
+        try:
+            await asyncio.sleep(PATIENCE if len(began) == 1 else 0)
+        except asyncio.CancelledError:
+            cancelled.append(lease.term)
+            raise
+
+    member = await AsyncMember(group["a"]).open()
+    handle = member.background(work, role=min(member.led), interval=0.0)
+    await turns()
+    group.cut("a")
+    group.advance(1.5)
+    await turns()
+    group.heal("a")
+    group.settle()
+    await until_in_loop(lambda: len(began) > 1)
+    assert (1, True) == (len(cancelled), handle.running)
+    handle.stop()
+    await handle.wait()
 
 
-def test_a_task_that_overruns_is_warned_about(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async def slow(_: AsyncLease) -> None:
-            await over.wait()
+@in_loop
+async def test_a_handler_is_waited_for_by_the_successor(config: Config) -> None:
+    async def slow(event: Event) -> None:
+        if isinstance(event, Revoked):
+            began.set()
+            await release.wait()
 
-        over = asyncio.Event()
-        member = await AsyncMember(group["a"]).open()
-        handle = member.background(slow, role=min(member.led))
-        await turns()
-        group.advance(3.0)
-        over.set()
-        handle.stop()
-        await handle.wait()
-
-    asyncio.run(main())
-    assert 1 == len([record for record in caplog.records if getattr(record, "event", "") == "background.overrun"])
-
-
-def test_a_handler_is_waited_for_by_the_successor(config: Config) -> None:
-    async def main() -> None:
-        async def slow(event: Event) -> None:
-            if isinstance(event, Revoked):
-                began.set()
-                await release.wait()
-
-        began, release = asyncio.Event(), asyncio.Event()
-        longer = replace(config, lease=2.0)  # A busy machine keeps it, so that only the handler decides.
-        async with AsyncMember(longer, on_event=slow) as member:
-            assert await member.pulse(PATIENCE)
-            other = await asyncio.to_thread(Member, replace(longer, name="b"))
-            await began.wait()
-            beats = other.state.last_beats.get(other.incarnation, 0)
-            await until_in_loop(lambda: other.state.last_beats.get(other.incarnation, 0) > beats + BEATS_PER_LEASE)
-            assert {} == other.led
-            release.set()
-            await until_in_loop(lambda: 4 == len(other.led))
-            await asyncio.to_thread(other.close)
-
-    asyncio.run(main())
+    began, release = asyncio.Event(), asyncio.Event()
+    longer = replace(config, lease=2.0)  # A busy machine keeps it, so that only the handler decides.
+    async with AsyncMember(longer, on_event=slow) as member:
+        assert await member.pulse(PATIENCE)
+        other = await asyncio.to_thread(Member, replace(longer, name="b"))
+        await began.wait()
+        beats = other.state.last_beats.get(other.incarnation, 0)
+        await until_in_loop(lambda: other.state.last_beats.get(other.incarnation, 0) > beats + BEATS_PER_LEASE)
+        assert {} == other.led
+        release.set()
+        await until_in_loop(lambda: 4 == len(other.led))
+        await asyncio.to_thread(other.close)

@@ -1,23 +1,24 @@
 """The barrier between the protocol and the program: when a program is told, and when it is waited for."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from neli_router.member.barrier import Barrier, Grant, GrantState
 from neli_router.member.runtime import Changed
-from neli_router.protocol import Acquired, Event, Fenced, Handler, Revoked, Stopped
+from neli_router.protocol import Acquired, Event, Fenced, Revoked, Stopped
 from tests.support.waiting import PATIENCE
 
 
 class Stand:
     """A barrier whose lanes are turned by hand, and what came of each command, in words."""
 
-    def __init__(self, on_event: Handler | None = None, *, silent: bool = False) -> None:
+    def __init__(self, *, silent: bool = False) -> None:
         self.said: list[str] = []
         self.now = 0.0
-        self.during: Callable[[Event], object] = on_event or (lambda _: None)
+        self.meanwhile: dict[str, str] = {}
+        """Kind of event -> the command that its handler carries out."""
         self.entered: list[Grant] = []
         self.barrier = Barrier(
             None if silent else self._tell,
@@ -29,19 +30,32 @@ class Stand:
         )
 
     def _tell(self, event: Event) -> None:
-        self.said.append(f"{type(event).__name__} {_spelled(event.terms)}")
-        self.during(event)
+        kind = type(event).__name__
+        self.said.append(f"{kind} {_spelled(event.terms)}")
+        assert self.barrier.is_here
+        if command := self.meanwhile.get(kind):
+            self.act(*command.split())
 
     def do(self, command: str) -> str:
         """Carry out one line of a script, and say what came of it."""
-        words = command.split()
+        self.act(*command.split())
+        said, self.said = self.said, []
+        return ", ".join(said) or "."
+
+    def act(self, *words: str) -> None:
         match words:
+            case ["in", kind, *command]:
+                self.meanwhile[kind] = " ".join(command)
+            case ["raise", *_]:
+                raise SystemExit
             case ["acquired", *terms]:
                 self.barrier.tell(Acquired(_terms(terms)))
             case ["revoked", *terms]:
                 self.barrier.tell(Revoked(_terms(terms)))
             case ["fenced", *terms]:
                 self.barrier.tell(Fenced(_terms(terms), "silence"))
+                if self.barrier.is_here:
+                    self.act("urgent")
             case ["events"]:
                 while self.barrier.orderly.turn():
                     pass
@@ -57,10 +71,10 @@ class Stand:
                 self.barrier.leave([self.entered.pop()])
             case ["led"]:
                 self.said.append(_spelled({grant.partition: grant.term for grant in self.barrier.led()}))
+            case ["end"]:
+                self.barrier.lose_all("the end")
             case _:
-                raise AssertionError(f"no such command: {command}")
-        said, self.said = self.said, []
-        return ", ".join(said) or "."
+                raise AssertionError(f"no such command: {words}")
 
 
 def _terms(words: list[str]) -> dict[int, int]:
@@ -139,12 +153,55 @@ fenced 0@5      -> .
 events          -> .
 led             -> 0@9
 """,
+    "a fence reaches the program while its handler prepares": """
+in Acquired fenced 0@5 -> .
+acquired 0@5 1@5 -> .
+events          -> Acquired 0@5 1@5, Fenced 0@5
+led             -> 1@5
+""",
+    "a revocation while the handler prepares is told when it has returned": """
+in Acquired revoked 0@5 -> .
+acquired 0@5    -> .
+events          -> Acquired 0@5, Revoked 0@5, release 0@5
+led             -> nothing
+""",
+    "a handler that raises is given nothing more to begin": """
+in Acquired raise -> .
+in Fenced raise -> .
+acquired 0@5    -> .
+acquired 1@6    -> .
+events          -> Acquired 0@5, Acquired raised SystemExit
+led             -> nothing
+fenced 0@5 1@6  -> .
+urgent          -> Fenced 0@5, Fenced raised SystemExit
+""",
+    "a revoked handler that raises hands nothing over": """
+in Revoked raise -> .
+acquired 0@5    -> .
+events          -> Acquired 0@5
+revoked 0@5     -> .
+events          -> Revoked 0@5, Revoked raised SystemExit
+fenced 0@5      -> .
+urgent          -> Fenced 0@5
+""",
+    "a member that ends fences all it has": """
+acquired 0@5    -> .
+events          -> Acquired 0@5
+acquired 1@6    -> .
+revoked 0@5     -> .
+end             -> .
+urgent          -> Fenced 0@5
+events          -> .
+led             -> nothing
+""",
 }
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_the_barrier_answers_as_its_transcript(script: str) -> None:
-    assert script.strip() == replay(Stand(), script)
+    stand = Stand()
+    assert script.strip() == replay(stand, script)
+    assert not stand.barrier.is_here
 
 
 def test_a_higher_term_takes_the_place_of_a_lower_one() -> None:
@@ -163,74 +220,6 @@ led             -> 0@9
     assert (GrantState.LOST, "it was acquired again under term 9") == (stand.entered[0].state, stand.entered[0].reason)
 
 
-def test_a_fence_reaches_the_program_while_its_handler_prepares() -> None:
-    stand = Stand()
-
-    def during(event: Event) -> None:
-        if isinstance(event, Acquired):
-            stand.barrier.tell(Fenced({0: 5}, "silence"))
-            stand.barrier.urgent.turn()
-
-    stand.during = during
-    script = """
-acquired 0@5 1@5 -> .
-events          -> Acquired 0@5 1@5, Fenced 0@5
-led             -> 1@5
-"""
-    assert script.strip() == replay(stand, script)
-
-
-def test_a_revocation_while_the_handler_prepares_is_told_when_it_has_returned() -> None:
-    stand = Stand()
-
-    def during(event: Event) -> None:
-        if isinstance(event, Acquired):
-            stand.barrier.tell(Revoked({0: 5}))
-
-    stand.during = during
-    script = """
-acquired 0@5    -> .
-events          -> Acquired 0@5, Revoked 0@5, release 0@5
-led             -> nothing
-"""
-    assert script.strip() == replay(stand, script)
-
-
-def test_a_handler_that_raises_is_given_nothing_more_to_begin() -> None:
-    def broken(event: Event) -> None:
-        raise IndexError
-
-    stand = Stand(broken)
-    script = """
-acquired 0@5    -> .
-acquired 1@6    -> .
-events          -> Acquired 0@5, Acquired raised IndexError
-led             -> nothing
-fenced 0@5 1@6  -> .
-urgent          -> Fenced 0@5, Fenced raised IndexError
-"""
-    assert script.strip() == replay(stand, script)
-
-
-def test_a_revoked_handler_that_raises_hands_nothing_over() -> None:
-    stand = Stand()
-
-    def during(event: Event) -> None:
-        if isinstance(event, Revoked):
-            raise SystemExit
-
-    stand.during = during
-    script = """
-acquired 0@5    -> .
-events          -> Acquired 0@5
-revoked 0@5     -> .
-events          -> Revoked 0@5, Revoked raised SystemExit
-fenced 0@5      -> .
-urgent          -> Fenced 0@5
-"""
-    assert script.strip() == replay(stand, script)
-
-
 def test_without_a_handler_there_is_nothing_to_wait_for_but_blocks() -> None:
     script = """
 acquired 0@5 1@5 -> .
@@ -244,14 +233,6 @@ led             -> nothing
 """
     assert script.strip() == replay(Stand(silent=True), script)
     assert () == Stand(silent=True).barrier.lanes
-
-
-def test_a_member_that_ends_fences_all_it_has() -> None:
-    stand = Stand()
-    for command in ("acquired 0@5", "events", "acquired 1@6", "revoked 0@5"):
-        stand.do(command)
-    stand.barrier.lose_all("the end")
-    assert ["Fenced 0@5", ".", "nothing"] == [stand.do("urgent"), stand.do("events"), stand.do("led")]
 
 
 def test_a_loss_is_explained_before_it_is_told_and_remembered_with_its_time() -> None:
@@ -271,15 +252,6 @@ def test_a_loss_is_explained_before_it_is_told_and_remembered_with_its_time() ->
     assert (GrantState.LOST, 12.5, "silence") == (grant.state, grant.lost_at, grant.reason)
 
 
-def test_a_handler_knows_that_it_is_one() -> None:
-    stand = Stand()
-    seen: list[bool] = []
-    stand.during = lambda _: seen.append(stand.barrier.is_here)
-    for command in ("acquired 0@5", "events", "fenced 0@5", "urgent"):
-        stand.do(command)
-    assert ([True, True], False) == (seen, stand.barrier.is_here)
-
-
 def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
     """On real threads: a Fenced handler is called while the Revoked one for another partition still runs."""
     fenced = threading.Event()
@@ -292,18 +264,20 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
         if isinstance(event, Fenced):
             fenced.set()
 
-    stand = Stand()
-    stand.during = during
-    threads = [threading.Thread(target=lane.run) for lane in stand.barrier.lanes]
+    changed = Changed()
+    barrier = Barrier(
+        during, changed, clock=lambda: 0.0, release=lambda _: None, failed=lambda *_: None, lane_name="stand"
+    )
+    threads = [threading.Thread(target=lane.run) for lane in barrier.lanes]
     for thread in threads:
         thread.start()
-    stand.barrier.tell(Acquired({0: 5, 1: 5}))
-    with stand.barrier._changed:
-        assert stand.barrier._changed.wait_for(lambda: order == ["Acquired"], PATIENCE)
-    stand.barrier.tell(Revoked({0: 5}))
-    stand.barrier.tell(Acquired({2: 6}))
-    stand.barrier.tell(Fenced({1: 5}, "silence"))
-    for lane in stand.barrier.lanes:
+    barrier.tell(Acquired({0: 5, 1: 5}))
+    with changed:
+        assert changed.wait_for(lambda: order == ["Acquired"], PATIENCE)
+    barrier.tell(Revoked({0: 5}))
+    barrier.tell(Acquired({2: 6}))
+    barrier.tell(Fenced({1: 5}, "silence"))
+    for lane in barrier.lanes:
         lane.end()
     for thread in threads:
         thread.join(PATIENCE)

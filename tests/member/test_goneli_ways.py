@@ -14,11 +14,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from neli_router.clock import host_clock
 from neli_router.config import Config
-from neli_router.errors import LedgerUnusable
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess
@@ -74,21 +72,6 @@ def test_pulse_is_false_and_raises_nothing_while_no_broker_answers() -> None:
     with Member(config, timeout=MOMENT) as member:
         assert not member.pulse(MOMENT)
         assert member.error is None
-
-
-def test_pulse_raises_a_fatal_error_and_so_does_every_later_call(
-    opened: Open, options: dict[str, Any], kafka: str
-) -> None:
-    member = opened("first")
-    assert member.pulse(PATIENCE)
-    topic = options["ledger"].rpartition("/")[2].partition("?")[0] + ".neli"
-    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
-    admin.delete_topics([topic])[topic].result(PATIENCE)
-    until(lambda: member.closed)
-    calls: list[Callable[[], object]] = [lambda: member.pulse(0.0), member.await_closed]
-    for call in calls:
-        with pytest.raises(LedgerUnusable, match="it is there no more"):
-            call()
 
 
 def test_barrier_hears_acquired_before_the_program_leads_and_revoked_before_await_returns(opened: Open) -> None:
@@ -175,9 +158,3 @@ def test_pulse_is_false_where_another_leads_until_that_one_closes_though_not_all
     first.close()
     assert second.pulse(PATIENCE)
     assert second.led[0] > term
-
-
-def test_defaults_are_gonelis_and_follow_from_each_other() -> None:
-    config = Config("kafka://127.0.0.1:1/prices", protocol="fast-neli", goneli=True, layout=Layout(partitions=1))
-    settings = config.group_settings()
-    assert (5.0, 0.1, 15.0) == (config.lease, settings.beat_every, settings.session_timeout)

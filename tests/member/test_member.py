@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router import testing
-from neli_router.clock import clock_of
 from neli_router.config import Config
 from neli_router.errors import (
     BadKey,
@@ -23,13 +22,12 @@ from neli_router.errors import (
     NameTaken,
     NotLeading,
     Replaced,
-    Unsupported,
 )
 from neli_router.member.barrier import Grant
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.membership import why_not
-from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.protocol import Acquired, Event, Revoked
 from neli_router.testing import Group
 
 
@@ -214,21 +212,6 @@ def test_after_the_drain_timeout_the_program_is_fenced_before_anybody_else_leads
     assert fenced_at <= acquired_at < fenced_at + 0.1
 
 
-def test_a_fenced_handler_holds_up_no_other_member() -> None:
-    def slow(event: Event) -> None:
-        if isinstance(event, Fenced):
-            fenced_at.append(group.now)
-            group.advance(50.0)
-            assert set(range(4)) == group["b"].led.keys()
-
-    fenced_at: list[float] = []
-    with testing.group("a", "b", partitions=4, on_event={"a": slow}) as group:
-        group.settle()
-        group.cut("a")
-        group.advance(60.0)
-        assert 1 == len(fenced_at)
-
-
 def test_a_handler_that_raises_ends_the_member_and_frees_its_partitions_at_once() -> None:
     def broken(event: Event) -> None:
         if isinstance(event, Revoked):
@@ -330,33 +313,6 @@ def test_a_member_that_cannot_reach_the_ledger_stops_trying_after_a_lease(group:
     began = group.now
     group["a"].close()
     assert (True, True) == (group["a"].closed, group.now - began < 2.5)
-
-
-def test_a_member_may_be_started_and_closed_while_the_ledger_is_away() -> None:
-    with testing.group(partitions=2) as group:
-        group.outage = True
-        never, member = group.join("never"), group.join("a")
-        with pytest.raises(
-            NotLeading, match=r"the ledger is out of reach \(the ledger in memory was wanted, but the test has"
-        ):
-            member.leading(0, timeout=3.0).__enter__()
-        never.close()
-        assert never.await_closed()
-        group.outage = False
-        assert member.pulse(10.0)
-
-
-def test_an_outage_moves_nothing() -> None:
-    with testing.group("a", "b", "c", partitions=9, lease=1.0) as group:
-        group.settle()
-        before = {name: dict(group[name].led) for name in "abc"}
-        group.outage = True
-        group.advance(3.0)
-        assert [{}, {}, {}] == [group[name].led for name in "abc"]
-        group.outage = False
-        group.settle()
-        assert before == {name: dict(group[name].led) for name in "abc"}
-        assert ["Acquired", "Fenced", "Acquired"] == names(group.told["a"])[-3:]
 
 
 # Wishes
@@ -462,19 +418,6 @@ def test_a_newcomer_takes_a_name_from_a_living_member_if_it_is_told_to(
     assert any("member.replaces member=a name=a" in record.getMessage() for record in caplog.records)
 
 
-def test_a_member_that_was_killed_and_is_started_again_is_never_refused(group: Group) -> None:
-    for _ in range(5):
-        group.restart("a")
-        group.settle()
-    assert (None, 4) == (group["a"].error, len(group["a"].led))
-
-
-def test_windows_is_refused_with_a_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neli_router.clock.host_clock", clock_of("win32"))
-    with pytest.raises(Unsupported, match="this is 'win32': run the members on Linux"):
-        Member(Config("memory://windows"))
-
-
 # Everything else
 
 
@@ -503,24 +446,6 @@ def test_available_members_go_on_until_their_successor_does() -> None:
         began = group.now
         group["b"].close(timeout=0.1)  # It may not wait for a successor.
         assert (True, "Fenced", True) == (group["b"].closed, names(group.told["b"])[-1], group.now - began < 0.2)
-
-
-def test_an_available_member_takes_over_from_one_that_was_killed() -> None:
-    with testing.group("a", "b", partitions=4, lease=1.0, guarantee="available") as group:
-        group.settle()
-        group.kill("b")
-        group.advance(2.5)
-        assert set(range(4)) == set(group["a"].led)
-
-
-def test_a_member_routes_by_what_it_reads_anyway(group: Group) -> None:
-    keys = [f"customer-{number}" for number in range(20)]
-    assert [group.owner(key) for key in keys] == [owner.name for owner in group["a"].router.owners(keys)]
-    mine = [key for key in keys if group.owner(key) == "a"]
-    assert mine == group["a"].router.mine(keys)
-    group["a"].close()
-    with pytest.raises(Closed):
-        group["a"].router.owner("customer-1")
 
 
 def test_no_key_stands_in_a_repr_or_an_error(group: Group) -> None:

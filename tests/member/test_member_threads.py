@@ -35,7 +35,7 @@ from neli_router.member.engine import Engine
 from neli_router.member.lease import Lease
 from neli_router.member.member import Member
 from neli_router.member.runtime import Threads
-from neli_router.protocol import BEATS_PER_LEASE, Acquired, Event, Fenced, Revoked
+from neli_router.protocol import Acquired, Event, Fenced, Revoked
 from tests.support.waiting import PATIENCE, until
 
 
@@ -145,12 +145,6 @@ def test_two_members_share_and_one_takes_over_when_the_other_closes(address: str
     assert ("Acquired", "Revoked", "Acquired") == (programs[0].told[0], programs[0].told[-1], programs[1].told[0])
 
 
-def test_members_without_a_name_do_not_get_into_each_others_way(in_memory: Callable[..., Config]) -> None:
-    config = replace(in_memory("unused"), name=None)
-    with Member(config) as one, Member(config) as other:
-        until(lambda: 4 == len(one.led) == len(other.led))
-
-
 def test_a_program_learns_of_another_layout_although_its_member_ends_slowly(
     in_memory: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,44 +161,7 @@ def test_a_program_learns_of_another_layout_although_its_member_ends_slowly(
             Member(in_memory("b", layout=Layout(partitions=4)))
 
 
-def test_wishes_are_made_from_any_thread(in_memory: Callable[..., Config]) -> None:
-    with Member(in_memory("a")) as a:
-        threads = [threading.Thread(target=a.pin, args=(partition, "b")) for partition in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert dict.fromkeys(range(8), "b") == a.state.pins
-
-
 # The barrier, with handlers that really block
-
-
-def test_a_fence_reaches_the_program_while_its_revoked_handler_blocks(in_memory: Callable[..., Config]) -> None:
-    """And the successor leads, though the handler has not returned: it had its drain_timeout."""
-    release = threading.Event()
-    program = Program(lambda event: isinstance(event, Revoked) and release.wait(PATIENCE))
-    with Member(in_memory("a", drain_timeout=0.4), on_event=program) as a, Member(in_memory("b")) as b:
-        until(lambda: 4 == len(a.led) == len(b.led) or "Fenced" in program.told)
-        b.drain("a")
-        until(lambda: 8 == len(b.led))
-        until(lambda: "Fenced" in program.told)
-        assert program.told.index("Revoked") < program.told.index("Fenced")
-        release.set()
-
-
-def test_a_revoked_handler_that_blocks_holds_up_its_successor(in_memory: Callable[..., Config]) -> None:
-    release = threading.Event()
-    config = in_memory("a", lease=2.0)  # A busy machine keeps it, so that only the handler decides.
-    with Member(config, on_event=lambda event: isinstance(event, Revoked) and release.wait(PATIENCE)) as a:
-        assert a.pulse(PATIENCE)
-        with Member(replace(config, name="b")) as b:
-            until(lambda: b.incarnation in b.state.seats)
-            beats = b.state.last_beats.get(b.incarnation, 0)
-            until(lambda: b.state.last_beats[b.incarnation] > beats + 2 * BEATS_PER_LEASE)
-            assert ({}, 8) == (b.led, len([owner for owner in a.state.owners if owner == a.incarnation]))
-            release.set()
-            until(lambda: 4 == len(b.led))
 
 
 # Closing
@@ -317,16 +274,6 @@ def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_me
         member.close()
         assert closed.wait(PATIENCE)
     assert {(True, "neli-mine-background")} == set(ran)
-
-
-def test_a_task_ends_with_the_error_that_ended_its_member() -> None:
-    runtime = Flaky()
-    member = Member(Config("memory://unused", lease=0.3), runtime=runtime)
-    handle = member.background(lambda lease: lease.revoked.wait(), interval=0.0)
-    assert member.pulse(PATIENCE)
-    runtime.problem = LedgerUnusable("the ledger was wanted", "it is corrupt", "start a new one")
-    with pytest.raises(LedgerUnusable, match="it is corrupt"):
-        handle.wait(PATIENCE)
 
 
 # A ledger that fails

@@ -16,7 +16,7 @@ from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
-from neli_router.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.protocol import Event, Fenced
 from neli_router.router.router import Router
 from neli_router.testing import Group
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
@@ -186,51 +186,6 @@ def test_a_lone_member_of_three_leads_nothing_and_of_one_everything() -> None:
     with testing.group("a", protocol="term", partitions=PARTITIONS) as group:
         group.settle()
         assert [PARTITIONS] == shares(group["a"])
-
-
-def test_a_group_can_be_rebalanced_by_hand() -> None:
-    with trio() as (group, members, places):
-        group.settle()
-        assert [2, 2, 2] == shares(*members)
-        for member in members:
-            member.nominate(places[2])
-        assert group.wait(lambda: [0, 0, 6] == shares(*members), PATIENCE)
-        members[2].nominate(places[0], [1])
-        assert group.wait(lambda: [1, 0, 5] == shares(*members), PATIENCE)
-        assert 1 in members[0].led
-        for member in members:
-            member.rebalance()
-        assert group.wait(lambda: [2, 2, 2] == shares(*members), PATIENCE)
-        told = group.told["a"]
-        assert [Revoked] == [type(event) for event in told if not isinstance(event, Acquired) and 0 in event.partitions]
-        assert not any(isinstance(event, Fenced) for event in told)
-
-
-def test_what_a_drained_member_gave_away_can_be_shed_by_others_who_keep_what_it_cannot_take() -> None:
-    with trio() as (group, members, _):
-        group.settle()
-        members[0].drain("a")
-        assert group.wait(lambda: [0, 3, 3] == shares(*members), PATIENCE)
-        members[1].shed([1])
-        members[2].shed([2])
-        assert group.wait(lambda: 1 in members[2].led and 2 in members[1].led, PATIENCE)
-        members[0].undrain("a")
-        assert group.wait(lambda: 2 == len(members[0].led) or bool({1, 2} & set(members[0].led)), PATIENCE)
-        for member in members[1:]:
-            member.shed(())
-        assert group.wait(lambda: [2, 2, 2] == shares(*members), PATIENCE)
-
-
-def test_of_members_with_preferences_each_leads_what_it_is_preferred_for() -> None:
-    preferences = f"0-3: 127.0.0.1:{testing.FIRST_PORT}; others,127.0.0.1:{testing.FIRST_PORT + 2}"
-    with trio(preferences=preferences) as (group, members, _):
-        group.settle()
-        assert {0, 1, 2, 3} <= set(members[0].led)
-        assert 6 == sum(shares(*members[:2]))
-        members[0].close()
-        group.settle()
-        assert {4, 5} <= set(members[1].led)
-        assert 6 == sum(shares(*members[1:]))
 
 
 def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:

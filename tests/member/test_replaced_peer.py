@@ -6,11 +6,7 @@ So it is where an address is translated, or a name leads to two hosts: what the 
 know reaches whoever is behind it. On one address the system itself refuses the second process.
 """
 
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,13 +17,12 @@ import pytest
 
 from neli_router.config import Config
 from neli_router.errors import LeaseLost, Replaced
-from neli_router.exit_codes import EXIT_REFUSED
 from neli_router.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.protocol import Acquired, Event
 from tests.member.test_peer_footing import BEATS, LEASE, PARTITIONS, shares
 from tests.support.servers.process import free_udp_ports
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until
 
 LAYOUT = Layout(slots=64, partitions=PARTITIONS)
 
@@ -106,38 +101,3 @@ def test_the_older_of_two_members_of_one_peer_ends_with_replaced_and_the_newer_l
         until(lambda: set(led) <= lost())
         until(lambda: all(newer.led.get(i, 0) > term for i, term in led.items()))
         until(lambda: [2, 2, 2] == shares(newer, *others))
-
-
-@pytest.mark.process
-def test_an_agent_whose_peer_is_started_elsewhere_says_so_and_exits(relay: Relay, tmp_path: Path) -> None:
-    (state := tmp_path / "0").mkdir(mode=0o700)
-    flags = ["--peers", ",".join(relay.places), "--me", relay.places[0], "--group", "jobs", "--state", str(state)]
-    flags += ["--bind", f"127.0.0.1:{relay.behind[0]}", "--protocol", "term", "--lease", str(LEASE), "--name", "older"]
-    flags += ["--beat", str(BEATS["term"])]
-    flags += ["--layout-slots", "64", "--layout-partitions", str(PARTITIONS), "--socket", f"{tmp_path}/0.sock"]
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("NELI_")}
-    log = tmp_path / "log"
-    with ExitStack() as stack:
-        agent = subprocess.Popen(
-            [sys.executable, "-m", "neli_router", "agent", *flags],
-            stderr=stack.enter_context(log.open("wb")),
-            env=environment,
-            cwd=tmp_path,
-        )
-        try:
-            others = [stack.enter_context(Member(config(relay.address(i, tmp_path / str(i)), f"m{i}"))) for i in (1, 2)]
-
-            def shares_with_the_agent() -> bool:
-                assert agent.poll() is None, log.read_text()
-                return [2, 2] == shares(*others) and (tmp_path / "0.sock").exists()
-
-            until(shares_with_the_agent)
-            relay.reached = 2
-            newer = stack.enter_context(Member(config(relay.address(0, tmp_path / "new", life=1), "newer")))
-            assert EXIT_REFUSED == agent.wait(PATIENCE)
-            assert "another process has taken it" in log.read_text()
-            until(lambda: [2, 2, 2] == shares(newer, *others))
-        finally:
-            if agent.poll() is None:
-                agent.send_signal(signal.SIGKILL)
-                agent.wait()

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import cast
 
@@ -17,45 +16,40 @@ from neli_router.router.async_groups import AsyncGroups
 from neli_router.router.groups import Groups
 from neli_router.router.watch import Change
 from tests.support.groups import log_of, named, static, write
+from tests.support.looping import in_loop
 from tests.support.waiting import PATIENCE, until_in_loop
-
-
-def run(act: Coroutine[None, None, None]) -> None:
-    asyncio.run(asyncio.wait_for(act, PATIENCE))
 
 
 def unavailable() -> Ledger:
     raise LedgerUnavailable("the ledger was wanted", "it is locked", "wait")
 
 
-def test_it_answers_as_groups_do() -> None:
+@in_loop
+async def test_it_answers_as_groups_do() -> None:
     logs = {"blue": log_of("anna"), "green": log_of("gerd")}
     sources = {group: lambda log=log: MemoryLedger(log) for group, log in logs.items()}
-
-    async def act() -> None:
-        async with neli_router.AsyncGroups(sources) as groups:
-            with Groups(sources) as plain:
-                assert plain.owners("key") == groups.owners("key")
-                assert plain.owners_of_role(3) == groups.owners_of_role(3)
-                assert [] == plain.shared_hosts() == groups.shared_hosts()
-                assert ["blue"] == plain.groups_on("anna") == groups.groups_on("anna")
-            assert (["blue", "green"], 2, {}) == (list(groups), len(groups), groups.errors)
-            assert "gerd" == groups["green"].owner("key").name
-            assert repr(groups).startswith("<AsyncGroups blue: <Router of ")
-            assert Groups.owners is groups.owners.__func__  # type: ignore[attr-defined]
-            await groups.reopen()
-            assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
-            watch = groups["blue"].watch()
-            write(MemoryLedger(logs["blue"]), Leave(by="anna"))
-            changes = [cast("Change", await anext(watch)) for _ in range(4)]
-            assert {(0, None), (1, None), (2, None), (3, None)} == {(it.partition, it.after) for it in changes}
-        with pytest.raises(Closed):
-            groups.owners("key")
-
-    run(act())
+    async with neli_router.AsyncGroups(sources) as groups:
+        with Groups(sources) as plain:
+            assert plain.owners("key") == groups.owners("key")
+            assert plain.owners_of_role(3) == groups.owners_of_role(3)
+            assert [] == plain.shared_hosts() == groups.shared_hosts()
+            assert ["blue"] == plain.groups_on("anna") == groups.groups_on("anna")
+        assert (["blue", "green"], 2, {}) == (list(groups), len(groups), groups.errors)
+        assert "gerd" == groups["green"].owner("key").name
+        assert repr(groups).startswith("<AsyncGroups blue: <Router of ")
+        assert Groups.owners is groups.owners.__func__  # type: ignore[attr-defined]
+        await groups.reopen()
+        assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
+        watch = groups["blue"].watch()
+        write(MemoryLedger(logs["blue"]), Leave(by="anna"))
+        changes = [cast("Change", await anext(watch)) for _ in range(4)]
+        assert {(0, None), (1, None), (2, None), (3, None)} == {(it.partition, it.after) for it in changes}
+    with pytest.raises(Closed):
+        groups.owners("key")
 
 
-def test_before_it_is_opened_it_says_so() -> None:
+@in_loop
+async def test_before_it_is_opened_it_says_so() -> None:
     groups = AsyncGroups({"blue": static("a")})
     for ask in (
         lambda: groups.owners("key"),
@@ -67,68 +61,61 @@ def test_before_it_is_opened_it_says_so() -> None:
         with pytest.raises(Closed, match="not opened yet"):
             ask()
     assert "<AsyncGroups, not opened>" == repr(groups)
-    run(groups.close())
+    await groups.close()
 
 
-def test_opening_fails_as_groups_do(tmp_path: Path) -> None:
-    async def act() -> None:
-        with pytest.raises(ConfigError, match="name one at least"):
-            await AsyncGroups({}).open()
-        groups = AsyncGroups({"blue": f"sqlite://{tmp_path}/1.db", "green": f"sqlite://{tmp_path}/2.db"})
-        with pytest.raises(StaleTable, match=r"group blue: .* group green: "):
-            await groups.open(0.2)
-        with pytest.raises(Closed):
-            groups.owners("key")
-        await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
-
-    run(act())
+@in_loop
+async def test_opening_fails_as_groups_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name one at least"):
+        await AsyncGroups({}).open()
+    groups = AsyncGroups({"blue": f"sqlite://{tmp_path}/1.db", "green": f"sqlite://{tmp_path}/2.db"})
+    with pytest.raises(StaleTable, match=r"group blue: .* group green: "):
+        await groups.open(0.2)
+    with pytest.raises(Closed):
+        groups.owners("key")
+    await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
 
 
-def test_a_group_without_anybody_is_not_waited_for() -> None:
-    async def act() -> None:
-        async with AsyncGroups(
-            {"blue": lambda: MemoryLedger(log_of("anna")), "green": lambda: MemoryLedger(MemoryLog())}
-        ) as groups:
-            assert {"blue": "anna"} == named(groups.owners("key"))
-            assert {"green": NoOwner} == {group: type(error) for group, error in groups.errors.items()}
-
-    run(act())
+@in_loop
+async def test_a_group_without_anybody_is_not_waited_for() -> None:
+    async with AsyncGroups(
+        {"blue": lambda: MemoryLedger(log_of("anna")), "green": lambda: MemoryLedger(MemoryLog())}
+    ) as groups:
+        assert {"blue": "anna"} == named(groups.owners("key"))
+        assert {"green": NoOwner} == {group: type(error) for group, error in groups.errors.items()}
 
 
-def test_a_group_that_is_away_is_waited_for_a_while_only_and_comes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_a_group_that_is_away_is_waited_for_a_while_only_and_comes_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("neli_router.router.async_groups.GRACE", 0.05)
     log, away = log_of("gerd"), threading.Event()
     away.set()
-
-    async def act() -> None:
-        sources = {
-            "blue": lambda: MemoryLedger(log_of("anna")),
-            "green": lambda: unavailable() if away.is_set() else MemoryLedger(log),
-        }
-        before = asyncio.all_tasks()
-        async with AsyncGroups(sources) as groups:
-            assert before == asyncio.all_tasks()
-            assert ["green"] == list(groups.errors)
-            assert {"blue": "anna"} == named(groups.owners("key"))
-            away.clear()
-            await groups["green"].await_table()
-            assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
-
-    run(act())
-
-
-def test_waiting_does_not_hold_up_the_loop_and_can_be_given_up() -> None:
-    async def act() -> None:
-        groups = AsyncGroups({"blue": unavailable})
-        before = asyncio.all_tasks()
-        opening = asyncio.create_task(groups.open(PATIENCE))
-        for _ in range(20):
-            await asyncio.sleep(0.001)
-        assert not opening.done()
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
+    sources = {
+        "blue": lambda: MemoryLedger(log_of("anna")),
+        "green": lambda: unavailable() if away.is_set() else MemoryLedger(log),
+    }
+    before = asyncio.all_tasks()
+    async with AsyncGroups(sources) as groups:
         assert before == asyncio.all_tasks()
-        await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
+        assert ["green"] == list(groups.errors)
+        assert {"blue": "anna"} == named(groups.owners("key"))
+        away.clear()
+        await groups["green"].await_table()
+        assert {"blue": "anna", "green": "gerd"} == named(groups.owners("key"))
 
-    run(act())
+
+@in_loop
+async def test_waiting_does_not_hold_up_the_loop_and_can_be_given_up() -> None:
+    groups = AsyncGroups({"blue": unavailable})
+    before = asyncio.all_tasks()
+    opening = asyncio.create_task(groups.open(PATIENCE))
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert not opening.done()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert before == asyncio.all_tasks()
+    await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})

@@ -3,8 +3,6 @@
 import asyncio
 import re
 import threading
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -20,6 +18,7 @@ from neli_router.router.async_router import AsyncRouter, AsyncWatch
 from neli_router.router.router import Router
 from neli_router.router.watch import Change
 from tests.support.groups import LAYOUT, genesis, join, log_of, write
+from tests.support.looping import in_loop
 from tests.support.waiting import PATIENCE, until_in_loop
 
 
@@ -28,156 +27,127 @@ def log() -> MemoryLog:
     return log_of("a")
 
 
-def run(act: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await act()
-
-    asyncio.run(main())
-
-
-def test_it_answers_as_a_router_does(tmp_path: Path) -> None:
-    async def act() -> None:
-        path = tmp_path / "ledger.db"
-        ledger = SqliteLedger(path)
-        write(ledger, genesis(), join("a"))
-        config = Config(f"sqlite:{path}", name="a", layout=LAYOUT)
-        async with AsyncRouter(config) as router, AsyncRouter(f"sqlite:{path}") as other:
-            with Router(config) as plain:
-                assert plain.owner == AsyncRouter(plain).owner  # Or a look-up would cost one more call.
-                assert plain.owner("key") == router.owner("key") == other.owner("key")
-                assert plain.owners(["key"]) == router.owners(["key"])
-                assert plain.owner_of_role(7) == router.owner_of_role(7)
-                assert ["key"] == plain.mine(["key"]) == router.mine(["key"])
-                assert plain.members == router.members
-                assert plain.table.partitions == router.table.partitions
-                assert (plain.at.offset, None) == (router.at.offset, router.error)
-                assert re.fullmatch(
-                    rf"<AsyncRouter of sqlite:{re.escape(str(path))}: at offset 3, \d+\.\d s old>", repr(router)
-                )
-        with pytest.raises(Closed):
-            router.owner("key")
-        await router.close()
-        ledger.close()
-
-    run(act)
+@in_loop
+async def test_it_answers_as_a_router_does(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = SqliteLedger(path)
+    write(ledger, genesis(), join("a"))
+    config = Config(f"sqlite:{path}", name="a", layout=LAYOUT)
+    async with AsyncRouter(config) as router, AsyncRouter(f"sqlite:{path}") as other:
+        with Router(config) as plain:
+            assert plain.owner == AsyncRouter(plain).owner  # Or a look-up would cost one more call.
+            assert plain.owner("key") == router.owner("key") == other.owner("key")
+            assert plain.owners(["key"]) == router.owners(["key"])
+            assert plain.owner_of_role(7) == router.owner_of_role(7)
+            assert ["key"] == plain.mine(["key"]) == router.mine(["key"])
+            assert plain.members == router.members
+            assert plain.table.partitions == router.table.partitions
+            assert (plain.at.offset, None) == (router.at.offset, router.error)
+            assert re.fullmatch(
+                rf"<AsyncRouter of sqlite:{re.escape(str(path))}: at offset 3, \d+\.\d s old>", repr(router)
+            )
+    with pytest.raises(Closed):
+        router.owner("key")
+    await router.close()
+    ledger.close()
 
 
-def test_before_it_is_opened_it_says_so(log: MemoryLog) -> None:
-    async def act() -> None:
-        router = AsyncRouter(lambda: MemoryLedger(log))
-        assert "<AsyncRouter, not opened>" == repr(router)
-        for ask in (lambda: router.owner("key"), lambda: router.table, lambda: router.owners(["key"]), router.watch):
-            with pytest.raises(Closed, match="this one was not opened yet: use `async with`"):
-                ask()
-        await router.close()
-        async with router:
-            assert "a" == router.owner("key").name
-
-    run(act)
+@in_loop
+async def test_before_it_is_opened_it_says_so(log: MemoryLog) -> None:
+    router = AsyncRouter(lambda: MemoryLedger(log))
+    assert "<AsyncRouter, not opened>" == repr(router)
+    for ask in (lambda: router.owner("key"), lambda: router.table, lambda: router.owners(["key"]), router.watch):
+        with pytest.raises(Closed, match="this one was not opened yet: use `async with`"):
+            ask()
+    await router.close()
+    async with router:
+        assert "a" == router.owner("key").name
 
 
-def was_refused(router: Router, words: str) -> bool:
-    return words in str(router.feed.late(0.01))
-
-
-def test_opening_fails_as_a_router_does_and_leaves_nothing_open(tmp_path: Path) -> None:
+@in_loop
+async def test_opening_fails_as_a_router_does_and_leaves_nothing_open(tmp_path: Path) -> None:
     def locked() -> Ledger:
         raise LedgerUnavailable("the ledger was wanted", "it is locked", "wait")
 
-    async def act() -> None:
-        for source, kind, found in (
-            (f"sqlite:{tmp_path}/missing.db", LedgerMissing, "there is no such file"),
-            (locked, StaleTable, "it is locked"),
-        ):
-            plain = Router(source, wait=False)
-            await until_in_loop(partial(was_refused, plain, found))  # The first try has failed.
-            router = AsyncRouter(plain)
-            with pytest.raises(kind, match="within 0.01 s" if kind is StaleTable else found):
-                await router.open(0.01)
-            with pytest.raises(Closed):
-                router.owner("key")
-        with pytest.raises(StaleTable):
-            await AsyncRouter(locked).open(0.01)
-        await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
-
-    run(act)
-
-
-def test_waiting_does_not_hold_up_the_loop_and_ends_with_what_was_awaited(log: MemoryLog) -> None:
-    async def act() -> None:
-        ledger = MemoryLedger(log)
-        router = AsyncRouter(Router(lambda: ledger))
-        router._opened.feed.reopen()  # As if nothing had been read yet; the reader reads again in half a second.
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0.001)
-
-        task = asyncio.create_task(others())
-        with pytest.raises(StaleTable, match=r"a table of memory was wanted within 0.02 s"):
-            await router.await_table(0.02)
-        await router.await_table()
-        task.cancel()
-        assert turns > 2
-        await router.close()
+    plain = Router(f"sqlite:{tmp_path}/missing.db", wait=False)
+    await until_in_loop(lambda: "there is no such file" in str(plain.feed.late(0.01)))  # The first try has failed.
+    for router, kind in ((AsyncRouter(plain), LedgerMissing), (AsyncRouter(locked), StaleTable)):
+        with pytest.raises(kind):
+            await router.open(0.01)
         with pytest.raises(Closed):
-            await router.await_table()
-
-    run(act)
-
-
-def test_changes_come_to_the_task_that_iterates_and_each_to_one_of_those_that_wait(log: MemoryLog) -> None:
-    async def act() -> None:
-        async with AsyncRouter(lambda: MemoryLedger(log)) as router:
-            watch = router.watch()
-            assert watch.table is router.table
-            assert await watch.take(0.01) is None
-            async with router.watch() as shared:
-                tasks = [asyncio.create_task(shared.take()) for _ in range(4)]
-                await asyncio.sleep(0)
-                write(MemoryLedger(log), join("b"), Leave(by="a"))
-                partitions = {cast("Change", await anext(watch)).partition for _ in range(4)}
-                assert ({0, 1, 2, 3}, "b") == (partitions, router.owner("key").name)
-                taken = await asyncio.gather(*tasks)
-                assert {0, 1, 2, 3} == {cast("Change", change).partition for change in taken}
-                waiting = asyncio.create_task(shared.take())
-                await asyncio.sleep(0)
-                await shared.close()
-                assert await waiting is None
-        assert [] == [change async for change in watch]
-
-    run(act)
+            router.owner("key")
+    await until_in_loop(lambda: "neli-router" not in {thread.name for thread in threading.enumerate()})
 
 
-def test_a_watch_ends_with_what_ended_its_router(log: MemoryLog) -> None:
-    async def act() -> None:
-        async with AsyncRouter(lambda: MemoryLedger(log)) as router:
-            watch = router.watch()
-            waiting = asyncio.create_task(watch.take())
+@in_loop
+async def test_waiting_does_not_hold_up_the_loop_and_ends_with_what_was_awaited(log: MemoryLog) -> None:
+    ledger = MemoryLedger(log)
+    router = AsyncRouter(Router(lambda: ledger))
+    router._opened.feed.reopen()  # As if nothing had been read yet; the reader reads again in half a second.
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    task = asyncio.create_task(others())
+    with pytest.raises(StaleTable, match=r"a table of memory was wanted within 0.02 s"):
+        await router.await_table(0.02)
+    await router.await_table()
+    task.cancel()
+    assert turns > 2
+    await router.close()
+    with pytest.raises(Closed):
+        await router.await_table()
+
+
+@in_loop
+async def test_changes_come_to_the_task_that_iterates_and_each_to_one_of_those_that_wait(log: MemoryLog) -> None:
+    async with AsyncRouter(lambda: MemoryLedger(log)) as router:
+        watch = router.watch()
+        assert watch.table is router.table
+        assert await watch.take(0.01) is None
+        async with router.watch() as shared:
+            tasks = [asyncio.create_task(shared.take()) for _ in range(4)]
             await asyncio.sleep(0)
-            router._opened.feed.fail(LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one"))
-            with pytest.raises(LedgerUnusable):
-                await waiting
-            with pytest.raises(NeliError):
-                await router.await_table()
-            await router.reopen()
-            assert "a" == router.owner("key").name
+            write(MemoryLedger(log), join("b"), Leave(by="a"))
+            partitions = {cast("Change", await anext(watch)).partition for _ in range(4)}
+            assert ({0, 1, 2, 3}, "b") == (partitions, router.owner("key").name)
+            taken = await asyncio.gather(*tasks)
+            assert {0, 1, 2, 3} == {cast("Change", change).partition for change in taken}
+            waiting = asyncio.create_task(shared.take())
+            await asyncio.sleep(0)
+            await shared.close()
+            assert await waiting is None
+    assert [] == [change async for change in watch]
 
-    run(act)
+
+@in_loop
+async def test_a_watch_ends_with_what_ended_its_router(log: MemoryLog) -> None:
+    async with AsyncRouter(lambda: MemoryLedger(log)) as router:
+        watch = router.watch()
+        waiting = asyncio.create_task(watch.take())
+        await asyncio.sleep(0)
+        router._opened.feed.fail(LedgerUnusable("a ledger was wanted", "it is damaged", "make a new one"))
+        with pytest.raises(LedgerUnusable):
+            await waiting
+        with pytest.raises(NeliError):
+            await router.await_table()
+        await router.reopen()
+        assert "a" == router.owner("key").name
 
 
 def test_a_loop_that_has_ended_does_not_disturb_the_reading(log: MemoryLog) -> None:
     with Router(lambda: MemoryLedger(log)) as router:
         watches: list[AsyncWatch] = []
 
-        async def act() -> None:
+        @in_loop
+        async def watching() -> None:
             watches.append(AsyncRouter(router).watch())
 
-        run(act)
+        watching()
         with router.watch() as watch:
             write(MemoryLedger(log), join("b"), Leave(by="a"))
             assert watch.take(PATIENCE) is not None

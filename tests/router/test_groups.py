@@ -2,14 +2,12 @@
 
 import pickle
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from neli_router import testing
-from neli_router.config import Config
 from neli_router.errors import (
     BadKey,
     Closed,
@@ -23,13 +21,10 @@ from neli_router.errors import (
 from neli_router.keyspace import Layout
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.member.member import Member
-from neli_router.processes.group import ProcessGroup
 from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
 from tests.support.groups import Flaky, Plights, genesis, join, log_of, named, static, write
-from tests.support.waiting import PATIENCE
 
 AWAY = LedgerUnavailable("a read was wanted", "the test cut the line", "heal it")
 
@@ -140,53 +135,6 @@ def test_a_group_whose_ledger_is_not_there_yet_comes_by_itself(tmp_path: Path) -
                 write(ledger, genesis(), join("gerd"))
                 changes.await_one("none")
                 assert {"late": "gerd", "early": "anna"} == named(groups.owners("key"))
-
-
-@pytest.mark.process
-def test_two_groups_on_two_ledgers_lose_one_and_never_an_answer(tmp_path: Path) -> None:
-    """All processes of one group are killed; a router of both names an owner at every single look."""
-    folders = [tmp_path / name for name in ("blue", "green")]
-    for folder in folders:
-        folder.mkdir()
-    with (
-        # Three leases without a word, and a group counts as silent: green must not be so busy that it is.
-        ProcessGroup(folders[0], partitions=8, pause=0.1, lease=1.0) as blue,
-        ProcessGroup(folders[1], partitions=8, pause=0.1, lease=5.0) as green,
-    ):
-        lives = [blue.start("anna"), blue.start("axel"), green.start("gerd")]
-        blue.settle()
-        green.settle()
-        with Groups({"blue": blue.ledger, "green": green.ledger}, max_age=PATIENCE) as groups:
-            assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
-            plights = Plights(groups["blue"])
-            for life in lives[:2]:
-                life.kill()
-            while "silent" not in plights.seen:
-                assert "gerd" == named(groups.owners("key"))["green"]
-            plights.await_one("silent")
-            assert {"green": "gerd"} == named(groups.owners("key"))
-            blue.start("anton")
-            plights.await_one("none")
-            assert ["blue", "green"] == [leader.group for leader in groups.owners("key")]
-        green.leave()
-
-
-@pytest.mark.kafka
-def test_two_groups_may_share_a_broker(kafka: str) -> None:
-    addresses = {group: f"kafka://{kafka}/{group}-{uuid4().hex}" for group in ("blue", "green")}
-    layout = Layout(partitions=4)
-    with ExitStack() as stack:
-        members = {
-            group: stack.enter_context(
-                Member(Config(address, name=group, layout=layout, lease=0.5, accept_rewinds=True))
-            )
-            for group, address in addresses.items()
-        }
-        for member in members.values():
-            with member.leading("key", timeout=PATIENCE):
-                pass
-        groups = stack.enter_context(Groups(addresses))
-        assert {"blue": "blue", "green": "green"} == named(groups.owners("key"))
 
 
 ROW = Layout(slots=64, partitions=4)

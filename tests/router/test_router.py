@@ -23,7 +23,6 @@ from neli_router.errors import (
     ConfigError,
     GroupMismatch,
     LedgerMissing,
-    LedgerRewound,
     LedgerUnavailable,
     LedgerUnusable,
     MissingExtra,
@@ -31,7 +30,7 @@ from neli_router.errors import (
     NoOwner,
     StaleTable,
 )
-from neli_router.induction.records import Beat, Leave
+from neli_router.induction.records import Leave
 from neli_router.keyspace import Key, Layout
 from neli_router.ledgers.base import Ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
@@ -195,22 +194,6 @@ def test_a_static_router_needs_no_ledger() -> None:
 # Before the first table.
 
 
-def test_a_router_of_a_ledger_without_a_group_says_that_no_member_ever_joined() -> None:
-    log = MemoryLog()
-    with Router(lambda: MemoryLedger(log)) as router:
-        with pytest.raises(NoOwner, match="no member ever joined, no group has begun on memory"):
-            router.owner("key")
-        kept, plights = router.owner, Plights(router)
-        write(MemoryLedger(log), genesis())
-        assert ["unfounded", "none"] == [plights.next(), plights.next()]
-        with pytest.raises(NoOwner, match=r"\(partition 0 of memory\) was wanted, but no member ever joined the group"):
-            kept("key")
-        with router.watch() as watch:
-            write(MemoryLedger(log), join("a"))
-            watch.take(PATIENCE)
-        assert "a" == kept("key").name
-
-
 def test_waiting_for_the_first_table_ends_in_an_error_that_says_what_was_awaited(log: MemoryLog) -> None:
     first, second = Flaky(log), Flaky(log)
     first.failure = second.failure = LedgerUnavailable("a read was wanted", "the disk is away", "mount it")
@@ -313,19 +296,6 @@ def test_a_driver_that_hangs_does_not_keep_an_old_table_in_use(log: MemoryLog) -
         assert "a" == router.owner("key").name == kept("key").name
 
 
-def test_a_group_whose_members_died_has_no_owners_until_one_beats(caplog: pytest.LogCaptureFixture) -> None:
-    log = log_with(genesis(lease=0.5), join("a"))
-    with caplog.at_level(logging.WARNING), Router(lambda: Flaky(log)) as router:
-        plights = Plights(router)
-        assert ["none", "silent"] == [plights.next(), plights.next()]
-        with pytest.raises(NoOwner, match=r"nobody is alive on memory \(last heard .* s ago: member a at a:1\)"):
-            router.owner("key")
-        write(MemoryLedger(log), Beat(by="a", sent_at=0.0, at=0, digest="0" * 16))
-        assert "none" == plights.next()
-        assert "a" == router.owner("key").name
-    assert any("router.silent" in record.getMessage() for record in caplog.records)
-
-
 def test_what_ends_the_reading_is_what_look_ups_raise_until_it_is_mended_and_reopened(log: MemoryLog) -> None:
     handles: list[Flaky] = []
 
@@ -348,15 +318,6 @@ def test_what_ends_the_reading_is_what_look_ups_raise_until_it_is_mended_and_reo
         assert "a" == router.owner("key").name == kept("key").name
         router.reopen()
         assert ([True, True, False], "a") == ([one.closed.is_set() for one in handles], kept("key").name)
-
-
-def test_a_ledger_that_lost_records_is_noticed_by_who_only_reads(log: MemoryLog) -> None:
-    with Router(lambda: MemoryLedger(log)) as router:
-        plights = Plights(router)
-        write(MemoryLedger(log), *[Beat(by="a", sent_at=0.0, at=99, digest="0" * 16)] * 2)
-        assert ["none", "stopped"] == [plights.next(), plights.next()]
-        with pytest.raises(LedgerRewound, match="one at offset 4 says that its writer had read up to 99"):
-            router.owner("key")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -426,25 +387,6 @@ def test_a_router_cannot_be_copied_but_its_table_can(router: Router) -> None:
         ):
             duplicate(router)
         duplicate(router.table)
-
-
-def test_no_key_is_ever_shown() -> None:
-    """Keys may be personal data; slots and partitions are not."""
-    secret = "ada.lovelace@example.org"  # noqa: S105 - a key, which is a person's name.
-    log = MemoryLog()
-    seen: list[str] = []
-    with Router(lambda: MemoryLedger(log)) as router:
-        plights = Plights(router)
-        seen.append(str(refused_by(lambda: router.owner(secret))))
-        write(MemoryLedger(log), genesis())
-        assert ["unfounded", "none"] == [plights.next(), plights.next()]
-        seen += [str(refused_by(lambda: router.owner(secret))), repr(router), repr(router.table)]
-        seen += [
-            str(refused_by(lambda: router.owner(f"{secret}\ud800"))),
-            str(refused_by(lambda: router.owners(secret))),
-        ]
-    seen.append(str(refused_by(lambda: router.owner(secret))))
-    assert [] == [text for text in seen if "lovelace" in text]
 
 
 def refused_by(act: Callable[[], object]) -> NeliError:
