@@ -1,7 +1,6 @@
 """`neli doctor`: what each check finds on good and on bad ground, and what it says to do."""
 
 import json
-import os
 import socket
 import threading
 import time
@@ -104,9 +103,6 @@ def test_a_place_where_no_ledger_can_be_fails_and_what_needs_it_is_skipped(tmp_p
     assert "name another file; this one was left as it was" == found["ledger"]["remedy"]
     code, found = findings(ledger="memory://jobs")
     assert (0, "warning", "skipped") == (code, found["place"]["verdict"], found["lease"]["verdict"])
-
-
-# Ledgers on servers
 
 
 @pytest.fixture
@@ -217,8 +213,6 @@ def test_a_socket_that_was_left_over_and_a_file_in_its_place_are_told_apart(tmp_
     code, found = findings("--socket", str(file), ledger="memory://jobs")
     assert (1, f"{file} is no socket") == (code, found["agent"]["found"])
 
-
-# Other processes
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - it opens nothing.
 
@@ -342,20 +336,9 @@ def test_trips_are_counted_and_their_scratch_file_goes(tmp_path: Path) -> None:
     assert (True, []) == (0 < found.p50 <= found.p99, list(tmp_path.iterdir()))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_fails(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    code, found = findings(ledger=tmp_path / "jobs.db")
-    tmp_path.chmod(0o700)
-    assert (1, "failed") == (code, found["place"]["verdict"])
-
-
 def test_a_percentile_is_one_of_the_values() -> None:
     values = [float(value) for value in range(1, 101)]
     assert (50.0, 99.0, 100.0, 1.0) == tuple(percentile(values, share) for share in (0.5, 0.99, 1.0, 0.0))
-
-
-# A borrowed consumer group
 
 
 @pytest.mark.kafka

@@ -46,9 +46,6 @@ def noted(notes: Path) -> list[tuple[str, dict[str, str]]]:
     return [eval(line) for line in notes.read_text().splitlines()] if notes.exists() else []  # noqa: S307 - our own.
 
 
-# The past and what is to come
-
-
 def test_the_past_is_a_line_for_each_cause_with_the_time_at_which_it_was(place: StandIn) -> None:
     place.history = [FOUNDED, replace(DRAIN, ago=30.0)]
     result = neli("events")
@@ -67,21 +64,30 @@ def test_json_has_the_time_the_cause_and_all_that_moved(place: StandIn) -> None:
     assert "alpha joined: 100 partitions to alpha" == line["text"]
 
 
-def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_moved(place: StandIn) -> None:
+def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_moved_also_to_the_command(
+    place: StandIn, notes: Path
+) -> None:
     def then() -> None:
         place.say("event", replace(DRAIN, moved=[], last=7, lasted=0.0))
         place.say("event", DRAIN)
         place.say("event", DEATH)
+        until(lambda: len(noted(notes)) == 3)
         place.hang_up()
 
     with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
-        result = neli("events", "--follow")
-    assert [
-        "alpha joined: 100 partitions to alpha",
+        result = neli("events", "--follow", "--exec", hook(notes), NELI_TOKEN=TOKEN)
+    told = [
         "alpha was drained by ops",
         "alpha was drained by ops: 2 partitions to beta",
         "beta was expired by alpha",
-    ] == [line.split("  ", 1)[1] for line in result.stdout.splitlines()]
+    ]
+    assert ["alpha joined: 100 partitions to alpha", *told] == [
+        line.split("  ", 1)[1] for line in result.stdout.splitlines()
+    ]
+    assert (4, told) == (result.exit_code, [json.loads(given)["text"] for given, _ in noted(notes)])
+    parts = noted(notes)[-1][1]
+    assert ("expire", "beta", "alpha") == tuple(parts[f"NELI_CHANGE_{part}"] for part in ("CAUSE", "MEMBER", "BY"))
+    assert "NELI_TOKEN" not in parts
 
 
 CAUSES: dict[Cause, str] = {
@@ -107,25 +113,6 @@ def test_many_targets_are_named_up_to_a_bound_and_a_hostile_name_is_shown_as_tex
     text = sentence(EventView(1, 0.0, "expire", "a", "b\x1b[2J", moved))
     assert text.startswith("a was expired by b\\x1b[2J: 11 partitions to m0, m1, ")
     assert text.endswith("m7 and 3 others")
-
-
-# The command on change
-
-
-def test_each_event_that_is_to_come_is_told_to_the_command(place: StandIn, notes: Path) -> None:
-    def then() -> None:
-        place.say("event", DEATH)
-        until(lambda: noted(notes))
-        place.hang_up()
-
-    with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
-        result = neli("events", "--follow", "--exec", hook(notes), NELI_TOKEN=TOKEN)
-    ((given, parts),) = noted(notes)
-    assert json.loads(given) == json.loads(given.strip())
-    assert ("expire", "beta was expired by alpha") == (json.loads(given)["cause"], json.loads(given)["text"])
-    assert ("expire", "beta", "alpha") == tuple(parts[f"NELI_CHANGE_{part}"] for part in ("CAUSE", "MEMBER", "BY"))
-    assert "NELI_TOKEN" not in parts
-    assert 4 == result.exit_code
 
 
 def watched(place: StandIn, notes: Path, *changes: OwnerView, command: str = "", timeout: str = "60") -> Result:
@@ -192,15 +179,11 @@ def test_a_command_that_is_not_there_is_said(place: StandIn, notes: Path) -> Non
         (["--follow", "--exec", ""], "a command was wanted, but it is empty"),
         (["--follow", "--exec", "a 'b"], "a command was wanted, but this is none (No closing quotation)"),
         (["--exec", "true"], "events that are to come were wanted, but --follow is not given"),
-        (["--limit", "-1"], "-1 is not in the range"),
     ],
 )
 def test_wrong_options_are_refused(place: StandIn, arguments: list[str], said: str) -> None:
     result = neli("events", *arguments)
     assert (2, True) == (result.exit_code, said in result.stderr)
-
-
-# From a ledger
 
 
 def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from neli_router import Config, Layout, Member
-from neli_router.errors import LedgerMissing, LedgerUnavailable
+from neli_router.errors import LedgerMissing
 from neli_router.induction.records import Drain, encode
 from neli_router.ledgers.addresses import delete_ledger, open_ledger
 from neli_router.ledgers.memory import MemoryLedger, MemoryLog
@@ -92,11 +92,6 @@ def test_what_is_no_ledger_is_told_and_stays(path: Path) -> None:
     assert (1, True) == (result.exit_code, "one of the kind 'memory' ends with its process" in result.stderr)
 
 
-def test_a_configuration_that_is_not_usable_deletes_nothing(path: Path) -> None:
-    SqliteLedger(path).close()
-    assert (2, True) == (run(f"sqlit://{path}", "--yes").exit_code, path.exists())
-
-
 def test_a_wish_from_outside_is_no_sign_of_life() -> None:
     ledger = MemoryLedger(MemoryLog())
     inspection = Inspection(ledger)
@@ -144,10 +139,3 @@ def test_the_table_of_owners_stays_and_that_is_told(redis: str) -> None:
     assert f"The table of owners at {address} stays" in result.stderr
     assert (0, 1) == (client.exists(f"{group}:ledger"), client.exists(f"{group}:owners:v1"))
     client.close()
-
-
-@pytest.mark.parametrize("address", ["kafka://127.0.0.1:9/jobs", "redis://127.0.0.1:9/jobs"])
-def test_a_server_that_is_away_is_an_outage(address: str) -> None:
-    pytest.importorskip({"kafka": "confluent_kafka", "redis": "redis"}[address.partition(":")[0]])
-    with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1:9"):
-        delete_ledger(address)

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from click.testing import CliRunner
 
 from neli_router.agent.client.client import Client
 from neli_router.agent.wire import LeaseView
-from neli_router.cli import main
 from neli_router.clock import host_clock
 from neli_router.commands.descendants import children
 from neli_router.commands.guardian import margin_of
@@ -328,21 +326,6 @@ def test_a_process_that_became_root_is_told_of_and_does_not_hold_a_lost_role_up(
         os.kill(pids[1], signal.SIGKILL)
 
 
-def test_with_keep_it_waits_for_the_role_again_and_says_so(runs: Runs) -> None:
-    run = runs.start("bash", "-c", STUBBORN, options=("--keep", "--grace", "0"))
-    run.await_line("waiting for role nightly: beta leads it")
-    runs.agent.leads()
-    run.pids(2)
-    runs.agent.lease = LeaseView(0, False, "alpha", 7, why="beta leads it")
-    runs.agent.say("fenced", why="beta leads it")
-    run.await_line("waiting for role nightly: beta leads it")
-    until(lambda: runs.agent.requests.count("/v1/leadership/events") == 2)
-    runs.agent.leads(term=8)
-    run.pids(4)
-    run.terminate()
-    assert 128 + signal.SIGTERM == run.end()[0]
-
-
 def test_with_keep_it_outlives_its_agent_and_without_it_says_that_the_agent_is_gone(tmp_path: Path) -> None:
     with ExitStack() as stack:
         with standing_in(tmp_path) as (agent, address):
@@ -364,16 +347,6 @@ def test_with_keep_it_outlives_its_agent_and_without_it_says_that_the_agent_is_g
             keeping.pids(2)
             keeping.terminate()
             assert 128 + signal.SIGTERM == keeping.end()[0]
-
-
-def test_with_keep_it_waits_on_while_its_agent_is_started_anew(tmp_path: Path) -> None:
-    with standing_in(tmp_path) as (agent, address):
-        run = Runs(agent, address, tmp_path).start("sh", "-c", "echo $NELI_TERM", options=("--keep",))
-        until(lambda: agent.held == 1)
-    with run, standing_in(tmp_path) as (agent, _):
-        agent.leads()
-        code, out, error = run.end()
-    assert (0, "7\n", True) == (code, out, "an agent was wanted" in error)
 
 
 # Two hosts: an agent each, and what runs on both
@@ -591,8 +564,3 @@ def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(se
         assert host_clock() - began_at >= GRACE - margin_of(GRACE / 2)
     assert none_lives(gone)
     until(lambda: second.pids)
-
-
-def test_a_role_that_is_a_negative_number_is_refused_and_not_taken_for_a_name() -> None:
-    result = CliRunner().invoke(main, ["run", "--role", "-1", "--agent", "/nowhere.sock", "--", "true"])
-    assert (2, True) == (result.exit_code, "roles count from 0, found -1: give a number from 0" in result.output)

@@ -33,6 +33,7 @@ COMMANDS = [
     ("load profile.json", 2, "profile.json is no load profile that can be used"),
     # Running
     ("run --role '' -- true", 2, "'--role': it is empty: is a variable of the shell not set?"),
+    ("run --role -1 -- true", 2, "roles count from 0, found -1: give a number from 0"),
     ("run --role r -- ''", 2, "a command was wanted behind `--`, and this is empty"),
     ("run --role r --wait 5 --no-wait -- true", 2, "either --wait or --no-wait was wanted, but both were given"),
     ("run --role r -- no-such-command", 127, "no-such-command was not found"),

@@ -52,9 +52,6 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-# Who says it
-
-
 def test_a_killed_process_is_certified_once_by_the_member_that_joined_before_it(peers: Peers) -> None:
     first, second, third = (peers.start(turn=LONG_TURN) for _ in range(3))
     peers.await_watch()
@@ -65,13 +62,16 @@ def test_a_killed_process_is_certified_once_by_the_member_that_joined_before_it(
     assert [(second.incarnation, third.incarnation), (first.incarnation, second.incarnation)] == peers.certificates
 
 
-def test_another_says_it_when_the_first_to_do_so_stands_still(peers: Peers) -> None:
+def test_another_says_it_when_the_first_to_do_so_stands_still_which_is_certified_only_when_killed(peers: Peers) -> None:
     first, second, third = (peers.start() for _ in range(3))
     peers.await_watch()
     second.stop()
     third.kill()
     peers.await_end(third)
     assert [(first.incarnation, third.incarnation)] == peers.certificates
+    second.kill()
+    peers.await_end(second)
+    assert [first.incarnation] == list(peers.read().seats)
 
 
 def test_two_that_die_at_once_are_certified_by_the_third_and_the_last_one_by_none(peers: Peers) -> None:
@@ -98,21 +98,6 @@ def test_who_has_not_joined_says_it_if_no_member_is_left_to(peers: Peers) -> Non
     assert [(second.incarnation, first.incarnation)] == peers.certificates
 
 
-def test_while_it_is_stopped_a_process_is_not_certified_and_then_killed_it_is(peers: Peers) -> None:
-    first, second, third = (peers.start() for _ in range(3))
-    peers.await_watch()
-    third.stop()
-    second.kill()
-    peers.await_end(second)  # All have looked since.
-    assert third.incarnation in peers.read().seats
-    third.kill()
-    peers.await_end(third)
-    assert first.incarnation in peers.read().seats
-
-
-# Members of one process
-
-
 def test_of_two_members_in_one_process_one_closes_and_the_other_is_still_found(peers: Peers) -> None:
     both = peers.start(lives=2, then="witnesses.pop(lives[0]).close(); say('closed')")
     assert "closed" == peers.let_do(both)
@@ -124,9 +109,6 @@ def test_of_two_members_in_one_process_one_closes_and_the_other_is_still_found(p
     dead = {f"{life}0000" for life in (both.lives[1], *together.lives)}
     until(lambda: {one for _, one in peers.certificates} == dead, "the end of the other, and of both")
     assert [other.incarnation] == list(peers.read().seats)
-
-
-# Forks
 
 
 def test_a_child_that_lives_on_does_not_hide_the_death_of_its_parent(peers: Peers) -> None:
@@ -162,9 +144,6 @@ def test_a_child_that_joins_and_leaves_takes_no_lock_from_its_parent(peers: Peer
     peers.await_watch(by=[newcomer], of=[parent])
     parent.kill()
     peers.await_end(parent)
-
-
-# The file
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -250,9 +229,6 @@ def test_a_ledger_is_deleted_with_the_file_of_its_locks(tmp_path: Path) -> None:
     assert locks_and_all == set(delete_file(tmp_path / "ledger.db"))
 
 
-# Numbers
-
-
 def test_a_number_that_another_process_may_have_got_by_now_is_not_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,9 +262,6 @@ def test_from_a_pid_namespace_of_its_own_a_process_is_seen_and_sees_none(peers: 
         assert [outside.incarnation] == list(peers.read().seats)
 
 
-# Bounds
-
-
 def test_however_many_members_there_are_one_watches_a_bounded_number(peers: Peers) -> None:
     many = peers.start(lives=2 * WATCHED_MAX)
     with closing(SqliteLedger(peers.path)) as ledger:
@@ -308,9 +281,6 @@ def test_however_many_members_there_are_one_watches_a_bounded_number(peers: Peer
         assert before == descriptors()
 
 
-# The choice
-
-
 @pytest.mark.parametrize(
     ("kind", "asked", "found"),
     [("sqlite", "auto", PEERS), ("sqlite", "none", ""), ("sqlite", "agent", ""), ("memory", "auto", "")],
@@ -327,8 +297,6 @@ def test_on_the_embedded_ledger_the_members_are_witnesses_if_nothing_else_is_ask
         chosen.close()
         chosen.close()
 
-
-# Members
 
 MEMBER = """
 import sys, time

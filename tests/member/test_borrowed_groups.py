@@ -1,18 +1,14 @@
 """Members whose protocol borrows a consumer group of a real Kafka, and what such a member can and cannot know."""
 
-import sqlite3
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from neli_router import config as configuration
-from neli_router import fence
 from neli_router.config import Config
 from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.keyspace import Layout
@@ -64,33 +60,6 @@ def test_members_share_the_partitions_and_hand_them_over_under_higher_terms(
     until(lambda: len(first.led) == 4)
     assert all(first.led[partition] > term for partition, term in moved.items())
     assert isinstance(told[-1], Acquired)
-
-
-@pytest.mark.kafka
-def test_a_group_that_moves_to_another_topic_is_let_through_by_its_fence_and_its_old_leader_is_not(
-    kafka: str, opened: Open, tmp_path: Path
-) -> None:
-    """docs/protocols.md: the number is the time, taken after the last member of the old group has ended."""
-    base: dict[str, Any] = {"protocol": "fast-neli", "layout": Layout(slots=64, partitions=1)}
-    old, forgetful, moved = (f"kafka://{kafka}/{name}-{uuid4().hex}" for name in ("old", "forgetful", "moved"))
-    terms: list[int] = []
-    for ledger, term_base in ((old, 1000), (forgetful, 0), (moved, time.time_ns() // 1000)):
-        with opened(Config(ledger, term_base=term_base, **base)).leading(0, timeout=PATIENCE) as lease:
-            terms.append(lease.term)
-    before, lower, higher = terms
-    with closing(sqlite3.connect(tmp_path / "work.db")) as connection:
-        fence.install(connection)
-        for term, taken in ((before, True), (lower, False), (higher, True), (before, False)):
-            assert taken == _admitted(connection, term)
-
-
-def _admitted(connection: sqlite3.Connection, term: int) -> bool:
-    try:
-        with connection:
-            fence.admit(connection, "prices", term)
-    except fence.Refused:
-        return False
-    return True
 
 
 @pytest.mark.kafka

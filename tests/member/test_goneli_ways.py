@@ -102,24 +102,6 @@ def test_barrier_hears_acquired_before_the_program_leads_and_revoked_before_awai
     assert [Revoked] == [type(event) for event in heard if not isinstance(event, Acquired)]
 
 
-def test_barrier_that_blocks_in_revoked_keeps_the_next_leader_waiting(opened: Open, options: dict[str, Any]) -> None:
-    heard, may_go_on = list[Event](), threading.Event()
-
-    def barrier(event: Event) -> None:
-        heard.append(event)
-        if isinstance(event, Revoked):
-            assert may_go_on.wait(PATIENCE)
-
-    first = opened("first", barrier, **ranked(options, "b"), lease=LONG_LEASE)
-    assert first.pulse(PATIENCE)
-    second = opened("second", **ranked(options, "a"), lease=LONG_LEASE)
-    until(lambda: isinstance(heard[-1], Revoked))
-    assert not second.pulse(MOMENT)
-    may_go_on.set()
-    assert second.pulse(PATIENCE)
-    assert [Acquired, Revoked] == [type(event) for event in heard]
-
-
 def test_barrier_hears_fenced_after_a_pause_and_acquired_when_a_heartbeat_returns(
     options: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -48,9 +48,6 @@ def names(events: list[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
-# Leading
-
-
 def test_a_lease_says_what_it_is_for_and_no_two_members_have_one_for_the_same(group: Group) -> None:
     assert set(range(8)) == group["a"].led.keys() | group["b"].led.keys()
     assert not group["a"].led.keys() & group["b"].led.keys()
@@ -161,9 +158,6 @@ def test_a_pulse_says_whether_it_leads_waits_no_longer_than_told_and_ends_as_soo
     assert 1.0 < group.now - began < 2.1
 
 
-# The barrier
-
-
 def test_a_partition_is_led_only_when_its_handler_has_returned_and_until_then_it_says_so() -> None:
     def prepare(event: Event) -> None:
         if isinstance(event, Acquired):
@@ -256,9 +250,6 @@ def test_a_handler_that_fails_while_the_member_closes_is_told_all_the_same() -> 
             group["a"].await_closed(timeout=5.0)
 
 
-# The end
-
-
 def test_closing_hands_over_at_once_and_moves_no_other_partitions() -> None:
     with testing.group("a", "b", "c", partitions=9) as group:
         group.settle()
@@ -301,9 +292,6 @@ def test_a_member_that_was_never_admitted_just_stops() -> None:
         assert ["a"] == [peer.name for peer in group.router.members]
 
 
-# A ledger that is away
-
-
 def test_a_member_that_cannot_reach_the_ledger_stops_trying_after_a_lease(group: Group) -> None:
     group.cut("a")
     with pytest.raises(
@@ -313,9 +301,6 @@ def test_a_member_that_cannot_reach_the_ledger_stops_trying_after_a_lease(group:
     began = group.now
     group["a"].close()
     assert (True, True) == (group["a"].closed, group.now - began < 2.5)
-
-
-# Wishes
 
 
 def test_what_is_wished_for_is_done_and_outlives_a_restart(group: Group) -> None:
@@ -378,9 +363,6 @@ def test_a_wish_that_no_member_could_read_is_refused(
         wish(group["a"])
 
 
-# A group that is not ours
-
-
 def test_other_settings_than_the_groups_are_refused_with_both_spelled_out(group: Group) -> None:
     with pytest.raises(GroupMismatch) as raised:
         group.join("c", layout=Config("memory://x").layout, lease=2.0, guarantee="available")
@@ -416,9 +398,6 @@ def test_a_newcomer_takes_a_name_from_a_living_member_if_it_is_told_to(
     assert {"a", "b"} == {peer.name for peer in group["twin"].router.members}
     assert (None, 4) == (group["twin"].error, len(group["twin"].led))
     assert any("member.replaces member=a name=a" in record.getMessage() for record in caplog.records)
-
-
-# Everything else
 
 
 def test_available_members_go_on_until_their_successor_does() -> None:

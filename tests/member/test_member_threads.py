@@ -39,18 +39,6 @@ from neli_router.protocol import Acquired, Event, Fenced, Revoked
 from tests.support.waiting import PATIENCE, until
 
 
-class Program:
-    """A handler that notes what it was told, and does what a test wants it to do."""
-
-    def __init__(self, during: Callable[[Event], object] = lambda _: None) -> None:
-        self.told: list[str] = []
-        self.during = during
-
-    def __call__(self, event: Event) -> None:
-        self.told.append(type(event).__name__)
-        self.during(event)
-
-
 class Flaky(Threads):
     """A runtime whose ledger, one in memory, can be taken away, and broken."""
 
@@ -101,12 +89,6 @@ class FlakyLedger(MemoryLedger):
 AWAY = LedgerUnavailable("the ledger was wanted", "it was taken away", "give it back")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A ledger of each kind."""
-    return f"memory://{request.node.name}" if request.param == "memory" else f"sqlite://{tmp_path}/ledger.db"
-
-
 @pytest.fixture
 def in_memory(request: pytest.FixtureRequest) -> Callable[..., Config]:
     """Makes the configuration of a member, where it makes no difference which ledger it is."""
@@ -127,13 +109,13 @@ def _leave_no_threads() -> Iterator[None]:
     until(lambda: not [one for one in set(threading.enumerate()) - before if one.name != "neli-watchdog"])
 
 
-# The life of a group
-
-
-def test_two_members_share_and_one_takes_over_when_the_other_closes(address: str) -> None:
-    programs = Program(), Program()
-    configs = [Config(address, name=name, lease=0.5, layout=Layout(partitions=8)) for name in "ab"]
-    with Member(configs[0], on_event=programs[0]) as a, Member(configs[1], on_event=programs[1]) as b:
+def test_two_members_share_and_one_takes_over_when_the_other_closes(tmp_path: Path) -> None:
+    told: dict[str, list[Event]] = {"a": [], "b": []}
+    config = Config(f"sqlite://{tmp_path}/ledger.db", name="a", lease=0.5, layout=Layout(partitions=8))
+    with (
+        Member(config, on_event=told["a"].append) as a,
+        Member(replace(config, name="b"), on_event=told["b"].append) as b,
+    ):
         until(lambda: 4 == len(a.led) == len(b.led))
         kept = dict(b.led)
         with a.leading(min(a.led)) as lease:
@@ -142,7 +124,7 @@ def test_two_members_share_and_one_takes_over_when_the_other_closes(address: str
         until(lambda: 8 == len(b.led))
         assert kept.items() <= b.led.items()
     # The first one may have led all of it, and have handed over a half, before the second one came.
-    assert ("Acquired", "Revoked", "Acquired") == (programs[0].told[0], programs[0].told[-1], programs[1].told[0])
+    assert [Acquired, Revoked, Acquired] == [type(event) for event in (told["a"][0], told["a"][-1], told["b"][0])]
 
 
 def test_a_program_learns_of_another_layout_although_its_member_ends_slowly(
@@ -159,9 +141,6 @@ def test_a_program_learns_of_another_layout_although_its_member_ends_slowly(
         monkeypatch.setattr(Engine, "_end", slowly)
         with pytest.raises(GroupMismatch, match=r"slots=16384, partitions=4, .* against slots=16384, partitions=8"):
             Member(in_memory("b", layout=Layout(partitions=4)))
-
-
-# The barrier, with handlers that really block
 
 
 # Closing
@@ -247,9 +226,6 @@ def test_closing_on_a_signal_while_the_main_thread_waits_to_lead(in_memory: Call
             signal.signal(signal.SIGTERM, before)
 
 
-# Tasks in the background
-
-
 def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_memory: Callable[..., Config]) -> None:
     def work(lease: Lease) -> None:
         ran.append((lease.holds(), threading.current_thread().name))
@@ -274,9 +250,6 @@ def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_me
         member.close()
         assert closed.wait(PATIENCE)
     assert {(True, "neli-mine-background")} == set(ran)
-
-
-# A ledger that fails
 
 
 def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -388,8 +361,8 @@ def test_a_group_with_other_settings_that_answers_late_ends_the_member() -> None
     ],
 )
 def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(problem: BaseException) -> None:
-    runtime, program = Flaky(), Program()
-    member = Member(Config("memory://unused", lease=0.3), on_event=program, runtime=runtime)
+    runtime, told = Flaky(), list[Event]()
+    member = Member(Config("memory://unused", lease=0.3), on_event=told.append, runtime=runtime)
     assert member.pulse(PATIENCE)
     lease = member.lease(0)
     runtime.problem = problem
@@ -397,12 +370,11 @@ def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(prob
         with pytest.raises(type(problem)) as raised:
             member.await_closed(timeout=PATIENCE)
         assert str(problem) == str(raised.value)
-    until(lambda: "Fenced" in program.told and runtime.opened[0].closed)
+    until(lambda: isinstance(told[-1], Fenced) and runtime.opened[0].closed)
     assert lease is not None
     assert not lease.holds()
     with pytest.raises(NeliError):
         member.router.owner("key")
-    member.close()
 
 
 def test_what_will_not_heal_is_raised_by_the_constructor(tmp_path: Path) -> None:
@@ -422,9 +394,6 @@ def test_what_will_not_heal_is_raised_by_the_constructor(tmp_path: Path) -> None
     runtime.problem = RuntimeError("a driver with a bug")
     with pytest.raises(RuntimeError, match="a driver with a bug"):
         Member(Config("memory://unused"), runtime=runtime)
-
-
-# The log
 
 
 def test_a_log_that_blocks_costs_no_lease(in_memory: Callable[..., Config]) -> None:

@@ -3,13 +3,16 @@
 The members are real ones in memory; time is turned by hand.
 """
 
+from collections.abc import Iterator
 from typing import cast
+
+import pytest
 
 from neli_router.member.lease import Lease
 from neli_router.processes.notes import Acts, Done, Halted, Lost, Note, Woke
 from neli_router.processes.referee import judged
 from neli_router.processes.worker import Worker
-from neli_router.protocol import Acquired, Fenced
+from neli_router.protocol import BEATS_PER_LEASE, Acquired, Fenced
 from tests.demo.miniature import NAMES, STEP, Miniature, miniature
 
 
@@ -19,86 +22,77 @@ def fresh(small: Miniature) -> list[Note]:
     return notes
 
 
-def test_what_is_led_is_held_and_renewed_by_every_heartbeat() -> None:
+@pytest.fixture(name="small")
+def _small() -> Iterator[Miniature]:
     with miniature(partitions=6) as small:
         small.rest(*NAMES)
-        assert [2, 2, 2] == [len(life.held) for life in small.run.lives]
-        fresh(small)
-        small.advance(1.0)
-        beats_per_lease = 6
-        assert len(NAMES) * beats_per_lease == sum(isinstance(note, Acts) for note in fresh(small))
+        yield small
 
 
-def test_a_claim_never_outlasts_the_lease() -> None:
-    with miniature(partitions=6) as small:
-        small.rest(*NAMES)
-        for life in small.run.lives:
-            for partition, span in life.held.items():
-                lease = small.group[life.name].lease(partition)
-                assert lease is not None
-                assert (lease.term, True) == (span.term, span.until <= small.group.now + lease.remaining() + 1e-9)
+def test_what_is_led_is_held_for_no_longer_than_the_lease_and_renewed_by_every_heartbeat(small: Miniature) -> None:
+    assert [2, 2, 2] == [len(life.held) for life in small.run.lives]
+    fresh(small)
+    small.advance(1.0)
+    assert len(NAMES) * BEATS_PER_LEASE == sum(isinstance(note, Acts) for note in fresh(small))
+    for life in small.run.lives:
+        for partition, span in life.held.items():
+            lease = small.group[life.name].lease(partition)
+            assert lease is not None
+            assert (lease.term, True) == (span.term, span.until <= small.group.now + lease.remaining() + 1e-9)
 
 
-def test_a_killed_process_claims_what_its_last_heartbeat_proved() -> None:
-    with miniature(partitions=6) as small:
-        small.rest(*NAMES)
-        small.kill("alpha")
-        dead = small.run.lives[0]
-        assert 0 < dead.until - small.group.now <= small.run.lease
-        small.advance(3.0)
-        assert {dead.until} == {span.until for span in dead.held.values()}
-        assert [] == judged(small.run.lives).faults
+def test_a_killed_process_claims_what_its_last_heartbeat_proved(small: Miniature) -> None:
+    small.kill("alpha")
+    dead = small.run.lives[0]
+    assert 0 < dead.until - small.group.now <= small.run.lease
+    small.advance(3.0)
+    assert {dead.until} == {span.until for span in dead.held.values()}
+    assert [] == judged(small.run.lives).faults
 
 
-def test_a_stopped_process_keeps_its_claim_until_its_lease_ends_and_is_refused_when_it_wakes() -> None:
-    with miniature(partitions=6) as small:
-        small.rest(*NAMES)
-        alpha = small.run.lives[0]
-        until, held = alpha.until, dict(alpha.held)
-        small.stop("alpha")
-        small.advance(3.0)
-        fresh(small)
-        small.wake("alpha")
-        small.advance(STEP)
-        woke, lost, halted = (note for note in fresh(small) if not isinstance(note, Acts))
-        assert isinstance(woke, Woke)
-        assert (True, True) == (abs(woke.asleep - 3.0) < 2 * STEP, "no Beat of this member" in woke.refusal)
-        assert isinstance(lost, Lost)
-        assert {partition: span.term for partition, span in held.items()} == lost.terms
-        assert {until} == {span.until for span in held.values()}
-        assert isinstance(halted, Halted)
-        assert (2, {}) == (halted.partitions, alpha.held)
+def test_a_stopped_process_keeps_its_claim_until_its_lease_ends_and_is_refused_when_it_wakes(small: Miniature) -> None:
+    alpha = small.run.lives[0]
+    until, held = alpha.until, dict(alpha.held)
+    small.stop("alpha")
+    small.advance(3.0)
+    fresh(small)
+    small.wake("alpha")
+    small.advance(STEP)
+    woke, lost, halted = (note for note in fresh(small) if not isinstance(note, Acts))
+    assert isinstance(woke, Woke)
+    assert (True, True) == (abs(woke.asleep - 3.0) < 2 * STEP, "no Beat of this member" in woke.refusal)
+    assert isinstance(lost, Lost)
+    assert {partition: span.term for partition, span in held.items()} == lost.terms
+    assert {until} == {span.until for span in held.values()}
+    assert isinstance(halted, Halted)
+    assert (2, {}) == (halted.partitions, alpha.held)
 
 
-def test_who_is_asked_to_leave_claims_nothing_from_then_on() -> None:
-    with miniature(partitions=6) as small:
-        small.rest(*NAMES)
-        fresh(small)
-        small.leave("alpha")
-        at = small.group.now
-        (done,) = (note for note in fresh(small) if isinstance(note, Done))
-        assert (2, True) == (len(done.terms), done.at <= at)
-        small.advance(0.1)
-        assert [3, 3] == [len(life.held) for life in small.run.lives[1:]]
-        assert [] == judged(small.run.lives).faults
+def test_who_is_asked_to_leave_claims_nothing_from_then_on(small: Miniature) -> None:
+    fresh(small)
+    small.leave("alpha")
+    at = small.group.now
+    (done,) = (note for note in fresh(small) if isinstance(note, Done))
+    assert (2, True) == (len(done.terms), done.at <= at)
+    small.advance(0.1)
+    assert [3, 3] == [len(life.held) for life in small.run.lives[1:]]
+    assert [] == judged(small.run.lives).faults
 
 
-def test_who_goes_on_under_the_same_terms_after_an_outage_claims_anew() -> None:
-    with miniature(partitions=6) as small:
-        small.rest(*NAMES)
-        for name in ("bravo", "charlie"):
-            small.leave(name)
-        small.advance(0.5)
-        alpha = small.run.lives[0]
-        before = {partition: span.term for partition, span in alpha.held.items()}
-        # It was cut off for longer than its lease, none took its place, and so it goes on under the same terms.
-        small.group.cut("alpha")
-        small.advance(2.0)
-        assert {} == alpha.held
-        small.group.heal("alpha")
-        small.advance(2.0)
-        assert before == {partition: span.term for partition, span in alpha.held.items()}
-        assert [] == judged(small.run.lives).faults
+def test_who_goes_on_under_the_same_terms_after_an_outage_claims_anew(small: Miniature) -> None:
+    for name in ("bravo", "charlie"):
+        small.leave(name)
+    small.advance(0.5)
+    alpha = small.run.lives[0]
+    before = {partition: span.term for partition, span in alpha.held.items()}
+    # It was cut off for longer than its lease, none took its place, and so it goes on under the same terms.
+    small.group.cut("alpha")
+    small.advance(2.0)
+    assert {} == alpha.held
+    small.group.heal("alpha")
+    small.advance(2.0)
+    assert before == {partition: span.term for partition, span in alpha.held.items()}
+    assert [] == judged(small.run.lives).faults
 
 
 class Granted:

@@ -126,9 +126,6 @@ def test_a_thread_that_looks_up_meets_only_owners_while_tables_come_and_go(log: 
     assert "m11" == router.owner("key").name
 
 
-# Where the table comes from.
-
-
 def test_a_configuration_or_an_address_opens_the_ledger_and_speaks_where_the_call_does_not(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(SqliteLedger(path)) as ledger:
@@ -189,9 +186,6 @@ def test_a_static_router_needs_no_ledger() -> None:
         router.owner("key")
     with pytest.raises(ConfigError, match="4 owners were given for 256 partitions"):
         Router.static(owners)
-
-
-# Before the first table.
 
 
 def test_waiting_for_the_first_table_ends_in_an_error_that_says_what_was_awaited(log: MemoryLog) -> None:
@@ -273,9 +267,6 @@ def test_a_driver_that_is_not_installed_is_told_to_who_does_not_wait(monkeypatch
         Router("redis://localhost/jobs", wait=False)
 
 
-# Failures.
-
-
 def test_a_driver_that_hangs_does_not_keep_an_old_table_in_use(log: MemoryLog) -> None:
     ledger = Flaky(log)
     with Router(lambda: ledger, max_age=1.0) as router:
@@ -347,9 +338,6 @@ def test_a_reader_that_hung_and_comes_back_disturbs_no_other(log: MemoryLog) -> 
         hung.flowing.set()
         assert hung.closed.wait(PATIENCE)
         assert ("a", None) == (router.owner("key").name, router.error)
-
-
-# The end.
 
 
 def test_after_closing_look_ups_raise_closed_and_closing_twice_is_fine(router: Router) -> None:

@@ -1,6 +1,5 @@
 """The table: made from a fold's state, read by row or the longer way, and compared with the next one."""
 
-import pickle
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -193,13 +192,6 @@ def test_a_static_table_that_makes_no_sense_is_refused(owners: Any, problem: str
     with pytest.raises(ConfigError) as caught:
         Table.static(owners, Layout(slots=8, partitions=2))
     assert any(problem in one for one in caught.value.problems), caught.value.problems
-
-
-def test_a_table_can_be_sent_to_another_process() -> None:
-    table = table_of(folded(genesis(), join("a")), "memory")
-    copy = pickle.loads(pickle.dumps(table))  # noqa: S301 - our own bytes.
-    assert table.partitions == copy.partitions
-    assert table.owner("key") == copy.owner("key")
 
 
 def _bytes(key: Key) -> bytes:
