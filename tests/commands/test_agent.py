@@ -5,7 +5,6 @@ import json
 import logging
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from neli_router.commands.agent import log_to_standard_error
-from neli_router.errors import how_to_install
 from neli_router.logs import logger
 from neli_router.settings.agent_options import AgentOptions
 from tests.support.commands import neli
@@ -48,19 +46,6 @@ def own_log() -> Iterator[None]:
 def test_a_configuration_that_is_not_usable_is_refused_with_every_problem(words: Sequence[str], said: str) -> None:
     result = neli("agent", "--ledger", "memory://jobs", *words)
     assert (2, len(words) // 2, True) == (result.exit_code, len(result.stderr.splitlines()), said in result.stderr)
-
-
-@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
-def test_a_package_that_is_missing_is_named_with_how_to_get_it(package: str, tmp_path: Path) -> None:
-    """In a process of its own, in which the package cannot be imported."""
-    program = f"import sys; sys.modules[{package!r}] = None; {PROGRAM}"
-    command = [sys.executable, "-c", program, "--ledger", "memory://jobs"]
-    found = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
-    assert 2 == found.returncode
-    assert (
-        f"Error: {package} was wanted, for an agent, but it is not installed: {how_to_install('agent')}\n"
-        == found.stderr
-    )
 
 
 @pytest.mark.process

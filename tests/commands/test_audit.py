@@ -121,8 +121,3 @@ def test_a_ledger_that_is_not_there_is_not_made_and_one_without_a_group_is_refus
     fill(path, [])
     result = run(path)
     assert (1, True) == (result.exit_code, "there is no Genesis among them" in result.stderr)
-
-
-def test_an_address_that_is_none_is_a_mistake_of_usage() -> None:
-    result = neli("audit", "ftp://host")
-    assert (2, True) == (result.exit_code, "ftp is no known kind of ledger" in result.output)

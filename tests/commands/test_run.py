@@ -77,11 +77,6 @@ class Run(Program):
         until(lambda: file.exists() and len(file.read_text().split()) == count, f"{count} processes in {self.folder}")
         return [int(pid) for pid in file.read_text().split()]
 
-    @property
-    def guardian(self) -> int:
-        (guardian,) = children(self.pid)
-        return guardian
-
 
 class Runs:
     """Starts `neli run` against a stand-in."""
@@ -115,6 +110,12 @@ def runs_in(folder: Path, *, at_port: bool = False) -> Iterator[Runs]:
 def _runs(tmp_path: Path) -> Iterator[Runs]:
     with runs_in(tmp_path) as runs:
         yield runs
+
+
+def child_of(pid: int) -> int:
+    """The only one: of `neli run` its guardian, and of that the command."""
+    (child,) = children(pid)
+    return child
 
 
 def none_lives(pids: Sequence[int]) -> bool:
@@ -264,7 +265,7 @@ def test_when_a_lease_runs_out_the_command_ends_whoever_of_its_processes_stands_
         pids = [*first, *alone.pids(2), *stopped.pids(2), *(pid for run in guarded for pid in run.pids(3))]
         renewed.pids(1)
         for run in guarded:
-            os.kill(run.guardian, signal.SIGSTOP)
+            os.kill(child_of(run.pid), signal.SIGSTOP)
         stopped.send_signal(signal.SIGSTOP)
         others.agent.lease = LeaseView(0, True, "alpha", 7, 60.0, 10.0)
         others.agent.say("renewed")
@@ -295,7 +296,7 @@ def test_when_neli_run_or_its_guardian_is_killed_all_of_the_command_is_killed(ru
     pids = [*killed.pids(2), *(pid for run in guarded for pid in run.pids(3))]
     killed.kill()
     for run in guarded:
-        os.kill(run.guardian, signal.SIGKILL)
+        os.kill(child_of(run.pid), signal.SIGKILL)
     for run in guarded:
         code, _, error = run.end()
         assert (75, True) == (code, "the command was killed (its guardian was killed, or did not run)" in error)
@@ -349,8 +350,6 @@ def test_with_keep_it_outlives_its_agent_and_without_it_says_that_the_agent_is_g
             assert 128 + signal.SIGTERM == keeping.end()[0]
 
 
-# Two hosts: an agent each, and what runs on both
-
 EXCLUSIVE = """
 import fcntl, os, signal, sys, time
 folder, name = sys.argv[1:]
@@ -389,11 +388,6 @@ class Host:
     def run(self) -> Program:
         assert self._run is not None
         return self._run
-
-    @property
-    def guardian(self) -> int:
-        (guardian,) = children(self.run.pid)
-        return guardian
 
     def start(self) -> None:
         if self._run is not None:
@@ -481,7 +475,7 @@ def test_when_all_of_a_hosts_processes_but_the_command_are_killed_it_is_killed_a
 def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_is_gone(settled: Settled) -> None:
     """The agent waits for a connection to end, and the guardian has it, too. Here it is slow, because it is stopped."""
     first, second = with_a_command(settled(5, 60))
-    guardian = first.guardian
+    guardian = child_of(first.run.pid)
     try:
         with Client(second.socket, timeout=PATIENCE) as client:
             os.kill(guardian, signal.SIGSTOP)
@@ -526,8 +520,8 @@ def test_a_role_that_is_to_go_elsewhere_does_so_when_all_of_the_command_is_gone_
             # The command ignores that it is to end, so until something is killed the role stays.
             until(lambda: is_leaving(client, role))
             assert all(map(lives, gone))
-            (command,) = children(first.guardian)
-            pids = {"the command": command, "neli run": first.run.pid, "the guardian": first.guardian}
+            guardian = child_of(first.run.pid)
+            pids = {"the command": child_of(guardian), "neli run": first.run.pid, "the guardian": guardian}
             os.kill(pids[killed], signal.SIGKILL)
             until(lambda: hosts[1].pids)
             assert none_lives(gone), killed

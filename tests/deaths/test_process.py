@@ -57,6 +57,8 @@ def test_a_mark_is_of_one_process_and_of_no_other_with_its_number() -> None:
             ProcessMark.of(child.pid, parent=child.pid)
     with pytest.raises(ProcessLookupError):
         HostProcess.marked(mark)
+    with pytest.raises(ProcessLookupError):
+        HostProcess.of(child.pid)
     with pytest.raises(ProcessLookupError, match="nothing is known"):
         ProcessMark.of(child.pid)
 
@@ -98,10 +100,3 @@ def test_the_peer_of_a_socket_is_who_connected_it_and_not_a_child_that_has_it_to
                 connection.setblocking(False)
                 with pytest.raises(BlockingIOError):  # The connection has not ended: the child has it.
                     connection.recv(1)
-
-
-def test_there_is_no_process_of_a_number_that_none_has() -> None:
-    with running(SLEEPS) as child:
-        number = child.pid
-    with pytest.raises(ProcessLookupError):
-        HostProcess.of(number)

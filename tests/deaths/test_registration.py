@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
 import pytest
 
 from neli_router.config import Config
@@ -184,19 +183,12 @@ def test_a_program_that_passes_bytes_on_is_not_taken_for_the_member(agent: Runni
         assert asking.why.startswith("it refused: another program made this connection and passes bytes on")
 
 
-def test_the_door_lets_nobody_register(agent: Running) -> None:
-    asked = {"ledger": config_of(agent).public_ledger, "member": "m", "secret": 32 * "0"}
-    address = f"http://{agent.agent.tcp_address}"
-    with httpx.Client(base_url=address, timeout=PATIENCE, headers={"authorization": f"Bearer {TOKEN}"}) as client:
-        answer = client.post("/v1/witness", json=asked)
-    assert (400, "BadRequest") == (answer.status_code, answer.json()["kind"])
-    assert "another program made this connection" in answer.json()["found"]
-
-
 def test_a_life_is_registered_by_a_connection_of_its_own_alone(agent: Running) -> None:
-    with agent.client() as client:
-        answer = client.post("/v1/witness", json=asked_of(agent))
-    assert 400 == answer.status_code
+    with agent.client() as client, agent.stranger(headers={"authorization": f"Bearer {TOKEN}"}) as stranger:
+        for one in (client, stranger):
+            answer = one.post("/v1/witness", json=asked_of(agent))
+            assert (400, "BadRequest") == (answer.status_code, answer.json()["kind"])
+            assert "another program made this connection" in answer.json()["found"]
     life = OwnLife(32 * "a").name
     named = f"\0neli-{life}-1".encode()
     assert [True, False, False, False] == [

@@ -47,9 +47,6 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-# By a turned clock: when a block is cancelled, and by whom
-
-
 @in_loop
 async def test_a_lost_lease_cancels_the_block_at_once_and_only_once(group: Group) -> None:
     async def work() -> None:
@@ -161,9 +158,6 @@ async def test_whoever_waits_for_a_member_of_a_test_turns_its_clock(group: Group
         async with member.leading(role, timeout=PATIENCE) as lease:
             assert role == lease.partition
     assert member.closed
-
-
-# In real time
 
 
 @in_loop
@@ -295,9 +289,6 @@ def test_another_loop_is_refused(config: Config) -> None:
     member = asyncio.run(opened())
     asyncio.run(used(member))
     member._member.close()
-
-
-# Background
 
 
 @in_loop

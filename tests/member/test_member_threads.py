@@ -297,33 +297,19 @@ def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(caplog: pytest.Lo
     until(lambda: runtime.opened and runtime.opened[0].closed)
 
 
-class SleepyLedger(FlakyLedger):
-    """One whose reads, when it is told to sleep, last until they are woken, whatever time they were given."""
-
-    def __init__(self, runtime: Flaky) -> None:
-        super().__init__(runtime)
-        self.sleeps, self.woken = False, threading.Event()
-
-    def read(self, timeout: float) -> list[Entry]:
-        if self.sleeps:
-            self.woken.wait(PATIENCE)
-            self.woken.clear()
-            raise AWAY
-        return super().read(timeout)
-
-    def wake(self) -> None:
-        self.woken.set()
-        super().wake()
-
-
 def test_a_member_that_has_stopped_waits_for_no_more_records() -> None:
     """It read once more, for half a second, before it told that it had ended."""
-    runtime = Flaky()
-    ledger = SleepyLedger(runtime)
-    runtime.ledger = lambda _: ledger  # type: ignore[assignment, method-assign]
+    runtime, woken = Flaky(), threading.Event()
+
+    def sleep(_: float) -> list[Entry]:
+        woken.wait(PATIENCE)
+        woken.clear()
+        raise AWAY
+
     member = Member(Config("memory://unused", lease=0.5), runtime=runtime)
     assert member.pulse(PATIENCE)
-    ledger.sleeps = True
+    (ledger,) = runtime.opened
+    ledger.wake, ledger.read = woken.set, sleep  # type: ignore[method-assign]
     member.close(timeout=0.3)  # Its Leave is never read, so it is told to end at once after that.
     until(lambda: member.closed)
 

@@ -1,8 +1,8 @@
 """Members whose group has neither ledger nor broker: real processes, members on loopback, and by a turned clock."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,21 @@ import pytest
 
 from neli_router import testing
 from neli_router.config import Config
-from neli_router.errors import BeyondProtocol, ConfigError, PeersUnusable
-from neli_router.keyspace import Layout
+from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.member.member import Member
 from neli_router.processes.group import MemberProcess, ProcessGroup
 from neli_router.processes.referee import LifePhase
-from neli_router.protocol import Event, Fenced
 from neli_router.router.router import Router
 from neli_router.testing import Group
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers.process import free_udp_ports
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE
 
 LEASE = 6.0
 """Long enough that a busy machine does not interrupt the course that a test waits for."""
 
 BEATS = {"term": 0.4, "gossip": 0.2}
 PARTITIONS = 6
-
-Open = Callable[..., Member]
 
 
 class Listed:
@@ -49,24 +45,8 @@ def _listed(tmp_path: Path) -> Listed:
     return Listed(tmp_path)
 
 
-@pytest.fixture(name="opened")
-def _opened(listed: Listed) -> Iterator[Open]:
-    with ExitStack() as stack:
-
-        def opened(i: int, *, on_event: Callable[[Event], object] | None = None, **options: Any) -> Member:
-            given = {"protocol": "term", "layout": Layout(slots=64, partitions=PARTITIONS), **options}
-            given = {"lease": LEASE, "beat": BEATS[given["protocol"]]} | given
-            member = Member(Config(listed.address(i), name=f"m{i}", **given), on_event=on_event)
-            return stack.enter_context(member)
-
-        yield opened
-
-
 def shares(*members: Member) -> list[int]:
     return [len(member.led) for member in members]
-
-
-# Real processes
 
 
 def led_by(group: ProcessGroup) -> dict[int, tuple[str, int]]:
@@ -139,30 +119,6 @@ def test_processes_that_are_stopped_or_killed_or_leave_are_replaced_under_higher
 
         group.read_notes()
         assert [] == group.verdict().faults
-
-
-# Members of this process, on loopback
-
-
-def test_members_lead_under_leases_say_who_leads_and_keep_a_drain_over_a_restart(opened: Open, listed: Listed) -> None:
-    told: list[Event] = []
-    members = [opened(i, on_event=told.append if i == 0 else None) for i in range(3)]
-    until(lambda: [2, 2, 2] == shares(*members))
-    mine = next(iter(members[0].led))
-    with members[0].leading(mine, timeout=PATIENCE) as lease:
-        assert 0 < lease.remaining() <= LEASE
-    until(lambda: f"{listed.places[0]} leads it under term " in members[1].why_not(mine))
-    with pytest.raises(PeersUnusable):
-        opened(0)
-    members[0].drain("m0")
-    until(lambda: [0, 3, 3] == shares(*members))
-    assert frozenset(range(PARTITIONS)) == members[0].shedding
-    assert not any(isinstance(event, Fenced) for event in told)
-    members[0].close()
-    members[0] = opened(0)
-    assert frozenset(range(PARTITIONS)) == members[0].shedding
-    members[0].undrain(listed.places[0])
-    until(lambda: [2, 2, 2] == shares(*members))
 
 
 # By a clock that the tests turn

@@ -16,11 +16,11 @@ from neli_router.induction.fold import State, fold
 from neli_router.induction.records import Beat, Leave, Record
 from neli_router.keyspace import Layout
 from neli_router.protocol import Notice
-from neli_router.router.feed import Feed, FixedFeed, Watchdog
+from neli_router.router.feed import Feed, Watchdog
 from neli_router.router.ledger_reader import LedgerReadings
 from neli_router.router.refusal import NoTable
 from neli_router.router.router import Router
-from neli_router.router.table import Owner, Table
+from neli_router.router.table import Owner
 from neli_router.router.watch import CHANGES_MAX, Change, Gap
 from tests.support.groups import LAYOUT, genesis, join
 from tests.support.waiting import PATIENCE
@@ -102,10 +102,6 @@ def refused_by(act: Callable[[], object]) -> NeliError:
     with pytest.raises(NeliError) as caught:
         act()
     return caught.value
-
-
-def plight_of(feed: Feed) -> str:
-    return feed.view.plight.name.lower() if isinstance(feed.view, NoTable) else "none"
 
 
 SCRIPTS = {
@@ -193,9 +189,6 @@ def test_a_ledger_with_another_layout_is_refused_with_both_spelled_out() -> None
     assert "0.3 begin 8      -> GroupMismatch, router.stopped" == story.replay("0.3 begin 8")
 
 
-# The errors' words.
-
-
 NOT_READ = "the owner of a key was wanted, but the ledger memory was not yet read up to its end"
 MESSAGES = {
     "0 wait": f"{NOT_READ}: wait for it with `await_table`, or see why it cannot be read",
@@ -255,9 +248,6 @@ def test_an_error_made_late_still_tells_of_the_plight_that_it_is_for() -> None:
 def test_a_max_age_that_makes_no_sense_is_refused(bad: float) -> None:
     with pytest.raises(ConfigError, match=r"max_age=.* must be a number of seconds above 0, or None for no limit"):
         Story(max_age=bad)
-
-
-# Waiting and watching.
 
 
 def test_waiting_ends_with_a_table_without_members_or_with_the_error_that_ended_the_feed() -> None:
@@ -350,9 +340,6 @@ def test_a_feed_does_not_keep_its_watches_alive() -> None:
     assert gone() is None
 
 
-# The watchdog.
-
-
 class Egg(Feed):
     """Good for `left` seconds, and then for ever spoilt."""
 
@@ -410,16 +397,3 @@ def test_the_watchdog_keeps_no_feed_alive() -> None:
         gc.collect()
         watchdog.nudge()
     watchdog.unwatch(other)
-
-
-# A table that never changes.
-
-
-def test_a_fixed_feed_is_never_too_old_and_can_be_closed() -> None:
-    table = Table.static([Owner("a", "", 0, 1)], Layout(slots=4, partitions=1))
-    feed = FixedFeed(table)
-    assert ((0, 0.0), "none") == (feed.at, plight_of(feed))
-    feed.fork()
-    assert "none" == plight_of(feed)
-    feed.close()
-    assert "closed" == plight_of(feed)

@@ -23,7 +23,6 @@ from neli_router.errors import (
     ConfigError,
     GroupMismatch,
     LedgerMissing,
-    LedgerUnavailable,
     LedgerUnusable,
     MissingExtra,
     NeliError,
@@ -143,17 +142,6 @@ def test_a_configuration_or_an_address_opens_the_ledger_and_speaks_where_the_cal
             Router(config, layout=LAYOUT, max_age=0)
 
 
-def test_a_router_makes_no_ledger_and_writes_to_none(tmp_path: Path) -> None:
-    with Router(f"sqlite:{tmp_path}/missing.db", wait=False) as router:
-        until(lambda: LedgerMissing is type(refused_by(lambda: router.await_table(0.01))))
-    assert [] == list(tmp_path.iterdir())
-    log = log_of("a")
-    before = log.tip
-    with Router(lambda: MemoryLedger(log)) as router:
-        router.owner("key")
-    assert before == log.tip
-
-
 def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
     with pytest.raises(ConfigError, match="sqlight is no known kind of ledger: did you mean sqlite"):
         Router("sqlight:ledger.db")
@@ -188,36 +176,9 @@ def test_a_static_router_needs_no_ledger() -> None:
         Router.static(owners)
 
 
-def test_waiting_for_the_first_table_ends_in_an_error_that_says_what_was_awaited(log: MemoryLog) -> None:
-    first, second = Flaky(log), Flaky(log)
-    first.failure = second.failure = LedgerUnavailable("a read was wanted", "the disk is away", "mount it")
-    with pytest.raises(StaleTable, match=r"a table of (memory|the ledger) was wanted within 0\.05 s"):
-        Router(lambda: first, timeout=0.05)
-    assert first.closed.wait(PATIENCE)
-    with Router(lambda: second, wait=False) as router:
-        until(lambda: "the disk is away" in str(refused_by(lambda: router.await_table(0.01))))
-
-
-def test_a_ledger_that_cannot_be_opened_yet_is_tried_again(log: MemoryLog) -> None:
-    free = threading.Event()
-
-    def open_ledger() -> Ledger:
-        if not free.is_set():
-            raise LedgerUnavailable("the ledger was wanted", "it is locked", "wait")
-        return MemoryLedger(log)
-
-    with Router(open_ledger, wait=False) as router:
-        told = refused_by(lambda: router.owner("key"))
-        while "last try" not in str(told):  # The first try is made on the router's own thread.
-            told = refused_by(lambda: router.owner("key"))
-        assert "(the last try: the ledger was wanted, but it is locked: wait)" in str(told)
-        kept = router.owner
-        free.set()
-        router.await_table(PATIENCE)
-        assert "a" == kept("key").name == router.owner("key").name
-
-
-def test_a_router_may_be_opened_before_the_first_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_router_may_be_opened_before_the_first_member_and_makes_no_ledger(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "ledger.db"
     with caplog.at_level(logging.WARNING), Router(f"sqlite:{path}", wait=False) as router:
         expected = f"no member has made the ledger sqlite:{path} yet (there is no such file): start a member, which"
@@ -227,6 +188,7 @@ def test_a_router_may_be_opened_before_the_first_member(tmp_path: Path, caplog: 
         late = refused_by(lambda: router.await_table(0.01))
         assert expected in str(late)
         assert LedgerMissing is type(late)
+        assert [] == list(tmp_path.iterdir())
         ledger = SqliteLedger(path)
         write(ledger, genesis(), join("a"))
         router.await_table(PATIENCE)
