@@ -40,11 +40,6 @@ class Listed:
         return f"peers://{','.join(self.places)}/jobs?me={self.places[i]}&state={state}"
 
 
-@pytest.fixture(name="listed")
-def _listed(tmp_path: Path) -> Listed:
-    return Listed(tmp_path)
-
-
 def shares(*members: Member) -> list[int]:
     return [len(member.led) for member in members]
 
@@ -144,6 +139,22 @@ def test_a_lone_member_of_three_leads_nothing_and_of_one_everything() -> None:
         assert [PARTITIONS] == shares(group["a"])
 
 
+def test_a_member_may_be_drained_shed_a_part_and_be_named_until_all_is_rebalanced() -> None:
+    with trio() as (group, members, places):
+        group.settle()
+        members[0].drain("a")
+        assert group.wait(lambda: [0, 3, 3] == shares(*members), PATIENCE)
+        members[1].shed([1])
+        assert group.wait(lambda: 1 in members[2].led, PATIENCE)
+        members[0].undrain(places[0])
+        members[1].shed(())
+        members[2].nominate(places[0], [1])
+        assert group.wait(lambda: 1 in members[0].led, PATIENCE)
+        for member in members:
+            member.rebalance()
+        assert group.wait(lambda: [2, 2, 2] == shares(*members), PATIENCE)
+
+
 def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
     with trio("gossip") as (group, members, places):
         group.settle()
@@ -161,28 +172,25 @@ def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
 
 def test_a_wish_that_makes_no_sense_or_is_beyond_the_protocol_is_refused_with_what_there_is() -> None:
     with trio(policy="random") as (_, (member, *_), places):
-        with pytest.raises(ConfigError, match=f"'b' is not this member, which is a at {places[0]}: among peers"):
-            member.drain("b")
-        with pytest.raises(ConfigError, match="partition 6 is none of the 6"):
-            member.shed([6])
-        with pytest.raises(ConfigError, match=f"'elsewhere:1' is none of the peers: there is {places[0]}"):
-            member.nominate("elsewhere:1")
-        with pytest.raises(ConfigError, match="partition 6 is none of the 6"):
-            member.nominate(places[0], [0, 6])
-        with pytest.raises(BeyondProtocol, match="policy='random' prefers nobody"):
-            member.rebalance()
-        for wish in (partial(member.weigh, "a", 2), partial(member.pin, 0, "a"), partial(member.load, {0: 1.0})):
-            with pytest.raises(BeyondProtocol, match="its members elect who leads, and nobody writes down such a wish"):
+        stranger = f"'b' is not this member, which is a at {places[0]}: among peers"
+        unknown = f"'elsewhere:1' is none of the peers: there is {places[0]}"
+        for kind, expected, wish in (
+            (ConfigError, stranger, partial(member.drain, "b")),
+            (ConfigError, "partition 6 is none of the 6", partial(member.shed, [6])),
+            (ConfigError, unknown, partial(member.nominate, "elsewhere:1")),
+            (ConfigError, "partition 6 is none of the 6", partial(member.nominate, places[0], [0, 6])),
+            (BeyondProtocol, "policy='random' prefers nobody", member.rebalance),
+            (BeyondProtocol, "its members elect who leads, and nobody writes", partial(member.pin, 0, "a")),
+        ):
+            with pytest.raises(kind, match=expected):
                 wish()
-        with testing.group("x") as group:
-            for ask in (group["x"].rebalance, partial(group["x"].nominate, places[0])):
-                with pytest.raises(BeyondProtocol, match="choose the protocol 'term'"):
-                    ask()
+        with testing.group("x") as group, pytest.raises(BeyondProtocol, match="choose the protocol 'term'"):
+            group["x"].rebalance()
 
 
-def test_a_router_that_is_no_members_says_whom_to_ask(listed: Listed) -> None:
+def test_a_router_that_is_no_members_says_whom_to_ask(tmp_path: Path) -> None:
     with pytest.raises(BeyondProtocol, match="only its members hear who leads") as raised:
-        Router(Config(listed.address(0), protocol="term"))
+        Router(Config(Listed(tmp_path).address(0), protocol="term"))
     assert "ask the router of a member, or its agent (`neli owner`)" in raised.value.remedy
 
 
