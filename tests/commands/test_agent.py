@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.commands.agent import log_to_standard_error
+from neli_router.commands.descendants import children
 from neli_router.logs import logger
 from neli_router.settings.agent_options import AgentOptions
 from tests.support.commands import neli
@@ -63,6 +64,7 @@ def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) 
         assert "agent.started" in (event["event"] for event in events)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(f"{tmp_path}/agent.sock")
+        assert [] == children(process.pid)  # It has no witness that nobody asked for.
         write("lease = 0.4\nweight = 3")
         process.send_signal(signal.SIGHUP)
         waiting = next(event for event in events if event["event"] == "agent.restart_wanted")

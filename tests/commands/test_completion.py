@@ -23,12 +23,9 @@ done
 """
 
 COMPLETED = {
-    "dr": "drain",
     "un": "undrain unpin",
     "drain --dr": "--dry-run",
     "members --output j": "json",
-    "run --ro": "--role",
-    "completion z": "zsh",
 }
 
 

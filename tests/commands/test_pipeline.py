@@ -33,11 +33,6 @@ def test_ticks_leaves_a_folder_alone_that_has_some(tmp_path: Path) -> None:
     assert 1 == TickFolder(tmp_path / "a").tip(0, 0)
 
 
-def test_ticks_refuses_an_address_that_is_none(tmp_path: Path) -> None:
-    refused = ticks("kafka://localhost:9092")
-    assert (EXIT_USAGE, True) == (refused.exit_code, "a group was wanted after the brokers" in refused.output)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -68,6 +68,7 @@ COMMANDS = [
         2,
         "cannot be read (FileNotFoundError): name a file that this",
     ),
+    ("ticks kafka://localhost:9092", 2, "a group was wanted after the brokers"),
     ("audit ftp://host", 2, "ftp is no known kind of ledger"),
     ("audit sqlite:text.db", 1, "it is not an SQLite database"),
 ]

@@ -91,11 +91,6 @@ def test_an_agent_that_has_lent_nothing_is_certified_at_once(tmp_path: Path) -> 
         assert "witness of alpha" == running.await_certificate().by
 
 
-def test_an_agent_has_no_child_that_nobody_asked_for(tmp_path: Path) -> None:
-    with agent(tmp_path, lease=LONG) as running:
-        assert [] == children(running.pid)
-
-
 @contextmanager
 def command_under_a_lease(running: RunningAgent, role: int) -> Iterator[tuple[Program, int]]:
     """A `neli run` of this agent, which is killed at the end, and the number of its command."""

@@ -63,7 +63,7 @@ def test_look_ups_in_a_child_raise_forked_which_says_what_to_do_until_it_reopens
         router.close()
         return " ".join([*said, error_of(lambda: kept("key"))])
 
-    assert "Forked Forked Forked Forked Forked Forked a a b Closed" == in_child(child)
+    assert "Forked Forked Forked Forked Forked Forked a a b Closed" == in_child(lambda: in_child(child))
     assert (
         f"the owner of slot {LAYOUT.slot('key')} was wanted, but this process is a fork, and what reads the ledger "
         "stayed in its parent: reopen the router here; if a member feeds it, open a member here"
@@ -83,15 +83,6 @@ def test_a_child_that_closes_or_just_ends_leaves_its_parent_and_its_watches_alon
     assert "Forked" == in_child(lambda: error_of(lambda: next(watch)))
     assert "b" == changed_to(router, path, join("b"), Leave(by="a"))
     assert watch.take(PATIENCE) is not None
-
-
-def test_a_grandchild_reopens_too(router: Router) -> None:
-    def reopen() -> str:
-        said = error_of(lambda: router.owner("key"))
-        router.reopen()
-        return f"{said} {router.owner('key').name}"
-
-    assert "Forked a, and its child: Forked a" == in_child(lambda: f"{reopen()}, and its child: {in_child(reopen)}")
 
 
 def test_locks_that_other_threads_held_do_not_stop_the_child(router: Router) -> None:
@@ -132,7 +123,7 @@ def test_the_watchdogs_lock_does_not_stop_the_child_and_it_watches_there(router:
 
 
 def test_a_fork_in_the_middle_of_a_change_leaves_no_half_of_it_behind(router: Router, path: Path) -> None:
-    for i in range(10):
+    for i in range(6):
         writer = threading.Thread(target=append, args=(path, join(f"m{i}"), Leave(by=f"m{i - 1}" if i else "a")))
         writer.start()
 
