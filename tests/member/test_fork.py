@@ -145,7 +145,7 @@ def test_a_child_may_open_a_member_of_its_own(tmp_path: Path) -> None:
     with Member(config) as parent:
         assert parent.pulse(PATIENCE)
 
-        def act() -> list[object]:
+        def act() -> bool:
             with Member(config) as child:
                 until(lambda: len(child.led) == 4)
                 return child.name != parent.name

@@ -309,7 +309,7 @@ def test_a_member_that_has_stopped_waits_for_no_more_records() -> None:
     member = Member(Config("memory://unused", lease=0.5), runtime=runtime)
     assert member.pulse(PATIENCE)
     (ledger,) = runtime.opened
-    ledger.wake, ledger.read = woken.set, sleep  # type: ignore[method-assign]
+    ledger.wake, ledger.read = woken.set, sleep  # type: ignore[assignment, method-assign]
     member.close(timeout=0.3)  # Its Leave is never read, so it is told to end at once after that.
     until(lambda: member.closed)
 
