@@ -83,11 +83,9 @@ def test_what_shows_a_whole_group_refuses_a_protocol_that_does_not_know_it() -> 
 @pytest.mark.parametrize(
     ("protocol", "options", "lease"),
     [
-        ("induction", {}, 1.0),
         ("neli", {}, 3.0),
         ("neli", {"guarantee": "available"}, 12.0),
         ("fast-neli", {}, 5.0),
-        ("fast-neli", {"lease": 2.0}, 2.0),
     ],
 )
 def test_a_lease_that_is_not_chosen_suits_the_protocol(protocol: str, options: dict[str, Any], lease: float) -> None:
