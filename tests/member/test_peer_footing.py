@@ -80,7 +80,7 @@ def test_processes_that_are_stopped_or_killed_or_leave_are_replaced_under_higher
 
     names, layout = ("m0", "m1", "m2"), {"slots": 64, "partitions": PARTITIONS}
     options = {"protocol": protocol, "lease": LEASE, "beat": BEATS[protocol], "layout": layout}
-    with PeerProcesses(tmp_path, loopback_places(names), partitions=PARTITIONS, pause=0.02, **options) as group:
+    with PeerProcesses(tmp_path, loopback_places(names), partitions=PARTITIONS, pause=0.1, **options) as group:
         for name in names:
             group.start(name)
         sleeper, before = settled()
