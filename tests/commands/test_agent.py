@@ -64,7 +64,7 @@ def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) 
         assert "agent.started" in (event["event"] for event in events)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(f"{tmp_path}/agent.sock")
-        assert [] == children(process.pid)  # It has no witness that nobody asked for.
+        assert [] == children(process.pid)  # It starts a witness only if it is asked to.
         write("lease = 0.4\nweight = 3")
         process.send_signal(signal.SIGHUP)
         waiting = next(event for event in events if event["event"] == "agent.restart_wanted")

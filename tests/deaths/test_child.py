@@ -263,7 +263,7 @@ def test_a_ledger_that_is_away_at_that_moment_is_told_when_it_is_back(tmp_path: 
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    with suppress(FileNotFoundError):  # Of a process that has ended.
+    with suppress(FileNotFoundError):  # The process may have ended.
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):  # It may be closed by now.
                 yield str(link.readlink())

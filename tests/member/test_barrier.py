@@ -159,7 +159,7 @@ acquired 0@5 1@5 -> .
 events          -> Acquired 0@5 1@5, Fenced 0@5
 led             -> 1@5
 """,
-    "a revocation while the handler prepares is told when it has returned": """
+    "a revocation waits until the handler that prepares has returned": """
 in Acquired revoked 0@5 -> .
 acquired 0@5    -> .
 events          -> Acquired 0@5, Revoked 0@5, release 0@5
