@@ -126,7 +126,7 @@ def trio(protocol: str = "term", **options: Any) -> Iterator[tuple[Group, list[M
         yield group, [group[name] for name in "abc"], [f"127.0.0.1:{testing.FIRST_PORT + i}" for i in range(3)]
 
 
-def test_a_lone_member_of_three_leads_nothing_and_of_one_everything() -> None:
+def test_a_lone_member_of_three_leads_nothing_and_says_why() -> None:
     with trio() as (group, (lone, *_), _):
         for name in "bc":
             group.kill(name)
@@ -134,9 +134,6 @@ def test_a_lone_member_of_three_leads_nothing_and_of_one_everything() -> None:
         assert ({}, []) == (lone.led, group.told["a"])
         few = "nobody leads it: 1 of 3 peers answer, this one included, and it takes 2 to elect a leader"
         assert few == lone.why_not(0)
-    with testing.group("a", protocol="term", partitions=PARTITIONS) as group:
-        group.settle()
-        assert [PARTITIONS] == shares(group["a"])
 
 
 def test_a_member_may_be_drained_shed_a_part_and_be_named_until_all_is_rebalanced() -> None:
@@ -153,6 +150,18 @@ def test_a_member_may_be_drained_shed_a_part_and_be_named_until_all_is_rebalance
         for member in members:
             member.rebalance()
         assert group.wait(lambda: [2, 2, 2] == shares(*members), PATIENCE)
+
+
+def test_of_members_with_preferences_each_leads_what_it_is_preferred_for() -> None:
+    preferences = f"0-3: 127.0.0.1:{testing.FIRST_PORT}; others,127.0.0.1:{testing.FIRST_PORT + 2}"
+    with trio(preferences=preferences) as (group, members, _):
+        group.settle()
+        assert {0, 1, 2, 3} <= set(members[0].led)
+        assert 6 == sum(shares(*members[:2]))
+        members[0].close()
+        group.settle()
+        assert {4, 5} <= set(members[1].led)
+        assert 6 == sum(shares(*members[1:]))
 
 
 def test_the_one_leader_of_gossip_gives_way_to_a_member_that_is_named() -> None:
