@@ -36,7 +36,7 @@ import click
 from neli_router.clock import host_clock
 from neli_router.commands.conventions import Seconds, agent_options, asking, complain, not_empty, role_given
 from neli_router.commands.descendants import told_left
-from neli_router.commands.guardian import Guardian, guardian
+from neli_router.commands.guardian import MARGIN_MIN, Guardian, guardian
 from neli_router.errors import NeliError, NoAgent, plain
 from neli_router.exit_codes import (
     EXIT_CANNOT_START,
@@ -233,12 +233,15 @@ class _Run:
         give_up_at, told = host_clock() + self._patience_to_lead, ""
         block.start()
         try:
-            while not hold.is_held:
+            # The agent's end of a lease is a little later than ours. In between, it still answers that it leads.
+            while not hold.is_held or hold.end <= self._lease_end + MARGIN_MIN:
                 if self._signals:
                     return 128 + self._signals[0]
+                if hold.is_held and hold.remaining() <= 0:
+                    return EXIT_LOST
                 if block.is_over:
                     raise block.trouble or hold.not_leading(None)
-                left = WAIT_MAX
+                left = hold.remaining() or WAIT_MAX
                 if block.has_heard and not hold.terms:
                     if (left := give_up_at - host_clock()) <= 0:
                         complain(hold.not_leading(self._patience_to_lead))
