@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from neli_router.demo.scene import StoryEvent
-from neli_router.pipeline.show import Board, frame
+from neli_router.pipeline.show import Board, core_share, frame
 
 NOW = 31.25
 
@@ -59,3 +59,10 @@ def test_a_frame_never_outgrows_its_terminal(width: int, height: int) -> None:
     lines = shown(board(), *events, width=width, height=height)
     assert len(lines) <= max(height, 12)
     assert all(len(line) <= width for line in lines)
+
+
+@pytest.mark.parametrize(("load", "share"), [(0.5, 1.0), (2.0, 1.0), (20.0, 0.1)])
+def test_patience_is_counted_by_the_share_of_a_core(load: float, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    assert share == core_share()
