@@ -81,8 +81,6 @@ def test_no_module_has_two_rooms() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
-# Each check on a house that breaks it.
-
 ESSAY = '"""What it is for.\n\nHow it works.\n"""\n'
 
 

@@ -105,9 +105,6 @@ def commands(block: str) -> Iterator[list[str]]:
                 words.append(word)
 
 
-# Checkers of commands: each raises or asserts if its command is not one
-
-
 @cache
 def help_of(program: str, *words: str) -> str:
     """The help of a module or a script, printed once although several pages name it."""
@@ -269,9 +266,6 @@ def test_every_link_leads_to_a_file(page: str) -> None:
     assert [] == [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
 
 
-# README.md
-
-
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -292,9 +286,6 @@ def test_the_front_page_shows_lines_that_the_demo_prints() -> None:
     names = re.findall(r"^PASS  ([\w-]+(?: [\w-]+)*)", shown, flags=re.MULTILINE)
     assert 3 == len(names)
     assert [] == [name for name in names if f'"{name}"' not in source]
-
-
-# docs/agent.md
 
 
 @pytest.mark.process
@@ -339,18 +330,12 @@ def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             exec(block, {})  # noqa: S102
 
 
-# docs/columns.md
-
-
 def test_columns() -> None:
     names: dict[str, Any] = {}
     with Member(Config("sqlite:jobs.db", name="worker-1")) as member, member.leading("ACME", timeout=PATIENCE):
         exec(blocks("docs/columns.md", "python")[0], names)  # noqa: S102
     assert ["ACME", "GLOBEX"] == names["mine"]["instrument"].to_list()
     assert ["worker-1", "worker-1", None] == names["whole"].struct.field("name").to_list()
-
-
-# docs/fencing.md
 
 
 def test_fencing() -> None:
@@ -381,9 +366,6 @@ def test_fencing_over_an_awaited_connection() -> None:
             assert [("paid",)] == connection.execute("SELECT state FROM invoices").fetchall()
 
 
-# docs/groups.md
-
-
 def test_more_than_one_owner(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -398,9 +380,6 @@ def test_more_than_one_owner(tmp_path: Path) -> None:
         assert {"blue": "anna", "green": "gerd"} == names["names"]
         assert (["blue"], []) == (names["taken"], names["shared"])
         assert ["west"] == [zone.host for zone in names["shared_zones"]]
-
-
-# docs/spark.md
 
 
 @pytest.mark.spark
@@ -439,17 +418,11 @@ def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         names["job"]()
 
 
-# docs/load.md
-
-
 def test_load() -> None:
     names: dict[str, Any] = {}
     exec(blocks("docs/load.md", "python")[0], names)  # noqa: S102
     assert (10781, 15.5) == names["profile"].hottest(5)[0]
     assert names["profile"] == LoadProfile.read("profile.json")
-
-
-# docs/protocols.md
 
 
 @pytest.mark.kafka
@@ -469,8 +442,6 @@ def test_moving_from_goneli(kafka: str, capsys: pytest.CaptureFixture[str]) -> N
     assert [str(names["last"])] * 2 == re.findall(rf"\bterm ({names['last']})\b", said), said  # Led under, and refused.
     assert names["lease"].term > names["term_base"] > names["last"]
 
-
-# docs/redis.md
 
 REDIS = PAGES["docs/redis.md"]
 CONSOLE = re.findall(r"^\$ redis-cli (.*?)\n((?:[^$`].*\n)*)", REDIS, flags=re.MULTILINE)

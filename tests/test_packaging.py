@@ -36,9 +36,6 @@ def pins(name: str) -> dict[str, str]:
     return {match["name"]: match["version"] for match in PINNED.finditer(text)}
 
 
-# The import.
-
-
 def test_the_import_pulls_in_no_optional_package() -> None:
     program = "import sys, neli_router; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = set(subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).split())
@@ -58,9 +55,6 @@ def test_all_that_is_imported_from_here_is_listed_in_order_and_so_is_every_error
     assert all(hasattr(neli_router, name) for name in neli_router.__all__)
     errors = {name for name in neli_router.errors.__all__ if isinstance(getattr(neli_router.errors, name), type)}
     assert errors <= set(neli_router.__all__)
-
-
-# The wheel.
 
 
 def test_the_wheel_holds_every_module_of_the_packages_and_nothing_beside_them(wheel: ZipFile) -> None:
@@ -86,9 +80,6 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(wheel: ZipFile) -> None:
     assert "neli = neli_router.cli:main" in points
     assert "[apache_airflow_provider]\nprovider_info = airflow_provider.get_provider_info:get_provider_info" in points
     assert (ROOT / "LICENSE").read_bytes() == wheel.read(f"{folder}/licenses/LICENSE")
-
-
-# The requirements.
 
 
 def test_the_runtime_requirements_are_what_the_project_asks_for_and_no_more_than_users_need() -> None:

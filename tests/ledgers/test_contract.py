@@ -163,9 +163,6 @@ def numbered(count: int, name: str = "record") -> list[bytes]:
     return [f"{name} {number}".encode() for number in range(count)]
 
 
-# Order and offsets
-
-
 def test_a_new_ledger_is_empty_and_says_what_it_promises_and_where_it_is(driver: Driver, place: Place) -> None:
     ledger, other = place.open(), place.open()
     assert driver.promises == ledger.promises
@@ -203,9 +200,6 @@ def test_payloads_are_opaque(place: Place) -> None:
     said = [b"", b"\x00", bytes(range(256)), "Schlüssel".encode(), bytes(2**20)]
     write(writer, *said)
     assert said == payloads(take(reader, len(said)))
-
-
-# Reading
 
 
 def test_one_read_returns_no_more_than_it_may(place: Place) -> None:
@@ -274,9 +268,6 @@ def test_a_signal_handler_may_wake_the_read_that_it_interrupts(place: Place) -> 
         signal.signal(signal.SIGUSR1, before)
 
 
-# Positions
-
-
 def test_a_new_handle_stands_at_the_start_and_a_seek_reads_on_from_there(place: Place) -> None:
     ledger = place.open()
     offsets = write(ledger, *numbered(5))
@@ -311,9 +302,6 @@ def test_the_tip_is_above_what_is_there_and_not_above_what_comes_next(place: Pla
         assert before <= offset < ledger.tip()
         assert ledger.tip() == other.tip()
     assert ledger.start() <= ledger.tip()
-
-
-# Trimming
 
 
 def test_trimming_keeps_what_it_must_keep(place: Place) -> None:
@@ -380,9 +368,6 @@ def test_trimming_what_is_not_there_yet_spares_what_comes(place: Place) -> None:
     assert numbered(3) == payloads(take(reader, 3))
 
 
-# Closing
-
-
 def test_a_closed_handle_says_so_and_no_other_is_closed(place: Place) -> None:
     one, two = place.open(), place.open()
     write(one, b"kept")
@@ -413,9 +398,6 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(place: Place) -> None:
     assert 4 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     write(ledger, b"two")
     assert [b"one", b"two"] == payloads(take(ledger, 2))
-
-
-# Many writers
 
 
 def require_each_once_and_in_its_writers_order(entries: list[Entry], writers: int, count: int) -> None:

@@ -94,9 +94,6 @@ def complaint(ledger: KafkaLedger, kind: type[LedgerError] = LedgerUnavailable) 
     return error
 
 
-# How it is set up
-
-
 def test_one_replica_may_lose_records_and_says_so_and_settings_pass_through(kafka: str) -> None:
     with closing(opened(kafka, fresh(), query="?client.id=jobs&socket.keepalive.enable=true")) as ledger:
         assert Promise.NEVER_REWINDS not in ledger.promises
@@ -170,9 +167,6 @@ def test_who_may_not_make_the_topic_is_told_the_command_that_does(kafka: str) ->
 def test_no_broker_at_the_address_is_an_outage_that_names_it() -> None:
     with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1:9"):
         opened("127.0.0.1:9", fresh())
-
-
-# Faults that only Kafka has
 
 
 def test_a_transaction_that_hangs_stops_no_reader(kafka: str) -> None:
@@ -348,9 +342,6 @@ def in_sync(broker: str, topic: str) -> list[int]:
     except KafkaException:
         return []
     return list(found.partitions[0].isrs) if found.partitions else []
-
-
-# Rights
 
 
 def test_who_may_what_is_told_right_by_right() -> None:

@@ -61,9 +61,6 @@ def test_a_record_carries_the_time_that_the_topic_keeps(position: Position) -> N
     assert [(5, 1.5), (6, None)] == [(entry.offset, entry.time) for entry in entries]
 
 
-# The state of the consumer
-
-
 def test_it_fetches_from_where_it_was_sought_once(position: Position) -> None:
     assert (None, False) == position.begin()
     position.seek(9, 1.0)
@@ -107,9 +104,6 @@ def test_a_client_that_was_given_up_is_made_anew_and_fetches_from_the_same_place
     assert (6, False) == position.begin()
 
 
-# Behind it: the seam
-
-
 def test_records_follow_each_other_and_at_another_leader_the_last_one_is_read_again(position: Position) -> None:
     assert [5, 6] == take(position, Record(5), Record(6))
     assert [7] == take(position, Record(7))
@@ -136,9 +130,6 @@ def test_if_it_was_trimmed_meanwhile_nothing_can_be_said_and_all_goes_on(positio
     position.fetch_anew(low=6)
     assert (6, False) == position.begin()
     assert [6] == take(position, Record(6, epoch=2))
-
-
-# Ahead of it: the tip
 
 
 def test_what_is_known_is_as_old_as_the_question(position: Position) -> None:
@@ -168,9 +159,6 @@ def test_it_may_be_another_topic_after_a_while_without_answers(error: KafkaError
     assert (doubtful, doubtful) == (position.tip.doubtful, position.known_at == -inf)
     position.tip.assured(3.0)
     assert 1.0 == position.known_at
-
-
-# Trouble
 
 
 def test_records_end_the_trouble_and_an_answer_does_if_all_was_read(position: Position) -> None:

@@ -66,9 +66,6 @@ class Rig:
         return self.turn()
 
 
-# Reading
-
-
 def test_a_turn_reads_once_and_hands_on_what_was_read() -> None:
     tape = Tape(genesis(), None, join("a"))
     rig = Rig(tape).turn(2)
@@ -125,9 +122,6 @@ def test_many_records_come_in_several_steps_and_the_inbox_is_heard_in_between() 
 
 def test_a_step_has_few_records_that_change_targets() -> None:
     assert [CHANGES_MAX, CHANGES_MAX] == Rig(Tape(*[WISH] * (2 * CHANGES_MAX))).turn().sizes
-
-
-# Failures
 
 
 def test_an_outage_is_no_silence_and_it_and_its_end_are_noted_once() -> None:
@@ -197,9 +191,6 @@ def test_a_record_that_is_too_long_is_told_of_and_ends_nothing(monkeypatch: pyte
     assert not any(isinstance(event, Broken) for event in rig.turn().events)
 
 
-# What was dropped before it was read
-
-
 def behind() -> Rig:
     """A machine that has read nothing yet, of a ledger whose beginning was dropped meanwhile."""
     rig = Rig(Tape(*[None] * 3, genesis(), join("a"), beat("a")))
@@ -227,8 +218,6 @@ def test_a_restart_may_fail_as_a_read_may(kind: type[LedgerError], event: type) 
         del rig.tape.fails["start"]
         assert Restart(founded(None, join("a"))) == rig.turn().events[-1]
 
-
-# Where to begin
 
 FIRST = folded(genesis(), state=State(at=1))
 """The state after the genesis at offset 1."""
@@ -359,9 +348,6 @@ def test_a_ledger_that_cannot_be_read_cannot_be_begun() -> None:
     tape.fails["read"] = failure(LedgerUnavailable)
     with pytest.raises(LedgerUnavailable):
         Rig(tape)
-
-
-# Doubts
 
 
 def in_doubt(tape: Tape) -> Rig:

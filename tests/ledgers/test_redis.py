@@ -159,9 +159,6 @@ def rewinds(ledger: Ledger) -> str:
     return found
 
 
-# Addresses
-
-
 @pytest.mark.parametrize(
     ("url", "address", "public"),
     [
@@ -230,9 +227,6 @@ def test_no_secret_of_an_address_is_ever_shown(scheme: str, broken: str) -> None
         assert "hidden" not in repr(Config(url, accept_rewinds=True, ownership=url))
 
 
-# The stream
-
-
 @on_servers
 def test_offsets_are_the_second_part_of_places_and_any_client_can_read_the_records(server: Redis, opened: Open) -> None:
     ledger = opened(server.url("jobs"))
@@ -273,9 +267,6 @@ def test_a_stream_that_others_meddle_with_is_unusable(server: Redis, opened: Ope
         server.cli(*words.format(group).split(" "))
         with pytest.raises(LedgerUnusable, match=said):
             take(opened(server.url(group)), 3)
-
-
-# Lost records
 
 
 @on_servers
@@ -408,9 +399,6 @@ def test_an_answer_is_as_old_as_its_question(server: Redis, opened: Open, monkey
     assert [] == too_young
 
 
-# Away, and back
-
-
 @on_servers
 def test_a_server_that_restarts_with_all_its_records_heals(lasting: Redis, opened: Open) -> None:
     ledger = opened(lasting.url("jobs"))
@@ -499,9 +487,6 @@ def test_a_replica_is_refused_and_so_is_a_master_that_became_one(server: Redis, 
         trouble_of(lambda: ledger.append([b"two"]), "that server is a replica")
 
 
-# Rights
-
-
 RIGHTS = "+hello +select +xadd +xread +xrange +xtrim +xinfo|stream"
 
 
@@ -563,9 +548,6 @@ def test_tls_works_and_a_stranger_s_certificate_is_refused(opened: Open) -> None
             opened(f"redis://127.0.0.1:{secure.port}/jobs")  # Plain text, to who speaks TLS only.
 
 
-# Promises
-
-
 @on_servers
 def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(server: Redis, opened: Open) -> None:
     for settings, promises, doubt in (
@@ -590,9 +572,6 @@ def test_an_exclusive_group_needs_its_user_s_word(lasting: Redis) -> None:
     assert "one disk has all records" in str(caught.value)
     with Member(Config(lasting.url("jobs"), guarantee="available", lease=0.3)) as member:
         assert member.pulse(PATIENCE)
-
-
-# A whole group
 
 
 @on_servers

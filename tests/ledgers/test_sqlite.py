@@ -90,9 +90,6 @@ def payloads(path: Path) -> list[bytes]:
         return [entry.payload for entry in everything(ledger)]
 
 
-# Offsets and trimming
-
-
 def test_offsets_start_at_one_and_go_on_after_everything_was_trimmed_and_closed(path: Path) -> None:
     with closing(SqliteLedger(path)) as ledger:
         assert 1 == ledger.start() == ledger.tip()
@@ -189,9 +186,6 @@ def test_a_checkpoint_runs_while_no_process_can_commit(path: Path, ledger: Sqlit
     assert (0,) == ledger._file.run("a look", lambda it: it.execute("PRAGMA wal_autocheckpoint").fetchone())
 
 
-# Whose file it is
-
-
 def assert_refused_and_untouched(path: Path, match: str, *, group: str = "neli", create: bool = True) -> LedgerUnusable:
     before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     with pytest.raises(LedgerUnusable, match=match) as raised:
@@ -279,9 +273,6 @@ def test_a_network_file_system_is_found_by_its_device_and_refused(path: Path, mo
     assert_refused_and_untouched(path, r"network file system \(nfs4\)")
 
 
-# Locks
-
-
 def test_a_locked_file_stops_appends_for_a_while_and_reads_not_at_all(path: Path, ledger: SqliteLedger) -> None:
     ledger.append([b"a"])
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -349,9 +340,6 @@ def test_who_comes_second_finds_the_ledger_made(path: Path, ledger: SqliteLedger
     assert [b"a"] == payloads(path)
 
 
-# Kills
-
-
 def test_kill_9_at_any_moment_loses_nothing_that_was_acknowledged(path: Path) -> None:
     script = """
 ledger = SqliteLedger(path)
@@ -401,9 +389,6 @@ for number in range(1_000_000):
             with closing(SqliteLedger(path)) as ledger:
                 ledger.append([b"a"])
                 assert [Entry(1, b"a")] == ledger.read(0)
-
-
-# Disks
 
 
 @on_linux
@@ -473,9 +458,6 @@ print([entry.payload for entry in ledger.read(0)])
     )
 
 
-# Damage
-
-
 def test_an_overwritten_header_is_told_from_an_empty_ledger(path: Path, ledger: SqliteLedger) -> None:
     ledger.append([b"a"])
     ledger.close()
@@ -510,9 +492,6 @@ def test_a_record_that_was_deleted_is_not_skipped_nor_is_a_table(path: Path, led
             reader.read(0)
     with pytest.raises(LedgerUnusable, match="no such table: records"):
         SqliteLedger(path)
-
-
-# Operators
 
 
 def replace_by_a_copy(path: Path) -> None:
@@ -582,9 +561,6 @@ def test_an_older_copy_restored_into_the_file_is_noticed(path: Path) -> None:
         for use in uses:  # Even when others have filled the offsets again.
             with pytest.raises(LedgerRewound):
                 use()
-
-
-# Forks
 
 
 def test_a_forked_child_opens_its_own_and_loses_nothing(path: Path) -> None:
@@ -678,9 +654,6 @@ def test_a_file_replaced_during_a_fork_is_noticed(path: Path, ledger: SqliteLedg
     replace_by_a_copy(path)
     with pytest.raises(LedgerRewound, match="was replaced"):
         ledger.read(0)
-
-
-# Waking up
 
 
 @on_linux

@@ -108,9 +108,6 @@ def everything(name: str, term: int = 10, *, ttl: float = 60.0) -> Claim:
     return claim(name, dict.fromkeys(ALL, term), ttl=ttl)
 
 
-# Terms
-
-
 def test_a_lower_term_never_replaces_a_higher_one_whatever_the_order(owners: RedisOwners) -> None:
     rng = random.Random(5)
     claims = [(partition, term, f"m{rng.randrange(4)}") for partition in ALL for term in range(1, 30)]
@@ -168,9 +165,6 @@ def test_each_change_is_told_once_and_a_renewal_is_no_change(server: Redis, owne
             version = after
         assert reader.table(version).holdings is None
         assert reader.table(Version("another")).holdings is not None
-
-
-# Routers
 
 
 def test_a_router_names_the_owners_and_follows_each_change(server: Redis, owners: RedisOwners) -> None:
@@ -368,9 +362,6 @@ def test_the_asynchronous_router_reads_there_too(server: Redis, owners: RedisOwn
     asyncio.run(act())
 
 
-# Ways to get there
-
-
 def test_sockets_tls_and_users_with_few_rights_work(server: Redis) -> None:
     server.cli("ACL", "SETUSER", "teller", "on", ">word", "~jobs:*", "&jobs:*", "-@all", *TELLER.split())
     server.cli("ACL", "SETUSER", "asker", "on", ">word", "%R~jobs:*", "&jobs:*", "-@all", *ASKER.split())
@@ -407,9 +398,6 @@ def test_a_failover_is_followed_by_members_and_routers(tmp_path: Path) -> None:
         new.cli("FLUSHALL")  # The lost entries are told again.
         until(lambda: "8" == new.cli("HLEN", "jobs:owners:v1"))
         until(lambda: names(router) == ["a"] * 8)
-
-
-# Members
 
 
 def test_what_a_member_leads_anybody_can_read_by_plain_commands_until_it_closes(server: Redis, tmp_path: Path) -> None:

@@ -48,9 +48,6 @@ def taken(opened: Unsealed) -> bytes | None:
     return opened.body if opened.content is Content.BODY else None
 
 
-# What is taken
-
-
 def test_a_body_is_taken_from_the_place_that_sealed_it() -> None:
     a, b = pair()
     assert Unsealed(Content.BODY, sender=A, body=b"hello") == b.open(a.seal(B, b"hello"))
@@ -112,9 +109,6 @@ def test_asking_again_does_not_void_what_is_on_its_way() -> None:
     acquaint(a, b)
     assert b"new" == taken(b.open(a.seal(B, b"new")))
     assert b"late" == taken(b.open(late))
-
-
-# Replays
 
 
 def test_within_the_window_any_order_is_taken_and_below_it_nothing() -> None:
@@ -214,9 +208,6 @@ def test_of_sessions_that_ask_in_vain_or_restart_only_so_many_are_remembered() -
     assert len(b._peers[A].retired) <= 16
 
 
-# Strangers and mistakes
-
-
 @pytest.mark.parametrize(
     ("other", "flaw"),
     [
@@ -276,9 +267,6 @@ def test_no_bytes_of_a_stranger_are_taken_answered_or_an_error(junk: bytes, is_b
 def test_one_key_file_gives_each_group_a_key_of_its_own() -> None:
     assert derived_key(b"k" * 16, "jobs") != derived_key(b"k" * 16, "job")
     assert derived_key(b"k" * 16, "jobs") != derived_key(b"k" * 17, "jobs")
-
-
-# The whole of it, as a network would have it
 
 
 @settings(max_examples=100, deadline=None)

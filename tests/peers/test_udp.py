@@ -133,9 +133,6 @@ def sealer(
     return Seal(key, group=group, peers=peers, mark=mark, me=me, draw=lambda: int.from_bytes(os.urandom(8)))
 
 
-# What is refused
-
-
 REFUSED: list[tuple[str, Callable[[PeerSockets], bytes]]] = [
     ("key", lambda link: sealer(link, secret=b"another secret than that").ask(0)),
     ("protocol", lambda link: sealer(link, mark=b"gossip 8").ask(0)),
@@ -309,9 +306,6 @@ def test_a_peer_that_answers_is_not_silent_and_one_that_is_gone_is(opened: Open)
     assert {gone.place} == link._names.silent
 
 
-# Two of one id
-
-
 def test_a_second_process_of_one_peer_cannot_start_on_its_host(opened: Open) -> None:
     peers = addresses_at(["127.0.0.1"] * 2)
     opened(peers, peers[0])
@@ -364,9 +358,6 @@ def test_a_peer_that_starts_anew_is_heard_again_and_hears(opened: Open) -> None:
 
 def contains(event: Heard, taken: list[Heard | Notice]) -> bool:
     return event in taken
-
-
-# Where it listens
 
 
 def test_an_address_of_another_host_is_no_place_to_listen(opened: Open, key_file: Path) -> None:
@@ -484,9 +475,6 @@ def test_a_first_start_is_told_as_one_that_may_be_a_loss_and_a_folder_that_other
     doubts = "\n".join(opened([me], me).doubts)
     assert "no votes" not in doubts
     assert "others may write into its folder" in doubts
-
-
-# The key
 
 
 def test_without_a_key_a_name_that_leads_off_loopback_is_no_place_to_listen(opened: Open) -> None:

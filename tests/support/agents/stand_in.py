@@ -94,8 +94,6 @@ class StandIn:
         for stream in list(self._streams):
             self.loop.call_soon_threadsafe(stream.put_nowait, said)
 
-    # Answers
-
     async def answer(self, request: Request) -> Response:
         self.requests.append(request.url.path)
         while self.hangs:  # noqa: ASYNC110 - the test sets it, on another thread.

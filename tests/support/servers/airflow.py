@@ -125,8 +125,6 @@ class AirflowApi:
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:1000]}"
         return answer.json() if answer.content else None
 
-    # Dags
-
     def dag_ids(self) -> set[str]:
         return {dag["dag_id"] for dag in self.call("GET", "/dags", limit=1000)["dags"]}
 
@@ -147,8 +145,6 @@ class AirflowApi:
 
     def pause(self, dag_id: str, paused: bool) -> None:
         self.call("PATCH", f"/dags/{dag_id}", body={"is_paused": paused})
-
-    # Runs
 
     def trigger(
         self,
@@ -212,8 +208,6 @@ class AirflowApi:
         lines += [f"  {line.strip()}"[:LINE_MAX] for line in of_run[-LINES_MAX:]]
         return "\n".join(lines) + "\n"
 
-    # Tasks
-
     def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
         return list(self.call("GET", path, limit=1000)["task_instances"])
@@ -245,8 +239,6 @@ class AirflowApi:
         said = self.call("GET", path, map_index=map_index, full_content="true")["content"]
         return "\n".join(json.dumps(line) for line in said) if isinstance(said, list) else str(said)
 
-    # Assets
-
     def asset_events(self, name: str) -> list[dict[str, Any]]:
         """All of them, the oldest first."""
         (found,) = (it for it in self.call("GET", "/assets", limit=1000)["assets"] if it["name"] == name)
@@ -266,8 +258,6 @@ class AirflowApi:
         assert found is not None
         assert found.is_success, f"{path}: {found.status_code} {found.text[:1000]}"
         return list(found.json()["asset_events"])
-
-    # Connections
 
     def add_connection(self, connection_id: str, conn_type: str = "neli", **fields: Any) -> None:
         body = {"connection_id": connection_id, "conn_type": conn_type, **fields}
@@ -369,8 +359,6 @@ class Airflow(LocalAirflow):
         """The API as `admin`, as `viewer`, who may change nothing, or as `neli`, who may pause Dags."""
         return AirflowApi(self.url, name, self.passwords[name], scheduler_log=self.home / "scheduler.log")
 
-    # Parts
-
     def begin(self, component: str) -> None:
         """Start one part."""
         patience = {CONNECTION: f"sqlite:///{self.home}/airflow.db?timeout={PATIENCE_WITH_DATABASE:g}"}
@@ -399,8 +387,6 @@ class Airflow(LocalAirflow):
         ended = [name for name, process in self._processes.items() if not process.running]
         assert not ended, f"{', '.join(ended)} of {self.url} ended"
         return self.are_healthy(*self._processes)
-
-    # All of it
 
     def command(self, *arguments: str) -> str:
         """What `airflow ARGUMENTS` says, within this installation. It takes seconds: the API is quicker."""
